@@ -1,0 +1,28 @@
+# What `cmake --install` makes: a folder that runs on another machine given a Python torch 2.11.0; scripts/bundle.sh
+# adds the checks.
+#   titan_train        start script: TITAN_LIBTORCH becomes the library path
+#   lib/titan_train    the program, with run path $ORIGIN: its own folder, no path of the machine that built it
+#   lib/*.so*          the small shared libraries it needs; LibTorch, NVIDIA's and the C and C++ run-time ones stay out
+#   configs/           the shipped configs
+if(NOT TARGET titan_train)
+  return()
+endif()
+set_target_properties(titan_train PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS titan_train RUNTIME DESTINATION lib)
+install(PROGRAMS cmake/start.sh DESTINATION . RENAME titan_train)
+install(DIRECTORY configs DESTINATION .)
+install(FILES LICENSE DESTINATION .)
+
+install(CODE [[
+  file(GET_RUNTIME_DEPENDENCIES
+    EXECUTABLES "${CMAKE_INSTALL_PREFIX}/lib/titan_train"
+    RESOLVED_DEPENDENCIES_VAR small_libraries
+    UNRESOLVED_DEPENDENCIES_VAR lost_libraries
+    PRE_EXCLUDE_REGEXES "^lib(torch|c10|cudart|cupti|cuda|cublas|cudnn|nccl|gomp)"
+      "^ld-linux" "^lib(c|m|dl|rt|pthread|gcc_s|stdc\\+\\+)\\.so")
+  if(lost_libraries)
+    message(FATAL_ERROR "titan_train needs libraries that this machine lacks: ${lost_libraries}")
+  endif()
+  file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/lib" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN
+    FILES ${small_libraries})
+]])

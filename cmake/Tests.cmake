@@ -1,0 +1,18 @@
+# tests/<part>/*_test.cpp become one executable per part, <part>_test.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+function(titan_test name)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name}_test ${sources})
+  target_link_libraries(${name}_test PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  target_include_directories(${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_compile_definitions(${name}_test PRIVATE TITAN_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+endfunction()
+
+titan_test(base titan_base)
+titan_test(config titan_config)
+titan_test(data titan_data)

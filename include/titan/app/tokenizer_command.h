@@ -1,0 +1,14 @@
+// `titan_train tokenizer train|encode|decode|info`: reads the command line and hands over to data/tokenizer_tools.h.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace titan {
+
+/// `arguments`: what follows the word "tokenizer". Text is read from the named files or from `in`; results go to `out`.
+/// Throws Error: bad_config for a wrong command line, bad_data for wrong files.
+void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out);
+
+}  // namespace titan

@@ -1,0 +1,66 @@
+// Errors that end a run, and the exit codes they end it with. `main` alone exits; everything else throws.
+// Owned by base; knows nothing of configs or tensors.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace titan {
+
+/// What the process exits with; the table is part of the interface (launchers and schedulers read it).
+enum class ExitCode : int {
+  success = 0,
+  bad_config = 64,
+  bad_data = 65,
+  launcher = 69,
+  bug = 70,
+  out_of_memory = 71,
+  non_finite = 72,
+  storage = 73,
+  peer_failure = 74,
+  requeue = 75,
+  hang = 76,
+  silent_corruption = 77,
+  interrupted = 130,
+};
+
+/// A failure whose message is meant for the user: what is wrong, where, and what to do about it.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// A broken invariant of the program itself (exit code 70): the message names the condition, the values and the place.
+class InvariantError : public Error {
+ public:
+  explicit InvariantError(const std::string& message) : Error(ExitCode::bug, message) {}
+};
+
+namespace detail {
+[[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& values);
+
+inline std::string describe_values(const char*) { return {}; }
+template <class... Values>
+std::string describe_values(const char* names, const Values&... values) {
+  std::string text = fmt::format(" ({} =", names);
+  ((text += fmt::format(" {}", values)), ...);
+  return text + ")";
+}
+}  // namespace detail
+
+/// Throws InvariantError unless `condition` holds; the values that follow are printed with their expressions.
+#define TITAN_CHECK(condition, ...)                                                     \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]]                                                      \
+      ::titan::detail::fail_check(#condition, __FILE__, __LINE__,                       \
+                                  ::titan::detail::describe_values(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__)); \
+  } while (false)
+
+}  // namespace titan

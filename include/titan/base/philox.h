@@ -1,0 +1,59 @@
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// A value is a pure function of (key, counter): no state, no order, the same bits in every layout and on every thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace titan {
+
+using PhiloxBlock = std::array<uint32_t, 4>;
+
+/// Ten rounds over a 128-bit counter with a 64-bit key.
+constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
+  auto key_low = static_cast<uint32_t>(key);
+  auto key_high = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
+    uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key_low, static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key_high, static_cast<uint32_t>(product0)};
+    key_low += 0x9E3779B9;
+    key_high += 0xBB67AE85;
+  }
+  return counter;
+}
+
+/// Block number `index` of the stream that `key` and `stream` name.
+constexpr PhiloxBlock philox_at(uint64_t key, uint64_t stream, uint64_t index) {
+  return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
+                 static_cast<uint32_t>(stream >> 32)},
+                key);
+}
+
+/// A number in (0, 1): never 0, never 1, so that logarithms are finite.
+constexpr double unit_interval(uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
+
+/// A stable 64-bit key of a name (XXH3): what makes the stream of one parameter differ from that of another.
+uint64_t name_key(std::string_view name);
+
+/// A sequential generator over one stream, for code that wants "the next number".
+class PhiloxSequence {
+ public:
+  explicit PhiloxSequence(uint64_t key, uint64_t stream = 0) : key_(key), stream_(stream) {}
+
+  uint32_t next();
+  /// Uniform in [0, bound); bound > 0. Lemire's multiply-shift without rejection: bias below 2^-32 · bound.
+  uint32_t below(uint32_t bound) { return static_cast<uint32_t>((uint64_t{next()} * bound) >> 32); }
+  double uniform() { return unit_interval(next()); }
+
+ private:
+  uint64_t key_;
+  uint64_t stream_;
+  uint64_t index_ = 0;
+  unsigned used_ = 4;
+  PhiloxBlock block_{};
+};
+
+}  // namespace titan

@@ -1,0 +1,30 @@
+// What the process knows of itself and its machine: memory in use, processor name, the wish to stop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace titan {
+
+/// Resident memory of this process now, and its maximum so far, in bytes.
+int64_t resident_bytes();
+int64_t peak_resident_bytes();
+/// Memory of the machine, or of this process's control group where that is smaller.
+int64_t total_memory_bytes();
+std::string processor_name();
+
+/// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at; a second SIGINT ends the process at once.
+/// One object lives in `main`; handlers are restored when it goes.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// 0, or the number of the signal that arrived.
+  static int received();
+};
+
+}  // namespace titan

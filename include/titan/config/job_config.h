@@ -1,0 +1,248 @@
+// The typed configuration of one job: plain data, named as torchtitan's last TOML generation names it.
+// The fields carry no defaults: schema.h holds every default, range and explanation, once. A JobConfig therefore comes
+// from load_config() (load.h) or default_config() (schema.h), never from its constructor. Knows nothing of tensors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace titan {
+
+/// Which era's defaults and formulas hold where the two differ.
+enum class Generation { december_2024, last_2026 };
+
+struct JobSection {
+  std::string config_file;  ///< empty: no file, defaults and command line only
+  std::string dump_folder;
+  std::string description;
+  bool print_config{};
+  std::optional<std::string> save_config_file;  ///< relative to dump_folder
+  std::string generation;                       ///< after loading "2024" or "2026", never "auto"
+};
+
+struct ProfilingSection {
+  bool enable_profiling{};
+  std::string save_traces_folder;
+  int64_t profile_freq{};
+  int64_t profiler_active{};
+  int64_t profiler_warmup{};
+  bool enable_memory_snapshot{};
+  std::string save_memory_snapshot_folder;
+};
+
+struct MetricsSection {
+  int64_t log_freq{};
+  bool enable_tensorboard{};
+  bool disable_color_printing{};
+  std::string save_tb_folder;
+  bool save_for_all_ranks{};
+  bool enable_wandb{};
+};
+
+struct ModelSection {
+  std::string name;       ///< llama2, llama3, llama3_1, llama3_2
+  std::string flavor;     ///< checked against the model's table by the model part
+  std::string norm_type;  ///< rmsnorm, layernorm, np_layernorm
+  std::string rope_scaling;
+  std::string hf_assets_path;
+  std::optional<std::string> tokenizer_path;  ///< file or folder; none: hf_assets_path (see tokenizer_location)
+  std::vector<std::string> converters;
+  bool print_after_conversion{};
+};
+
+/// One `[[optimizer.param_groups]]` table: parameters whose name matches get these multipliers.
+struct ParamGroup {
+  std::string match;  ///< regular expression (ECMAScript), searched anywhere in the parameter's name
+  double lr_multiplier{};
+  double weight_decay_multiplier{};
+};
+
+struct OptimizerSection {
+  std::string name;  ///< Adam or AdamW
+  double lr{};
+  double beta1{};
+  double beta2{};
+  double eps{};
+  double weight_decay{};
+  std::string implementation;  ///< for-loop, foreach, fused
+  bool early_step_in_backward{};
+  std::string state_dtype;  ///< float32, bfloat16
+  std::vector<ParamGroup> param_groups;
+};
+
+struct LrSchedulerSection {
+  int64_t warmup_steps{};
+  std::optional<int64_t> total_steps;  ///< none: training.steps
+  std::optional<double> decay_ratio;   ///< none: everything after the warm-up decays
+  std::string decay_type;              ///< linear, sqrt, cosine
+  double min_lr_factor{};
+};
+
+struct TrainingSection {
+  std::string dataset;  ///< stories, text, c4, c4_test, c4_validation
+  std::optional<std::string> dataset_path;
+  int64_t local_batch_size{};
+  int64_t global_batch_size{};  ///< -1: local_batch_size × data-parallel degree
+  int64_t seq_len{};
+  double max_norm{};  ///< 0: gradients are not clipped
+  int64_t steps{};
+  bool enable_cpu_offload{};
+  std::string dtype;                   ///< float32, bfloat16: what parameters are created in
+  std::string mixed_precision_param;   ///< bfloat16, float32: what forward and backward compute in
+  std::string mixed_precision_reduce;  ///< float32
+  std::string device;                  ///< auto, cpu, cuda
+  int64_t threads{};                   ///< CPU threads; 0: all cores
+  std::string non_finite;              ///< abort, skip
+  int64_t loss_chunks{};
+  std::string weight_gradient_dtype;   ///< float32, bfloat16
+  std::vector<std::string> keep_fp32;  ///< units whose parameters stay in fp32 under mixed precision
+};
+
+struct ParallelismSection {
+  int64_t data_parallel_replicate_degree{};
+  int64_t data_parallel_shard_degree{};    ///< -1: the rest of the world
+  std::string fsdp_reshard_after_forward;  ///< default, always, never
+  int64_t tensor_parallel_degree{};
+  bool disable_loss_parallel{};
+  bool enable_async_tensor_parallel{};
+  int64_t pipeline_parallel_degree{};
+  std::vector<std::string> pipeline_parallel_split_points;
+  std::vector<std::vector<std::string>> module_fqns_per_model_part;  ///< empty: split automatically
+  int64_t pipeline_parallel_first_stage_less_layers{};
+  int64_t pipeline_parallel_last_stage_less_layers{};
+  std::optional<int64_t> pipeline_parallel_layers_per_stage;
+  std::string pipeline_parallel_schedule;  ///< canonical spelling, for example "Interleaved1F1B"
+  std::string pipeline_parallel_schedule_csv;
+  int64_t pipeline_parallel_microbatch_size{};
+  int64_t context_parallel_degree{};
+  std::string context_parallel_rotate_method;  ///< allgather, alltoall
+  std::string context_parallel_load_balancer;  ///< headtail, ptrr, none
+};
+
+struct CheckpointSection {
+  bool enable{};
+  std::string folder;
+  int64_t interval{};          ///< steps
+  int64_t interval_seconds{};  ///< above 0: saves are due by the clock instead of by steps
+  std::optional<std::string> initial_load_path;
+  bool initial_load_model_only{};
+  bool initial_load_in_hf{};
+  bool initial_load_in_hf_quantized{};
+  bool last_save_model_only{};
+  bool last_save_in_hf{};
+  std::string export_dtype;
+  bool create_seed_checkpoint{};
+  std::string async_mode;  ///< disabled, async, async_with_pinned_mem
+  int64_t keep_latest_k{};
+  int64_t keep_every{};  ///< 0: off; n: checkpoints at multiples of n steps are never purged
+  int64_t load_step{};
+  std::vector<std::string> exclude_from_loading;
+  bool enable_first_step_checkpoint{};
+  bool load_only{};
+  bool require_resume{};
+  std::string on_commit;  ///< command run after each commit; {dir} is replaced; empty: none
+};
+
+struct ActivationCheckpointSection {
+  std::string mode;                 ///< none, full, selective
+  std::string selective_ac_option;  ///< digits, "op", or a comma list of norm, swiglu, ffn, qkv, attention
+};
+
+struct CompileSection {
+  bool enable{};
+  std::vector<std::string> components;
+};
+
+struct LinearFloat8Section {
+  bool enable_fsdp_float8_all_gather{};
+  bool precompute_float8_dynamic_scale_for_fsdp{};
+  std::optional<std::string> recipe_name;  ///< tensorwise, rowwise, rowwise_with_gw_hp; none: tensorwise
+  std::vector<std::string> filter_fqns;
+  bool emulate{};
+};
+
+struct LinearQuantizeSection {
+  LinearFloat8Section float8;
+};
+
+struct QuantizeSection {
+  LinearQuantizeSection linear;
+};
+
+struct CommSection {
+  int64_t init_timeout_seconds{};
+  int64_t train_timeout_seconds{};
+  int64_t trace_buf_size{};
+  std::string save_traces_folder;
+  std::string save_traces_file_prefix;
+  std::string mode;  ///< default, fake_backend, local_tensor
+  std::optional<int64_t> rank;
+  std::optional<int64_t> world_size;
+  std::optional<std::string> master;  ///< host:port
+};
+
+struct MemoryEstimationSection {
+  bool enable{};
+};
+
+struct ValidationSection {
+  bool enable{};
+  std::string dataset;
+  std::optional<std::string> dataset_path;
+  int64_t local_batch_size{};
+  int64_t seq_len{};
+  int64_t freq{};
+  int64_t steps{};  ///< -1: the whole set
+};
+
+struct DebugSection {
+  std::optional<int64_t> seed;
+  bool deterministic{};
+  bool deterministic_warn_only{};
+  std::vector<int64_t> dump_steps;
+  bool dump_logits{};
+  bool sync_check{};
+};
+
+struct DataSection {
+  std::string bad_record;  ///< error, skip
+  int64_t timeout{};       ///< seconds
+  int64_t prefetch{};      ///< batches kept ready
+  std::string text_field;
+  std::string split;  ///< global, upstream
+  bool shuffle{};
+};
+
+struct JobConfig {
+  JobSection job;
+  ProfilingSection profiling;
+  MetricsSection metrics;
+  ModelSection model;
+  OptimizerSection optimizer;
+  LrSchedulerSection lr_scheduler;
+  TrainingSection training;
+  ParallelismSection parallelism;
+  CheckpointSection checkpoint;
+  ActivationCheckpointSection activation_checkpoint;
+  CompileSection compile;
+  QuantizeSection quantize;
+  CommSection comm;
+  MemoryEstimationSection memory_estimation;
+  ValidationSection validation;
+  DebugSection debug;
+  DataSection data;
+};
+
+/// The era of a loaded config (its job.generation is "2024" or "2026").
+inline Generation generation_of(const JobConfig& config) {
+  return config.job.generation == "2024" ? Generation::december_2024 : Generation::last_2026;
+}
+
+/// Where the tokenizer lies: model.tokenizer_path when given, else model.hf_assets_path. A file or a folder.
+inline const std::string& tokenizer_location(const JobConfig& config) {
+  return config.model.tokenizer_path ? *config.model.tokenizer_path : config.model.hf_assets_path;
+}
+
+}  // namespace titan

@@ -1,0 +1,45 @@
+// From a command line (and the TOML file it names) to a typed config, with every problem found on the way.
+// Never throws for what a user wrote; touches no device, no process group and no file but the config.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/config/job_config.h"
+#include "titan/config/problem.h"
+#include "titan/config/schema.h"
+
+namespace titan {
+
+struct LoadedConfig {
+  JobConfig config;
+  Origins origins;                 ///< where each given option was given
+  std::vector<Problem> problems;   ///< errors only; when there are any, `config` must not be used to run anything
+  std::vector<std::string> notes;  ///< one line each: renamed options, options without effect, adjusted values
+};
+
+/// Reads `arguments` (without the program's name): `[FILE] [--section.key value]…`, see docs/configuration.md.
+/// Values come from the command line, else the file, else the defaults of the generation. `checks` run with this part's
+/// own checks, over the typed config; their notes join `notes`. Problems are sorted: file by position, then command
+/// line.
+LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,
+                         std::span<const ConfigCheck> checks = {});
+
+/// The same with the text of a file at hand; `name` is what places call it.
+LoadedConfig load_config_text(const Schema& schema, std::string_view text, const std::string& name,
+                              std::span<const std::string> overrides = {}, std::span<const ConfigCheck> checks = {});
+
+/// What `loaded` asks for and this build cannot do yet, all of it: to be called when training starts, not for `config
+/// show`.
+std::vector<Problem> check_buildable(const Schema& schema, const LoadedConfig& loaded);
+
+/// Files that training reads and that are not there: tokenizer and datasets (exit code bad_data).
+std::vector<Problem> check_inputs(const LoadedConfig& loaded);
+
+/// This part's own checks over several options; load_config runs them.
+std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins);
+
+}  // namespace titan

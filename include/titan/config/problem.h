@@ -1,0 +1,65 @@
+// What is wrong with a configuration and where: collected, never thrown one at a time.
+// Every part that checks a config (the model's table, the tokenizer) adds its problems to the same list.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/config/job_config.h"
+
+namespace titan {
+
+/// A place in what the user wrote: `file:line:column`, or a word of the command line, or a default nobody wrote.
+struct Place {
+  enum class Kind { default_value, file, command_line };
+  Kind kind = Kind::default_value;
+  std::string source;  ///< the file; the word as typed; or the option's key
+  int line = 0;        ///< 1-based, files only
+  int column = 0;
+
+  std::string to_string() const;
+};
+
+enum class Severity { error, note };
+
+struct Problem {
+  Place where;
+  std::string key;     ///< the option concerned, in its current spelling; empty when it is the file itself
+  std::string what;    ///< what is wrong, without a full stop
+  std::string remedy;  ///< what to do about it, without a full stop
+  Severity severity = Severity::error;
+};
+
+/// Where each option that the user gave was given, by its current key.
+class Origins {
+ public:
+  /// `spelling` is the key as the user wrote it, which an alias makes different from `key`.
+  void set(const std::string& key, Place place, std::string spelling);
+  bool is_set(std::string_view key) const { return origins_.find(key) != origins_.end(); }
+  /// Where the value of `key` comes from; for an option nobody set, the default's place.
+  Place place(std::string_view key) const;
+  /// The user's own spelling, or `key` itself.
+  std::string spelling(std::string_view key) const;
+
+  Problem problem(std::string_view key, std::string what, std::string remedy) const;
+  Problem note(std::string_view key, std::string what, std::string remedy = {}) const;
+
+ private:
+  struct Origin {
+    Place place;
+    std::string spelling;
+  };
+  std::map<std::string, Origin, std::less<>> origins_;
+};
+
+/// A check of a whole config. It is called after every value has its type and its own range.
+using ConfigCheck = std::function<std::vector<Problem>(const JobConfig&, const Origins&)>;
+
+/// One line per problem: `configs/a.toml:12:3: training.stps is no option; did you mean training.steps?`
+std::string format_problem(const Problem& problem);
+std::string format_problems(const std::vector<Problem>& problems);
+
+}  // namespace titan

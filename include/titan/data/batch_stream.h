@@ -1,0 +1,100 @@
+// Batches for the trainer: this rank's share of the global sequence of chunks, prepared ahead on one background thread.
+// Sample j of step s is chunk s·G + j, G = local · accumulation · dp; microbatch a of rank r holds
+// j = a·local·dp + r·local … + local − 1. Knows no tensors: the caller wraps or copies the vectors.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "titan/data/chunk_stream.h"
+
+namespace titan {
+
+/// Labels with this value count nowhere: not in the loss, not in the number of valid tokens.
+constexpr int64_t kIgnoredLabel = -100;
+
+/// How the global batch is cut. All ranks pack the same sequence and keep their own samples of it.
+struct BatchPlan {
+  int64_t sequence_length = 0;  ///< T
+  int64_t local_batch = 1;      ///< samples of one microbatch on one rank
+  int64_t accumulation = 1;     ///< microbatches per step
+  int64_t dp_degree = 1;
+  int64_t dp_rank = 0;
+
+  int64_t global_batch() const { return local_batch * accumulation * dp_degree; }
+};
+
+/// B samples of T tokens, row-major; vectors of B·T unless said otherwise.
+struct MicroBatch {
+  int64_t samples = 0;          ///< B
+  int64_t sequence_length = 0;  ///< T
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> labels;     ///< the next token of each position, or kIgnoredLabel
+  std::vector<int64_t> positions;  ///< 0 … T−1, or from 0 within each document (BatchOptions::restart_positions)
+  /// Per sample, ascending and beginning with 0: where a new document, or the rest of one begun earlier, starts.
+  /// Attention under `block_causal` sees from the last bound at or before a position.
+  std::vector<std::vector<int32_t>> document_bounds;
+};
+
+struct StepBatch {
+  std::vector<MicroBatch> microbatches;  ///< `accumulation` of them
+  int64_t first_chunk = 0;               ///< global number of the step's sample 0
+  int64_t samples = 0;       ///< real samples in the global batch: G, fewer only at the end of a finite source, where
+                             ///< the rest are rows of ignored labels so that all ranks keep the same shapes
+  int64_t valid_tokens = 0;  ///< labels that count, over the whole global batch
+  DataCounters counters;     ///< up to and with this batch
+  std::vector<std::string> notices;  ///< warnings to show: re-looping, skipped records
+  StreamState state;                 ///< continue here after this batch
+};
+
+struct BatchOptions {
+  std::string dataset = "stories";               ///< for messages
+  bool infinite = true;                          ///< false: one pass, for validation
+  bool restart_positions = false;                ///< block_causal: positions count from 0 within each document
+  int64_t queue_depth = 4;                       ///< step batches kept ready
+  std::chrono::duration<double> timeout{300.0};  ///< a longer wait for one batch is an error
+};
+
+class BatchStream {
+ public:
+  BatchStream(std::unique_ptr<DocumentSource> source, std::shared_ptr<const Tokenizer> tokenizer, const BatchPlan& plan,
+              const BatchOptions& options);
+  /// Ends the thread within milliseconds; one that hangs in a read is left behind and ends when the read returns.
+  ~BatchStream();
+  BatchStream(const BatchStream&) = delete;
+  BatchStream& operator=(const BatchStream&) = delete;
+
+  /// The next step's batch; nothing when a finite source has run out. Rethrows what the thread threw;
+  /// throws Error(bad_data) naming the file when the wait exceeds the timeout.
+  std::optional<StepBatch> next();
+
+  /// The point after the batches handed out, however far the thread has run ahead; the same on every rank.
+  const StreamState& state() const { return state_; }
+
+  /// Continues exactly at `state`; `{}` is the beginning. Throws Error(bad_data) when it is from another corpus.
+  void restore(const StreamState& state);
+
+  /// Seconds the last `next` waited, and all of them together.
+  double last_wait_seconds() const { return last_wait_seconds_; }
+  double total_wait_seconds() const { return total_wait_seconds_; }
+  /// Batches that lie ready now.
+  int64_t ready() const;
+
+ private:
+  struct Worker;
+
+  void start();
+
+  BatchPlan plan_;
+  BatchOptions options_;
+  std::unique_ptr<Worker> worker_;
+  StreamState state_;
+  double last_wait_seconds_ = 0.0;
+  double total_wait_seconds_ = 0.0;
+};
+
+}  // namespace titan

@@ -1,0 +1,40 @@
+// Learns a byte-pair vocabulary from text: words are counted once, then the most frequent pair is merged again and
+// again. Incremental: a merge touches only the words that hold the pair, and a heap gives the next one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "titan/data/llama3_splitter.h"
+
+namespace titan {
+
+class BpeTrainer {
+ public:
+  /// Counts the pieces (Llama 3's splitting) of a text; malformed UTF-8 is replaced first.
+  void add(std::string_view text);
+
+  int64_t text_bytes() const { return text_bytes_; }
+  int64_t distinct_pieces() const { return static_cast<int64_t>(counts_.size()); }
+
+  /// The tokens by rank: the 256 single bytes, then `size` − 256 merges, the most frequent first. Depends only on the
+  /// counts: of pairs equally frequent, the one of the lower ids wins. Throws Error(bad_data) when size < 256 or when
+  /// the text runs out of pairs that occur at least twice.
+  std::vector<std::string> train(int64_t size) const;
+
+ private:
+  struct StringHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
+  Llama3Splitter splitter_;
+  Llama3Splitter::Scratch scratch_{splitter_};
+  std::unordered_map<std::string, int64_t, StringHash, std::equal_to<>> counts_;
+  int64_t text_bytes_ = 0;
+};
+
+}  // namespace titan

@@ -1,0 +1,41 @@
+// What `titan_train tokenizer train|encode|decode|info` does, apart from reading the command line.
+// Streams come from the caller; errors are titan::Error with the remedy.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <iosfwd>
+#include <string>
+
+#include "titan/data/document_source.h"
+
+namespace titan {
+
+struct TokenizerTraining {
+  DatasetOptions dataset;        ///< where the text comes from
+  int64_t most_bytes = 8 << 20;  ///< text to learn from; the generator would never end
+  int64_t vocabulary_size = 0;   ///< special tokens included
+  std::filesystem::path output;  ///< a tiktoken model file
+};
+
+/// Learns a vocabulary, writes it, and says on `out` what was made from what.
+void train_tokenizer(const TokenizerTraining& training, std::ostream& out);
+
+struct TokenizerEncoding {
+  bool bos = false;
+  bool eos = false;
+  int64_t measure = 0;  ///< > 0: encode so many times and print the speed of each instead of the ids
+};
+
+/// Writes the ids of all of `in` on one line, separated by spaces; with `measure`, lines "TOKENS tokens  SECONDS s RATE
+/// MB/s".
+void encode_stream(const std::filesystem::path& model, const TokenizerEncoding& encoding, std::istream& in,
+                   std::ostream& out);
+
+/// Writes the bytes of the ids read from `in`.
+void decode_stream(const std::filesystem::path& model, std::istream& in, std::ostream& out);
+
+/// Describes the tokenizer: kind, number of ids, special tokens, longest tokens.
+void describe_tokenizer(const std::filesystem::path& model, std::ostream& out);
+
+}  // namespace titan

@@ -1,0 +1,33 @@
+// UTF-8 as Python reads it: what is valid, and what decode("utf-8", "replace") makes of the rest.
+// Pure functions over bytes; every other file of the data part may then assume valid text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace titan {
+
+/// Length in bytes of the longest prefix of `text` that is valid UTF-8 (no surrogates, nothing above U+10FFFF).
+size_t valid_utf8_length(std::string_view text);
+
+/// Replaces each malformed sequence by U+FFFD and returns how many there were. A sequence is the longest prefix of a
+/// well-formed character, or one byte (the "maximal subpart" rule of the Unicode Standard, section 3.9).
+int64_t repair_utf8(std::string& text);
+
+/// `text` itself when it is valid; otherwise its repaired copy, kept in `storage`.
+std::string_view valid_utf8(std::string_view text, std::string& storage);
+
+/// Bytes of the character that begins with `lead`; the text must be valid.
+constexpr size_t utf8_length(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
+
+/// The code point of the first character of valid, non-empty text.
+char32_t first_code_point(std::string_view text);
+
+/// The offset that lies `characters` characters after the character boundary `at`, or the end of the (valid) text.
+size_t advance_characters(std::string_view text, size_t at, int64_t characters);
+
+void append_utf8(char32_t code_point, std::string& text);
+
+}  // namespace titan

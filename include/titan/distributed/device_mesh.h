@@ -1,0 +1,47 @@
+// The named axes over which ranks are laid, outermost to innermost: pp, dp_replicate, dp_shard, cp, tp.
+// Arithmetic only; process groups over the axes are made elsewhere from the same object.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace titan {
+
+enum class MeshAxis { pp, dp_replicate, dp_shard, cp, tp };
+inline constexpr std::array kMeshAxes{MeshAxis::pp, MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp,
+                                      MeshAxis::tp};
+std::string_view name(MeshAxis axis);
+
+/// Degrees as the user asks for them; `dp_shard` = -1 means "the rest of the world".
+struct ParallelDegrees {
+  int64_t pp = 1;
+  int64_t dp_replicate = 1;
+  int64_t dp_shard = -1;
+  int64_t cp = 1;
+  int64_t tp = 1;
+};
+
+class DeviceMesh {
+ public:
+  /// Resolves dp_shard = -1 and checks that the degrees multiply to `world`.
+  /// Throws Error(bad_config) with torchtitan's text "Invalid parallel dims: … != WORLD_SIZE(…)" when they do not.
+  DeviceMesh(ParallelDegrees degrees, int64_t world);
+
+  int64_t world() const { return world_; }
+  int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
+  /// Position of `rank` along `axis`; ranks are numbered row-major, tp fastest.
+  int64_t coordinate(int64_t rank, MeshAxis axis) const;
+
+  /// Ranks that read different data: dp_replicate × dp_shard.
+  int64_t data_parallel_degree() const { return size(MeshAxis::dp_replicate) * size(MeshAxis::dp_shard); }
+  int64_t data_parallel_rank(int64_t rank) const;
+  /// Ranks that share one copy of the model: cp × tp × pp.
+  int64_t non_data_parallel_size() const { return world_ / data_parallel_degree(); }
+
+ private:
+  int64_t world_;
+  std::array<int64_t, 5> sizes_;
+};
+
+}  // namespace titan

@@ -1,0 +1,60 @@
+// What a model is, before any of it exists: the chain of units with their parameters, sizes and costs. Pure data and
+// arithmetic; the plan, the estimate and the parameter table need nothing else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "titan/ops/parameter.h"
+#include "titan/ops/recompute.h"
+
+namespace titan {
+
+enum class UnitRole { embedding, block, head };
+
+/// What one microbatch of `samples` × `length` tokens looks like to a cost formula; sizes of elements in bytes.
+struct ActivationShape {
+  int64_t samples = 1;
+  int64_t length = 1;
+  int64_t element_size = 4;  // of the compute dtype
+
+  int64_t tokens() const { return samples * length; }
+};
+
+struct UnitDescription {
+  std::string name;
+  UnitRole role = UnitRole::block;
+  /// Its own parameters in storage order: weights of one fused product are neighbours.
+  std::vector<ParameterSpec> parameters;
+  /// Parameters of earlier units that it uses too (tied weights).
+  std::vector<std::string> borrowed;
+  /// Bytes held from its forward to its backward, its input included.
+  std::function<int64_t(const ActivationShape&, const RecomputePolicy&)> saved_bytes;
+
+  int64_t numel() const;
+};
+
+struct ModelDescription {
+  std::string name;     // the family's name in configs: llama3_1
+  std::string flavor;   // 8B
+  std::string summary;  // one line: sizes, heads, vocabulary, rotary scaling
+  std::vector<UnitDescription> units;
+  int64_t dim = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocabulary = 0;
+  int64_t max_sequence = 0;
+  bool block_causal = false;  // attention stops at document bounds, positions restart there
+
+  /// Every parameter once; tied weights count once.
+  int64_t parameter_count() const;
+  int64_t embedding_count() const;
+  /// torchtitan's convention: 6·(N − N_embedding) + 12·L·H·d·T; no causal discount, no recompute.
+  int64_t flops_per_token(int64_t sequence_length) const;
+};
+
+}  // namespace titan

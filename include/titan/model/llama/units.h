@@ -1,0 +1,63 @@
+// The three kinds of unit of a Llama: token embedding, transformer block, and the head with its loss.
+#pragma once
+
+#include <memory>
+
+#include "titan/model/llama/llama.h"
+#include "titan/model/unit.h"
+
+namespace titan {
+
+/// Rotary rows that all blocks of a model share; made once, moved to the device before the first step.
+struct RotaryTable {
+  at::Tensor rows;  // complex64 [max sequence, head_dim / 2]
+};
+
+class LlamaEmbedding : public Unit {
+ public:
+  explicit LlamaEmbedding(Parameter& weight);
+  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
+
+ private:
+  Parameter& weight_;
+  at::Tensor anchor_;
+};
+
+/// Handles of one block's parameters; norms are null for np_layernorm.
+struct LlamaBlockParameters {
+  Parameter *wq, *wk, *wv, *wo, *w1, *w2, *w3;
+  Parameter *attention_norm = nullptr, *ffn_norm = nullptr;
+};
+
+/// h = x + wo·attention(norm(x)); out = h + w2·(silu(w1·norm(h)) · w3·norm(h)).
+class LlamaBlock : public Unit {
+ public:
+  LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& parameters,
+             std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies);
+  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
+
+ private:
+  std::shared_ptr<const RotaryTable> rotary_;
+  Norm attention_norm_;
+  Norm ffn_norm_;
+  LinearGroup query_key_value_;
+  LinearGroup attention_output_;
+  LinearGroup gate_up_;
+  LinearGroup down_;
+  std::unique_ptr<AttentionCore> attention_;
+};
+
+/// Norm, output product and loss. `norm` is null for np_layernorm.
+class LlamaHead : public Unit {
+ public:
+  LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter& output, const ModelStrategies& strategies);
+  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
+
+ private:
+  Norm norm_;
+  Parameter& output_;
+  int64_t loss_chunks_;
+  bool round_weight_gradient_;
+};
+
+}  // namespace titan

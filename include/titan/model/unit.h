@@ -1,0 +1,50 @@
+// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a Stream to a Stream and
+// knows nothing of parallelism, of other units, or of when it is run.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "titan/ops/attention.h"
+#include "titan/ops/parameter.h"
+#include "titan/ops/unit_context.h"
+
+namespace titan {
+
+/// What flows between units: a short list of tensors, usually the one residual stream [B, T, D].
+using Stream = std::vector<at::Tensor>;
+
+/// The facts of one microbatch, handed to every unit and not differentiated.
+struct BatchContext {
+  at::Tensor tokens;     // int64 [B, T]
+  at::Tensor labels;     // int64 [B, T], kIgnoredLabel where nothing is predicted
+  at::Tensor positions;  // int64 [B, T]; undefined: 0 … T−1
+  AttentionBounds bounds;
+  double loss_scale = 1.0;  // 1 / valid tokens of the whole step
+};
+
+class Unit : public torch::nn::Module {
+ public:
+  explicit Unit(std::string name) : torch::nn::Module(std::move(name)) {}
+
+  /// The head's output stream is its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
+  virtual Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) = 0;
+};
+
+/// A named weight in the module tree: `named_parameters()` yields the master shard.
+class WeightModule : public torch::nn::Module {
+ public:
+  explicit WeightModule(Parameter& parameter);
+  /// Shows the parameter's present master in the tree; call after it was allocated.
+  void refresh();
+  Parameter& parameter() const { return parameter_; }
+
+ private:
+  Parameter& parameter_;
+};
+
+}  // namespace titan

@@ -1,0 +1,76 @@
+// The one owner of a weight. Operations hold a Parameter and ask it for the current weight, in forward and again in
+// backward; where that weight lives, and for how long, is Residency's business. It is never an autograd variable.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "titan/distributed/tensor_layout.h"
+
+namespace titan {
+
+/// How a parameter's values begin; a pure function of (seed, name, global index) whatever the layout.
+struct Initialiser {
+  enum class Kind { normal, truncated_normal, ones };
+  Kind kind = Kind::ones;
+  double standard_deviation = 1.0;
+  double lower = -2.0;  // truncated_normal: absolute bounds
+  double upper = 2.0;
+};
+
+struct ParameterSpec {
+  std::string name;  // torchtitan's fully qualified name
+  std::vector<int64_t> shape;
+  Initialiser initialiser;
+  bool trainable = true;
+
+  int64_t numel() const;
+};
+
+class Parameter {
+ public:
+  Parameter(ParameterSpec spec, TensorLayout layout);
+
+  const std::string& name() const { return spec_.name; }
+  const ParameterSpec& spec() const { return spec_; }
+  const TensorLayout& layout() const { return layout_; }
+  bool trainable() const { return spec_.trainable; }
+
+  // What operations use, between Residency::acquire and release.
+
+  /// The unsharded weight in the compute dtype. Fails when nobody acquired it.
+  const at::Tensor& weight() const;
+  /// This weight and those that follow it in storage as one matrix of `rows` rows: a fused product's operand.
+  at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }
+  /// The unsharded gradient's storage. Its content counts only once `gradient_written()`.
+  at::Tensor& gradient();
+  at::Tensor gradient_rows(int64_t rows) { return rows_from(gradient(), rows); }
+  bool gradient_written() const { return gradient_written_; }
+  void mark_gradient_written() { gradient_written_ = true; }
+
+  // What the owner side sets and reads.
+
+  /// This rank's shard in training.dtype: what the optimizer steps and the checkpoint stores.
+  at::Tensor master;
+  /// This rank's shard in the dtype that travels and multiplies; the master itself when the dtypes agree.
+  at::Tensor send;
+  /// This rank's shard of the reduced gradient, fp32; undefined until the last reduction of a step.
+  at::Tensor gradient_shard;
+
+  void set_weight(at::Tensor unsharded) { weight_ = std::move(unsharded); }
+  void set_gradient(at::Tensor unsharded);
+
+ private:
+  static at::Tensor rows_from(const at::Tensor& tensor, int64_t rows);
+
+  ParameterSpec spec_;
+  TensorLayout layout_;
+  at::Tensor weight_;
+  at::Tensor gradient_;
+  bool gradient_written_ = false;
+};
+
+}  // namespace titan

@@ -1,0 +1,73 @@
+// Adam and AdamW over parameter shards. Step t (1-based), gradient g after clipping:
+//   m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p ← p·(1−lr·wd) − lr·(m/(1−β1^t)) / (√v/√(1−β2^t) + ε)
+// (Loshchilov & Hutter, "Decoupled weight decay regularization", 2019). Adam adds wd·p to g instead of shrinking p.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/optimize/gradient_norm.h"
+#include "titan/optimize/parameter_groups.h"
+#include "titan/ops/parameter.h"
+
+namespace titan {
+
+enum class OptimizerImplementation { for_loop, foreach, fused };
+
+struct OptimizerOptions {
+  bool decoupled_decay = true;  // AdamW; false: Adam
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  OptimizerImplementation implementation = OptimizerImplementation::fused;
+};
+OptimizerOptions make_optimizer_options(const JobConfig& config);
+
+class Optimizer {
+ public:
+  /// `parameters` in canonical order, masters allocated; `groups` index into them.
+  Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
+            const OptimizerOptions& options);
+
+  /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor and
+  /// the skip flag are read where the tensors are.
+  void step(int64_t step, double lr, const StepControl& control);
+  /// The same for one weight group's parameters (stepping in backward).
+  void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
+
+  /// Moments of parameter `index`, shaped as its master.
+  const at::Tensor& first_moment(size_t index) const { return states_[index].first; }
+  const at::Tensor& second_moment(size_t index) const { return states_[index].second; }
+  int64_t state_bytes() const;
+
+ private:
+  struct State {
+    Parameter* parameter = nullptr;
+    double lr_multiplier = 1.0;
+    double weight_decay = 0.0;
+    at::Tensor first;
+    at::Tensor second;
+  };
+  /// Neighbours in memory with the same settings, stepped as one stretch.
+  struct Stretch {
+    std::vector<const State*> states;
+    at::Tensor weight, gradient, first, second;
+  };
+  std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
+  void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
+  void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
+  void step_fused_cuda(const std::vector<const State*>& states, int64_t step, double lr,
+                       const StepControl& control) const;
+  void step_foreach(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control) const;
+  void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
+
+  OptimizerOptions options_;
+  std::vector<State> states_;
+};
+
+}  // namespace titan

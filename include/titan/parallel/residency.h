@@ -1,0 +1,76 @@
+// Residency: where the weights of one weight group live and when they come and go. The executor calls it at named places and
+// knows no more; sharded, offloaded and quantised weights are other implementations.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "titan/ops/parameter.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+/// Why a unit wants a group's weights.
+enum class UsePhase { forward, backward };
+struct Use {
+  size_t unit = 0;
+  UsePhase phase = UsePhase::forward;
+  int64_t microbatch = 0;
+};
+
+class Residency {
+ public:
+  virtual ~Residency() = default;
+
+  /// Starts bringing the weights; `acquire` of the same use will find them on their way.
+  virtual void prefetch(const Use& use) = 0;
+  /// The handles' weights are valid from here on.
+  virtual void acquire(const Use& use) = 0;
+  /// The handles' weights may be gone after this.
+  virtual void release(const Use& use) = 0;
+  /// The handles' gradients have storage from here on; a second call within one step changes nothing.
+  virtual void gradient_storage() = 0;
+  /// The group's gradient of one microbatch is complete; with `is_last` that of the step, and the shards become valid.
+  virtual void reduce(bool is_last) = 0;
+  /// The optimizer is done with the gradient shards.
+  virtual void finish_step() = 0;
+  /// The masters were written (initialisation, load, optimizer): copies made from them are stale.
+  virtual void weights_changed() = 0;
+};
+
+/// Every weight stays on the device: masters, a compute copy where the dtypes differ, fp32 gradients. Storage follows the
+/// plan's order, so neighbours form fused operands; all three are one block of memory per group.
+class ResidentWeights : public Residency {
+ public:
+  /// `parameters` in the group's storage order. With `transient_gradients` the gradient block lives from its first use in a
+  /// step to finish_step (an optimizer that steps in backward needs no more).
+  ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
+                  const at::Device& device, bool transient_gradients);
+
+  void prefetch(const Use& use) override;
+  void acquire(const Use& use) override;
+  void release(const Use& use) override;
+  void gradient_storage() override;
+  void reduce(bool is_last) override;
+  void finish_step() override;
+  void weights_changed() override { ++version_; }
+
+ private:
+  std::vector<at::Tensor> cut(const at::Tensor& block) const;
+
+  std::vector<Parameter*> parameters_;
+  bool transient_gradients_;
+  at::Tensor masters_;
+  at::Tensor copies_;     // undefined when the dtypes agree
+  at::Tensor gradients_;  // undefined until first used
+  bool gradients_open_ = false;
+  uint64_t version_ = 1;
+  uint64_t copied_version_ = 0;
+};
+
+at::ScalarType scalar_type(ElementType type);
+
+}  // namespace titan

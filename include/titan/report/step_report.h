@@ -1,0 +1,51 @@
+// What one logged step shows, as numbers; and its two forms: the console line that scripts parse, and a line of metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace titan {
+
+/// Sizes in bytes, times in seconds, rates per second of one device. Sums are over the steps since the last report.
+struct StepReport {
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  double loss = 0;       // of this step, mean over its valid tokens
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  double step_seconds = 0;        // wall time per step since the last report
+  double data_wait_seconds = 0;   // per step
+  double tokens_per_second = 0;   // of one device
+  int64_t flops_per_token = 0;
+  std::optional<double> peak_flops;  // none: the device is not in the table, and no MFU is shown
+  int64_t memory_bytes = 0;          // peak since the last report
+  int64_t memory_total = 0;
+  int64_t host_peak_bytes = 0;  // resident memory of the process, its maximum so far
+  int64_t tokens_seen = 0;
+  double eta_seconds = 0;
+  int64_t bad_records = 0;
+  int64_t data_loops = 0;
+  int64_t skipped_steps = 0;
+};
+
+/// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.
+std::string console_line(const StepReport& report, bool colour);
+
+/// One JSON object; its keys are documented in docs/metrics.md.
+std::string json_line(const StepReport& report);
+
+struct ValidationReport {
+  int64_t step = 0;
+  double loss = 0;
+  double tokens_per_second = 0;
+  int64_t memory_bytes = 0;
+  int64_t memory_total = 0;
+};
+std::string console_line(const ValidationReport& report, bool colour);
+std::string json_line(const ValidationReport& report);
+
+/// Dense bf16 peak by device name (torchtitan.md §4.4), none for a device the table does not know.
+std::optional<double> peak_flops_of(const std::string& device_name);
+
+}  // namespace titan

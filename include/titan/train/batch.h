@@ -1,0 +1,12 @@
+// Batches of the data part as tensors on the training device.
+#pragma once
+
+#include "titan/data/batch_stream.h"
+#include "titan/model/unit.h"
+
+namespace titan {
+
+/// `loss_scale`: what multiplies the sum of token losses. Document bounds and positions are handed on for `block_causal`.
+BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device);
+
+}  // namespace titan

@@ -1,0 +1,30 @@
+// From a checked config to what the other parts ask for: model request, plan request, data options. Pure translation.
+#pragma once
+
+#include <vector>
+
+#include "titan/config/problem.h"
+#include "titan/config/job_config.h"
+#include "titan/data/batch_stream.h"
+#include "titan/data/document_source.h"
+#include "titan/model/model.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary);
+RecomputeSelection make_recompute_selection(const JobConfig& config);
+PlanRequest make_plan_request(const JobConfig& config);
+/// Microbatches of one step: global / (local · data-parallel degree).
+int64_t accumulation_steps(const JobConfig& config);
+
+DatasetOptions make_training_dataset(const JobConfig& config);
+DatasetOptions make_validation_dataset(const JobConfig& config);
+BatchPlan make_batch_plan(const JobConfig& config);
+BatchPlan make_validation_plan(const JobConfig& config);
+
+/// The model part's own check of a config: does the family have the flavor, do the sizes fit together. Joins the list that
+/// config prints; needs no tokenizer.
+std::vector<Problem> check_model(const JobConfig& config, const Origins& origins);
+
+}  // namespace titan

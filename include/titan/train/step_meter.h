@@ -1,0 +1,40 @@
+// Counts what happens between two reports and turns it into a StepReport.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "titan/data/chunk_stream.h"
+#include "titan/report/step_report.h"
+#include "titan/train/device.h"
+
+namespace titan {
+
+class StepMeter {
+ public:
+  StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token);
+
+  /// Once per finished step.
+  void add_step(double data_wait_seconds, bool skipped);
+  /// The report of `step`, over everything since the last one; starts a new interval.
+  StepReport report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters);
+  /// Time spent elsewhere (validation, a dump) does not count as training time.
+  void exclude(std::chrono::steady_clock::duration time) { interval_start_ += time; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const DeviceInfo& device_;
+  int64_t total_steps_;
+  int64_t tokens_per_step_;
+  int64_t flops_per_token_;
+  std::optional<double> peak_flops_;
+  Clock::time_point interval_start_ = Clock::now();
+  int64_t interval_steps_ = 0;
+  double interval_wait_ = 0;
+  int64_t steps_seen_ = 0;
+  int64_t skipped_steps_ = 0;
+};
+
+}  // namespace titan

@@ -1,0 +1,85 @@
+// The trainer: builds everything a config asks for, then runs the training loop. It says what happens in which order and
+// leaves how to the parts: no parallelism, no precision and no model is named here.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "titan/base/log.h"
+#include "titan/config/job_config.h"
+#include "titan/data/batch_stream.h"
+#include "titan/model/model.h"
+#include "titan/optimize/learning_rate.h"
+#include "titan/optimize/optimizer.h"
+#include "titan/parallel/executor.h"
+#include "titan/report/metrics_log.h"
+#include "titan/train/debug_dump.h"
+#include "titan/train/device.h"
+#include "titan/train/step_meter.h"
+#include "titan/train/validator.h"
+
+namespace titan {
+
+class Trainer {
+ public:
+  /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
+  Trainer(const JobConfig& config, const Log& log);
+
+  /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite = abort.
+  ExitCode run();
+
+ private:
+  /// A step whose work is enqueued and whose results have not been looked at.
+  struct PendingStep {
+    int64_t step;
+    double learning_rate;
+    StepReadback readback;
+    double data_wait_seconds;
+    DataCounters counters;
+  };
+
+  void build_model();
+  void open_data();
+  void show_start(const StepBatch& first) const;
+  /// False when the corpus has run out.
+  bool train_step(int64_t step);
+  at::Tensor forward_backward(const std::vector<BatchContext>& microbatches, int64_t step);
+  void step_group_in_backward(size_t group, int64_t step);
+  std::vector<BatchContext> microbatches_of(const StepBatch& batch) const;
+  std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
+  void settle(PendingStep& pending);
+  void settle_all();
+  ExitCode finish(int64_t last_step, int signal);
+
+  const JobConfig& config_;
+  const Log& log_;
+  bool colour_;
+  DeviceInfo device_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  ModelDescription description_;
+  std::unique_ptr<Model> model_;
+  std::vector<Parameter*> parameters_;
+  std::vector<std::vector<Parameter*>> group_parameters_;
+  std::vector<ParameterGroup> optimizer_groups_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Optimizer> optimizer_;
+  LearningRateSchedule schedule_;
+  uint64_t seed_ = 0;
+
+  std::unique_ptr<BatchStream> stream_;
+  std::optional<StepBatch> next_batch_;
+  std::unique_ptr<Validator> validator_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<StepMeter> meter_;
+  std::deque<PendingStep> pending_;
+
+  // Of the step under way, when the optimizer steps in backward.
+  at::Tensor squared_norm_;
+  at::Tensor any_skipped_;
+  at::Tensor step_loss_;
+  std::unique_ptr<DebugDump> dump_;
+};
+
+}  // namespace titan

@@ -1,0 +1,30 @@
+// The validation loop: the loss over a separate corpus, summed over valid tokens, with the executor's forward walk.
+#pragma once
+
+#include <memory>
+
+#include "titan/config/job_config.h"
+#include "titan/data/batch_stream.h"
+#include "titan/parallel/executor.h"
+#include "titan/report/step_report.h"
+#include "titan/train/device.h"
+
+namespace titan {
+
+class Validator {
+ public:
+  Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal);
+
+  /// Step 1 and every validation.freq steps.
+  bool due(int64_t step) const;
+  /// The whole set, or validation.steps batches of it, from its beginning each time. Throws Error(bad_data) when the set
+  /// does not fill one batch.
+  ValidationReport run(int64_t step, Executor& executor, const DeviceInfo& device);
+
+ private:
+  const JobConfig& config_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool block_causal_;
+};
+
+}  // namespace titan

@@ -1,0 +1,22 @@
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "titan/app/commands.h"
+#include "titan/config/help.h"
+
+namespace titan {
+
+int run_help(const Schema& schema, std::span<const std::string> arguments) {
+  if (arguments.empty()) {
+    std::cout << "titan_train: trains Llama models\n\n";
+    for (const Command& command : commands()) {
+      std::cout << fmt::format("  titan_train {:<11}{:<31} {}\n", command.name, command.arguments, command.purpose);
+    }
+    std::cout << "\nOptions, given as --section.key value after the config file, or in it:\n\n";
+  }
+  std::cout << help_text(schema, arguments.empty() ? std::string_view() : std::string_view(arguments[0]));
+  return 0;
+}
+
+}  // namespace titan

@@ -1,0 +1,60 @@
+// titan_train: finds the subcommand, runs it, and is the only place that turns an error into text and an exit code.
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iostream>
+#include <new>
+
+#include "titan/app/commands.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+int fail(ExitCode code, const std::string& message) {
+  std::cout.flush();
+  std::cerr << "titan_train: " << message << std::endl;
+  return static_cast<int>(code);
+}
+
+int run(const std::vector<std::string>& words) {
+  const Schema schema;
+  const std::span<const std::string> arguments(words);
+  auto asks_for_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  if (!words.empty()) {
+    for (const Command& command : commands()) {
+      if (words[0] == command.name) return command.run(schema, arguments.subspan(1));
+    }
+    if (asks_for_help(words[0])) return run_help(schema, arguments.subspan(1));
+  }
+  if (std::any_of(words.begin(), words.end(), asks_for_help)) return run_help(schema, {});
+  return run_train(schema, arguments);
+}
+
+bool is_out_of_memory(const std::string& message) {
+  return message.find("can't allocate memory") != std::string::npos || message.find("out of memory") != std::string::npos;
+}
+
+std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+}  // namespace
+}  // namespace titan
+
+int main(int argc, char** argv) {
+  using titan::ExitCode;
+  const char* smaller =
+      "; try a smaller training.local_batch_size or training.seq_len, or activation_checkpoint.mode = \"full\"";
+  try {
+    return titan::run({argv + 1, argv + argc});
+  } catch (const titan::Error& error) {
+    return titan::fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return titan::fail(ExitCode::out_of_memory, std::string("out of memory") + smaller);
+  } catch (const c10::Error& error) {
+    const std::string message = titan::first_line(error.what_without_backtrace());
+    if (titan::is_out_of_memory(message)) return titan::fail(ExitCode::out_of_memory, message + smaller);
+    return titan::fail(ExitCode::bug, "internal error: " + message);
+  } catch (const std::exception& error) {
+    return titan::fail(ExitCode::bug, std::string("internal error: ") + error.what());
+  }
+}

@@ -1,0 +1,92 @@
+#include "titan/app/tokenizer_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <istream>
+#include <ostream>
+
+#include "titan/base/error.h"
+#include "titan/data/tokenizer_tools.h"
+
+namespace titan {
+namespace {
+
+/// The command line's words, parsed; which subcommand was given is asked of the CLI::App.
+struct Options {
+  TokenizerTraining training;
+  TokenizerEncoding encoding;
+  std::string bad_record = "error";
+  std::string model;
+  std::string input = "-";
+};
+
+void declare_train(CLI::App& app, Options& options) {
+  auto* command = app.add_subcommand("train", "Learn a byte-pair vocabulary and write a tiktoken model file");
+  auto& training = options.training;
+  command->add_option("--output", training.output, "File to write")->required();
+  command->add_option("--vocab-size", training.vocabulary_size, "Ids in all, 256 special tokens included")->required();
+  command->add_option("--dataset", training.dataset.dataset, "stories, text, c4, c4_test or c4_validation")
+      ->capture_default_str();
+  command->add_option("--dataset-path", training.dataset.path, "A .txt or .jsonl file, a folder of them or a glob");
+  command->add_option("--text-field", training.dataset.text_field, "Field of .jsonl records")->capture_default_str();
+  command->add_option("--bad-record", options.bad_record, "Records that cannot be used: error or skip")
+      ->check(CLI::IsMember({"error", "skip"}))
+      ->capture_default_str();
+  command->add_option("--seed", training.dataset.seed, "Of the story generator")->capture_default_str();
+  command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")->capture_default_str();
+}
+
+void declare_users(CLI::App& app, Options& options) {
+  auto* encode = app.add_subcommand("encode", "Text to ids, on one line");
+  auto* decode = app.add_subcommand("decode", "Ids to text");
+  auto* info = app.add_subcommand("info", "What a tokenizer file holds");
+  for (CLI::App* command : {encode, decode, info}) {
+    command->add_option("model", options.model, "Tokenizer file or folder")->required();
+  }
+  for (CLI::App* command : {encode, decode}) {
+    command->add_option("input", options.input, "File to read; - is standard input")->capture_default_str();
+  }
+  encode->add_flag("--bos", options.encoding.bos, "Begin with the begin-of-text id");
+  encode->add_flag("--eos", options.encoding.eos, "End with the end-of-text id");
+  encode->add_option("--measure", options.encoding.measure,
+                     "Encode so many times and print the speed instead of the ids");
+}
+
+/// Calls `use` with standard input or the named file.
+void with_input(const std::string& name, std::istream& in, const std::function<void(std::istream&)>& use) {
+  if (name == "-") return use(in);
+  std::ifstream file(name, std::ios::binary);
+  if (!file) throw Error(ExitCode::bad_data, "cannot read " + name + ": there is no such file, or it may not be read");
+  use(file);
+}
+
+}  // namespace
+
+void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out) {
+  Options options;
+  CLI::App app("Make, use and inspect tokenizers", "titan_train tokenizer");
+  app.require_subcommand(1);
+  declare_train(app, options);
+  declare_users(app, options);
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order CLI11 asks for
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    auto chosen = app.get_subcommands();
+    out << (chosen.empty() ? &app : chosen.front())->help();
+    return;
+  } catch (const CLI::ParseError& problem) {
+    throw Error(ExitCode::bad_config, std::string("tokenizer: ") + problem.what() + " (titan_train tokenizer --help)");
+  }
+  options.training.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
+  if (app.got_subcommand("train")) train_tokenizer(options.training, out);
+  if (app.got_subcommand("info")) describe_tokenizer(options.model, out);
+  auto encode = [&](std::istream& text) { encode_stream(options.model, options.encoding, text, out); };
+  auto decode = [&](std::istream& ids) { decode_stream(options.model, ids, out); };
+  if (app.got_subcommand("encode")) with_input(options.input, in, encode);
+  if (app.got_subcommand("decode")) with_input(options.input, in, decode);
+}
+
+}  // namespace titan

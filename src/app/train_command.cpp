@@ -1,0 +1,63 @@
+#include <malloc.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "titan/app/commands.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/log.h"
+#include "titan/base/process.h"
+#include "titan/config/config_command.h"
+#include "titan/config/dump.h"
+#include "titan/config/load.h"
+#include "titan/train/trainer.h"
+
+namespace titan {
+namespace {
+
+/// Freed activations stay with the process: giving them back to the system and faulting them in again every step costs more
+/// than the step's own arithmetic on small models.
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+/// Problems that end the run before it starts; 0 when there are none.
+int report_problems(const Schema& schema, const LoadedConfig& loaded) {
+  if (!loaded.problems.empty()) {
+    print_problems(std::cerr, loaded.problems);
+    return static_cast<int>(ExitCode::bad_config);
+  }
+  if (const std::vector<Problem> unbuilt = check_buildable(schema, loaded); !unbuilt.empty()) {
+    print_problems(std::cerr, unbuilt);
+    return static_cast<int>(ExitCode::bad_config);
+  }
+  if (const std::vector<Problem> missing = check_inputs(loaded); !missing.empty()) {
+    print_problems(std::cerr, missing);
+    return static_cast<int>(ExitCode::bad_data);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_train(const Schema& schema, std::span<const std::string> arguments) {
+  const LoadedConfig loaded = load_config(schema, arguments, config_checks());
+  if (int code = report_problems(schema, loaded)) return code;
+  const JobConfig& config = loaded.config;
+  const Log log(::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing);
+  const StopSignals signals;
+  keep_freed_memory();
+  log.info("Starting job: {}", config.job.description);
+  for (const std::string& note : loaded.notes) log.warning(note);
+  if (config.job.print_config) log.info(dump_json(schema, config));
+  Trainer trainer(config, log);
+  if (config.job.save_config_file) {
+    const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
+    make_folders(path.parent_path());
+    write_file_atomically(path, dump_json(schema, config));
+  }
+  return static_cast<int>(trainer.run());
+}
+
+}  // namespace titan

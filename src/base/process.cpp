@@ -1,0 +1,79 @@
+#include "titan/base/process.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <limits>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+// A signal handler has no argument through which state could be passed to it: the one place where a static is needed.
+volatile std::sig_atomic_t received_signal = 0;
+
+void handle(int signal) {
+  if (received_signal != 0 && signal == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
+  received_signal = signal;
+}
+
+int64_t read_limit(const char* path) {
+  std::ifstream file(path);
+  int64_t bytes = 0;
+  return file >> bytes && bytes > 0 ? bytes : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  int64_t resident = 0;
+  file >> pages >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+int64_t peak_resident_bytes() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+int64_t total_memory_bytes() {
+  struct sysinfo info {};
+  ::sysinfo(&info);
+  const int64_t machine = static_cast<int64_t>(info.totalram) * info.mem_unit;
+  return std::min(machine, read_limit("/sys/fs/cgroup/memory.max"));
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return trim(line.substr(line.find(':') + 1));
+  }
+  return "CPU";
+}
+
+StopSignals::StopSignals() {
+  struct sigaction action {};
+  action.sa_handler = handle;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+StopSignals::~StopSignals() {
+  ::signal(SIGINT, SIG_DFL);
+  ::signal(SIGTERM, SIG_DFL);
+  received_signal = 0;
+}
+
+int StopSignals::received() { return received_signal; }
+
+}  // namespace titan

@@ -1,0 +1,220 @@
+// Contradictions between options. What needs the model's table or the world size is checked where those are known.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "titan/config/load.h"
+
+namespace titan {
+namespace {
+
+using Problems = std::vector<Problem>;
+
+void check_job(const JobConfig&, const Origins& origins, Problems& problems) {
+  if (origins.is_set("job.config_file") && origins.place("job.config_file").kind == Place::Kind::file) {
+    problems.push_back(origins.note("job.config_file", "job.config_file has no effect in a file"));
+  }
+}
+
+void check_profiling(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const ProfilingSection& profiling = config.profiling;
+  if (profiling.enable_profiling && profiling.profile_freq < profiling.profiler_active + profiling.profiler_warmup) {
+    problems.push_back(origins.problem(
+        "profiling.profile_freq",
+        fmt::format("profiling.profile_freq = {} is shorter than profiler_warmup {} + profiler_active {}",
+                    profiling.profile_freq, profiling.profiler_warmup, profiling.profiler_active),
+        "make the period longer"));
+  }
+}
+
+void check_batch(const JobConfig& config, const Origins& origins, Problems& problems) {
+  int64_t local = config.training.local_batch_size;
+  int64_t global = config.training.global_batch_size;
+  int64_t data_parallel = config.parallelism.data_parallel_replicate_degree *
+                          std::max<int64_t>(1, config.parallelism.data_parallel_shard_degree);
+  if (global > 0 && global % (local * data_parallel) != 0) {
+    std::string ranks = data_parallel > 1 ? fmt::format(" × {} data-parallel ranks", data_parallel) : "";
+    problems.push_back(origins.problem(
+        "training.global_batch_size",
+        fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}{}", global, local,
+                    ranks),
+        fmt::format("use a multiple of {}, or -1", local * data_parallel)));
+  }
+}
+
+void check_sequence(const JobConfig& config, const Origins& origins, Problems& problems) {
+  int64_t context = config.parallelism.context_parallel_degree;
+  int64_t divisor = config.parallelism.tensor_parallel_degree * (context > 1 ? 2 * context : 1);
+  auto check = [&](const char* key, int64_t length) {
+    if (length % divisor == 0) return;
+    problems.push_back(origins.problem(
+        key,
+        fmt::format("{} = {} is no multiple of {} (tensor_parallel_degree{})", key, length, divisor,
+                    context > 1 ? " × 2 × context_parallel_degree" : ""),
+        fmt::format("use {} or {}", std::max(divisor, length / divisor * divisor), (length / divisor + 1) * divisor)));
+  };
+  check("training.seq_len", config.training.seq_len);
+  if (config.validation.enable) check("validation.seq_len", config.validation.seq_len);
+}
+
+void check_optimizer(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const OptimizerSection& optimizer = config.optimizer;
+  if (optimizer.lr * optimizer.weight_decay > 1) {
+    problems.push_back(origins.problem(
+        "optimizer.weight_decay",
+        fmt::format("optimizer.weight_decay = {} times optimizer.lr = {} is above 1: every step would flip the weights",
+                    optimizer.weight_decay, optimizer.lr),
+        "torchtitan's own value is 0.1"));
+  }
+  bool pipeline = config.parallelism.pipeline_parallel_degree > 1;
+  if (optimizer.early_step_in_backward && pipeline && generation_of(config) == Generation::last_2026) {
+    problems.push_back(origins.problem("optimizer.early_step_in_backward",
+                                       "optimizer.early_step_in_backward does not go with a pipeline",
+                                       "switch one of them off"));
+  }
+  if (optimizer.early_step_in_backward && origins.is_set("training.max_norm") && config.training.max_norm > 0) {
+    problems.push_back(origins.note("training.max_norm",
+                                    "training.max_norm has no effect with optimizer.early_step_in_backward: "
+                                    "no step sees all gradients"));
+  }
+  for (const ParamGroup& group : optimizer.param_groups) {
+    try {
+      std::regex expression(group.match);
+    } catch (const std::regex_error&) {
+      problems.push_back(
+          origins.problem("optimizer.param_groups",
+                          fmt::format("optimizer.param_groups.match = \"{}\" is no regular expression", group.match),
+                          "check its brackets and backslashes (a TOML string in single quotes keeps them)"));
+    }
+  }
+}
+
+void check_parallelism(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const ParallelismSection& parallelism = config.parallelism;
+  if (parallelism.enable_async_tensor_parallel && parallelism.tensor_parallel_degree > 1 && !config.compile.enable) {
+    problems.push_back(origins.problem("parallelism.enable_async_tensor_parallel",
+                                       "parallelism.enable_async_tensor_parallel needs compile.enable = true",
+                                       "set it, or leave async tensor parallel off"));
+  }
+  if (parallelism.pipeline_parallel_degree == 1) return;
+  if (config.training.local_batch_size % parallelism.pipeline_parallel_microbatch_size != 0) {
+    problems.push_back(origins.problem(
+        "parallelism.pipeline_parallel_microbatch_size",
+        fmt::format("parallelism.pipeline_parallel_microbatch_size = {} does not divide training.local_batch_size = {}",
+                    parallelism.pipeline_parallel_microbatch_size, config.training.local_batch_size),
+        "use a divisor"));
+  }
+  bool custom = parallelism.pipeline_parallel_schedule.starts_with("PipelineSchedule");
+  if (custom && parallelism.pipeline_parallel_schedule_csv.empty()) {
+    problems.push_back(
+        origins.problem("parallelism.pipeline_parallel_schedule",
+                        fmt::format("parallelism.pipeline_parallel_schedule = \"{}\" needs a schedule of yours",
+                                    parallelism.pipeline_parallel_schedule),
+                        "name the file in parallelism.pipeline_parallel_schedule_csv"));
+  }
+  auto points = std::ssize(parallelism.pipeline_parallel_split_points);
+  if (points > 0 && (points + 1) % parallelism.pipeline_parallel_degree != 0) {
+    problems.push_back(origins.problem(
+        "parallelism.pipeline_parallel_split_points",
+        fmt::format("{} split points make {} stages, which parallelism.pipeline_parallel_degree = {} does not divide",
+                    points, points + 1, parallelism.pipeline_parallel_degree),
+        "one point fewer than the number of stages"));
+  }
+}
+
+void check_communication(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const CommSection& comm = config.comm;
+  int given = int{comm.rank.has_value()} + int{comm.world_size.has_value()} + int{comm.master.has_value()};
+  if (given != 0 && given != 3) {
+    const char* present = comm.rank ? "comm.rank" : comm.world_size ? "comm.world_size" : "comm.master";
+    problems.push_back(origins.problem(present, "comm.rank, comm.world_size and comm.master belong together",
+                                       "give all three, or none and let the launcher say them"));
+  }
+  if (comm.rank && comm.world_size && *comm.rank >= *comm.world_size) {
+    problems.push_back(origins.problem(
+        "comm.rank", fmt::format("comm.rank = {} is not below comm.world_size = {}", *comm.rank, *comm.world_size),
+        "ranks count from 0"));
+  }
+}
+
+void check_checkpoint(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const CheckpointSection& checkpoint = config.checkpoint;
+  if (!checkpoint.enable) return;
+  auto requires_option = [&](bool wanted, bool there, const char* key, const char* needed) {
+    if (!wanted || there) return;
+    problems.push_back(origins.problem(key, fmt::format("{} needs {} = true", key, needed), "set both or neither"));
+  };
+  requires_option(checkpoint.initial_load_in_hf, checkpoint.initial_load_model_only, "checkpoint.initial_load_in_hf",
+                  "checkpoint.initial_load_model_only");
+  requires_option(checkpoint.initial_load_in_hf_quantized, checkpoint.initial_load_in_hf,
+                  "checkpoint.initial_load_in_hf_quantized", "checkpoint.initial_load_in_hf");
+  requires_option(checkpoint.last_save_in_hf, checkpoint.last_save_model_only, "checkpoint.last_save_in_hf",
+                  "checkpoint.last_save_model_only");
+  if (checkpoint.load_only && checkpoint.create_seed_checkpoint) {
+    problems.push_back(origins.problem("checkpoint.create_seed_checkpoint",
+                                       "checkpoint.create_seed_checkpoint contradicts checkpoint.load_only",
+                                       "switch one of them off"));
+  }
+}
+
+void check_float8(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const LinearFloat8Section& float8 = config.quantize.linear.float8;
+  if (config.model.converters.empty()) return;
+  const std::string section = "quantize.linear.float8.";
+  bool rowwise = float8.recipe_name && float8.recipe_name->starts_with("rowwise");
+  if (rowwise && float8.enable_fsdp_float8_all_gather) {
+    problems.push_back(
+        origins.problem(section + "enable_fsdp_float8_all_gather",
+                        fmt::format("{}enable_fsdp_float8_all_gather does not go with recipe_name = \"{}\"", section,
+                                    *float8.recipe_name),
+                        "gather in float8 with recipe tensorwise only"));
+  }
+  if (float8.emulate && config.compile.enable) {
+    problems.push_back(origins.problem(section + "emulate",
+                                       fmt::format("{}emulate does not go with compile.enable = true", section),
+                                       "switch one of them off"));
+  }
+  if (float8.precompute_float8_dynamic_scale_for_fsdp && !float8.enable_fsdp_float8_all_gather) {
+    problems.push_back(origins.note(section + "precompute_float8_dynamic_scale_for_fsdp",
+                                    fmt::format("{}precompute_float8_dynamic_scale_for_fsdp has no effect without "
+                                                "enable_fsdp_float8_all_gather",
+                                                section)));
+  }
+}
+
+void check_data(const JobConfig& config, const Origins& origins, Problems& problems) {
+  auto check = [&](const std::string& section, const std::string& dataset, const std::optional<std::string>& path) {
+    if (dataset != "text" || path) return;
+    problems.push_back(origins.problem(section + ".dataset",
+                                       fmt::format("{0}.dataset = \"text\" needs {0}.dataset_path", section),
+                                       "name a .txt or .jsonl file, or a folder of them"));
+  };
+  check("training", config.training.dataset, config.training.dataset_path);
+  if (config.validation.enable) check("validation", config.validation.dataset, config.validation.dataset_path);
+  for (int64_t step : config.debug.dump_steps) {
+    if (step <= config.training.steps) continue;
+    problems.push_back(origins.note(
+        "debug.dump_steps",
+        fmt::format("debug.dump_steps: step {} is beyond training.steps = {}", step, config.training.steps)));
+  }
+}
+
+}  // namespace
+
+std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins) {
+  Problems problems;
+  check_job(config, origins, problems);
+  check_profiling(config, origins, problems);
+  check_batch(config, origins, problems);
+  check_sequence(config, origins, problems);
+  check_optimizer(config, origins, problems);
+  check_parallelism(config, origins, problems);
+  check_communication(config, origins, problems);
+  check_checkpoint(config, origins, problems);
+  check_float8(config, origins, problems);
+  check_data(config, origins, problems);
+  return problems;
+}
+
+}  // namespace titan

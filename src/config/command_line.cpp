@@ -1,0 +1,174 @@
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "titan/base/text.h"
+
+namespace titan::detail {
+namespace {
+
+/// What a word such as `--training.no-compile=…` stands for.
+struct Name {
+  std::string key;
+  bool negated = false;
+  std::vector<std::string> candidates;  ///< when a prefix fits several
+};
+
+ValueType type_of(const Schema& schema, const std::string& key) {
+  const Option* option = schema.find(key);
+  return option != nullptr ? option->type : schema.find_alias(key)->type;
+}
+
+/// "training.no_compile" → "training.compile"; empty when there is no `no_` after the last dot.
+std::string without_negation(const std::string& name) {
+  size_t leaf = name.rfind('.') + 1;
+  return name.compare(leaf, 3, "no_") == 0 ? name.substr(0, leaf) + name.substr(leaf + 3) : std::string();
+}
+
+Name resolve(const Schema& schema, std::string typed) {
+  std::replace(typed.begin(), typed.end(), '-', '_');
+  Name name;
+  std::vector<std::string> keys = schema.completions(typed);
+  std::string positive = without_negation(typed);
+  if (keys.empty() && !positive.empty()) {
+    keys = schema.completions(positive);
+    std::erase_if(keys, [&](const std::string& key) { return type_of(schema, key) != ValueType::boolean; });
+    name.negated = true;
+  }
+  if (keys.size() == 1) name.key = keys.front();
+  if (keys.size() > 1) name.candidates = keys;
+  return name;
+}
+
+/// Rewrites words into the spelling CLI11 was told, drops those that mean nothing and says so.
+class Normaliser {
+ public:
+  Normaliser(const Schema& schema, std::span<const std::string> arguments, CommandLine& result)
+      : schema_(schema), arguments_(arguments), result_(result) {}
+
+  /// Words for CLI11; `typed` of the n-th option word is kept for its place.
+  std::vector<std::string> run() {
+    for (at_ = 0; at_ < arguments_.size(); ++at_) {
+      const std::string& word = arguments_[at_];
+      if (word.starts_with("--") && word.size() > 2) {
+        option(word);
+      } else if (word.starts_with("-") && word.size() > 1) {
+        problem(word, "no option begins with a single dash", "write --section.key value");
+      } else {
+        positional(word);
+      }
+    }
+    return std::move(words_);
+  }
+
+  const std::vector<std::string>& typed() const { return typed_; }
+
+ private:
+  void option(const std::string& word) {
+    size_t equals = word.find('=');
+    std::string typed = word.substr(0, equals);
+    Name name = resolve(schema_, typed.substr(2));
+    if (name.key.empty()) return unknown(typed, name, equals != std::string::npos);
+    ValueType type = type_of(schema_, name.key);
+    bool has_value = equals != std::string::npos;
+    std::string value = has_value ? word.substr(equals + 1) : std::string();
+    if (type == ValueType::boolean) {
+      if (!has_value) value = "true";
+      if (name.negated) value = value == "true" ? "false" : value == "false" ? "true" : value;
+    } else if (!has_value && !take_next(value)) {
+      return problem(typed, fmt::format("{} needs a value", name.key), describe_need(type));
+    }
+    // An empty value has to be a word of its own, or CLI11 would take the next word for it.
+    typed_.push_back(typed);
+    words_.push_back("--" + name.key + (value.empty() ? "" : "=" + value));
+    if (value.empty()) words_.emplace_back();
+  }
+
+  static std::string describe_need(ValueType type) { return "give it " + describe(type); }
+
+  /// The next word, unless there is none or it is an option itself (a negative number is not).
+  bool take_next(std::string& value) {
+    if (at_ + 1 >= arguments_.size() || arguments_[at_ + 1].starts_with("--")) return false;
+    value = arguments_[++at_];
+    return true;
+  }
+
+  void unknown(const std::string& typed, const Name& name, bool has_value) {
+    std::string plain = typed.substr(2);
+    std::replace(plain.begin(), plain.end(), '-', '_');
+    std::vector<std::string> close = schema_.suggest(plain, 1);
+    if (close.empty() && !without_negation(plain).empty()) close = schema_.suggest(without_negation(plain), 1);
+    // A bare name such as --lr is an option without its section rather than the beginning of one.
+    bool bare_name = !close.empty() && close.front().ends_with("." + plain);
+    if (!name.candidates.empty() && !bare_name) {
+      std::span some = std::span(name.candidates).first(std::min<size_t>(6, name.candidates.size()));
+      problem(typed, fmt::format("{} may stand for several options", plain), "write one of " + join(some, ", "));
+      return skip_value(name.candidates.front(), has_value);
+    }
+    problem(typed, fmt::format("{} is no option", plain),
+            close.empty() ? "see --help" : fmt::format("did you mean {}?", schema_.display_name(close.front())));
+    skip_value(close.empty() ? std::string() : close.front(), has_value);
+  }
+
+  /// The word after an unknown option is most likely its value, unless the option it resembles takes none.
+  void skip_value(const std::string& resembled, bool has_value) {
+    bool takes_none = !resembled.empty() && type_of(schema_, resembled) == ValueType::boolean;
+    std::string ignored;
+    if (!has_value && !takes_none) take_next(ignored);
+  }
+
+  void positional(const std::string& word) {
+    if (word == "true" || word == "false") {
+      return problem(word, "a flag takes no separate word", fmt::format("write --section.flag={}", word));
+    }
+    if (result_.config_file) {
+      return problem(word, fmt::format("a second config file (the first is {})", *result_.config_file), "give one");
+    }
+    result_.config_file = word;
+  }
+
+  void problem(const std::string& word, std::string what, std::string remedy) {
+    Place place{Place::Kind::command_line, word};
+    result_.problems.push_back({place, {}, std::move(what), std::move(remedy), Severity::error});
+  }
+
+  const Schema& schema_;
+  std::span<const std::string> arguments_;
+  CommandLine& result_;
+  size_t at_ = 0;
+  std::vector<std::string> words_;
+  std::vector<std::string> typed_;
+};
+
+}  // namespace
+
+CommandLine read_command_line(const Schema& schema, std::span<const std::string> arguments) {
+  CommandLine result;
+  if (arguments.empty()) return result;
+  Normaliser normaliser(schema, arguments, result);
+  std::vector<std::string> words = normaliser.run();
+  CLI::App app;
+  app.set_help_flag();
+  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // and how many of its results were taken
+  auto tell = [&](const std::string& key) {
+    CLI::Option* option = app.add_option("--" + key)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    key_of[option] = {key, 0};
+  };
+  for (const Option& option : schema.options()) tell(option.key);
+  for (const Alias& alias : schema.aliases()) tell(alias.key);
+  std::reverse(words.begin(), words.end());  // CLI11 takes a vector from its back
+  app.parse(std::move(words));
+  size_t index = 0;
+  for (const CLI::Option* option : app.parse_order()) {
+    auto& [key, taken] = key_of.at(option);
+    Place place{Place::Kind::command_line, normaliser.typed().at(index++)};
+    result.words.push_back({key, option->results().at(taken++), place});
+  }
+  return result;
+}
+
+}  // namespace titan::detail

@@ -1,0 +1,130 @@
+#include "titan/config/config_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "titan/base/error.h"
+#include "titan/config/completion.h"
+#include "titan/config/dump.h"
+#include "titan/config/help.h"
+
+namespace titan {
+namespace {
+
+constexpr int kGood = static_cast<int>(ExitCode::success);
+constexpr int kBad = static_cast<int>(ExitCode::bad_config);
+
+constexpr const char* kUsage = R"(titan_train config show [FILE] [--section.key value]... [--json]   the merged config
+titan_train config explain KEY [FILE] [--section.key value]...     all about one option, and its value there
+titan_train config diff A B                                        the options in which two files differ
+titan_train config docs                                            tables of all options, in Markdown
+)";
+
+using Words = std::span<const std::string>;
+
+struct Context {
+  const Schema& schema;
+  std::span<const ConfigCheck> checks;
+  std::ostream& output;
+  std::ostream& errors;
+};
+
+int usage(std::ostream& errors, const std::string& what) {
+  errors << what << "\n" << kUsage;
+  return kBad;
+}
+
+/// False, with the problems told, when the config cannot be used.
+bool load_or_tell(const Context& context, Words words, LoadedConfig& loaded) {
+  loaded = load_config(context.schema, words, context.checks);
+  for (const std::string& note : loaded.notes) context.errors << note << "\n";
+  print_problems(context.errors, loaded.problems);
+  return loaded.problems.empty();
+}
+
+int show(const Context& context, Words arguments) {
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  bool json = std::erase(words, "--json") > 0;
+  LoadedConfig loaded;
+  if (!load_or_tell(context, words, loaded)) return kBad;
+  context.output << (json ? dump_json(context.schema, loaded.config)
+                          : dump_toml(context.schema, loaded.config, &loaded.origins));
+  return kGood;
+}
+
+int explain(const Context& context, Words arguments) {
+  if (arguments.empty()) return usage(context.errors, "config explain needs an option, such as training.seq_len");
+  std::string key = arguments[0].starts_with("--") ? arguments[0].substr(2) : arguments[0];
+  std::replace(key.begin(), key.end(), '-', '_');
+  std::vector<std::string> keys = context.schema.completions(key);
+  if (keys.empty()) {
+    std::vector<std::string> close = context.schema.suggest(key, 1);
+    std::string hint =
+        close.empty() ? "" : fmt::format("; did you mean {}?", context.schema.display_name(close.front()));
+    context.errors << key << " is no option" << hint << "\n";
+    return kBad;
+  }
+  Words rest = arguments.subspan(1);
+  LoadedConfig loaded;
+  if (!rest.empty() && !load_or_tell(context, rest, loaded)) return kBad;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    context.output << (i > 0 ? "\n" : "") << explain_text(context.schema, keys[i], rest.empty() ? nullptr : &loaded);
+  }
+  return kGood;
+}
+
+int diff(const Context& context, Words arguments) {
+  if (arguments.size() != 2) return usage(context.errors, "config diff needs two files");
+  LoadedConfig a;
+  LoadedConfig b;
+  bool good_a = load_or_tell(context, arguments.subspan(0, 1), a);
+  bool good_b = load_or_tell(context, arguments.subspan(1, 1), b);
+  if (!good_a || !good_b) return kBad;
+  std::string difference = diff_configs(context.schema, a.config, b.config);
+  if (difference.empty()) difference = "no option differs\n";
+  context.output << difference;
+  return kGood;
+}
+
+}  // namespace
+
+void print_problems(std::ostream& errors, const std::vector<Problem>& problems) {
+  if (problems.empty()) return;
+  errors << (problems.size() == 1 ? std::string("1 problem") : fmt::format("{} problems", problems.size()))
+         << " in the configuration:\n"
+         << format_problems(problems);
+}
+
+int config_command(const Schema& schema, Words arguments, std::span<const ConfigCheck> checks, std::ostream& output,
+                   std::ostream& errors) {
+  Context context{schema, checks, output, errors};
+  std::string what = arguments.empty() ? "" : arguments[0];
+  if (what == "show") return show(context, arguments.subspan(1));
+  if (what == "explain") return explain(context, arguments.subspan(1));
+  if (what == "diff") return diff(context, arguments.subspan(1));
+  if (what == "docs") {
+    output << docs_text(schema);
+    return kGood;
+  }
+  if (what == "--help" || what == "-h") {
+    output << kUsage;
+    return kGood;
+  }
+  return usage(errors,
+               what.empty() ? "config needs one of show, explain, diff, docs" : "config has no command " + what);
+}
+
+int completion_command(const Schema& schema, Words arguments, Words subcommands, std::ostream& output,
+                       std::ostream& errors) {
+  std::string script = arguments.size() == 1 ? completion_script(schema, arguments[0], subcommands) : std::string();
+  if (script.empty()) {
+    errors << "titan_train completion bash | zsh\n";
+    return kBad;
+  }
+  output << script;
+  return kGood;
+}
+
+}  // namespace titan

@@ -1,0 +1,133 @@
+#include "titan/config/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "apply.h"
+#include "generation.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+/// Files by position, then the command line in its order, then defaults.
+void sort_problems(std::vector<Problem>& problems) {
+  auto rank = [](const Problem& problem) {
+    int kind = problem.where.kind == Place::Kind::file ? 0 : problem.where.kind == Place::Kind::command_line ? 1 : 2;
+    return std::tuple(kind, problem.where.line, problem.where.column);
+  };
+  std::stable_sort(problems.begin(), problems.end(),
+                   [&](const Problem& a, const Problem& b) { return rank(a) < rank(b); });
+}
+
+/// A check of several options says nothing sure about one whose own value is already wrong.
+bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
+  return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
+    return problem.key == key || problem.what.find(key) != std::string::npos;
+  });
+}
+
+void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
+  std::set<std::string> wrong_already;
+  for (const Problem& problem : loaded.problems) {
+    if (!problem.key.empty()) wrong_already.insert(problem.key);
+  }
+  std::vector<Problem> found = check_contradictions(loaded.config, loaded.origins);
+  for (const ConfigCheck& check : checks) {
+    std::vector<Problem> more = check(loaded.config, loaded.origins);
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  for (Problem& problem : found) {
+    if (speaks_of(problem, wrong_already)) continue;
+    if (problem.severity == Severity::note) {
+      loaded.notes.push_back(format_problem(problem));
+    } else {
+      loaded.problems.push_back(std::move(problem));
+    }
+  }
+}
+
+/// December 2024 cut a batch into as many microbatches as there are stages, unless told otherwise.
+void derive_december_microbatches(Settings& settings) {
+  const std::string key = "parallelism.pipeline_parallel_microbatch_size";
+  auto degree = settings.get<int64_t>("parallelism.pipeline_parallel_degree");
+  if (settings.generation() != Generation::december_2024 || degree < 2 || settings.is_set(key)) return;
+  const auto& schedule = settings.get<std::string>("parallelism.pipeline_parallel_schedule");
+  bool one_stage_per_rank = schedule == "1F1B" || schedule == "GPipe" || schedule == "PipelineScheduleSingle";
+  auto points = std::ssize(settings.get<std::vector<std::string>>("parallelism.pipeline_parallel_split_points"));
+  int64_t stages = points > 0 ? points + 1 : one_stage_per_rank ? degree : 2 * degree;
+  auto batch = settings.get<int64_t>("training.local_batch_size");
+  if (batch % stages == 0) {
+    settings.set(key, Value(batch / stages), Level::default_value, {}, {});
+  }
+}
+
+LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, const detail::CommandLine& command_line,
+                  std::vector<Problem> problems, std::span<const ConfigCheck> checks) {
+  LoadedConfig loaded;
+  loaded.problems = std::move(problems);
+  detail::GivenReader reader(schema, loaded.problems);
+  if (document.syntax_error) loaded.problems.push_back(*document.syntax_error);
+  reader.read(document);
+  reader.read(command_line);
+  Settings settings(schema, detail::decide_generation(reader.all(), loaded.problems));
+  detail::apply_given(reader.all(), settings, loaded.problems, loaded.notes);
+  derive_december_microbatches(settings);
+  loaded.config = settings.config();
+  loaded.origins = settings.origins();
+  detail::judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
+  run_checks(checks, loaded);
+  sort_problems(loaded.problems);
+  return loaded;
+}
+
+/// The config file the command line names; two different names are a problem.
+std::string config_file_of(const detail::CommandLine& command_line, std::vector<Problem>& problems) {
+  std::string file = command_line.config_file.value_or("");
+  for (const detail::CommandLineWord& word : command_line.words) {
+    if (word.key != "job.config_file") continue;
+    if (command_line.config_file && word.value != *command_line.config_file) {
+      problems.push_back({word.place, word.key,
+                          fmt::format("two config files, {} and {}", *command_line.config_file, word.value), "give one",
+                          Severity::error});
+    }
+    file = word.value;
+  }
+  return file;
+}
+
+}  // namespace
+
+LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,
+                         std::span<const ConfigCheck> checks) {
+  detail::CommandLine command_line = detail::read_command_line(schema, arguments);
+  std::vector<Problem> problems = std::move(command_line.problems);
+  std::string file = config_file_of(command_line, problems);
+  detail::TomlDocument document;
+  if (!file.empty()) {
+    try {
+      document = detail::read_toml(read_file(file, ExitCode::bad_config), file);
+    } catch (const Error& error) {
+      problems.push_back({Place{Place::Kind::file, file}, "job.config_file", error.what(),
+                          "name a TOML file, such as configs/debug_model.toml", Severity::error});
+    }
+  }
+  LoadedConfig loaded = load(schema, document, command_line, std::move(problems), checks);
+  loaded.config.job.config_file = file;
+  return loaded;
+}
+
+LoadedConfig load_config_text(const Schema& schema, std::string_view text, const std::string& name,
+                              std::span<const std::string> overrides, std::span<const ConfigCheck> checks) {
+  detail::CommandLine command_line = detail::read_command_line(schema, overrides);
+  std::vector<Problem> problems = std::move(command_line.problems);
+  LoadedConfig loaded = load(schema, detail::read_toml(text, name), command_line, std::move(problems), checks);
+  loaded.config.job.config_file = name;
+  return loaded;
+}
+
+}  // namespace titan

@@ -1,0 +1,122 @@
+#include "toml_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace titan::detail {
+namespace {
+
+class Flattener {
+ public:
+  Flattener(std::string name, TomlDocument& document) : name_(std::move(name)), document_(document) {}
+
+  void walk(const toml::table& table, const std::string& path) {
+    for (auto&& [key, node] : table) {
+      std::string full = path.empty() ? std::string(key.str()) : path + "." + std::string(key.str());
+      if (const toml::table* child = node.as_table()) {
+        document_.tables.push_back({full, place(key.source())});
+        walk(*child, full);
+      } else {
+        document_.entries.push_back(entry(full, key, node));
+      }
+    }
+  }
+
+ private:
+  Place place(const toml::source_region& region) const {
+    return {Place::Kind::file, name_, static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)};
+  }
+
+  TomlEntry entry(const std::string& full, const toml::key& key, const toml::node& node) {
+    TomlEntry entry{full, place(key.source()), place(node.source()), {}, {}};
+    if (const toml::array* array = node.as_array()) {
+      entry.value = list(*array, full, entry.unsupported);
+    } else {
+      entry.value = scalar(node, entry.unsupported);
+    }
+    return entry;
+  }
+
+  static Value scalar(const toml::node& node, std::string& unsupported) {
+    if (const auto* value = node.as_boolean()) return Value(value->get());
+    if (const auto* value = node.as_integer()) return Value(value->get());
+    if (const auto* value = node.as_floating_point()) return Value(value->get());
+    if (const auto* value = node.as_string()) return Value(value->get());
+    unsupported = node.is_array() ? "an array" : node.is_table() ? "a table" : "a date or time";
+    return {};
+  }
+
+  template <class T>
+  static std::vector<T> gather(const toml::array& array) {
+    std::vector<T> values;
+    for (const toml::node& element : array) values.push_back(*element.value_exact<T>());
+    return values;
+  }
+
+  Value list(const toml::array& array, const std::string& full, std::string& unsupported) {
+    if (array.empty() || array.is_homogeneous<std::string>()) return Value(gather<std::string>(array));
+    if (array.is_homogeneous<int64_t>()) return Value(gather<int64_t>(array));
+    if (array.is_array_of_tables()) return Value(records(array, full));
+    std::vector<std::vector<std::string>> rows;
+    for (const toml::node& element : array) {
+      const toml::array* row = element.as_array();
+      if (row == nullptr || !(row->empty() || row->is_homogeneous<std::string>())) {
+        unsupported = "an array of other things";
+        return {};
+      }
+      rows.push_back(gather<std::string>(*row));
+    }
+    return Value(rows);
+  }
+
+  std::vector<Record> records(const toml::array& array, const std::string& full) {
+    std::vector<Record> records;
+    for (size_t i = 0; i < array.size(); ++i) {
+      Record record;
+      std::string element = fmt::format("{}[{}]", full, i);
+      document_.inside[element] = place(array[i].source());
+      for (auto&& [key, node] : *array[i].as_table()) {
+        std::string unsupported;
+        std::string name(key.str());
+        record.fields[name] = scalar(node, unsupported);
+        document_.inside[fmt::format("{}.{}", element, name)] = place(key.source());
+      }
+      records.push_back(std::move(record));
+    }
+    return records;
+  }
+
+  std::string name_;
+  TomlDocument& document_;
+};
+
+bool comes_before(const Place& a, const Place& b) { return a.line != b.line ? a.line < b.line : a.column < b.column; }
+
+}  // namespace
+
+TomlDocument read_toml(std::string_view text, const std::string& name) {
+  TomlDocument document;
+  toml::parse_result parsed = toml::parse(text, std::string_view(name));
+  if (parsed.failed()) {
+    const toml::parse_error& error = parsed.error();
+    Place place{Place::Kind::file, name, static_cast<int>(error.source().begin.line),
+                static_cast<int>(error.source().begin.column)};
+    std::string what = "not valid TOML: " + std::string(error.description());
+    document.syntax_error =
+        Problem{place, {}, what, "correct this line; the rest is checked after that", Severity::error};
+    return document;
+  }
+  Flattener(name, document).walk(parsed.table(), {});
+  // toml++ keeps keys sorted by name; people read a file from its top.
+  std::stable_sort(document.entries.begin(), document.entries.end(),
+                   [](const auto& a, const auto& b) { return comes_before(a.key_place, b.key_place); });
+  std::stable_sort(document.tables.begin(), document.tables.end(),
+                   [](const auto& a, const auto& b) { return comes_before(a.place, b.place); });
+  return document;
+}
+
+}  // namespace titan::detail

@@ -1,0 +1,171 @@
+#include "titan/data/chunk_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/base/text.h"
+
+namespace titan {
+
+ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr<const Tokenizer> tokenizer,
+                         ChunkOptions options)
+    : source_(std::move(source)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
+  TITAN_CHECK(options_.sequence_length > 0, options_.sequence_length);
+  // Token offsets mean something under one tokenizer only, so it is part of what a saved state must find again.
+  fingerprint_ = source_->fingerprint() ^ name_key(tokenizer_->description());
+}
+
+bool ChunkStream::next(Chunk& chunk) {
+  auto wanted = static_cast<size_t>(options_.sequence_length) + 1;
+  while (buffer_.size() - used_ < wanted) {
+    if (!read_document()) return false;
+  }
+  auto begin = buffer_.begin() + static_cast<std::ptrdiff_t>(used_);
+  chunk.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(wanted));
+  chunk.document_starts.clear();
+  int64_t first = position();
+  for (const Origin& origin : origins_) {
+    int64_t index = origin.first_token - first;
+    if (index >= 0 && index < options_.sequence_length) chunk.document_starts.push_back(static_cast<int32_t>(index));
+  }
+  used_ += wanted;
+  ++chunk_;
+  // Keep the document that the last token used came from, and what follows: state() names it.
+  while (origins_.size() > 1 && origins_[1].first_token < position()) origins_.pop_front();
+  return true;
+}
+
+bool ChunkStream::read_document() {
+  Document document;
+  while (!exhausted_ && !source_->next(document)) {
+    take_source_counters();
+    finish_pass();
+  }
+  if (exhausted_) return false;
+  append_document(document);
+  ++counters_.documents;
+  take_source_counters();
+  return true;
+}
+
+void ChunkStream::append_document(const Document& document) {
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(used_));
+  erased_ += static_cast<int64_t>(used_);
+  used_ = 0;
+  size_t before = buffer_.size();
+  origins_.push_back({document.start, epoch_, erased_ + static_cast<int64_t>(before)});
+  buffer_.push_back(tokenizer_->bos_id());
+  tokenizer_->encode_append(document.text, buffer_);
+  buffer_.push_back(tokenizer_->eos_id());
+  auto added = static_cast<int64_t>(buffer_.size() - before);
+  pass_tokens_ += added;
+  counters_.tokens += added;
+}
+
+/// At the end of the source: begins again, or notes that there is no more.
+void ChunkStream::finish_pass() {
+  int64_t chunk_tokens = options_.sequence_length + 1;
+  if (pass_is_whole_ && pass_tokens_ < options_.chunks_needed * chunk_tokens) fail_too_short();
+  if (!options_.infinite) {
+    exhausted_ = true;
+    notices_.push_back(fmt::format("Dataset {} has run out of data", options_.dataset));
+    return;
+  }
+  notices_.push_back(fmt::format("Dataset {} is being re-looped", options_.dataset));
+  ++counters_.re_loops;
+  ++epoch_;
+  pass_tokens_ = 0;
+  pass_is_whole_ = true;
+  source_->seek({});
+}
+
+void ChunkStream::fail_too_short() const {
+  if (pass_tokens_ == 0) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("dataset {}: there is no document in {}{}. Give a dataset_path with text in it.",
+                            options_.dataset, source_->description(),
+                            counters_.bad_records > 0 ? fmt::format(" (all {} records were skipped as bad)",
+                                                                    with_thousands(counters_.bad_records))
+                                                      : ""));
+  }
+  int64_t chunk_tokens = options_.sequence_length + 1;
+  throw Error(
+      ExitCode::bad_data,
+      fmt::format("dataset {}: {} holds {} tokens, less than one global batch: {} × {} = {}. Give more text, or lower "
+                  "training.seq_len or the batch size.",
+                  options_.dataset, source_->description(), with_thousands(pass_tokens_), options_.chunks_needed,
+                  chunk_tokens, with_thousands(options_.chunks_needed * chunk_tokens)));
+}
+
+StreamState ChunkStream::state() const {
+  StreamState state;
+  state.chunk = chunk_;
+  state.fingerprint = fingerprint_;
+  // Always the document of the last used token, even when that was its EOS: one point has one description, whether or
+  // not the next document has been read already.
+  if (!origins_.empty() && origins_.front().first_token < position()) {
+    state.epoch = origins_.front().epoch;
+    state.document = origins_.front().start;
+    state.token_offset = position() - origins_.front().first_token;
+  }
+  return state;
+}
+
+void ChunkStream::restore(const StreamState& state) {
+  if (state.fingerprint != 0 && state.fingerprint != fingerprint_) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("dataset {}: the saved position belongs to another corpus or tokenizer than {} with {}. Give the "
+                    "same ones (file names and sizes count), or start the data anew with "
+                    "checkpoint.exclude_from_loading = [\"dataloader\"].",
+                    options_.dataset, source_->description(), tokenizer_->description()));
+  }
+  buffer_.clear();
+  origins_.clear();
+  used_ = 0;
+  erased_ = 0;
+  chunk_ = state.chunk;
+  epoch_ = state.epoch;
+  exhausted_ = false;
+  counters_ = {};
+  notices_.clear();
+  source_->seek(state.document);
+  pass_tokens_ = 0;
+  pass_is_whole_ = state.token_offset == 0;
+  if (state.token_offset > 0) skip_to(state.token_offset);
+  source_before_ = source_->counters();
+}
+
+/// Reads the document at which the stream stopped and drops the tokens of it that were used.
+void ChunkStream::skip_to(int64_t token_offset) {
+  Document document;
+  bool found = source_->next(document);
+  if (found) append_document(document);
+  if (!found || token_offset > static_cast<int64_t>(buffer_.size())) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("dataset {}: {} no longer holds the text at which the stream stopped. Put the "
+                            "files back as they were, or start the data anew with "
+                            "checkpoint.exclude_from_loading = [\"dataloader\"].",
+                            options_.dataset, source_->description()));
+  }
+  used_ = static_cast<size_t>(token_offset);
+  counters_.tokens -= token_offset;
+}
+
+void ChunkStream::take_source_counters() {
+  const SourceCounters& now = source_->counters();
+  counters_.bad_records = now.bad_records - source_before_.bad_records;
+  counters_.invalid_utf8 = now.invalid_utf8 - source_before_.invalid_utf8;
+}
+
+std::vector<std::string> ChunkStream::take_notices() {
+  std::vector<std::string> all = source_->take_notices();
+  std::move(notices_.begin(), notices_.end(), std::back_inserter(all));
+  notices_.clear();
+  return all;
+}
+
+}  // namespace titan

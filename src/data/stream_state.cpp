@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "titan/base/error.h"
+#include "titan/data/chunk_stream.h"
+
+namespace titan {
+
+nlohmann::json to_json(const StreamState& state) {
+  return {{"chunk", state.chunk},
+          {"epoch", state.epoch},
+          {"document",
+           {{"ordinal", state.document.document},
+            {"file", state.document.file},
+            {"byte", state.document.byte},
+            {"line", state.document.line}}},
+          {"token_offset", state.token_offset},
+          {"fingerprint", fmt::format("{:016x}", state.fingerprint)}};
+}
+
+StreamState stream_state_from_json(const nlohmann::json& json) {
+  try {
+    StreamState state;
+    auto number = [](const nlohmann::json& object, const char* key) {
+      auto value = object.at(key).get<int64_t>();
+      if (value < 0) throw Error(ExitCode::bad_data, fmt::format("the saved data state has a negative {}", key));
+      return value;
+    };
+    state.chunk = number(json, "chunk");
+    state.epoch = number(json, "epoch");
+    const nlohmann::json& document = json.at("document");
+    state.document = {number(document, "ordinal"), number(document, "file"), number(document, "byte"),
+                      number(document, "line")};
+    state.token_offset = number(json, "token_offset");
+    state.fingerprint = std::stoull(json.at("fingerprint").get<std::string>(), nullptr, 16);
+    return state;
+  } catch (const nlohmann::json::exception& problem) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("the saved data state cannot be read: {}. The checkpoint may be damaged: "
+                            "load an earlier one.",
+                            problem.what()));
+  } catch (const std::logic_error& problem) {  // std::stoull
+    throw Error(ExitCode::bad_data,
+                "the saved data state cannot be read: its fingerprint is no hexadecimal number. The "
+                "checkpoint may be damaged: load an earlier one.");
+  }
+}
+
+}  // namespace titan

@@ -1,0 +1,85 @@
+#include "titan/data/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "titan/base/error.h"
+#include "titan/data/tiktoken_file.h"
+#include "titan/data/tiktoken_tokenizer.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Kind { tiktoken, sentencepiece, hugging_face, empty, unknown };
+
+/// Judges by the first bytes: names say little, every kind calls its file tokenizer.model or tokenizer.json.
+Kind kind_of_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string head(4096, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(file.gcount()));
+  if (head.empty()) return Kind::empty;
+  if (looks_like_tiktoken(head)) return Kind::tiktoken;
+  size_t first = head.find_first_not_of(" \t\r\n");
+  if (first != head.npos && head[first] == '{') return Kind::hugging_face;
+  // A SentencePiece model is a protocol buffer that begins with its first piece: field 1, length-delimited.
+  if (head[0] == '\x0A' && head.find("<unk>") < 16) return Kind::sentencepiece;
+  // A model file whose first line is damaged is still best reported line by line.
+  return path.extension() == ".model" || path.extension() == ".tiktoken" ? Kind::tiktoken : Kind::unknown;
+}
+
+[[noreturn]] void fail(const fs::path& path, std::string_view what) {
+  throw Error(ExitCode::bad_data, fmt::format("tokenizer {}: {}", path.string(), what));
+}
+
+constexpr std::string_view kWhatWorks =
+    "Give a tiktoken model file (Llama 3's tokenizer.model), or make one with: titan_train tokenizer train";
+
+fs::path file_in_folder(const fs::path& folder) {
+  for (const char* place : {"tokenizer.model", "original/tokenizer.model"}) {
+    if (fs::is_regular_file(folder / place)) return folder / place;
+  }
+  for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt"}) {
+    if (fs::exists(folder / name)) {
+      fail(folder, fmt::format("Hugging Face tokenizer folders are not built yet. {}.", kWhatWorks));
+    }
+  }
+  fail(folder, fmt::format("there is no tokenizer.model in this folder. {}.", kWhatWorks));
+}
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool bos, bool eos) const {
+  std::vector<int32_t> ids;
+  if (bos) ids.push_back(bos_id());
+  encode_append(text, ids);
+  if (eos) ids.push_back(eos_id());
+  return ids;
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
+  std::error_code problem;
+  auto status = fs::status(path, problem);
+  if (!fs::exists(status)) {
+    fail(path, fmt::format("cannot be read: {}. Set model.tokenizer_path to a tokenizer file that is there.",
+                           std::make_error_code(std::errc::no_such_file_or_directory).message()));
+  }
+  fs::path file = fs::is_directory(status) ? file_in_folder(path) : path;
+  switch (kind_of_file(file)) {
+    case Kind::hugging_face:
+      fail(file, fmt::format("Hugging Face tokenizers are not built yet. {}.", kWhatWorks));
+    case Kind::sentencepiece:
+      fail(file, fmt::format("SentencePiece models are not built yet. {}.", kWhatWorks));
+    case Kind::unknown:
+      fail(file, fmt::format("this is no tokenizer file that is known here. {}.", kWhatWorks));
+    case Kind::empty:  // reading says what is wrong: the file is empty, or cannot be opened
+    case Kind::tiktoken:
+      break;
+  }
+  return std::make_shared<TiktokenTokenizer>(read_tiktoken_file(file));
+}
+
+}  // namespace titan

@@ -1,0 +1,110 @@
+#include "titan/data/tokenizer_tools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <istream>
+#include <iterator>
+#include <ostream>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/data/bpe_trainer.h"
+#include "titan/data/tiktoken_file.h"
+#include "titan/data/tiktoken_tokenizer.h"
+
+namespace titan {
+namespace {
+
+std::string read_all(std::istream& in) {
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// An id as people can read it: the token in quotes, bytes that are no printable ASCII as \xNN.
+std::string quoted(const std::string& bytes) {
+  std::string text = "\"";
+  for (char c : bytes) {
+    auto byte = static_cast<unsigned char>(c);
+    text += byte >= 0x20 && byte < 0x7F && c != '"' && c != '\\' ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  return text + "\"";
+}
+
+void measure_encoding(const Tokenizer& tokenizer, const TokenizerEncoding& encoding, const std::string& text,
+                      std::ostream& out) {
+  for (int64_t i = 0; i < encoding.measure; ++i) {
+    auto began = std::chrono::steady_clock::now();
+    size_t tokens = tokenizer.encode(text, encoding.bos, encoding.eos).size();
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    out << fmt::format("{} tokens  {:.6f} s  {:.2f} MB/s\n", tokens, seconds,
+                       static_cast<double>(text.size()) / seconds / 1e6);
+  }
+}
+
+}  // namespace
+
+void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
+  int64_t base = training.vocabulary_size - TiktokenTokenizer::kSpecialTokens;
+  if (base < 256) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("a vocabulary of {} is too small: 256 bytes and 256 special tokens make 512. Ask "
+                            "for at least that.",
+                            training.vocabulary_size));
+  }
+  auto source = open_dataset(training.dataset);
+  BpeTrainer trainer;
+  for (Document document; trainer.text_bytes() < training.most_bytes && source->next(document);)
+    trainer.add(document.text);
+  write_tiktoken_file(training.output, trainer.train(base));
+  out << fmt::format("{}: {} tokens learned from {} of {} ({} different pieces), and 256 special tokens: {} in all\n",
+                     training.output.string(), with_thousands(base),
+                     human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
+                     with_thousands(trainer.distinct_pieces()), with_thousands(training.vocabulary_size));
+}
+
+void encode_stream(const std::filesystem::path& model, const TokenizerEncoding& encoding, std::istream& in,
+                   std::ostream& out) {
+  auto tokenizer = open_tokenizer(model);
+  std::string text = read_all(in);
+  if (encoding.measure > 0) {
+    measure_encoding(*tokenizer, encoding, text, out);
+    return;
+  }
+  auto ids = tokenizer->encode(text, encoding.bos, encoding.eos);
+  out << fmt::format("{}\n", fmt::join(ids, " "));
+}
+
+void decode_stream(const std::filesystem::path& model, std::istream& in, std::ostream& out) {
+  auto tokenizer = open_tokenizer(model);
+  std::vector<int32_t> ids;
+  for (std::string word; in >> word;) {
+    int32_t id = 0;
+    auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (problem != std::errc() || end != word.data() + word.size()) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("\"{}\" is no token id. Give whole numbers separated by spaces.", word));
+    }
+    ids.push_back(id);
+  }
+  out << tokenizer->decode(ids);
+}
+
+void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
+  auto tokenizer = open_tokenizer(model);
+  out << fmt::format("{}\n", tokenizer->description());
+  out << fmt::format("{:<12} {}\n{:<12} {}\n", "kind", tokenizer->name(), "ids",
+                     with_thousands(tokenizer->vocabulary_size()));
+  for (auto [label, id] : {std::pair("begin", tokenizer->bos_id()), std::pair("end", tokenizer->eos_id())}) {
+    out << fmt::format("{:<12} {} {}\n", label, id, tokenizer->decode(std::span(&id, 1)));
+  }
+  std::vector<std::string> longest;
+  for (int32_t id = 0; id < tokenizer->bos_id(); ++id) longest.push_back(tokenizer->decode(std::span(&id, 1)));
+  std::stable_sort(longest.begin(), longest.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  longest.resize(std::min<size_t>(longest.size(), 5));
+  std::transform(longest.begin(), longest.end(), longest.begin(), quoted);
+  out << fmt::format("{:<12} {}\n", "longest", fmt::join(longest, " "));
+}
+
+}  // namespace titan

@@ -1,0 +1,40 @@
+#include "titan/distributed/device_mesh.h"
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+std::string_view name(MeshAxis axis) {
+  constexpr std::array<std::string_view, 5> names{"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  return names[static_cast<size_t>(axis)];
+}
+
+DeviceMesh::DeviceMesh(ParallelDegrees degrees, int64_t world) : world_(world) {
+  int64_t others = degrees.pp * degrees.dp_replicate * degrees.cp * degrees.tp;
+  if (degrees.dp_shard == -1 && others > 0) degrees.dp_shard = world / others;
+  sizes_ = {degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp};
+  bool positive = true;
+  int64_t product = 1;
+  for (int64_t size : sizes_) {
+    positive = positive && size >= 1;
+    product *= size;
+  }
+  if (!positive || product != world) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("Invalid parallel dims: dp_replicate({}) * dp_shard({}) * cp({}) * tp({}) * pp({}) != "
+                            "WORLD_SIZE({})",
+                            degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp, degrees.pp, world));
+  }
+}
+
+int64_t DeviceMesh::coordinate(int64_t rank, MeshAxis axis) const {
+  TITAN_CHECK(rank >= 0 && rank < world_, rank, world_);
+  for (size_t inner = sizes_.size(); inner-- > static_cast<size_t>(axis) + 1;) rank /= sizes_[inner];
+  return rank % size(axis);
+}
+
+int64_t DeviceMesh::data_parallel_rank(int64_t rank) const {
+  return coordinate(rank, MeshAxis::dp_replicate) * size(MeshAxis::dp_shard) + coordinate(rank, MeshAxis::dp_shard);
+}
+
+}  // namespace titan

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/model/llama/llama.h"
+
+namespace titan {
+namespace {
+
+// family, flavor, dim, layers, heads, kv heads, ffn multiplier, multiple of, rope theta, vocabulary, tied, block-causal.
+// Llama 3.1 has the rows of Llama 3.
+constexpr auto kFlavors = std::to_array<LlamaFlavor>({
+    {"llama2", "debugmodel", 256, 8, 16, 16, 0, 256, 1e4, 0},
+    {"llama2", "271M", 1024, 16, 8, 8, 0, 256, 1e4, 32000},
+    {"llama2", "1B", 2048, 18, 16, 16, 0, 256, 1e4, 32000},
+    {"llama2", "7B", 4096, 32, 32, 32, 0, 256, 1e4, 32000},
+    {"llama2", "13B", 5120, 40, 40, 40, 0, 256, 1e4, 32000},
+    {"llama2", "26B", 5120, 80, 40, 40, 0, 256, 1e4, 32000},
+    {"llama2", "34B", 8192, 48, 64, 8, 1.0, 256, 1e6, 32000},
+    {"llama2", "70B", 8192, 80, 64, 8, 1.3, 4096, 1e4, 32000},
+    {"llama3", "debugmodel", 256, 6, 16, 16, 0, 256, 5e5, -2048},
+    {"llama3", "debugmodel_d24", 256, 8, 16, 16, 0, 256, 5e5, 0},
+    {"llama3", "debugmodel_flex_attn", 256, 6, 16, 16, 0, 256, 5e5, -2048, false, true},
+    {"llama3", "debugmodel_varlen_attn", 256, 6, 16, 16, 0, 256, 5e5, -2048, false, true},
+    {"llama3", "8B", 4096, 32, 32, 8, 1.3, 1024, 5e5, 128256},
+    {"llama3", "8B_flex", 4096, 32, 32, 8, 1.3, 1024, 5e5, 128256, false, true},
+    {"llama3", "8B_varlen", 4096, 32, 32, 8, 1.3, 1024, 5e5, 128256, false, true},
+    {"llama3", "70B", 8192, 80, 64, 8, 1.3, 4096, 5e5, 128256},
+    {"llama3", "405B", 16384, 126, 128, 8, 1.2, 4096, 5e5, 128256},
+    {"llama3_2", "1B", 2048, 16, 32, 8, 1.5, 256, 5e5, 128256, true},
+    {"llama3_2", "3B", 3072, 28, 24, 8, 1.0, 256, 5e5, 128256, true},
+});
+
+std::string_view table_family(std::string_view name) { return name == "llama3_1" ? "llama3" : name; }
+
+const LlamaFlavor& find_flavor(const ModelRequest& request) {
+  std::vector<std::string> known;
+  for (const LlamaFlavor& flavor : llama_flavors()) {
+    if (flavor.family != table_family(request.name)) continue;
+    if (flavor.name == request.flavor) return flavor;
+    known.emplace_back(flavor.name);
+  }
+  std::vector<std::string> best = nearest(request.flavor, known, 1);
+  throw Error(ExitCode::bad_config, fmt::format("model.flavor = \"{}\" is not a flavor of {}{}; there are: {}",
+                                                request.flavor, request.name,
+                                                best.empty() ? "" : fmt::format("; did you mean \"{}\"?", best[0]),
+                                                join(known, ", ")));
+}
+
+std::optional<RotaryScaling> scaling_named(std::string_view name) {
+  if (name == "llama3_1") return RotaryScaling{};
+  if (name == "llama3_2") return RotaryScaling{.factor = 32.0};
+  return std::nullopt;
+}
+
+/// The context the published models were made for; Llama 2 34B has Code Llama's.
+int64_t longest_context(const ModelRequest& request) {
+  if (request.name != "llama2") return 131072;
+  return request.flavor == "34B" ? 16384 : 4096;
+}
+
+void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
+  auto fail = [&](const std::string& what) {
+    throw Error(ExitCode::bad_config, fmt::format("model {} {}: {}", request.name, request.flavor, what));
+  };
+  if (a.dim % a.heads != 0) fail(fmt::format("dim = {} is not a multiple of n_heads = {}", a.dim, a.heads));
+  if (a.heads % a.kv_heads != 0) {
+    fail(fmt::format("n_heads = {} is not a multiple of n_kv_heads = {}", a.heads, a.kv_heads));
+  }
+  if (a.head_dim() % 2 != 0) fail(fmt::format("head size {} is odd; rotary embedding turns pairs", a.head_dim()));
+  if (a.vocabulary < request.tokenizer_vocabulary) {
+    fail(fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits, or "
+                     "a flavor with a larger vocabulary",
+                     request.tokenizer_vocabulary, a.vocabulary));
+  }
+  const int64_t longest = request.max_sequence > 0 ? request.max_sequence : longest_context(request);
+  if (request.sequence_length > longest) {
+    fail(fmt::format("training.seq_len = {} is beyond the model's context of {} tokens; shorten it, or set "
+                     "model.max_seq_len to train beyond",
+                     request.sequence_length, longest));
+  }
+  if (a.vocabulary < 1) fail("its vocabulary is the tokenizer's, and no tokenizer was given");
+}
+
+}  // namespace
+
+std::span<const LlamaFlavor> llama_flavors() { return kFlavors; }
+
+int64_t llama_hidden_size(int64_t dim, double multiplier, int64_t multiple_of) {
+  int64_t hidden = 8 * dim / 3;
+  if (multiplier > 0) hidden = static_cast<int64_t>(multiplier * static_cast<double>(hidden));
+  return multiple_of * ((hidden + multiple_of - 1) / multiple_of);
+}
+
+LlamaArguments llama_arguments(const ModelRequest& request) {
+  const LlamaFlavor& flavor = find_flavor(request);
+  auto pick = [](int64_t wanted, int64_t usual) { return wanted > 0 ? wanted : usual; };
+  LlamaArguments a;
+  a.dim = pick(request.sizes.dim, flavor.dim);
+  a.layers = pick(request.sizes.n_layers, flavor.layers);
+  a.heads = pick(request.sizes.n_heads, flavor.heads);
+  a.kv_heads = pick(request.sizes.n_kv_heads, request.sizes.n_heads > 0 ? a.heads : flavor.kv_heads);
+  a.hidden = llama_hidden_size(a.dim, flavor.ffn_multiplier, pick(request.sizes.multiple_of, flavor.multiple_of));
+  int64_t usual = flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
+  a.vocabulary = pick(request.sizes.vocab_size, usual);
+  a.max_sequence = request.sequence_length;
+  a.rope_theta = flavor.rope_theta;
+  a.rope_scaling_name = request.rope_scaling == "default" ? request.name : request.rope_scaling;
+  a.rope_scaling = scaling_named(a.rope_scaling_name);
+  std::optional<NormType> norm = norm_type_from_name(request.norm_type);
+  if (!norm) {
+    throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\" is unknown; there are: rmsnorm, "
+                                                  "fused_rmsnorm, layernorm, np_layernorm",
+                                                  request.norm_type));
+  }
+  a.norm = *norm;
+  a.tied = flavor.tied;
+  a.block_causal = flavor.block_causal;
+  check_sizes(a, request);
+  return a;
+}
+
+}  // namespace titan

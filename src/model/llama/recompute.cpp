@@ -1,0 +1,91 @@
+// What each recompute selection keeps of a Llama block, and what that costs: the one place that knows both.
+#include <algorithm>
+
+#include "titan/model/llama/llama.h"
+
+namespace titan {
+namespace {
+
+constexpr int kQuery = 0, kKey = 1, kValue = 2, kAttentionOutput = 3, kGate = 4, kUp = 5, kDown = 6;
+
+/// torchtitan's per-operation policy (torchtitan.md §3.4): every second product in forward order is kept, and attention.
+/// The last product closes the block; a replay does not need its value.
+RecomputePolicy selective_operations() {
+  RecomputePolicy policy = RecomputePolicy::full();
+  for (int product : {kQuery, kValue, kGate}) policy.set(ResultKind::linear, product, Keep::keep);
+  policy.set(ResultKind::attention, 0, Keep::keep);
+  policy.set(ResultKind::linear, kDown, Keep::placeholder);
+  return policy;
+}
+
+/// Everything is kept except the named parts. Where a later result is kept, the earlier one that only feeds it is not needed.
+RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
+  auto recomputes = [&](const char* part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };
+  RecomputePolicy policy = RecomputePolicy::full();
+  if (!recomputes("norm")) policy.set(ResultKind::norm, 0, Keep::keep).set(ResultKind::norm, 1, Keep::keep);
+  if (!recomputes("qkv")) {
+    policy.set(ResultKind::linear, kQuery, Keep::placeholder).set(ResultKind::linear, kKey, Keep::placeholder);
+    policy.set(ResultKind::rotary, 0, Keep::keep).set(ResultKind::linear, kValue, Keep::keep);
+  }
+  if (!recomputes("attention")) policy.set(ResultKind::attention, 0, Keep::keep);
+  policy.set(ResultKind::linear, kAttentionOutput, Keep::placeholder).set(ResultKind::residual, 1, Keep::keep);
+  if (!recomputes("ffn")) {
+    policy.set(ResultKind::linear, kGate, Keep::keep).set(ResultKind::linear, kUp, Keep::keep);
+  }
+  if (!recomputes("ffn") && !recomputes("swiglu")) policy.set(ResultKind::activation, 0, Keep::keep);
+  policy.set(ResultKind::linear, kDown, Keep::placeholder);
+  return policy;
+}
+
+}  // namespace
+
+RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block) {
+  switch (selection.mode) {
+    case RecomputeSelection::Mode::none:
+      return RecomputePolicy::none();
+    case RecomputeSelection::Mode::full:
+      return RecomputePolicy::full().set(ResultKind::linear, kDown, Keep::placeholder);
+    case RecomputeSelection::Mode::selective_layers:
+      if (selection.every != 0 && (block + 1) % selection.every != 0) return RecomputePolicy::none();
+      return RecomputePolicy::full().set(ResultKind::linear, kDown, Keep::placeholder);
+    case RecomputeSelection::Mode::selective_operations:
+      return selective_operations();
+    case RecomputeSelection::Mode::selective_parts:
+      return selective_parts(selection.parts);
+  }
+  return RecomputePolicy::none();
+}
+
+int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& shape, const RecomputePolicy& policy) {
+  const int64_t tokens = shape.tokens();
+  const int64_t model = tokens * a.dim * shape.element_size;
+  const int64_t key_value = tokens * a.kv_heads * a.head_dim() * shape.element_size;
+  const int64_t hidden = tokens * a.hidden * shape.element_size;
+  // Norm statistics (layer norms keep a mean too) and attention's log-sum-exp are fp32.
+  const int64_t statistics = a.norm == NormType::rmsnorm || a.norm == NormType::fused_rmsnorm ? 1 : 2;
+  const int64_t norm = model + 4 * tokens * statistics;
+  const int64_t attention = model + 4 * tokens * a.heads;
+  if (!policy.checkpointed()) {
+    return model + norm + model + 2 * key_value + attention + model + norm + 3 * hidden;
+  }
+  auto kept = [&](ResultKind kind, int ordinal, int64_t bytes) {
+    return policy.of(kind, ordinal) == Keep::keep ? bytes : 0;
+  };
+  int64_t total = model;  // the block's input
+  total += kept(ResultKind::norm, 0, norm) + kept(ResultKind::norm, 1, norm);
+  total += kept(ResultKind::linear, kQuery, model) + kept(ResultKind::linear, kKey, key_value);
+  total += kept(ResultKind::linear, kValue, key_value) + kept(ResultKind::rotary, 0, model + key_value);
+  total += kept(ResultKind::attention, 0, attention) + kept(ResultKind::linear, kAttentionOutput, model);
+  total += kept(ResultKind::residual, 1, model);
+  total += kept(ResultKind::linear, kGate, hidden) + kept(ResultKind::linear, kUp, hidden);
+  total += kept(ResultKind::activation, 0, hidden);
+  return total;
+}
+
+int64_t llama_head_saved_bytes(const LlamaArguments& a, const ActivationShape& shape) {
+  const int64_t statistics = a.norm == NormType::rmsnorm || a.norm == NormType::fused_rmsnorm ? 1 : 2;
+  // Its input, the norm's statistics, and the gradient of the normed stream that forward leaves.
+  return 2 * shape.tokens() * a.dim * shape.element_size + 4 * shape.tokens() * statistics;
+}
+
+}  // namespace titan

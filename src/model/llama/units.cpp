@@ -1,0 +1,90 @@
+#include "titan/model/llama/units.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include "titan/ops/cross_entropy.h"
+#include "titan/ops/differentiable.h"
+#include "titan/ops/embedding.h"
+#include "titan/ops/swiglu.h"
+
+namespace titan {
+namespace {
+
+/// A child module named `name` that holds one weight.
+void add_weight(torch::nn::Module& parent, const std::string& name, Parameter* parameter) {
+  if (parameter) parent.register_module(name, std::make_shared<WeightModule>(*parameter));
+}
+
+}  // namespace
+
+LlamaEmbedding::LlamaEmbedding(Parameter& weight) : Unit("tok_embeddings"), weight_(weight) {
+  anchor_ = at::empty({0}).set_requires_grad(true);
+}
+
+Stream LlamaEmbedding::forward(const Stream&, const BatchContext& batch, UnitContext& context) {
+  return {embedding(anchor_, batch.tokens, weight_, context)};
+}
+
+// Ordinals: results of one kind are numbered in forward order; llama_policy names them by these numbers.
+LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& p,
+                       std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies)
+    : Unit("layers." + std::to_string(layer)),
+      rotary_(std::move(rotary)),
+      attention_norm_(arguments.norm, p.attention_norm, arguments.norm_epsilon, 0),
+      ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
+      query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, arguments.head_dim()),
+      attention_output_({p.wo}, 3, strategies.products),
+      gate_up_({p.w1, p.w3}, 4, strategies.products),
+      down_({p.w2}, 6, strategies.products),
+      attention_(make_sdpa_core(arguments.block_causal)) {
+  auto attention = register_module("attention", std::make_shared<torch::nn::Module>());
+  add_weight(*attention, "wq", p.wq);
+  add_weight(*attention, "wk", p.wk);
+  add_weight(*attention, "wv", p.wv);
+  add_weight(*attention, "wo", p.wo);
+  auto feed_forward = register_module("feed_forward", std::make_shared<torch::nn::Module>());
+  add_weight(*feed_forward, "w1", p.w1);
+  add_weight(*feed_forward, "w2", p.w2);
+  add_weight(*feed_forward, "w3", p.w3);
+  add_weight(*this, "attention_norm", p.attention_norm);
+  add_weight(*this, "ffn_norm", p.ffn_norm);
+}
+
+Stream LlamaBlock::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
+  auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
+  std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context);
+  normed_x.reset();
+  auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context);
+  at::Tensor attended = attention_->forward(query, key, qkv[2], batch.bounds, context);
+  qkv.clear();
+  at::Tensor delta = attention_output_.forward(attended, context)[0];
+  auto [h, normed_h] = ffn_norm_.forward(x, delta, context);
+  delta.reset();
+  std::vector<at::Tensor> gate_up = gate_up_.forward(normed_h, context);
+  at::Tensor activated = swiglu(gate_up[0], gate_up[1], context);
+  gate_up.clear();
+  return {add_closing(h, down_.forward(activated, context)[0], context)};
+}
+
+LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter& output,
+                     const ModelStrategies& strategies)
+    : Unit("head"),
+      norm_(arguments.norm, norm, arguments.norm_epsilon, 0),
+      output_(output),
+      loss_chunks_(strategies.loss_chunks),
+      round_weight_gradient_(strategies.round_weight_gradient) {}
+
+Stream LlamaHead::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
+  at::Tensor normed = norm_.forward(input[0], {}, context).normed;
+  const int64_t tokens = normed.size(0) * normed.size(1);
+  if (context.mode == UnitMode::logits) {
+    BelowAutograd below;
+    at::Tensor logits = at::mm(normed.view({tokens, -1}), output_.weight().t());
+    return {logits.view({normed.size(0), normed.size(1), -1})};
+  }
+  CrossEntropyOptions options{loss_chunks_, batch.loss_scale, round_weight_gradient_};
+  return {linear_cross_entropy(normed, batch.labels, output_, options, context)};
+}
+
+}  // namespace titan

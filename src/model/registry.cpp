@@ -1,0 +1,22 @@
+#include <algorithm>
+#include <array>
+
+#include "titan/model/llama/llama.h"
+#include "titan/model/model.h"
+
+namespace titan {
+
+std::span<const ModelFamily* const> model_families() {
+  static const std::array<const ModelFamily*, 1> families{&llama_family()};
+  return families;
+}
+
+const ModelFamily* find_model_family(std::string_view name) {
+  for (const ModelFamily* family : model_families()) {
+    const std::vector<std::string> names = family->names();
+    if (std::find(names.begin(), names.end(), name) != names.end()) return family;
+  }
+  return nullptr;
+}
+
+}  // namespace titan

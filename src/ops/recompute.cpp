@@ -1,0 +1,66 @@
+#include "titan/ops/recompute.h"
+
+#include <ATen/ops/empty.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace titan {
+namespace {
+
+uint64_t content_hash(const std::vector<at::Tensor>& tensors) {
+  uint64_t hash = 0;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor bytes = tensor.detach().contiguous().cpu();
+    hash = XXH3_64bits_withSeed(bytes.const_data_ptr(), bytes.nbytes(), hash);
+  }
+  return hash;
+}
+
+}  // namespace
+
+std::string_view name(ResultKind kind) {
+  constexpr std::array<std::string_view, kResultKinds> names{"norm",      "linear",   "rotary",
+                                                             "attention", "residual", "activation"};
+  return names[static_cast<size_t>(kind)];
+}
+
+RecomputePolicy& RecomputePolicy::set(ResultKind kind, int ordinal, Keep keep) {
+  TITAN_CHECK(ordinal >= 0 && ordinal < static_cast<int>(kOrdinals), name(kind), ordinal);
+  table_[static_cast<size_t>(kind)][static_cast<size_t>(ordinal)] = keep;
+  return *this;
+}
+
+void Recorder::record(ResultKind kind, int ordinal, std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) tensor = tensor.detach();
+  uint64_t hash = hash_check_ ? content_hash(tensors) : 0;
+  kept_.push_back({kind, ordinal, std::move(tensors), hash});
+}
+
+std::vector<at::Tensor> Recorder::replay(ResultKind kind, int ordinal) {
+  TITAN_CHECK(!kept_.empty() && "the replay asks for what the first run recorded", name(kind), ordinal);
+  Kept kept = std::move(kept_.front());
+  kept_.pop_front();
+  TITAN_CHECK(kept.kind == kind && kept.ordinal == ordinal, name(kind), ordinal, name(kept.kind), kept.ordinal);
+  if (hash_check_) TITAN_CHECK(content_hash(kept.tensors) == kept.hash, name(kind), ordinal);
+  std::vector<at::Tensor> aliases;
+  for (const at::Tensor& tensor : kept.tensors) aliases.push_back(tensor.detach());
+  return aliases;
+}
+
+std::vector<at::Tensor> Recorder::kept() const {
+  std::vector<at::Tensor> tensors;
+  for (const Kept& kept : kept_) tensors.insert(tensors.end(), kept.tensors.begin(), kept.tensors.end());
+  return tensors;
+}
+
+void Recorder::check_unchanged() const {
+  for (const Kept& kept : kept_) {
+    if (hash_check_) TITAN_CHECK(content_hash(kept.tensors) == kept.hash, name(kept.kind), kept.ordinal);
+  }
+}
+
+at::Tensor placeholder(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::empty({1}, options).expand(sizes);
+}
+
+}  // namespace titan

@@ -1,0 +1,247 @@
+#include "titan/optimize/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu_kernels.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+/// The next tensor begins where the previous ends, in the same storage: both are parts of one block.
+bool adjacent(const at::Tensor& before, const at::Tensor& after) {
+  return before.storage().is_alias_of(after.storage()) && before.is_contiguous() && after.is_contiguous() &&
+         before.storage_offset() + before.numel() == after.storage_offset();
+}
+
+at::Tensor merged(const at::Tensor& first, int64_t numel) {
+  return first.as_strided({numel}, {1}, first.storage_offset());
+}
+
+/// `old` where skip is 1, without the host asking.
+at::Tensor unless_skipped(const at::Tensor& skip, const at::Tensor& fresh, const at::Tensor& old) {
+  return at::where(skip.to(at::kBool), old, fresh);
+}
+
+}  // namespace
+
+OptimizerOptions make_optimizer_options(const JobConfig& config) {
+  OptimizerOptions options;
+  options.decoupled_decay = config.optimizer.name != "Adam";
+  options.beta1 = config.optimizer.beta1;
+  options.beta2 = config.optimizer.beta2;
+  options.epsilon = config.optimizer.eps;
+  options.weight_decay = config.optimizer.weight_decay;
+  options.implementation = config.optimizer.implementation == "for-loop"  ? OptimizerImplementation::for_loop
+                           : config.optimizer.implementation == "foreach" ? OptimizerImplementation::foreach
+                                                                          : OptimizerImplementation::fused;
+  return options;
+}
+
+Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
+                     const OptimizerOptions& options)
+    : options_(options), states_(parameters.size()) {
+  for (const ParameterGroup& group : groups) {
+    for (size_t index : group.members) {
+      states_[index].lr_multiplier = group.lr_multiplier;
+      states_[index].weight_decay = options.weight_decay * group.weight_decay_multiplier;
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) states_[i].parameter = parameters[i];
+  // Moments lie in memory in the order of the masters, so that a stretch of masters is a stretch of moments.
+  std::vector<State*> by_address;
+  for (State& state : states_) {
+    if (state.parameter->trainable()) by_address.push_back(&state);
+  }
+  std::sort(by_address.begin(), by_address.end(), [](const State* a, const State* b) {
+    return a->parameter->master.const_data_ptr() < b->parameter->master.const_data_ptr();
+  });
+  int64_t total = 0;
+  for (State* state : by_address) total += state->parameter->master.numel();
+  if (total == 0) return;
+  const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(at::kFloat);
+  at::Tensor first = at::zeros({total}, layout);
+  at::Tensor second = at::zeros({total}, layout);
+  int64_t offset = 0;
+  for (State* state : by_address) {
+    const at::Tensor& master = state->parameter->master;
+    state->first = first.narrow(0, offset, master.numel()).view(master.sizes());
+    state->second = second.narrow(0, offset, master.numel()).view(master.sizes());
+    offset += master.numel();
+  }
+}
+
+int64_t Optimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const State& state : states_) {
+    if (state.first.defined()) bytes += static_cast<int64_t>(state.first.nbytes() + state.second.nbytes());
+  }
+  return bytes;
+}
+
+void Optimizer::step(int64_t step, double lr, const StepControl& control) {
+  std::vector<const State*> ready;
+  for (const State& state : states_) {
+    if (state.parameter->gradient_shard.defined() && state.parameter->trainable()) ready.push_back(&state);
+  }
+  step_states(ready, step, lr, control);
+}
+
+void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) {
+  std::vector<const State*> ready;
+  for (const State& state : states_) {
+    const bool wanted = std::find(parameters.begin(), parameters.end(), state.parameter) != parameters.end();
+    if (wanted && state.parameter->trainable()) ready.push_back(&state);
+  }
+  step_states(ready, step, lr, control);
+}
+
+void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,
+                            const StepControl& control) {
+  if (states.empty()) return;
+  const at::Tensor& master = states[0]->parameter->master;
+  if (master.is_cpu() && control.skip.item<float>() != 0) return;  // on the CPU a look is free
+  if (options_.implementation == OptimizerImplementation::fused && master.is_cuda()) {
+    step_fused_cuda(states, step, lr, control);
+  } else if (options_.implementation == OptimizerImplementation::fused && master.scalar_type() == at::kFloat) {
+    for (const Stretch& stretch : stretches(states)) step_fused_cpu(stretch, step, lr, control);
+  } else if (options_.implementation == OptimizerImplementation::for_loop) {
+    for (const State* state : states) step_one(*state, step, lr, control);
+  } else {
+    step_foreach(states, step, lr, control);
+  }
+}
+
+std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const State*>& states) const {
+  std::vector<const State*> ordered = states;
+  std::sort(ordered.begin(), ordered.end(), [](const State* a, const State* b) {
+    return a->parameter->master.const_data_ptr() < b->parameter->master.const_data_ptr();
+  });
+  std::vector<Stretch> result;
+  for (const State* state : ordered) {
+    const State* last = result.empty() ? nullptr : result.back().states.back();
+    const bool joins = last && last->lr_multiplier == state->lr_multiplier &&
+                       last->weight_decay == state->weight_decay &&
+                       adjacent(last->parameter->master, state->parameter->master) &&
+                       adjacent(last->parameter->gradient_shard, state->parameter->gradient_shard) &&
+                       adjacent(last->first, state->first);
+    if (!joins) result.push_back({});
+    result.back().states.push_back(state);
+  }
+  for (Stretch& stretch : result) {
+    int64_t numel = 0;
+    for (const State* state : stretch.states) numel += state->first.numel();
+    const State& head = *stretch.states.front();
+    TITAN_CHECK(head.parameter->gradient_shard.is_contiguous(), head.parameter->name());
+    stretch.weight = merged(head.parameter->master, numel);
+    stretch.gradient = merged(head.parameter->gradient_shard, numel);
+    stretch.first = merged(head.first, numel);
+    stretch.second = merged(head.second, numel);
+  }
+  return result;
+}
+
+void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
+  const State& head = *stretch.states.front();
+  const double rate = lr * head.lr_multiplier;
+  AdamStep constants{};
+  constants.clip = control.clip.item<float>();
+  constants.beta1 = static_cast<float>(options_.beta1);
+  constants.beta2 = static_cast<float>(options_.beta2);
+  constants.epsilon = static_cast<float>(options_.epsilon);
+  constants.step_size = static_cast<float>(rate / (1 - std::pow(options_.beta1, static_cast<double>(step))));
+  constants.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, static_cast<double>(step))));
+  constants.decay = options_.decoupled_decay ? static_cast<float>(1 - rate * head.weight_decay) : 1.0f;
+  constants.coupled = options_.decoupled_decay ? 0.0f : static_cast<float>(head.weight_decay);
+  float* weight = stretch.weight.mutable_data_ptr<float>();
+  const float* gradient = stretch.gradient.const_data_ptr<float>();
+  float* first = stretch.first.mutable_data_ptr<float>();
+  float* second = stretch.second.mutable_data_ptr<float>();
+  at::parallel_for(0, stretch.weight.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+    cpu_adam(weight + begin, gradient + begin, first + begin, second + begin, end - begin, constants);
+  });
+}
+
+void Optimizer::step_one(const State& state, int64_t step, double lr, const StepControl& control) const {
+  at::Tensor& master = state.parameter->master;
+  const double rate = lr * state.lr_multiplier;
+  const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step));
+  const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step));
+  at::Tensor g = state.parameter->gradient_shard * control.clip;
+  at::Tensor p = master.to(at::kFloat);
+  if (!options_.decoupled_decay) g = g + p * state.weight_decay;
+  at::Tensor m = state.first * options_.beta1 + g * (1 - options_.beta1);
+  at::Tensor v = state.second * options_.beta2 + g * g * (1 - options_.beta2);
+  if (options_.decoupled_decay) p = p * (1 - rate * state.weight_decay);
+  p = p - rate * (m / correction1) / (v.sqrt() / std::sqrt(correction2) + options_.epsilon);
+  state.first.copy_(unless_skipped(control.skip, m, state.first));
+  state.second.copy_(unless_skipped(control.skip, v, state.second));
+  master.copy_(unless_skipped(control.skip, p.to(master.scalar_type()), master));
+}
+
+void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t step, double lr,
+                             const StepControl& control) const {
+  const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step));
+  const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step));
+  std::vector<at::Tensor> weights, gradients, first, second;
+  std::vector<at::Scalar> decays, couplings, rates;
+  for (const State* state : states) {
+    weights.push_back(state->parameter->master.to(at::kFloat));
+    gradients.push_back(state->parameter->gradient_shard);
+    first.push_back(state->first);
+    second.push_back(state->second);
+    const double rate = lr * state->lr_multiplier;
+    decays.emplace_back(options_.decoupled_decay ? 1 - rate * state->weight_decay : 1.0);
+    couplings.emplace_back(options_.decoupled_decay ? 0.0 : state->weight_decay);
+    rates.emplace_back(-rate / correction1);
+  }
+  // A skipped step blends nothing in: β = 1 keeps the moments, and the weights take no update.
+  std::vector<at::Tensor> g = at::_foreach_mul(gradients, control.clip);
+  if (!options_.decoupled_decay) at::_foreach_add_(g, at::_foreach_mul(weights, couplings));
+  std::vector<at::Tensor> m = at::_foreach_mul(first, options_.beta1);
+  at::_foreach_add_(m, g, 1 - options_.beta1);
+  std::vector<at::Tensor> v = at::_foreach_mul(second, options_.beta2);
+  at::_foreach_addcmul_(v, g, g, 1 - options_.beta2);
+  std::vector<at::Tensor> denominators = at::_foreach_sqrt(v);
+  at::_foreach_div_(denominators, std::sqrt(correction2));
+  at::_foreach_add_(denominators, options_.epsilon);
+  std::vector<at::Tensor> fresh = at::_foreach_mul(weights, decays);
+  at::_foreach_addcdiv_(fresh, m, denominators, rates);
+  for (size_t i = 0; i < states.size(); ++i) {
+    at::Tensor& master = states[i]->parameter->master;
+    first[i].copy_(unless_skipped(control.skip, m[i], first[i]));
+    second[i].copy_(unless_skipped(control.skip, v[i], second[i]));
+    master.copy_(unless_skipped(control.skip, fresh[i].to(master.scalar_type()), master));
+  }
+}
+
+void Optimizer::step_fused_cuda(const std::vector<const State*>& states, int64_t step, double lr,
+                                const StepControl& control) const {
+  // ATen's fused kernel divides the gradient by grad_scale and leaves everything alone when found_inf is 1.
+  at::Tensor inverse_clip = control.clip.reciprocal();
+  for (const Stretch& stretch : stretches(states)) {
+    const State& head = *stretch.states.front();
+    if (stretch.weight.scalar_type() != at::kFloat) {
+      step_foreach(stretch.states, step, lr, control);
+      continue;
+    }
+    std::vector<at::Tensor> weight{stretch.weight}, gradient{stretch.gradient}, first{stretch.first},
+        second{stretch.second}, none, steps{at::full({}, static_cast<double>(step), stretch.first.options())};
+    const double rate = lr * head.lr_multiplier;
+    if (options_.decoupled_decay) {
+      at::_fused_adamw_(weight, gradient, first, second, none, steps, rate, options_.beta1, options_.beta2,
+                        head.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, inverse_clip,
+                        control.skip);
+    } else {
+      at::_fused_adam_(weight, gradient, first, second, none, steps, rate, options_.beta1, options_.beta2,
+                       head.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, inverse_clip,
+                       control.skip);
+    }
+  }
+}
+
+}  // namespace titan

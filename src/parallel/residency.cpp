@@ -1,0 +1,75 @@
+#include "titan/parallel/residency.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+at::ScalarType scalar_type(ElementType type) { return type == ElementType::float32 ? at::kFloat : at::kBFloat16; }
+
+ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
+                                 const PlanRequest& request, const at::Device& device, bool transient_gradients)
+    : parameters_(std::move(parameters)), transient_gradients_(transient_gradients) {
+  TITAN_CHECK(parameters_.size() == plan.parameters.size(), plan.name, parameters_.size(), plan.parameters.size());
+  const at::TensorOptions options(device);
+  masters_ = at::empty({plan.numel}, options.dtype(scalar_type(request.master)));
+  if (request.compute != request.master) {
+    copies_ = at::empty({plan.numel}, options.dtype(scalar_type(request.compute)));
+  }
+  std::vector<at::Tensor> masters = cut(masters_);
+  std::vector<at::Tensor> sends = copies_.defined() ? cut(copies_) : masters;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i]->master = masters[i];
+    parameters_[i]->send = sends[i];
+  }
+}
+
+std::vector<at::Tensor> ResidentWeights::cut(const at::Tensor& block) const {
+  std::vector<at::Tensor> views;
+  int64_t offset = 0;
+  for (const Parameter* parameter : parameters_) {
+    const int64_t numel = parameter->spec().numel();
+    views.push_back(block.narrow(0, offset, numel).view(parameter->spec().shape));
+    offset += numel;
+  }
+  return views;
+}
+
+void ResidentWeights::prefetch(const Use&) {
+  if (copied_version_ == version_) return;
+  if (copies_.defined()) copies_.copy_(masters_);
+  for (Parameter* parameter : parameters_) parameter->set_weight(parameter->send);
+  copied_version_ = version_;
+}
+
+void ResidentWeights::acquire(const Use& use) { prefetch(use); }
+
+void ResidentWeights::release(const Use&) {}
+
+void ResidentWeights::gradient_storage() {
+  if (gradients_open_) return;
+  gradients_open_ = true;
+  if (!gradients_.defined()) gradients_ = at::empty({masters_.numel()}, masters_.options().dtype(at::kFloat));
+  std::vector<at::Tensor> views = cut(gradients_);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(views[i]);
+}
+
+void ResidentWeights::reduce(bool is_last) {
+  if (!is_last) return;
+  for (Parameter* parameter : parameters_) {
+    if (!parameter->gradient_written()) parameter->gradient().zero_();
+    parameter->gradient_shard = parameter->gradient();
+  }
+}
+
+void ResidentWeights::finish_step() {
+  gradients_open_ = false;
+  for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
+  if (!transient_gradients_) return;
+  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+  gradients_.reset();
+}
+
+}  // namespace titan

@@ -1,0 +1,9 @@
+// The precompiled header of every file that knows tensors; nothing relies on it being there.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>

@@ -1,0 +1,122 @@
+#include "titan/report/step_report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+/// ANSI colours of torchtitan's line; all empty when off.
+struct Palette {
+  explicit Palette(bool on) : on_(on) {}
+  std::string paint(std::string_view code, const std::string& text) const {
+    return on_ ? fmt::format("\x1b[{}m{}\x1b[39m", code, text) : text;
+  }
+  std::string red(const std::string& text) const { return paint("31", text); }
+  std::string green(const std::string& text) const { return paint("32", text); }
+  std::string yellow(const std::string& text) const { return paint("33", text); }
+  std::string blue(const std::string& text) const { return paint("34", text); }
+  std::string magenta(const std::string& text) const { return paint("35", text); }
+  std::string cyan(const std::string& text) const { return paint("36", text); }
+  std::string orange(const std::string& text) const { return paint("38;2;180;60;0", text); }
+  std::string turquoise(const std::string& text) const { return paint("38;2;54;234;195", text); }
+
+ private:
+  bool on_;
+};
+
+std::string memory_field(int64_t used, int64_t total) {
+  const double share = total > 0 ? 100.0 * static_cast<double>(used) / static_cast<double>(total) : 0.0;
+  return fmt::format("memory: {:5.2f}GiB({:.2f}%)", static_cast<double>(used) / kGiB, share);
+}
+
+/// JSON has no NaN or infinity; they become strings, so that no reader takes them for a number or a gap.
+nlohmann::ordered_json number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+double model_flops_utilisation(const StepReport& r) {
+  return r.peak_flops ? 100.0 * static_cast<double>(r.flops_per_token) * r.tokens_per_second / *r.peak_flops : 0.0;
+}
+
+}  // namespace
+
+std::string console_line(const StepReport& r, bool colour) {
+  const Palette p(colour);
+  const double tflops = static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12;
+  // A device without a known peak shows no utilisation: a guess would be worse than a gap.
+  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", model_flops_utilisation(r)) : "mfu: n/a";
+  std::string line = fmt::format(
+      "{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)), p.green(fmt::format("loss: {:8.5f}", r.loss)),
+      p.orange(fmt::format("grad_norm: {:7.4f}", r.grad_norm)), p.turquoise(memory_field(r.memory_bytes, r.memory_total)),
+      p.blue("tps: " + with_thousands(std::llround(r.tokens_per_second))), p.cyan(fmt::format("tflops: {:.2f}", tflops)),
+      p.magenta(mfu));
+  line += fmt::format("  lr: {:.2e}  data: {:.1f}ms  eta: {}", r.learning_rate, 1e3 * r.data_wait_seconds,
+                      human_duration(r.eta_seconds));
+  if (r.skipped_steps > 0) line += fmt::format("  skipped: {}", r.skipped_steps);
+  if (r.bad_records > 0) line += fmt::format("  bad records: {}", r.bad_records);
+  return line;
+}
+
+std::string json_line(const StepReport& r) {
+  nlohmann::ordered_json line{{"step", r.step},
+                              {"loss", number(r.loss)},
+                              {"grad_norm", number(r.grad_norm)},
+                              {"lr", r.learning_rate},
+                              {"tps", number(r.tokens_per_second)},
+                              {"step_seconds", r.step_seconds},
+                              {"data_wait_seconds", r.data_wait_seconds},
+                              {"memory_peak_bytes", r.memory_bytes},
+                              {"memory_peak_rss_bytes", r.host_peak_bytes},
+                              {"tokens_seen", r.tokens_seen},
+                              {"tflops", number(static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12)}};
+  if (r.peak_flops) line["mfu_percent"] = number(model_flops_utilisation(r));
+  line["data_bad_records"] = r.bad_records;
+  line["data_loops"] = r.data_loops;
+  line["skipped_steps"] = r.skipped_steps;
+  return line.dump();
+}
+
+std::string console_line(const ValidationReport& r, bool colour) {
+  const Palette p(colour);
+  return fmt::format("{}  {}  {}  {}", p.yellow(fmt::format("validate step: {:2}", r.step)),
+                     p.green(fmt::format("loss: {:7.4f}", r.loss)),
+                     p.turquoise(memory_field(r.memory_bytes, r.memory_total)),
+                     p.blue("tps: " + with_thousands(std::llround(r.tokens_per_second))));
+}
+
+std::string json_line(const ValidationReport& r) {
+  return nlohmann::ordered_json{{"step", r.step},
+                                {"validation_loss", number(r.loss)},
+                                {"validation_tps", number(r.tokens_per_second)},
+                                {"memory_peak_bytes", r.memory_bytes}}
+      .dump();
+}
+
+std::optional<double> peak_flops_of(const std::string& device_name) {
+  struct Row {
+    std::string_view contains;
+    std::string_view and_contains;
+    double flops;
+  };
+  // The first row that fits counts; dense bf16, from the makers' data sheets.
+  static constexpr Row rows[] = {{"A100", "", 312e12},     {"H100", "NVL", 835e12},  {"H100", "PCIe", 756e12},
+                                 {"H100", "", 989e12},     {"H200", "", 989e12},     {"H20", "", 148e12},
+                                 {"GB200", "", 2.5e15},    {"GB300", "", 2.5e15},    {"B200", "", 2.25e15},
+                                 {"B300", "", 2.25e15},    {"L40S", "", 362e12},     {"A6000", "", 154.85e12}};
+  for (const Row& row : rows) {
+    if (device_name.find(row.contains) != std::string::npos && device_name.find(row.and_contains) != std::string::npos) {
+      return row.flops;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace titan

@@ -1,0 +1,69 @@
+#include "titan/train/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#ifdef TITAN_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+#include "titan/base/error.h"
+#include "titan/base/process.h"
+
+namespace titan {
+
+DeviceInfo choose_device(const std::string& wanted) {
+  const bool present = wanted != "cpu" && at::hasCUDA();
+  if (wanted == "cuda" && !present) {
+    throw Error(ExitCode::bad_config,
+                "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
+                "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
+  }
+  if (!present) return {at::kCPU, processor_name(), total_memory_bytes()};
+#ifdef TITAN_WITH_CUDA
+  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(0);
+  return {at::Device(at::kCUDA, 0), properties->name, static_cast<int64_t>(properties->totalGlobalMem)};
+#else
+  throw InvariantError("internal error: a CUDA device in a CPU-only build");
+#endif
+}
+
+int64_t peak_memory_bytes(const at::Device& device) {
+#ifdef TITAN_WITH_CUDA
+  if (device.is_cuda()) {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+    return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+  }
+#endif
+  (void)device;
+  return peak_resident_bytes();
+}
+
+void reset_peak_memory(const at::Device& device) {
+#ifdef TITAN_WITH_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#endif
+  (void)device;
+}
+
+StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
+  at::Tensor values = at::stack({loss.to(at::kDouble), control.norm, control.skip.to(at::kDouble)});
+  if (values.is_cpu()) {
+    host_ = values;
+    return;
+  }
+  host_ = at::empty(values.sizes(), at::TensorOptions(at::kDouble).pinned_memory(true));
+  host_.copy_(values, /*non_blocking=*/true);
+  copied_.emplace(values.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
+}
+
+StepValues StepReadback::wait() {
+  if (copied_) copied_->synchronize();
+  const double* values = host_.const_data_ptr<double>();
+  return {values[0], values[1], values[2] != 0};
+}
+
+}  // namespace titan

@@ -1,0 +1,112 @@
+#include "titan/train/job.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+ElementType element_type(const std::string& name) {
+  return name == "bfloat16" ? ElementType::bfloat16 : ElementType::float32;
+}
+
+DatasetOptions dataset_options(const JobConfig& config, const std::string& dataset,
+                               const std::optional<std::string>& path) {
+  DatasetOptions options;
+  options.dataset = dataset;
+  options.path = path.value_or("");
+  options.text_field = config.data.text_field;
+  options.bad_record = config.data.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
+  // The corpus does not depend on the job's seed, as upstream's does not: only the weights do.
+  return options;
+}
+
+}  // namespace
+
+ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
+  ModelRequest request;
+  request.name = config.model.name;
+  request.flavor = config.model.flavor;
+  request.norm_type = config.model.norm_type;
+  request.rope_scaling = config.model.rope_scaling;
+  request.tokenizer_vocabulary = tokenizer_vocabulary;
+  request.sequence_length = config.training.seq_len;
+  if (config.validation.enable) request.sequence_length = std::max(request.sequence_length, config.validation.seq_len);
+  return request;
+}
+
+RecomputeSelection make_recompute_selection(const JobConfig& config) {
+  const ActivationCheckpointSection& section = config.activation_checkpoint;
+  RecomputeSelection selection;
+  if (section.mode == "none") return selection;
+  if (section.mode == "full") return {RecomputeSelection::Mode::full, 1, {}};
+  const std::string& option = section.selective_ac_option;
+  if (option == "op") return {RecomputeSelection::Mode::selective_operations, 1, {}};
+  if (std::all_of(option.begin(), option.end(), [](unsigned char c) { return std::isdigit(c); })) {
+    return {RecomputeSelection::Mode::selective_layers, std::stoll(option), {}};
+  }
+  selection.mode = RecomputeSelection::Mode::selective_parts;
+  for (const std::string& part : split(option, ',')) selection.parts.push_back(trim(part));
+  return selection;
+}
+
+PlanRequest make_plan_request(const JobConfig& config) {
+  PlanRequest request;
+  request.samples = config.training.local_batch_size;
+  request.sequence_length = config.training.seq_len;
+  request.accumulation = accumulation_steps(config);
+  request.master = element_type(config.training.dtype);
+  request.compute = element_type(config.training.mixed_precision_param);
+  request.step_in_backward = config.optimizer.early_step_in_backward;
+  request.loss_chunks = config.training.loss_chunks;
+  request.recompute = make_recompute_selection(config);
+  return request;
+}
+
+int64_t accumulation_steps(const JobConfig& config) {
+  if (config.training.global_batch_size <= 0) return 1;
+  return std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size);
+}
+
+DatasetOptions make_training_dataset(const JobConfig& config) {
+  return dataset_options(config, config.training.dataset, config.training.dataset_path);
+}
+
+DatasetOptions make_validation_dataset(const JobConfig& config) {
+  DatasetOptions options = dataset_options(config, config.validation.dataset, config.validation.dataset_path);
+  options.validation = true;
+  return options;
+}
+
+BatchPlan make_batch_plan(const JobConfig& config) {
+  return {config.training.seq_len, config.training.local_batch_size, accumulation_steps(config), 1, 0};
+}
+
+BatchPlan make_validation_plan(const JobConfig& config) {
+  return {config.validation.seq_len, config.validation.local_batch_size, 1, 1, 0};
+}
+
+std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
+  const ModelFamily* family = find_model_family(config.model.name);
+  if (!family) return {};  // the schema has already refused the name
+  const std::vector<std::string> flavors = family->flavors(config.model.name);
+  if (std::find(flavors.begin(), flavors.end(), config.model.flavor) == flavors.end()) {
+    const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
+    return {origins.problem("model.flavor", fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),
+                            (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
+                                "there are: " + join(flavors, ", "))};
+  }
+  try {
+    // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
+    family->describe(make_model_request(config, 1));
+  } catch (const Error& error) {
+    const bool length = std::string_view(error.what()).find("training.seq_len") != std::string_view::npos;
+    return {origins.problem(length ? "training.seq_len" : "model.flavor", error.what(), "")};
+  }
+  return {};
+}
+
+}  // namespace titan

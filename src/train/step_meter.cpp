@@ -1,0 +1,54 @@
+#include "titan/train/step_meter.h"
+
+#include <algorithm>
+
+#include "titan/base/process.h"
+
+namespace titan {
+
+StepMeter::StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token)
+    : device_(device),
+      total_steps_(total_steps),
+      tokens_per_step_(tokens_per_step),
+      flops_per_token_(flops_per_token),
+      peak_flops_(device.device.is_cpu() ? std::nullopt : peak_flops_of(device.name)) {}
+
+void StepMeter::add_step(double data_wait_seconds, bool skipped) {
+  ++interval_steps_;
+  ++steps_seen_;
+  interval_wait_ += data_wait_seconds;
+  if (skipped) ++skipped_steps_;
+}
+
+StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values,
+                             const DataCounters& counters) {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - interval_start_).count();
+  const double steps = static_cast<double>(std::max<int64_t>(1, interval_steps_));
+  StepReport report;
+  report.step = step;
+  report.total_steps = total_steps_;
+  report.loss = values.loss;
+  report.grad_norm = values.grad_norm;
+  report.learning_rate = learning_rate;
+  report.step_seconds = seconds / steps;
+  report.data_wait_seconds = interval_wait_ / steps;
+  report.tokens_per_second = static_cast<double>(tokens_per_step_) * steps / std::max(seconds, 1e-9);
+  report.flops_per_token = flops_per_token_;
+  report.peak_flops = peak_flops_;
+  report.memory_bytes = peak_memory_bytes(device_.device);
+  report.memory_total = device_.memory_bytes;
+  report.host_peak_bytes = peak_resident_bytes();
+  report.tokens_seen = steps_seen_ * tokens_per_step_;
+  report.eta_seconds = report.step_seconds * static_cast<double>(total_steps_ - step);
+  report.bad_records = counters.bad_records;
+  report.data_loops = counters.re_loops;
+  report.skipped_steps = skipped_steps_;
+  reset_peak_memory(device_.device);
+  interval_start_ = now;
+  interval_steps_ = 0;
+  interval_wait_ = 0;
+  return report;
+}
+
+}  // namespace titan

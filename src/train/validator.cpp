@@ -1,0 +1,50 @@
+#include "titan/train/validator.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "titan/base/error.h"
+#include "titan/train/batch.h"
+#include "titan/train/job.h"
+
+namespace titan {
+
+Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal)
+    : config_(config), tokenizer_(std::move(tokenizer)), block_causal_(block_causal) {}
+
+bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
+
+ValidationReport Validator::run(int64_t step, Executor& executor, const DeviceInfo& device) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool whole_set = config_.validation.steps < 0;
+  BatchOptions options;
+  options.dataset = config_.validation.dataset;
+  options.infinite = !whole_set;
+  options.restart_positions = block_causal_;
+  options.timeout = std::chrono::seconds(config_.data.timeout);
+  BatchStream stream(open_dataset(make_validation_dataset(config_)), tokenizer_, make_validation_plan(config_), options);
+  at::Tensor loss = at::zeros({}, at::TensorOptions(device.device).dtype(at::kDouble));
+  int64_t valid_tokens = 0;
+  int64_t tokens = 0;
+  for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
+    std::optional<StepBatch> next = stream.next();
+    if (!next) break;
+    for (const MicroBatch& microbatch : next->microbatches) {
+      loss.add_(executor.infer(to_device(microbatch, 1.0, block_causal_, device.device), UnitMode::evaluate));
+      tokens += microbatch.samples * microbatch.sequence_length;
+    }
+    valid_tokens += next->valid_tokens;
+  }
+  ValidationReport report;
+  report.step = step;
+  report.loss = loss.item<double>() / static_cast<double>(std::max<int64_t>(1, valid_tokens));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9);
+  report.memory_bytes = peak_memory_bytes(device.device);
+  report.memory_total = device.memory_bytes;
+  return report;
+}
+
+}  // namespace titan

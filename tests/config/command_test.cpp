@@ -1,0 +1,155 @@
+#include "titan/config/config_command.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/text.h"
+#include "titan/config/completion.h"
+#include "titan/config/help.h"
+
+namespace titan {
+namespace {
+
+struct Said {
+  int code;
+  std::string output;
+  std::string errors;
+};
+
+Said run(const std::vector<std::string>& words) {
+  std::ostringstream output;
+  std::ostringstream errors;
+  int code = config_command(Schema(), words, {}, output, errors);
+  return {code, output.str(), errors.str()};
+}
+
+std::filesystem::path temporary(const std::string& name, const std::string& text) {
+  std::filesystem::path path = std::filesystem::path(testing::TempDir()) / name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_value) {
+  std::filesystem::path file = temporary("show.toml", "[training]\nbatch_size = 3\n");
+  Said said = run({"show", file, "--training.steps", "5"});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_TRUE(contains(said.output, "local_batch_size = 3")) << said.output;
+  EXPECT_TRUE(contains(said.output, "# " + file.string() + ":2:14, as training.batch_size")) << said.output;
+  EXPECT_TRUE(contains(said.output, "# command line: --training.steps")) << said.output;
+  EXPECT_TRUE(contains(said.output, "# seed = none")) << said.output;
+  EXPECT_TRUE(contains(said.errors, "training.batch_size is now training.local_batch_size")) << said.errors;
+}
+
+TEST(ConfigCommand, show_can_print_json) {
+  Said said = run({"show", "--json", "--quantize.linear.float8.filter_fqns", "wo,w2"});
+  auto json = nlohmann::json::parse(said.output);
+  EXPECT_EQ(json["training"]["seq_len"], 2048);
+  EXPECT_EQ(json["quantize"]["linear"]["float8"]["filter_fqns"][1], "w2");
+  EXPECT_TRUE(json["debug"]["seed"].is_null());
+}
+
+TEST(ConfigCommand, show_of_a_bad_config_prints_only_the_problems_and_exits_64) {
+  Said said = run({"show", "--training.stps", "5", "--training.steps", "x"});
+  EXPECT_EQ(said.code, 64);
+  EXPECT_EQ(said.output, "");
+  EXPECT_TRUE(contains(said.errors, "2 problems in the configuration:\ncommand line: --training.stps")) << said.errors;
+}
+
+TEST(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_file) {
+  std::filesystem::path file = temporary("explain.toml", "[training]\nlocal_batch_size = 3\n");
+  Said said = run({"explain", "training.batch-size", file});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_TRUE(contains(said.output, "training.batch_size is now training.local_batch_size")) << said.output;
+  EXPECT_TRUE(contains(said.output, "default   8")) << said.output;
+  EXPECT_TRUE(contains(said.output, "formerly  training.batch_size")) << said.output;
+  EXPECT_TRUE(contains(said.output, "value     3 (" + file.string() + ":2:20)")) << said.output;
+}
+
+TEST(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
+  Said said = run({"explain", "optimizer.beta"});
+  EXPECT_TRUE(contains(said.output, "optimizer.beta1\n") && contains(said.output, "optimizer.beta2\n")) << said.output;
+  EXPECT_TRUE(contains(run({"explain", "compile.enable"}).output, "not built yet: fused kernels")) << said.output;
+}
+
+TEST(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
+  Said said = run({"explain", "training.stps"});
+  EXPECT_EQ(said.code, 64);
+  EXPECT_EQ(said.errors, "training.stps is no option; did you mean training.steps?\n");
+}
+
+TEST(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {
+  std::filesystem::path a = temporary("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
+  std::filesystem::path b = temporary("b.toml", "[training]\nlocal_batch_size = 3\nsteps = 7\n");
+  Said said = run({"diff", a, b});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_EQ(split(said.output, '\n').size(), 2u) << said.output;
+  EXPECT_TRUE(contains(said.output, "training.steps")) << said.output;
+  EXPECT_EQ(run({"diff", b, b}).output, "no option differs\n");
+  EXPECT_EQ(run({"diff", b}).code, 64);
+}
+
+TEST(ConfigCommand, an_unknown_command_exits_64_with_the_usage) {
+  EXPECT_EQ(run({"shw"}).code, 64);
+  EXPECT_TRUE(contains(run({}).errors, "titan_train config show"));
+  EXPECT_EQ(run({"--help"}).code, 0);
+}
+
+TEST(Help, lists_every_option_under_its_section_within_120_columns) {
+  Schema schema;
+  std::string text = help_text(schema);
+  for (const Option& option : schema.options()) EXPECT_TRUE(contains(text, "--" + option.key)) << option.key;
+  for (const std::string& line : split(text, '\n'))
+    EXPECT_LE(line.size(), 120u + 4) << line;  // bytes; "…" and "≥" take three
+  EXPECT_TRUE(contains(text, "training: What is trained on")) << text.substr(0, 500);
+  EXPECT_TRUE(contains(help_text(schema, "optimizer"), "peak learning rate (default: 0.0008)"));
+  EXPECT_FALSE(contains(help_text(schema, "optimizer"), "--training."));
+}
+
+TEST(Docs, the_page_on_configuration_holds_the_tables_of_the_schema) {
+  std::string page = read_file(source_folder() / "docs/configuration.md");
+  EXPECT_TRUE(contains(page, docs_text(Schema()))) << "write the output of `titan_train config docs` into the page";
+}
+
+TEST(Completion, bash_completes_options_values_and_subcommands) {
+  std::vector<std::string> subcommands{"config", "completion"};
+  std::filesystem::path script = temporary("completion.bash", completion_script(Schema(), "bash", subcommands));
+  auto complete = [&](const std::string& words) {
+    std::filesystem::path out = std::filesystem::path(testing::TempDir()) / "completed.txt";
+    std::string program = "source '" + script.string() + "'; COMP_WORDS=(titan_train " + words +
+                          "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _titan_train; echo \"${COMPREPLY[*]}\" > '" +
+                          out.string() + "'";
+    std::filesystem::path file = temporary("program.bash", program);
+    EXPECT_EQ(std::system(("bash --norc '" + file.string() + "'").c_str()), 0);
+    return trim(read_file(out));
+  };
+  EXPECT_EQ(complete("--training.seq"), "--training.seq_len");
+  EXPECT_EQ(complete("--lr_scheduler.decay_type co"), "cosine");
+  EXPECT_EQ(complete("--lr_scheduler.decay_type = s"), "sqrt");
+  EXPECT_EQ(complete("comple"), "completion");
+  EXPECT_EQ(complete("--compile.no"), "--compile.no-enable");
+}
+
+TEST(Completion, zsh_loads_its_script_where_there_is_a_zsh) {
+  std::string script = completion_script(Schema(), "zsh", {});
+  EXPECT_TRUE(contains(script, "#compdef titan_train"));
+  EXPECT_TRUE(contains(script, "[--lr_scheduler.decay_type]=\"linear sqrt cosine\""));
+  if (std::system("command -v zsh > /dev/null 2>&1") != 0) GTEST_SKIP() << "no zsh on this machine";
+  std::filesystem::path file = temporary("completion.zsh", script);
+  EXPECT_EQ(std::system(("zsh -f '" + file.string() + "'").c_str()), 0);
+}
+
+TEST(Completion, another_shell_is_refused_with_the_two_that_are_known) {
+  std::ostringstream output;
+  std::ostringstream errors;
+  EXPECT_EQ(completion_command(Schema(), std::vector<std::string>{"fish"}, {}, output, errors), 64);
+  EXPECT_EQ(errors.str(), "titan_train completion bash | zsh\n");
+}
+
+}  // namespace
+}  // namespace titan

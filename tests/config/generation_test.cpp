@@ -1,0 +1,71 @@
+#include <gtest/gtest.h>
+
+#include "support.h"
+
+namespace titan {
+namespace {
+
+Generation generation_for(const char* text, const std::vector<std::string>& overrides = {}) {
+  return generation_of(load(text, overrides).config);
+}
+
+TEST(Generation, a_december_spelling_selects_decembers_defaults) {
+  LoadedConfig loaded = load("[training]\nbatch_size = 4");
+  EXPECT_EQ(loaded.config.job.generation, "2024");
+  EXPECT_EQ(loaded.config.checkpoint.keep_latest_k, 0);
+  EXPECT_EQ(loaded.config.optimizer.implementation, "foreach");
+}
+
+TEST(Generation, without_any_telling_spelling_it_is_the_last_one) {
+  EXPECT_EQ(generation_for("[training]\nsteps = 4"), Generation::last_2026);
+  EXPECT_EQ(generation_for("[compile]\nenable = true"), Generation::last_2026);
+  EXPECT_EQ(load_words({}).config.job.generation, "2026");
+}
+
+TEST(Generation, can_be_set_and_then_holds_whatever_the_spelling) {
+  EXPECT_EQ(generation_for("[training]\nsteps = 4\n[job]\ngeneration = \"2024\""), Generation::december_2024);
+  EXPECT_EQ(generation_for("[training]\nbatch_size = 4", {"--job.generation", "2026"}), Generation::last_2026);
+  LoadedConfig mixed = load("[training]\nbatch_size = 4\n[compile]\nenable = true\n[job]\ngeneration = 2024");
+  EXPECT_EQ(said(mixed), "");
+  EXPECT_EQ(mixed.config.job.generation, "2024");
+}
+
+TEST(Generation, a_file_that_mixes_spellings_is_refused_with_both_places) {
+  EXPECT_EQ(said_about("[training]\nbatch_size = 4\n\n[compile]\nenable = false"),
+            "job.toml:5:1: compile.enable is a later spelling, but training.batch_size at job.toml:2:1 is a December "
+            "2024 one; "
+            "spell the file one way, or set job.generation = \"2024\" or \"2026\"\n");
+  EXPECT_TRUE(
+      contains(said_about("[compile]\nenable = false\n[training]\nbatch_size = 4"),
+               "job.toml:4:1: training.batch_size is a December 2024 spelling, but compile.enable at job.toml:2:1"));
+}
+
+TEST(Generation, is_decided_by_the_file_and_not_by_overrides) {
+  EXPECT_EQ(generation_for("[training]\nbatch_size = 4", {"--compile.enable"}), Generation::december_2024);
+  EXPECT_EQ(said_about("[compile]\nenable = false", {"--training.batch_size", "2"}), "");
+}
+
+TEST(Generation, options_of_this_program_say_nothing_about_it) {
+  EXPECT_EQ(generation_for("[training]\nbatch_size = 4\n[data]\nbad_record = \"skip\""), Generation::december_2024);
+  EXPECT_EQ(said_about("[training]\nbatch_size = 4\nloss_chunks = 4"), "");
+}
+
+TEST(Generation, the_choice_of_a_norm_says_december_alone_but_may_stand_beside_later_spellings) {
+  EXPECT_EQ(generation_for("[model]\nnorm_type = \"layernorm\""), Generation::december_2024);
+  LoadedConfig loaded = load("[model]\nnorm_type = \"layernorm\"\n[compile]\nenable = false");
+  EXPECT_EQ(said(loaded), "");
+  EXPECT_EQ(loaded.config.job.generation, "2026");
+}
+
+TEST(Generation, december_cuts_a_batch_into_as_many_microbatches_as_stages) {
+  const char* text = "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 2\n";
+  EXPECT_EQ(load(text).config.parallelism.pipeline_parallel_microbatch_size, 4);
+  EXPECT_EQ(load(text, {"--experimental.pipeline_parallel_schedule", "Interleaved1F1B"})
+                .config.parallelism.pipeline_parallel_microbatch_size,
+            2);
+  EXPECT_EQ(load("[parallelism]\npipeline_parallel_degree = 2").config.parallelism.pipeline_parallel_microbatch_size,
+            1);
+}
+
+}  // namespace
+}  // namespace titan

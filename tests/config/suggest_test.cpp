@@ -1,0 +1,69 @@
+#include <gtest/gtest.h>
+
+#include "mutants.h"
+#include "support.h"
+
+namespace titan {
+namespace {
+
+/// Every spelling there is, current and former.
+std::vector<std::string> all_keys(const Schema& schema) {
+  std::vector<std::string> keys;
+  for (const Option& option : schema.options()) keys.push_back(option.key);
+  for (const Alias& alias : schema.aliases()) keys.push_back(alias.key);
+  return keys;
+}
+
+std::string target_of(const Schema& schema, const std::string& key) {
+  const Alias* alias = schema.find_alias(key);
+  return alias != nullptr ? alias->target : key;
+}
+
+TEST(Suggestions, at_least_95_of_100_mistyped_keys_get_the_right_first_suggestion) {
+  Schema schema;
+  std::vector<std::string> keys = all_keys(schema);
+  PhiloxSequence random(name_key("typos"));
+  int tried = 0;
+  int right = 0;
+  for (int round = 0; round < 16; ++round) {
+    for (const std::string& key : keys) {
+      size_t leaf = key.rfind('.') + 1;
+      std::string typed = key.substr(0, leaf) + detail::slip(key.substr(leaf), random);
+      if (schema.find(typed) != nullptr || schema.find_alias(typed) != nullptr) continue;
+      std::vector<std::string> close = schema.suggest(typed, 1);
+      ++tried;
+      right += !close.empty() && target_of(schema, close[0]) == target_of(schema, key) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(tried, 3000);
+  EXPECT_GE(right, tried * 95 / 100) << right << " of " << tried;
+  RecordProperty("right_of_10000", right * 10000 / tried);
+}
+
+TEST(Suggestions, at_least_95_of_100_slips_anywhere_in_a_key_are_recognised_too) {
+  Schema schema;
+  PhiloxSequence random(name_key("typos anywhere"));
+  int tried = 0;
+  int right = 0;
+  for (int round = 0; round < 6; ++round) {
+    for (const std::string& key : all_keys(schema)) {
+      std::string typed = detail::slip(key, random);
+      if (schema.find(typed) != nullptr || schema.find_alias(typed) != nullptr) continue;
+      std::vector<std::string> close = schema.suggest(typed, 1);
+      ++tried;
+      right += !close.empty() && target_of(schema, close[0]) == target_of(schema, key) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(tried, 1000);
+  EXPECT_GE(right, tried * 95 / 100) << right << " of " << tried;
+}
+
+TEST(Suggestions, a_former_spelling_is_suggested_with_todays_name) {
+  EXPECT_TRUE(contains(said_about("[training]\nbach_size = 3"),
+                       "did you mean training.local_batch_size (formerly training.batch_size)?"));
+}
+
+TEST(Suggestions, nonsense_gets_none) { EXPECT_TRUE(Schema().suggest("quite.something_else_entirely").empty()); }
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,47 @@
+// What the tests of config share: loading a text, and reading what was said about it.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/config/load.h"
+
+namespace titan {
+
+inline LoadedConfig load(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  return load_config_text(Schema(), text, "job.toml", overrides);
+}
+
+inline LoadedConfig load_words(const std::vector<std::string>& arguments) { return load_config(Schema(), arguments); }
+
+/// Problems as the user sees them, one per line.
+inline std::string said(const LoadedConfig& loaded) { return format_problems(loaded.problems); }
+
+inline std::string notes_of(const LoadedConfig& loaded) {
+  std::string text;
+  for (const std::string& note : loaded.notes) text += note + "\n";
+  return text;
+}
+
+inline std::string said_about(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  return said(load(text, overrides));
+}
+
+inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+inline std::filesystem::path source_folder() { return TITAN_SOURCE_DIR; }
+
+/// Every config this project ships, in a stable order.
+inline std::vector<std::filesystem::path> shipped_configs() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(source_folder() / "configs")) {
+    if (entry.path().extension() == ".toml") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace titan

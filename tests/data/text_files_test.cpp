@@ -1,0 +1,184 @@
+#include "titan/data/text_files.h"
+
+#include "tests/data/fixtures.h"
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+using test::message_of;
+using test::TemporaryFolder;
+
+std::vector<std::string> texts_of(DocumentSource& source) {
+  std::vector<std::string> texts;
+  for (Document document; source.next(document);) texts.push_back(document.text);
+  return texts;
+}
+
+TextFileSource open(const std::string& path, BadRecord policy = BadRecord::error, size_t largest = 1 << 20) {
+  return TextFileSource(path, "text", policy, largest);
+}
+
+std::string error_of(const std::string& path, const std::string& field = "text") {
+  return message_of(ExitCode::bad_data, [&] {
+    TextFileSource source(path, field, BadRecord::error);
+    texts_of(source);
+  });
+}
+
+TEST(TextFiles, ATextFileIsOneDocument) {
+  TemporaryFolder folder;
+  auto source = open(folder.write("a.txt", "first line\n\nsecond paragraph\n"));
+  EXPECT_EQ(texts_of(source), std::vector<std::string>{"first line\n\nsecond paragraph\n"});
+}
+
+TEST(TextFiles, AFolderIsReadInTheOrderOfItsPathsAndWhatIsNoTextIsLeftOut) {
+  TemporaryFolder folder;
+  folder.write("b.txt", "two");
+  folder.write("a.jsonl", "{\"text\": \"one\"}\n");
+  folder.write("c/d.txt", "three");
+  folder.write("readme.md", "not read");
+  folder.write(".hidden.txt", "not read");
+  folder.write(".git/x.txt", "not read");
+  auto source = open(folder.string());
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"one", "two", "three"}));
+  EXPECT_PRED_FORMAT2(test::contains, source.description(), "3 files");
+}
+
+TEST(TextFiles, AGlobChoosesFiles) {
+  TemporaryFolder folder;
+  for (const char* name : {"part-2.txt", "part-1.txt", "other.txt"}) folder.write(name, name);
+  auto source = open(folder.string() + "/part-*.txt");
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"part-1.txt", "part-2.txt"}));
+}
+
+TEST(TextFiles, ALargeTextFileIsCutAtBlankLinesElseLinesElseCharacters) {
+  TemporaryFolder folder;
+  auto paragraphs = open(folder.write("a.txt", "aaaa aaaa\n\nbbbb\nbbbb\n\ncc\n"), BadRecord::error, 16);
+  EXPECT_EQ(texts_of(paragraphs), (std::vector<std::string>{"aaaa aaaa\n\n", "bbbb\nbbbb\n\ncc\n"}));
+  auto lines = open(folder.write("b.txt", "aaaa\nbbbb\ncccc\ndddd\n"), BadRecord::error, 12);
+  EXPECT_EQ(texts_of(lines), (std::vector<std::string>{"aaaa\nbbbb\n", "cccc\ndddd\n"}));
+  auto characters = open(folder.write("c.txt", "漢漢漢漢漢"), BadRecord::error, 7);
+  EXPECT_EQ(texts_of(characters), (std::vector<std::string>{"漢漢", "漢漢", "漢"}));
+}
+
+TEST(TextFiles, JsonLinesMayHaveBlankLinesOtherFieldsAndNoLastNewline) {
+  TemporaryFolder folder;
+  auto source = open(folder.write(
+      "a.jsonl", "{\"id\": 1, \"text\": \"one\\n\\u00e9\"}\r\n\n  \n{\"text\": \"\"}\n{\"text\": \"two\"}"));
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"one\n\xC3\xA9", "", "two"}));
+  TextFileSource other(folder.write("b.json", "{\"body\": \"x\"}\n"), "body", BadRecord::error);
+  EXPECT_EQ(texts_of(other), std::vector<std::string>{"x"});
+}
+
+TEST(TextFiles, ALineLongerThanTheReadAheadIsOneRecord) {
+  TemporaryFolder folder;
+  std::string text(3'000'000, 'x');
+  auto source = open(folder.write("a.jsonl", "{\"text\": \"" + text + "\"}\n{\"text\": \"end\"}\n"));
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{text, "end"}));
+}
+
+TEST(TextFiles, BadRecordsAreErrorsThatNameFileAndLine) {
+  TemporaryFolder folder;
+  std::string good = "{\"text\": \"fine\"}\n";
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.jsonl", good + "\n" + "{\"text\": \n")),
+                      "a.jsonl:3: this line is no JSON");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("b.jsonl", good + "{\"txt\": \"x\"}\n")),
+                      "b.jsonl:2: this record has no field \"text\"");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("c.jsonl", "{\"text\": 5}\n")),
+                      "c.jsonl:1: the field \"text\" of this record is no string");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("d.jsonl", "[1, 2]\n")),
+                      "d.jsonl:1: this line is a JSON array");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string() + "/a.jsonl"), "data.bad_record = \"skip\"");
+}
+
+TEST(TextFiles, BadRecordsAreSkippedAndCountedWhenAskedAndTheFirstIsNamed) {
+  TemporaryFolder folder;
+  auto source = open(folder.write("a.jsonl", "no\n{\"text\": \"one\"}\n{}\n{\"text\": \"two\"}\n"), BadRecord::skip);
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"one", "two"}));
+  EXPECT_EQ(source.counters().bad_records, 2);
+  EXPECT_EQ(source.counters().documents, 2);
+  auto notices = source.take_notices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_PRED_FORMAT2(test::contains, notices[0], "a.jsonl:1: this line is no JSON");
+}
+
+TEST(TextFiles, MalformedUtf8IsReplacedAndCounted) {
+  TemporaryFolder folder;
+  folder.write("a.txt", "ab\xFF\xFEz");
+  folder.write("b.jsonl", "{\"text\": \"\xE2\x82\"}\n");
+  auto source = open(folder.string());
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"ab\xEF\xBF\xBD\xEF\xBF\xBDz", "\xEF\xBF\xBD"}));
+  EXPECT_EQ(source.counters().invalid_utf8, 3);
+}
+
+TEST(TextFiles, EveryDocumentIsFoundAgainFromItsPosition) {
+  TemporaryFolder folder;
+  folder.write("a.txt", "one\n\ntwo\n\nthree\n\nfour\n\n");
+  folder.write("b.jsonl", "{\"text\": \"five\"}\n\n{}\n{\"text\": \"six\"}\n");
+  folder.write("c.txt", "seven");
+  auto source = open(folder.string(), BadRecord::skip, 8);
+  std::vector<Document> documents;
+  for (Document document; source.next(document);) documents.push_back(document);
+  ASSERT_GE(documents.size(), 5u);
+  for (size_t i = documents.size(); i-- > 0;) {
+    source.seek(documents[i].start);
+    for (size_t j = i; j < documents.size(); ++j) {
+      Document again;
+      ASSERT_TRUE(source.next(again));
+      EXPECT_EQ(again.text, documents[j].text);
+      EXPECT_EQ(again.start, documents[j].start);
+    }
+  }
+}
+
+TEST(TextFiles, LineNumbersAreStillRightAfterContinuing) {
+  TemporaryFolder folder;
+  auto source = open(folder.write("a.jsonl", "{\"text\": \"one\"}\n\n{\"text\": \"two\"}\nbroken\n"));
+  Document document;
+  source.next(document);
+  source.next(document);
+  source.seek(document.start);
+  source.next(document);
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { source.next(document); }), "a.jsonl:4:");
+}
+
+TEST(TextFiles, WhatCannotBeReadIsSaidWithTheRemedy) {
+  TemporaryFolder folder;
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string() + "/none.txt"), "none.txt: No such file");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string() + "/*.txt"), "no file matches");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "the folder holds no files");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.parquet", "PAR1")), ".parquet files are not built yet");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "holds no supported file, only such as a.parquet");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("empty.txt", "")), "the file is empty");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "Give a .txt, .jsonl");
+}
+
+TEST(TextFiles, FingerprintsDifferWhenNamesOrSizesDo) {
+  TemporaryFolder one, two, three;
+  for (auto* folder : {&one, &two, &three}) folder->write("a.txt", "text");
+  EXPECT_EQ(open(one.string()).fingerprint(), open(two.string()).fingerprint());
+  three.write("a.txt", "text more");
+  EXPECT_NE(open(one.string()).fingerprint(), open(three.string()).fingerprint());
+}
+
+TEST(OpenDataset, NamesAreKnownInAnyCaseAndOthersGetASuggestion) {
+  EXPECT_NO_THROW(open_dataset({.dataset = "Stories"}));
+  std::string message = message_of(ExitCode::bad_data, [] { open_dataset({.dataset = "c4_tests"}); });
+  EXPECT_PRED_FORMAT2(test::contains, message, "Dataset c4_tests is not supported. Supported datasets are: [");
+  EXPECT_PRED_FORMAT2(test::contains, message, "Did you mean c4_test?");
+}
+
+TEST(OpenDataset, NamedDatasetsNeedAPathBecauseNothingIsDownloaded) {
+  for (const char* name : {"c4", "c4_test", "c4_validation", "text"}) {
+    EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { open_dataset({.dataset = name}); }),
+                        "needs dataset_path");
+  }
+  TemporaryFolder folder;
+  auto source =
+      open_dataset({.dataset = "c4_test", .path = folder.write("data.json", "{\"text\": \"a\", \"url\": \"b\"}\n")});
+  EXPECT_EQ(texts_of(*source), std::vector<std::string>{"a"});
+}
+
+}  // namespace
+}  // namespace titan

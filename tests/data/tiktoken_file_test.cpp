@@ -1,0 +1,78 @@
+#include "titan/data/tiktoken_file.h"
+
+#include "tests/data/fixtures.h"
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+using test::bytes_and;
+using test::message_of;
+using test::TemporaryFolder;
+
+/// The text of a good model file, to be damaged.
+std::string model_text(const TemporaryFolder& folder, const std::vector<std::string>& more = {}) {
+  write_tiktoken_file(folder / "good.model", bytes_and(more));
+  return read_file(folder / "good.model");
+}
+
+std::string read_error(const TemporaryFolder& folder, const std::string& text) {
+  std::string path = folder.write("bad.model", text);
+  return message_of(ExitCode::bad_data, [&] { read_tiktoken_file(path); });
+}
+
+TEST(TiktokenFile, WhatIsWrittenIsReadBack) {
+  TemporaryFolder folder;
+  auto tokens = bytes_and({"ab", "abc", "\xF0\x9F\x99\x82", std::string("\0\xFF", 2)});
+  write_tiktoken_file(folder / "some.model", tokens);
+  EXPECT_EQ(read_tiktoken_file(folder / "some.model"), tokens);
+}
+
+TEST(TiktokenFile, LinesMayComeInAnyOrderWithBlankLinesAndWindowsLineEndings) {
+  TemporaryFolder folder;
+  std::string text = model_text(folder);
+  size_t first_end = text.find('\n') + 1;
+  std::string shuffled = "\r\n" + text.substr(first_end) + text.substr(0, first_end - 1) + "\r\n\r\n";
+  EXPECT_EQ(read_tiktoken_file(folder.write("shuffled.model", shuffled)), bytes_and({}));
+}
+
+TEST(TiktokenFile, BrokenBase64IsNamedWithItsLine) {
+  TemporaryFolder folder;
+  for (const char* bad : {"Y*== 256", "YWI 256", "YWI=", "YWI= x", "YWI= -3", "= 256", "YWI= 256 7"}) {
+    std::string message = read_error(folder, model_text(folder) + bad + "\n");
+    EXPECT_PRED_FORMAT2(test::contains, message, "bad.model:257: this is not a base64 token");
+  }
+}
+
+TEST(TiktokenFile, ARankOrTokenThatComesTwiceIsNamedWithBothLines) {
+  TemporaryFolder folder;
+  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, model_text(folder) + "YWI= 7\n"),
+                      "bad.model:257: rank 7 comes a second time, first in line 8");
+  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, model_text(folder) + "YQ== 256\n"),
+                      "bad.model:257: this token comes a second time, first in line 98");
+}
+
+TEST(TiktokenFile, GapsInTheRanksAreRefused) {
+  TemporaryFolder folder;
+  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, model_text(folder) + "YWI= 300\n"),
+                      "bad.model:257: rank 300 is too high");
+}
+
+TEST(TiktokenFile, AMissingByteIsRefused) {
+  TemporaryFolder folder;
+  std::string text = model_text(folder);
+  size_t line_of_a = text.find("YQ== 97");
+  text.replace(line_of_a, 4, "YWI=");
+  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, text), "no token for the single byte 0x61");
+}
+
+TEST(TiktokenFile, EmptyAndMissingFilesAreErrorsOfTheData) {
+  TemporaryFolder folder;
+  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, ""), "the tokenizer file is empty");
+  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, "\n\n"), "the tokenizer file is empty");
+  EXPECT_PRED_FORMAT2(test::contains,
+                      message_of(ExitCode::bad_data, [&] { read_tiktoken_file(folder / "none.model"); }), "none.model");
+}
+
+}  // namespace
+}  // namespace titan

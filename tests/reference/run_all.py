@@ -1,0 +1,108 @@
+"""Runs every independent check in this folder and prints the totals; exit code 1 when one failed.
+
+    python tests/reference/run_all.py [--binary build/release/titan_train] [--only NAME ...] [--list]
+
+`*_test.py` are unittest modules, run in this process. `*_oracle.py` are programs of their own, started with
+TITAN_BINARY in the environment; each counts as one check: exit 0 passed, 77 left out, anything else failed. Needs
+requirements.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+SKIPPED_EXIT = 77
+
+
+class Totals:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.left_out: list[str] = []
+
+    def skip(self, what: str, reason: str) -> None:
+        self.skipped += 1
+        self.left_out.append(f"{what}: {reason}")
+
+
+class CountingResult(unittest.TextTestResult):
+    """Names each passed test with its time, and counts them."""
+
+    passed = 0
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.started = time.monotonic()
+        self.problems_before = self.problems()
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        if self.problems() == self.problems_before:
+            self.passed += 1
+            self.stream.writeln(f"  {time.monotonic() - self.started:6.1f} s  {test.id()}")
+
+    def problems(self) -> int:  # failed sub-tests included
+        return len(self.failures) + len(self.errors) + len(self.skipped)
+
+
+def run_tests(names: list[str], totals: Totals) -> None:
+    suite = unittest.defaultTestLoader.loadTestsFromNames(names)
+    runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=CountingResult, verbosity=0)
+    result = runner.run(suite)
+    totals.passed += result.passed
+    totals.failed += len({getattr(test, "test_case", test).id() for test, _ in result.failures + result.errors})
+    for test, reason in result.skipped:
+        totals.skip(test.id(), reason)
+
+
+def run_oracle(path: pathlib.Path, totals: Totals) -> None:
+    if not os.environ.get("TITAN_BINARY"):
+        totals.skip(path.stem, "TITAN_BINARY does not name a titan_train to test")
+        return
+    print(f"running {path.name}", flush=True)
+    code = subprocess.run([sys.executable, str(path)], check=False).returncode
+    if code == SKIPPED_EXIT:
+        totals.skip(path.stem, "it says why above")
+    elif code == 0:
+        totals.passed += 1
+    else:
+        totals.failed += 1
+        print(f"FAILED {path.name}: exit {code}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs every independent check of titan_train.")
+    parser.add_argument("--binary", help="the titan_train to test; default: $TITAN_BINARY")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="file names without .py")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    arguments = parser.parse_args()
+    if arguments.binary:
+        os.environ["TITAN_BINARY"] = os.path.abspath(arguments.binary)
+    sys.path.insert(0, str(FOLDER))
+    tests, oracles = sorted(FOLDER.glob("*_test.py")), sorted(FOLDER.glob("*_oracle.py"))
+    known = {path.stem for path in tests + oracles}
+    if unknown := set(arguments.only or ()) - known:
+        parser.error(f"no such check: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    wanted = set(arguments.only or known)
+    if arguments.list:
+        print("\n".join(sorted(known)))
+        return 0
+    totals = Totals()
+    run_tests([path.stem for path in tests if path.stem in wanted], totals)
+    for path in oracles:
+        if path.stem in wanted:
+            run_oracle(path, totals)
+    for line in totals.left_out:
+        print(f"left out  {line}")
+    print(f"{totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped")
+    return 1 if totals.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The form of scripts and sources, where the tools for it are installed: they are no part of the set-up.
+. "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
+
+shell_scripts() {
+  cd "$checkout"
+  shellcheck -x -P scripts -P tests/scripts scripts/*.sh tests/scripts/*.sh cmake/*.sh .ci/run
+}
+
+formatted() {
+  "$checkout/scripts/format.sh" --check
+}
+
+if command -v shellcheck >/dev/null; then
+  check "shellcheck has nothing to say about the scripts" shell_scripts
+else
+  skip "shellcheck has nothing to say about the scripts" "shellcheck is not installed"
+fi
+# Versions of clang-format differ in small ways; the project's is Debian 12's.
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+  check "every C++ source is formatted" formatted
+else
+  skip "every C++ source is formatted" "clang-format 14 is not installed"
+fi
+finish

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# What scripts/train.sh hands to titan_train, seen by a program in its place; nothing is installed or built here.
+. "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
+
+# A checkout whose build is up to date and whose titan_train prints its working folder and arguments.
+make_checkout() {
+  mkdir -p "my titan/configs" "my titan/build/release" site/torch/lib
+  cp -r "$checkout/scripts" "my titan/"
+  touch "my titan/configs/debug_model.toml" "my titan/configs/other.toml" site/torch/lib/libtorch_cpu.so
+  program ninja </dev/null
+  export PATH=$PWD/bin:$PATH TITAN_SKIP_SETUP=1
+  unset CONFIG_FILE NGPU LOG_RANK TITAN_LIBTORCH TITAN_CUDA
+  root=$PWD/my\ titan
+  touch "$root/build/release/build.ninja"
+  echo "TITAN_LIBTORCH_FOUND:INTERNAL=$PWD/site" >"$root/build/release/CMakeCache.txt"
+  echo "libtorch= cuda=AUTO nvcc=$(command -v nvcc || true)" >"$root/build/release/.configured-with"
+  # shellcheck disable=SC2016  # expanded when the program runs
+  printf '#!/bin/sh\nprintf "%%s: " "$PWD"; printf "[%%s]" "$@"\n' >"$root/build/release/titan_train"
+  chmod +x "$root/build/release/titan_train"
+}
+
+default_config() {
+  make_checkout
+  expect 0 "$root/scripts/train.sh"
+  expect_equal "$root: [configs/debug_model.toml]" "$printed"
+}
+
+named_config() {
+  make_checkout
+  expect 0 "$root/scripts/train.sh" configs/other.toml --training.steps 3
+  expect_equal "$root: [configs/other.toml][--training.steps][3]" "$printed"
+  mkdir configs
+  touch configs/other.toml
+  expect 0 "$root/scripts/train.sh" configs/other.toml
+  expect_equal "$PWD: [configs/other.toml]" "$printed"
+}
+
+overrides_only() {
+  make_checkout
+  expect 0 "$root/scripts/train.sh" --training.steps=3 -- --metrics.no-log "two words"
+  expect_equal "$root: [configs/debug_model.toml][--training.steps=3][--][--metrics.no-log][two words]" "$printed"
+}
+
+config_file_variable() {
+  make_checkout
+  export CONFIG_FILE="my own.toml"
+  touch "my own.toml"
+  expect 0 "$root/scripts/train.sh" --training.steps 3
+  expect_equal "$PWD: [my own.toml][--training.steps][3]" "$printed"
+  expect 0 "$root/scripts/train.sh" configs/other.toml
+  expect_equal "$root: [configs/other.toml]" "$printed"
+}
+
+config_file_option() {
+  make_checkout
+  expect 0 "$root/scripts/train.sh" --job.config_file elsewhere.toml
+  expect_equal "$PWD: [--job.config_file][elsewhere.toml]" "$printed"
+}
+
+through_a_link() {
+  make_checkout
+  mkdir away
+  cd away
+  expect 0 "../my titan/scripts/train.sh" missing.toml
+  expect_equal "$PWD: [missing.toml]" "$printed"
+}
+
+several_processes() {
+  make_checkout
+  NGPU=8 expect 64 "$root/scripts/train.sh"
+  expect_text "NGPU=8"
+  NGPU=1 LOG_RANK=0 expect 0 "$root/scripts/train.sh"
+  expect_equal "$root: [configs/debug_model.toml]" "$printed"
+}
+
+becomes_the_trainer() {
+  make_checkout
+  # Replaced by the trainer, not its parent: a signal to the script then reaches the trainer.
+  printf '#!/bin/sh\necho $$\nexit 75\n' >"$root/build/release/titan_train"
+  local status=0
+  "$root/scripts/train.sh" >pid &
+  local started=$!
+  wait "$started" || status=$?
+  expect_equal 75 "$status"
+  expect_equal "$started" "$(cat pid)"
+}
+
+failed_build() {
+  make_checkout
+  program ninja <<<'echo "a compiler message"; exit 1'
+  expect 70 "$root/scripts/train.sh"
+  expect_text "a compiler message"
+  expect_text "the build failed"
+}
+
+check "train.sh trains the debug model when it is given no arguments" default_config
+check "train.sh takes a config of the current folder before one of the checkout" named_config
+check "train.sh passes overrides and what follows -- unchanged" overrides_only
+check "train.sh takes the config from CONFIG_FILE when no argument names one" config_file_variable
+check "train.sh adds no config to one given as --job.config_file" config_file_option
+check "train.sh leaves a config it cannot find to titan_train's own message" through_a_link
+check "train.sh refuses several processes" several_processes
+check "train.sh becomes the trainer: signals and exit codes are the trainer's" becomes_the_trainer
+check "train.sh does not train after a failed build" failed_build
+finish
