@@ -3,6 +3,32 @@
 
 namespace titan::detail {
 
+namespace {
+
+/// Sizes for experiments and tests, in place of the flavor's.
+void describe_model_override(Schema& schema) {
+  using S = ModelOverrideSection;
+  Section sizes(
+      schema, "model.override", "Sizes of the model in place of its flavor's; 0 keeps the flavor's.",
+      [](auto& config) -> auto& { return config.model.override_sizes; });
+  sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(1 << 17).help("width of the residual stream");
+  sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(4096).help("transformer blocks");
+  sizes.add("n_heads", &S::n_heads, 0).own().at_least(0).at_most(4096).help("attention heads");
+  sizes.add("n_kv_heads", &S::n_kv_heads, 0)
+      .own()
+      .at_least(0)
+      .at_most(4096)
+      .help("heads of keys and values; with n_heads given, 0 means as many");
+  sizes.add("multiple_of", &S::multiple_of, 0)
+      .own()
+      .at_least(0)
+      .at_most(1 << 17)
+      .help("the feed-forward width is rounded up to a multiple of this");
+  sizes.add("vocab_size", &S::vocab_size, 0).own().at_least(0).at_most(1 << 24).help("rows of the embedding and the head");
+}
+
+}  // namespace
+
 void describe_model(Schema& schema) {
   using S = ModelSection;
   const std::string mx = "MX formats need a Blackwell GPU";
@@ -18,14 +44,18 @@ void describe_model(Schema& schema) {
       .help("size of the model, for example debugmodel, 8B, 70B, 405B");
   model.add("norm_type", &S::norm_type, "rmsnorm")
       .early()
-      .choices({"rmsnorm", "layernorm", "np_layernorm"})
+      .choices({"rmsnorm", "fused_rmsnorm", "layernorm", "np_layernorm"})
       .any_case()
-      .formerly("fused_rmsnorm", "rmsnorm")
-      .help("normalisation; fused_rmsnorm is read as rmsnorm, since compile.enable chooses the kernel");
+      .help("normalisation; fused_rmsnorm rounds once, after the weight, where rmsnorm also rounds before it");
   model.add("rope_scaling", &S::rope_scaling, "default")
       .own()
       .choices({"default", "none", "llama3_1", "llama3_2"})
       .help("scaling of rotary positions; default: what model.name stands for");
+  model.add("max_seq_len", &S::max_seq_len, 0)
+      .own()
+      .at_least(0)
+      .at_most(1 << 24)
+      .help("longest training.seq_len to accept, beyond what the model was published with; 0: as published");
   model.add("hf_assets_path", &S::hf_assets_path, "./tests/assets/tokenizer")
       .later()
       .not_empty()
@@ -50,6 +80,7 @@ void describe_model(Schema& schema) {
       .only_when(
           {"model.converters names one", [](const JobConfig& config) { return !config.model.converters.empty(); }})
       .help("print the module tree after the converters ran");
+  describe_model_override(schema);
 }
 
 }  // namespace titan::detail

@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kReadAhead = 256 * 1024;
+constexpr size_t kReadAhead = size_t{256} << 10;
 
 [[noreturn]] void fail(const std::filesystem::path& path, int reason) {
   throw Error(ExitCode::bad_data, fmt::format("cannot read {}: {}. Check the file and its permissions.", path.string(),

@@ -25,8 +25,8 @@ constexpr const char* kPattern =
     "|[" TITAN_SPACE "]+";
 #undef TITAN_SPACE
 
-constexpr size_t kJitStackStart = 32 * 1024;
-constexpr size_t kJitStackMost = 8 * 1024 * 1024;
+constexpr size_t kJitStackStart = size_t{32} << 10;
+constexpr size_t kJitStackMost = size_t{8} << 20;
 
 enum class Kind : uint8_t { other, letter, digit, space, newline, beyond_ascii };
 

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-constexpr std::array<int8_t, 256> kDigitValues = [] {
-  std::array<int8_t, 256> values{};
+constexpr std::array<int, 256> kDigitValues = [] {
+  std::array<int, 256> values{};
   values.fill(-1);
-  for (size_t i = 0; i < kDigits.size(); ++i) values[static_cast<unsigned char>(kDigits[i])] = static_cast<int8_t>(i);
+  for (size_t i = 0; i < kDigits.size(); ++i) values[static_cast<unsigned char>(kDigits[i])] = static_cast<int>(i);
   return values;
 }();
 

@@ -100,6 +100,7 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
     out << fmt::format("{:<12} {} {}\n", label, id, tokenizer->decode(std::span(&id, 1)));
   }
   std::vector<std::string> longest;
+  longest.reserve(static_cast<size_t>(tokenizer->bos_id()));
   for (int32_t id = 0; id < tokenizer->bos_id(); ++id) longest.push_back(tokenizer->decode(std::span(&id, 1)));
   std::stable_sort(longest.begin(), longest.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
   longest.resize(std::min<size_t>(longest.size(), 5));

@@ -32,6 +32,9 @@ ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocab
   request.flavor = config.model.flavor;
   request.norm_type = config.model.norm_type;
   request.rope_scaling = config.model.rope_scaling;
+  request.max_sequence = config.model.max_seq_len;
+  const ModelOverrideSection& sizes = config.model.override_sizes;
+  request.sizes = {sizes.dim, sizes.n_layers, sizes.n_heads, sizes.n_kv_heads, sizes.multiple_of, sizes.vocab_size};
   request.tokenizer_vocabulary = tokenizer_vocabulary;
   request.sequence_length = config.training.seq_len;
   if (config.validation.enable) request.sequence_length = std::max(request.sequence_length, config.validation.seq_len);

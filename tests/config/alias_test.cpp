@@ -106,8 +106,8 @@ TEST(Alias, enable_float8_linear_becomes_a_converter_with_a_filter) {
   EXPECT_TRUE(load("[float8]\nenable_float8_linear = false").config.model.converters.empty());
 }
 
-TEST(Alias, norm_type_accepts_the_fused_kernel_as_the_plain_norm_in_any_case) {
-  EXPECT_EQ(load("[model]\nnorm_type = \"fused_rmsnorm\"").config.model.norm_type, "rmsnorm");
+TEST(Alias, norm_type_is_known_in_any_case) {
+  EXPECT_EQ(load("[model]\nnorm_type = \"fused_rmsnorm\"").config.model.norm_type, "fused_rmsnorm");
   EXPECT_EQ(load("[model]\nnorm_type = \"NP_LayerNorm\"").config.model.norm_type, "np_layernorm");
 }
 

@@ -87,13 +87,14 @@ TEST(PrefetchThread, AThreadThatWaitsForRoomInTheQueueIsEndedByDestruction) {
 }
 
 TEST(PrefetchThread, AThreadThatHangsIsLeftBehindAndOwnsWhatItStillUses) {
-  std::promise<void> entered, release, finished;
+  std::promise<void> entered, release;
+  auto finished = std::make_shared<std::promise<void>>();  // shared: the thread may outlive the test by a moment
   auto owned = std::make_shared<std::string>("still here");
-  Thread::Produce hang = [&, owned, gate = release.get_future().share()]() -> std::optional<int> {
+  Thread::Produce hang = [&entered, owned, finished, gate = release.get_future().share()]() -> std::optional<int> {
     entered.set_value();
     gate.wait();
     EXPECT_EQ(*owned, "still here");
-    finished.set_value();
+    finished->set_value();
     return std::nullopt;
   };
   {
@@ -102,7 +103,7 @@ TEST(PrefetchThread, AThreadThatHangsIsLeftBehindAndOwnsWhatItStillUses) {
   }
   EXPECT_EQ(owned.use_count(), 2);  // the test's and the thread's
   release.set_value();
-  finished.get_future().wait();
+  finished->get_future().wait();
 }
 
 }  // namespace

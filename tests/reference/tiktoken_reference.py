@@ -1,4 +1,4 @@
-"""Llama 3's way of encoding with the package tiktoken: the expression, the special tokens and the two cuts before it."""
+"""Llama 3's way of encoding with the package tiktoken: the expression, and the two cuts before it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     TITAN_BINARY=build/release/titan_train python tests/reference/tokenizer_oracle.py
 
-Exit 0: all ids and bytes are identical; 77: there is no binary to test. The tokenizers are the project's own and, when the
-data beside the checkout is there, its test model too.
+Exit 0: all ids and bytes are identical; 77: there is no binary to test. The tokenizers are the project's own and, when
+the data beside the checkout is there, its test model too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tiktoken_reference
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
-# Script → (first, last) of a range of its letters. Characters that only the newest Unicode versions know are avoided: the
-# two sides may carry different tables for them.
+# Script → (first, last) of a range of its letters. Characters that only the newest Unicode versions know are avoided:
+# the two sides may carry different tables for them.
 SCRIPTS = {
     "latin": (0x00C0, 0x017F), "greek": (0x03B1, 0x03C9), "cyrillic": (0x0410, 0x044F), "hebrew": (0x05D0, 0x05EA),
     "arabic": (0x0620, 0x064A), "devanagari": (0x0904, 0x0939), "bengali": (0x0985, 0x098C), "thai": (0x0E01, 0x0E2E),
@@ -32,10 +32,13 @@ EMOJI = ["🙂", "👩‍👩‍👧‍👦", "🇩🇪", "👍🏽", "❤️", 
 SPACES = " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u180e\u2000\u2009\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
 CONTRACTIONS = ["I'm", "you'LL", "it's", "WE'RE", "don't", "'ſ", "'Re", "'ve", "she'd", "'l", "'rſ", "x'é", "'K"]
 NUMBERS = ["1", "12", "123", "1234", "1234567", "٣٤٥٦", "Ⅷ", "½", "²³", "1é2", "三"]
-LOOKALIKES = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|reserved_special_token_7|>", "<|endoftext|>", "<s>"]
+LOOKALIKES = [
+    "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|reserved_special_token_7|>", "<|endoftext|>", "<s>",
+]  # fmt: skip
 MALFORMED = [
-    b"\x80", b"\xff", b"\xc0\xaf", b"\xc2", b"\xe0\x80\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x99", b"\xf0\x80\x80\x80",
-    b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x28\xa1", b"\xf0\x28\x8c\xbc", b"\xf1\x80\x80\xc3\xa9", b"\xe1\x80\xe2\xf0\x91",
+    b"\x80", b"\xff", b"\xc0\xaf", b"\xc2", b"\xe0\x80\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x99",
+    b"\xf0\x80\x80\x80", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x28\xa1", b"\xf0\x28\x8c\xbc",
+    b"\xf1\x80\x80\xc3\xa9", b"\xe1\x80\xe2\xf0\x91",
 ]  # fmt: skip
 
 
@@ -158,7 +161,8 @@ def main() -> int:
             program = Program(os.path.abspath(binary), model, pathlib.Path(folder))
             wrong = [name for name, content in all_cases.items() if not compare(program, encoding, name, content)]
             size = sum(map(len, all_cases.values()))
-            print(f"{model.name}: {len(all_cases) - len(wrong)} of {len(all_cases)} texts ({size:,} bytes) encoded alike")
+            right = len(all_cases) - len(wrong)
+            print(f"{model.name}: {right} of {len(all_cases)} texts ({size:,} bytes) encoded alike")
             failed += len(wrong)
     return 1 if failed else 0
 

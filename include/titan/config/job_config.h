@@ -41,11 +41,23 @@ struct MetricsSection {
   bool enable_wandb{};
 };
 
+/// Sizes in place of the flavor's; 0 keeps the flavor's.
+struct ModelOverrideSection {
+  int64_t dim{};
+  int64_t n_layers{};
+  int64_t n_heads{};
+  int64_t n_kv_heads{};
+  int64_t multiple_of{};
+  int64_t vocab_size{};
+};
+
 struct ModelSection {
   std::string name;       ///< llama2, llama3, llama3_1, llama3_2
   std::string flavor;     ///< checked against the model's table by the model part
-  std::string norm_type;  ///< rmsnorm, layernorm, np_layernorm
+  std::string norm_type;  ///< rmsnorm, fused_rmsnorm, layernorm, np_layernorm
   std::string rope_scaling;
+  int64_t max_seq_len{};  ///< 0: the published context
+  ModelOverrideSection override_sizes;
   std::string hf_assets_path;
   std::optional<std::string> tokenizer_path;  ///< file or folder; none: hf_assets_path (see tokenizer_location)
   std::vector<std::string> converters;

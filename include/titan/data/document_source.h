@@ -75,7 +75,7 @@ enum class BadRecord { error, skip };
 
 struct DatasetOptions {
   std::string dataset = "stories";  ///< stories, text, c4, c4_test or c4_validation
-  std::string path = {};  ///< a file, a folder or a glob; stories need none and ignore it
+  std::string path = {};            ///< a file, a folder or a glob; stories need none and ignore it
   std::string text_field = "text";  ///< of JSONL records
   BadRecord bad_record = BadRecord::error;
   uint64_t seed = 0;        ///< of the generator

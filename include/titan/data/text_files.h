@@ -23,7 +23,7 @@ class TextFileSource : public DocumentSource {
  public:
   /// A larger .txt file becomes several documents, cut at the last blank line, else line, else character before the
   /// bound: the first batch need not wait until gigabytes are encoded.
-  static constexpr size_t kLargestDocument = 4 * 1024 * 1024;
+  static constexpr size_t kLargestDocument = size_t{4} << 20;
 
   TextFileSource(std::string path, std::string text_field, BadRecord bad_record,
                  size_t largest_document = kLargestDocument);

@@ -1,0 +1,150 @@
+#include "titan/ops/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/operation.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+/// Which document each place belongs to, [B, T]; all in document 0 without starts.
+at::Tensor document_of(const AttentionBounds& bounds, int64_t samples, int64_t length) {
+  at::Tensor document = at::zeros({samples, length}, at::kLong);
+  for (size_t b = 0; b < bounds.document_starts.size(); ++b) {
+    for (int64_t start : bounds.document_starts[b]) {
+      document[static_cast<int64_t>(b)].narrow(0, start, length - start).add_(1);
+    }
+  }
+  return document;
+}
+
+/// softmax(q·kᵀ/√d, masked)·v in float64, differentiable: query head h reads key head h / (Hq / Hk).
+at::Tensor masked_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionBounds& bounds) {
+  const int64_t length = q.size(1);
+  const int64_t repeats = q.size(2) / k.size(2);
+  const at::Tensor query = q.transpose(1, 2);
+  const at::Tensor key = k.transpose(1, 2).repeat_interleave(repeats, 1);
+  const at::Tensor value = v.transpose(1, 2).repeat_interleave(repeats, 1);
+  const at::Tensor document = document_of(bounds, q.size(0), length);
+  const at::Tensor same = document.unsqueeze(2).eq(document.unsqueeze(1)).unsqueeze(1);
+  const at::Tensor past = at::ones({length, length}, at::kBool).tril();
+  at::Tensor scores = query.matmul(key.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
+  scores = scores.masked_fill(same.logical_and(past).logical_not(), -INFINITY);
+  return scores.softmax(-1).matmul(value).transpose(1, 2);
+}
+
+struct AttentionCase {
+  std::string name;
+  int64_t samples, length, query_heads, key_heads, head_dim;
+  std::vector<DocumentStarts> documents;  // empty: causal over the whole sample
+  at::ScalarType type = at::kFloat;
+};
+
+void PrintTo(const AttentionCase& test, std::ostream* out) { *out << test.name; }
+
+struct Inputs {
+  explicit Inputs(const AttentionCase& c)
+      : q(leaf(normal({c.samples, c.length, c.query_heads, c.head_dim}, 1, c.type))),
+        k(leaf(normal({c.samples, c.length, c.key_heads, c.head_dim}, 2, c.type))),
+        v(leaf(normal({c.samples, c.length, c.key_heads, c.head_dim}, 3, c.type))) {}
+  std::vector<at::Tensor> all() const { return {q, k, v}; }
+  at::Tensor q, k, v;
+};
+
+class AttentionCases : public ::testing::TestWithParam<AttentionCase> {};
+
+TEST_P(AttentionCases, OutputAndGradientsFollowTheMaskedFloat64Softmax) {
+  const AttentionCase& test = GetParam();
+  const Inputs inputs(test);
+  const AttentionBounds bounds{test.documents};
+  PlainContext plain;
+  const auto core = make_sdpa_core(!test.documents.empty());
+  const at::Tensor output = core->forward(inputs.q, inputs.k, inputs.v, bounds, plain.context);
+  const at::Tensor q = leaf(as_double(inputs.q)), k = leaf(as_double(inputs.k)), v = leaf(as_double(inputs.v));
+  const at::Tensor expected = masked_softmax(q, k, v, bounds);
+  EXPECT_TRUE(near(output, expected, tolerance(test.type)));
+  EXPECT_TRUE(output.is_contiguous());
+  const at::Tensor d = normal(output.sizes(), 4, test.type);
+  const auto got = backward({output}, {d}, inputs.all());
+  const auto wanted = backward({expected}, {as_double(d)}, {q, k, v});
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(near(got[i], wanted[i], 2 * tolerance(test.type))) << "qkv"[i];
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Attention, AttentionCases,
+    ::testing::Values(AttentionCase{"one token", 1, 1, 1, 1, 8, {}}, AttentionCase{"odd", 2, 37, 3, 3, 16, {}},
+                      AttentionCase{"long", 1, 131, 2, 2, 32, {}}, AttentionCase{"grouped", 2, 37, 6, 2, 16, {}},
+                      AttentionCase{"one key head", 1, 65, 4, 1, 8, {}},
+                      AttentionCase{"bf16", 2, 67, 4, 4, 16, {}, at::kBFloat16},
+                      AttentionCase{"bf16 grouped", 2, 67, 6, 2, 16, {}, at::kBFloat16},
+                      AttentionCase{"documents", 2, 41, 4, 2, 16, {{0, 7, 30}, {0}}},
+                      AttentionCase{"documents of one token", 1, 9, 2, 2, 8, {{0, 1, 2, 8}}},
+                      AttentionCase{"bf16 documents", 3, 33, 4, 2, 16, {{0, 16}, {0, 1, 32}, {0}}, at::kBFloat16}));
+
+TEST(Attention, BoundsAreIgnoredByACausalCore) {
+  const AttentionCase sizes{"", 2, 12, 2, 2, 8, {}};
+  const Inputs inputs(sizes);
+  PlainContext plain;
+  const auto core = make_sdpa_core(/*block_causal=*/false);
+  EXPECT_TRUE(same_bits(core->forward(inputs.q, inputs.k, inputs.v, {{{0, 5}, {0, 7}}}, plain.context),
+                        core->forward(inputs.q, inputs.k, inputs.v, {}, plain.context)));
+}
+
+TEST(Attention, ADocumentDoesNotSeeTheOneBeforeItBitForBit) {
+  const AttentionCase sizes{"", 1, 50, 4, 2, 16, {}};
+  const Inputs inputs(sizes);
+  const AttentionBounds bounds{{{0, 21}}};
+  PlainContext plain;
+  const auto core = make_sdpa_core(/*block_causal=*/true);
+  auto run = [&] { return core->forward(inputs.q.detach(), inputs.k.detach(), inputs.v.detach(), bounds, plain.context); };
+  const at::Tensor before = run().clone();
+  for (const at::Tensor& input : inputs.all()) input.detach().narrow(1, 0, 21).add_(1.0);
+  const at::Tensor after = run();
+  EXPECT_TRUE(same_bits(after.narrow(1, 21, 29), before.narrow(1, 21, 29)));
+  EXPECT_GT(distance(after.narrow(1, 0, 21), before.narrow(1, 0, 21)), 0.01);
+}
+
+TEST(Attention, ADocumentIsWorthTheSameInsideAPackAndAlone) {
+  const AttentionCase sizes{"", 1, 40, 2, 2, 16, {}};
+  const Inputs inputs(sizes);
+  PlainContext plain;
+  const auto core = make_sdpa_core(/*block_causal=*/true);
+  const at::Tensor packed = core->forward(inputs.q, inputs.k, inputs.v, {{{0, 11, 29}}}, plain.context);
+  auto part = [](const at::Tensor& tensor) { return tensor.detach().narrow(1, 11, 18); };
+  const at::Tensor alone = core->forward(part(inputs.q), part(inputs.k), part(inputs.v), {}, plain.context);
+  EXPECT_TRUE(same_bits(part(packed), alone));
+}
+
+TEST(Attention, BoundsForAnotherNumberOfSamplesAreABug) {
+  const Inputs inputs({"", 2, 4, 1, 1, 8, {}});
+  PlainContext plain;
+  EXPECT_THROW(make_sdpa_core(true)->forward(inputs.q, inputs.k, inputs.v, {{{0}}}, plain.context), InvariantError);
+}
+
+TEST(Attention, AKeptResultIsHandedOutInTheReplayAndGivesTheSameGradients) {
+  for (const AttentionBounds& bounds : {AttentionBounds{}, AttentionBounds{{{0, 9}, {0, 3, 20}}}}) {
+    const Inputs inputs({"", 2, 23, 4, 2, 8, {}});
+    const auto core = make_sdpa_core(!bounds.document_starts.empty());
+    PlainContext plain;
+    const at::Tensor direct = core->forward(inputs.q, inputs.k, inputs.v, bounds, plain.context);
+    const at::Tensor d = normal(direct.sizes(), 9);
+    const auto expected = backward({direct}, {d}, inputs.all());
+
+    ImmediateSink sink;
+    UnitContext context(UnitMode::train, RecomputePolicy::full().set(ResultKind::attention, 0, Keep::keep), sink);
+    context.recorder.start(Recorder::Phase::first_run);
+    {
+      at::NoGradGuard no_graph;
+      core->forward(inputs.q, inputs.k, inputs.v, bounds, context);
+    }
+    context.recorder.start(Recorder::Phase::replay);
+    const auto got = backward({core->forward(inputs.q, inputs.k, inputs.v, bounds, context)}, {d}, inputs.all());
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(got[i], expected[i])) << "qkv"[i];
+  }
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,173 @@
+#include "titan/ops/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "support/operation.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+/// A group over `rows` with its own parameters and an input of `shape`.
+struct GroupCase {
+  GroupCase(const std::vector<int64_t>& rows, std::vector<int64_t> shape, at::ScalarType type, int64_t head_dim = 0,
+            bool round = false) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      at::Tensor weight = normal({rows[i], shape.back()}, 10 + i, type);
+      owned.push_back(live_parameter("w" + std::to_string(i), weight));
+      weights.push_back(owned.back().get());
+    }
+    x = leaf(normal(shape, 1, type));
+    group = std::make_unique<LinearGroup>(weights, 0, std::make_shared<DenseProducts>(round), head_dim);
+  }
+
+  /// Gradient of output `i`, the same for every call.
+  at::Tensor output_gradient(const at::Tensor& output, size_t i) const {
+    return normal(output.sizes(), 100 + i, output.scalar_type());
+  }
+
+  at::Tensor run() {
+    outputs = group->forward(x, plain.context);
+    std::vector<at::Tensor> gradients;
+    for (size_t i = 0; i < outputs.size(); ++i) gradients.push_back(output_gradient(outputs[i], i));
+    return backward(outputs, gradients, {x})[0];
+  }
+
+  at::Tensor matrix(const at::Tensor& tensor, int64_t columns) const { return as_double(tensor).reshape({-1, columns}); }
+  at::Tensor weight_gradient(size_t i) const {
+    const at::Tensor dy = matrix(output_gradient(outputs[i], i), weights[i]->spec().shape[0]);
+    return dy.t().mm(matrix(x, x.size(-1)));
+  }
+
+  PlainContext plain;
+  std::vector<std::unique_ptr<Parameter>> owned;
+  std::vector<Parameter*> weights;
+  std::unique_ptr<LinearGroup> group;
+  at::Tensor x;
+  std::vector<at::Tensor> outputs;
+};
+
+using Sizes = std::tuple<std::vector<int64_t>, std::vector<int64_t>>;
+class LinearShapes : public ::testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {};
+
+TEST_P(LinearShapes, ForwardAndEveryGradientFollowTheFloat64Products) {
+  const auto& [sizes, type] = GetParam();
+  const auto& [rows, shape] = sizes;
+  GroupCase test(rows, shape, type);
+  const at::Tensor dx = test.run();
+  at::Tensor expected_dx = at::zeros(test.x.sizes(), at::kDouble).reshape({-1, shape.back()});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const at::Tensor weight = as_double(test.weights[i]->weight());
+    std::vector<int64_t> output_shape = shape;
+    output_shape.back() = rows[i];
+    const at::Tensor expected = test.matrix(test.x, shape.back()).mm(weight.t()).view(output_shape);
+    EXPECT_TRUE(near(test.outputs[i], expected, tolerance(type)));
+    expected_dx += test.matrix(test.output_gradient(test.outputs[i], i), rows[i]).mm(weight);
+    EXPECT_TRUE(near(test.weights[i]->gradient(), test.weight_gradient(i), tolerance(at::kFloat)))
+        << "weight gradients are fp32 products whatever the operands";
+    EXPECT_EQ(test.weights[i]->gradient().scalar_type(), at::kFloat);
+  }
+  EXPECT_TRUE(near(dx, expected_dx.view(shape), tolerance(type)));
+  EXPECT_EQ(dx.scalar_type(), type);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Linear, LinearShapes,
+    ::testing::Combine(::testing::Values(Sizes{{7}, {5, 3}}, Sizes{{64}, {2, 32, 64}}, Sizes{{13, 11}, {3, 17, 19}},
+                                         Sizes{{48, 16, 16}, {2, 31, 48}}, Sizes{{1, 2, 3}, {1, 1, 5}}),
+                       ::testing::Values(at::kFloat, at::kBFloat16)));
+
+TEST(Linear, HeadSizeShapesTheOutputsAndTheInputMayBeSpreadOverHeads) {
+  GroupCase test({24, 8}, {2, 5, 12}, at::kFloat, /*head_dim=*/4);
+  test.run();
+  EXPECT_EQ(test.outputs[0].sizes(), (std::vector<int64_t>{2, 5, 6, 4}));
+  EXPECT_EQ(test.outputs[1].sizes(), (std::vector<int64_t>{2, 5, 2, 4}));
+  EXPECT_TRUE(near(test.weights[0]->gradient(), test.weight_gradient(0), tolerance(at::kFloat)));
+
+  auto weight = live_parameter("wo", normal({6, 24}, 3));
+  const LinearGroup joins({weight.get()}, 0, std::make_shared<DenseProducts>());
+  at::Tensor heads = leaf(normal({2, 5, 6, 4}, 4));
+  at::Tensor joined = joins.forward(heads, test.plain.context)[0];
+  EXPECT_EQ(joined.sizes(), (std::vector<int64_t>{2, 5, 6}));
+  EXPECT_EQ(backward({joined}, {at::ones_like(joined)}, {heads})[0].sizes(), heads.sizes());
+}
+
+TEST(Linear, TheFirstGradientOfAStepOverwritesAndLaterOnesAdd) {
+  GroupCase test({6, 10}, {4, 8}, at::kFloat);
+  test.run();  // the storage was full of NaN
+  test.run();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(near(test.weights[i]->gradient(), 2 * test.weight_gradient(i), tolerance(at::kFloat)));
+  }
+}
+
+TEST(Linear, AccumulationOfBf16GradientsHappensInFp32) {
+  GroupCase test({6}, {256, 8}, at::kBFloat16);
+  for (int i = 0; i < 64; ++i) test.run();
+  EXPECT_TRUE(near(test.weights[0]->gradient(), 64 * test.weight_gradient(0), 1e-5));
+}
+
+TEST(Linear, RoundedWeightGradientsAreTheBf16ProductAndStayWithinItsBound) {
+  GroupCase rounded({32}, {64, 16}, at::kBFloat16, 0, /*round=*/true);
+  rounded.run();
+  const at::Tensor once = rounded.weights[0]->gradient().clone();
+  EXPECT_TRUE(same_bits(once, once.to(at::kBFloat16).to(at::kFloat))) << "each product is rounded to bf16";
+  EXPECT_TRUE(near(once, rounded.weight_gradient(0), tolerance(at::kBFloat16)));
+  rounded.run();
+  EXPECT_TRUE(same_bits(rounded.weights[0]->gradient(), once + once)) << "and added in fp32";
+}
+
+TEST(Linear, AFrozenWeightGetsNoGradientButItsInputDoes) {
+  auto frozen = live_parameter("frozen", normal({4, 3}, 5), /*trainable=*/false);
+  PlainContext plain;
+  const LinearGroup group({frozen.get()}, 0, std::make_shared<DenseProducts>());
+  at::Tensor x = leaf(normal({2, 3}, 6));
+  at::Tensor y = group.forward(x, plain.context)[0];
+  EXPECT_TRUE(backward({y}, {at::ones_like(y)}, {x})[0].defined());
+  EXPECT_FALSE(frozen->gradient_written());
+}
+
+TEST(Linear, AnOutputWithoutGradientLeavesItsWeightAlone) {
+  GroupCase test({5, 6}, {4, 3}, at::kFloat);
+  std::vector<at::Tensor> outputs = test.group->forward(test.x, test.plain.context);
+  backward({outputs[1]}, {at::ones_like(outputs[1])}, {test.x});
+  EXPECT_FALSE(test.weights[0]->gradient_written());
+  EXPECT_TRUE(test.weights[1]->gradient_written());
+}
+
+TEST(Linear, TheWeightIsAskedForAgainInBackward) {
+  GroupCase test({5}, {4, 3}, at::kFloat);
+  at::Tensor y = test.group->forward(test.x, test.plain.context)[0];
+  test.weights[0]->set_weight(at::zeros({5, 3}));  // another slot, another content
+  EXPECT_TRUE(same_bits(backward({y}, {at::ones_like(y)}, {test.x})[0], at::zeros({4, 3})));
+}
+
+TEST(Linear, AWeightThatNobodyAcquiredIsABugNamedByItsParameter) {
+  GroupCase test({5}, {4, 3}, at::kFloat);
+  test.weights[0]->set_weight({});
+  try {
+    test.group->forward(test.x, test.plain.context);
+    FAIL() << "a product without a weight";
+  } catch (const InvariantError& error) {
+    EXPECT_NE(std::string(error.what()).find("w0"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Linear, QueuedWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
+  GroupCase now({6, 4}, {9, 5}, at::kFloat);
+  now.run();
+  GroupCase later({6, 4}, {9, 5}, at::kFloat);
+  QueueSink queue;
+  later.plain.context.sink = &queue;
+  later.run();
+  EXPECT_FALSE(later.weights[0]->gradient_written());
+  EXPECT_EQ(queue.size(), 2u);
+  queue.run();
+  EXPECT_EQ(queue.size(), 0u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(later.weights[i]->gradient(), now.weights[i]->gradient()));
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,17 @@
+// The include rule of docs/architecture.md as a function over the text of one file.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace titan {
+
+/// The parts, lowest first; a part includes itself and those before it.
+const std::vector<std::string>& parts_lowest_first();
+
+/// What a file of `part` includes and must not, one sentence each: "data/x.cpp:3: data may not include ops (titan/ops/y.h)".
+/// `file` is only shown. `text` is the file's content.
+std::vector<std::string> include_violations(std::string_view part, std::string_view file, std::string_view text);
+
+}  // namespace titan
