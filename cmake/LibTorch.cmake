@@ -35,8 +35,9 @@ function(titan_libtorch_library name file)
   set_target_properties(titan_libtorch::${name} PROPERTIES IMPORTED_LOCATION "${file}")
 endfunction()
 
-set(libraries c10 torch_cpu)
+set(libraries c10 torch_cpu gomp)
 titan_libtorch_library(c10 "${site}/torch/lib/libc10.so")
+titan_libtorch_library(gomp "${site}/torch/lib/libgomp.so.1")
 titan_libtorch_library(torch_cpu "${site}/torch/lib/libtorch_cpu.so")
 
 add_library(titan_libtorch INTERFACE)
@@ -45,6 +46,8 @@ target_include_directories(titan_libtorch SYSTEM INTERFACE
   "${site}/torch/include" "${site}/torch/include/torch/csrc/api/include")
 # torch's inline checks name their file: without the folder of the machine that built it.
 target_compile_options(titan_libtorch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${site}/=>")
+# at::parallel_for lives in a header: compiled without OpenMP it runs on one thread. torch brings the runtime library.
+target_compile_options(titan_libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 if(TITAN_WITH_CUDA)
   titan_libtorch_library(c10_cuda "${site}/torch/lib/libc10_cuda.so")
   titan_libtorch_library(torch_cuda "${site}/torch/lib/libtorch_cuda.so")

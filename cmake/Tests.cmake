@@ -18,6 +18,11 @@ titan_test(config titan_config)
 titan_test(data titan_data)
 titan_test(structure titan_base)
 
+# Writes damaged configs for the behaviour tests, which run titan_train on them (tests/behaviour/mutants_test.py).
+add_executable(config_mutants tests/behaviour/mutants_main.cpp)
+target_link_libraries(config_mutants PRIVATE titan_base)
+target_include_directories(config_mutants PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/tests)
+
 # Tests of the parts that know tensors take titan_core's precompiled header (half a gigabyte) rather than make their own.
 # GCC accepts it only for the same kind of position-independent code, and an executable would get -fPIE.
 function(titan_tensor_test name)
@@ -29,6 +34,8 @@ function(titan_tensor_test name)
   set_target_properties(${name}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${name}_test PRIVATE -fPIC)
   target_precompile_headers(${name}_test REUSE_FROM titan_core)
+  # Small tensors need no second thread, and OpenMP's threads spin where they share cores; tests that want two ask for them.
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1)
 endfunction()
 
 if(TITAN_TORCH)

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <new>
 
@@ -32,28 +33,40 @@ int run(const std::vector<std::string>& words) {
 }
 
 bool is_out_of_memory(const std::string& message) {
-  return message.find("can't allocate memory") != std::string::npos || message.find("out of memory") != std::string::npos;
+  return message.find("can't allocate memory") != std::string::npos ||
+         message.find("out of memory") != std::string::npos;
 }
 
 std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+/// With the allocator's own words on the size, without where in LibTorch they were thrown.
+std::string out_of_memory(const std::string& message) {
+  const size_t sentence = std::min(message.find("you tried to allocate"), message.find("Tried to allocate"));
+  std::string what;
+  if (sentence != std::string::npos)
+    what = " (" + message.substr(sentence, message.find(". ", sentence) - sentence) + ")";
+  return "out of memory" + what +
+         "; try a smaller training.local_batch_size or training.seq_len, or activation_checkpoint.mode = \"full\"";
+}
 
 }  // namespace
 }  // namespace titan
 
 int main(int argc, char** argv) {
   using titan::ExitCode;
-  const char* smaller =
-      "; try a smaller training.local_batch_size or training.seq_len, or activation_checkpoint.mode = \"full\"";
   try {
     return titan::run({argv + 1, argv + argc});
   } catch (const titan::Error& error) {
     return titan::fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return titan::fail(ExitCode::out_of_memory, std::string("out of memory") + smaller);
+    return titan::fail(ExitCode::out_of_memory, titan::out_of_memory({}));
   } catch (const c10::Error& error) {
     const std::string message = titan::first_line(error.what_without_backtrace());
-    if (titan::is_out_of_memory(message)) return titan::fail(ExitCode::out_of_memory, message + smaller);
+    if (titan::is_out_of_memory(message)) return titan::fail(ExitCode::out_of_memory, titan::out_of_memory(message));
     return titan::fail(ExitCode::bug, "internal error: " + message);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return titan::fail(ExitCode::storage,
+                       std::string(error.what()) + "; see whether the path is right and can be used");
   } catch (const std::exception& error) {
     return titan::fail(ExitCode::bug, std::string("internal error: ") + error.what());
   }

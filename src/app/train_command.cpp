@@ -1,4 +1,5 @@
 #include <malloc.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -15,11 +16,12 @@
 namespace titan {
 namespace {
 
-/// Freed activations stay with the process: giving them back to the system and faulting them in again every step costs more
-/// than the step's own arithmetic on small models.
+/// Freed activations stay with the process: giving them back to the system and faulting them in again every step costs
+/// more than the step's own arithmetic on small models.
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
 }
 
 /// Problems that end the run before it starts; 0 when there are none.
@@ -47,6 +49,8 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   const JobConfig& config = loaded.config;
   const Log log(::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing);
   const StopSignals signals;
+  // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
+  ::signal(SIGXFSZ, SIG_IGN);
   keep_freed_memory();
   log.info("Starting job: {}", config.job.description);
   for (const std::string& note : loaded.notes) log.warning(note);
@@ -55,7 +59,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   if (config.job.save_config_file) {
     const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
     make_folders(path.parent_path());
-    write_file_atomically(path, dump_json(schema, config));
+    write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
   }
   return static_cast<int>(trainer.run());
 }

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <fstream>
 #include <limits>
+#include <string_view>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -18,9 +19,20 @@ namespace {
 // A signal handler has no argument through which state could be passed to it: the one place where a static is needed.
 volatile std::sig_atomic_t received_signal = 0;
 
+// A step, a read or a compilation may take minutes; whoever pressed Ctrl-C is not kept waiting for it.
+constexpr unsigned kGraceSeconds = 4;
+
 void handle(int signal) {
   if (received_signal != 0 && signal == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
   received_signal = signal;
+  ::alarm(kGraceSeconds);
+}
+
+void give_up(int) {
+  constexpr std::string_view line =
+      "titan_train: stopped by a signal; the work under way was dropped, nothing was saved\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
 int64_t read_limit(const char* path) {
@@ -66,11 +78,15 @@ StopSignals::StopSignals() {
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = give_up;
+  ::sigaction(SIGALRM, &action, nullptr);
 }
 
 StopSignals::~StopSignals() {
+  ::alarm(0);
   ::signal(SIGINT, SIG_DFL);
   ::signal(SIGTERM, SIG_DFL);
+  ::signal(SIGALRM, SIG_DFL);
   received_signal = 0;
 }
 

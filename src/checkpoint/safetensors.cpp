@@ -46,24 +46,41 @@ std::optional<at::ScalarType> type_named(const std::string& name) {
   throw Error(ExitCode::storage, fmt::format("{}: {}; the file is damaged or not safetensors", path.string(), what));
 }
 
-at::Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const nlohmann::json& entry,
-                       std::string_view data) {
-  auto type = type_named(entry.value("dtype", ""));
-  if (!type) fail(path, fmt::format("tensor {} has the unknown type {}", name, entry.value("dtype", "")));
-  at::Tensor tensor = at::empty(entry.at("shape").get<std::vector<int64_t>>(), at::TensorOptions(*type));
-  const auto offsets = entry.at("data_offsets").get<std::array<size_t, 2>>();
-  if (offsets[1] > data.size() || offsets[0] > offsets[1] || offsets[1] - offsets[0] != tensor.nbytes()) {
-    fail(path, fmt::format("tensor {} lies outside the file or does not fill its shape", name));
+/// Bytes of a tensor of `shape`; nothing when a size is negative or the product leaves 64 bits.
+std::optional<size_t> bytes_of(const std::vector<int64_t>& shape, at::ScalarType type) {
+  size_t bytes = c10::elementSize(type);
+  for (int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) return std::nullopt;
   }
-  std::memcpy(tensor.mutable_data_ptr(), data.data() + offsets[0], tensor.nbytes());
-  return tensor;
+  return bytes;
+}
+
+at::Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const nlohmann::ordered_json& entry,
+                       std::string_view data) {
+  try {
+    const std::string type_name = entry.at("dtype").get<std::string>();
+    const auto type = type_named(type_name);
+    if (!type) fail(path, fmt::format("tensor {} has the unknown type {}", name, type_name));
+    const auto shape = entry.at("shape").get<std::vector<int64_t>>();
+    const auto offsets = entry.at("data_offsets").get<std::array<size_t, 2>>();
+    // Checked before any memory is asked for: a damaged shape may ask for more than there is.
+    const auto bytes = bytes_of(shape, *type);
+    if (offsets[1] > data.size() || offsets[0] > offsets[1] || offsets[1] - offsets[0] != bytes) {
+      fail(path, fmt::format("tensor {} lies outside the file or does not fill its shape", name));
+    }
+    at::Tensor tensor = at::empty(shape, at::TensorOptions(*type));
+    if (*bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data.data() + offsets[0], *bytes);
+    return tensor;
+  } catch (const nlohmann::json::exception& error) {
+    fail(path, fmt::format("the header's entry for tensor {} cannot be read ({})", name, error.what()));
+  }
 }
 
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header;
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();  // also without a tensor
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t offset = 0;
   for (const auto& [name, tensor] : tensors) {

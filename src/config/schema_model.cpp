@@ -24,7 +24,11 @@ void describe_model_override(Schema& schema) {
       .at_least(0)
       .at_most(1 << 17)
       .help("the feed-forward width is rounded up to a multiple of this");
-  sizes.add("vocab_size", &S::vocab_size, 0).own().at_least(0).at_most(1 << 24).help("rows of the embedding and the head");
+  sizes.add("vocab_size", &S::vocab_size, 0)
+      .own()
+      .at_least(0)
+      .at_most(1 << 24)
+      .help("rows of the embedding and the head");
 }
 
 }  // namespace

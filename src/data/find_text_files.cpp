@@ -60,8 +60,10 @@ std::vector<fs::path> find_text_files(const std::string& path) {
   std::vector<fs::path> files;
   if (fs::is_directory(status)) {
     files = files_below(path);
-  } else if (fs::exists(status)) {
+  } else if (fs::is_regular_file(status)) {
     files = {path};
+  } else if (fs::exists(status)) {
+    fail(path, "this is neither a file nor a folder, and text is read more than once");
   } else if (path.find_first_of("*?[") != path.npos) {
     files = files_matching(path);
   } else {

@@ -14,9 +14,7 @@ struct Segment {
   int64_t first_sample, last_sample, begin, end;
 
   at::Tensor of(const at::Tensor& tensor) const {  // [B, T, H, d] → the kernels' [b, H, t, d]
-    return tensor.narrow(0, first_sample, last_sample - first_sample)
-        .narrow(1, begin, end - begin)
-        .transpose(1, 2);
+    return tensor.narrow(0, first_sample, last_sample - first_sample).narrow(1, begin, end - begin).transpose(1, 2);
   }
 };
 

@@ -9,8 +9,8 @@ namespace titan {
 
 /// What a forward call leaves for its backward. `extra` holds the random state some CUDA kernels insist on.
 struct DenseAttention {
-  at::Tensor output;         // [B, Hq, T, d]
-  at::Tensor log_sum_exp;    // fp32 [B, Hq, T] or the kernel's padded form
+  at::Tensor output;       // [B, Hq, T, d]
+  at::Tensor log_sum_exp;  // fp32 [B, Hq, T] or the kernel's padded form
   std::array<at::Tensor, 2> extra;
 };
 

@@ -5,6 +5,7 @@
 #include "titan/data/batch_stream.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/linear.h"
+#include "titan/ops/matrix_product.h"
 
 namespace titan {
 namespace {
@@ -18,8 +19,8 @@ struct HandOnBackward : BackwardNode {
 /// One chunk: adds its token losses (unscaled) to `loss` and, when wanted, returns scale · (softmax − one-hot) in fp32.
 at::Tensor chunk_loss(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& weight, double scale,
                       bool want_gradient, at::Tensor& loss) {
-  at::Tensor logits = at::mm(hidden, weight.t());
-  at::Tensor log_probability = at::_log_softmax(logits.to(at::kFloat), 1, /*half_to_float=*/false);
+  at::Tensor logits = at::mm(hidden, weight.t()).to(at::kFloat);  // narrow ones are gone before the next are made
+  at::Tensor log_probability = at::_log_softmax(logits, 1, /*half_to_float=*/false);
   logits.reset();
   at::Tensor valid = labels.ne(kIgnoredLabel);
   at::Tensor target = labels.clamp_min(0).unsqueeze(1);
@@ -47,12 +48,16 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
   for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, rows - begin);
     at::Tensor x = hidden.narrow(0, begin, count);
-    at::Tensor d_logits = chunk_loss(x, labels.narrow(0, begin, count), weight.weight(), options.loss_scale, graph, loss);
+    at::Tensor d_logits =
+        chunk_loss(x, labels.narrow(0, begin, count), weight.weight(), options.loss_scale, graph, loss);
     if (!graph) continue;
-    Operand dy{d_logits.to(hidden.scalar_type()), {}, {}};
-    at::Tensor dx = d_hidden.narrow(0, begin, count);
-    at::mm_out(dx, dy.data, weight.weight());
+    // Narrow for this product; wide again, and the narrow ones gone, before the weight gradient makes copies of its
+    // own.
+    d_logits = d_logits.to(hidden.scalar_type());
+    Operand dy{std::move(d_logits), {}, {}};
+    d_hidden.narrow(0, begin, count).copy_(product(dy.data, weight.weight()));
     if (weight.trainable()) {
+      if (!options.round_weight_gradient) dy.data = dy.data.to(weight.gradient().scalar_type());
       products.weight_gradient(dy, {x, {}, {}}, weight.gradient(), weight.gradient_written());
       weight.mark_gradient_written();
     }

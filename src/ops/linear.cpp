@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "titan/ops/differentiable.h"
+#include "titan/ops/matrix_product.h"
 
 namespace titan {
 namespace {
@@ -44,27 +45,19 @@ struct LinearBackward : BackwardNode {
 Operand DenseProducts::quantise(const at::Tensor& activation, UnitContext&) const { return {activation, {}, {}}; }
 
 at::Tensor DenseProducts::forward(const Operand& x, const at::Tensor& weight) const {
-  return at::mm(x.data, weight.t());
+  return product_with_transposed(x.data, weight);
 }
 
 void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const {
-  if (dx.defined()) {
-    dx.addmm_(dy.data, weight);
-  } else {
-    dx = at::mm(dy.data, weight);
-  }
+  at::Tensor share = product(dy.data, weight);
+  dx = dx.defined() ? dx.add_(share) : share;
 }
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
   const bool same_dtype = dy.data.scalar_type() == gradient.scalar_type();
   if (same_dtype || !round_weight_gradient_) {
-    at::Tensor left = dy.data.to(gradient.scalar_type()).t();
-    at::Tensor right = x.data.to(gradient.scalar_type());
-    if (accumulate) {
-      gradient.addmm_(left, right);
-    } else {
-      at::mm_out(gradient, left, right);
-    }
+    transposed_product_into(gradient, dy.data.to(gradient.scalar_type()), x.data.to(gradient.scalar_type()),
+                            accumulate);
   } else if (accumulate) {
     gradient.add_(at::mm(dy.data.t(), x.data));
   } else {

@@ -13,7 +13,8 @@ namespace {
 // Each result is {normed, statistic 0, statistic 1}; the statistics are fp32 [..., 1] and may be undefined.
 using Normalised = std::array<at::Tensor, 3>;
 
-/// x · rsqrt(mean(x²) + ε), rounded to x's dtype before the weight (`fused`: after), as torchtitan.md §2.4 defines them.
+/// x · rsqrt(mean(x²) + ε), rounded to x's dtype before the weight (`fused`: after), as torchtitan.md §2.4 defines
+/// them.
 Normalised rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused) {
   at::Tensor x32 = x.to(at::kFloat);
   at::Tensor scale = at::mean(x32 * x32, -1, /*keepdim=*/true).add_(epsilon).rsqrt_();
@@ -27,8 +28,10 @@ Normalised rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
 }
 
 Normalised layer_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  auto [normed, mean, scale] = at::native_layer_norm(x, {x.size(-1)}, weight, {}, epsilon);
-  return {normed, mean, scale};
+  // In fp32 throughout: for bf16 tensors ATen's CPU kernel would leave bf16 statistics.
+  const at::Tensor weight32 = weight.defined() ? weight.to(at::kFloat) : weight;
+  auto [normed, mean, scale] = at::native_layer_norm(x.to(at::kFloat), {x.size(-1)}, weight32, {}, epsilon);
+  return {normed.to(x.scalar_type()), mean, scale};
 }
 
 void add_weight_gradient(Parameter& weight, const at::Tensor& product) {
@@ -73,11 +76,13 @@ struct NormBackward : BackwardNode {
 
   at::Tensor layer_gradient(const at::Tensor& dy) {
     const bool affine = weight != nullptr && weight->trainable();
-    at::Tensor scale = weight ? weight->weight() : at::Tensor();
-    auto [dx, dw, db] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistic0, statistic1, scale, {},
+    const at::Tensor dy32 = dy.to(at::kFloat);
+    const at::Tensor x32 = x.to(at::kFloat);
+    at::Tensor scale = weight ? weight->weight().to(at::kFloat) : at::Tensor();
+    auto [dx, dw, db] = at::native_layer_norm_backward(dy32, x32, {x.size(-1)}, statistic0, statistic1, scale, {},
                                                        {true, false, false});
-    if (affine) add_weight_gradient(*weight, dy.to(at::kFloat) * (x.to(at::kFloat) - statistic0) * statistic1);
-    return dx;
+    if (affine) add_weight_gradient(*weight, dy32 * (x32 - statistic0) * statistic1);
+    return dx.to(x.scalar_type());
   }
 };
 

@@ -7,9 +7,13 @@
 namespace titan {
 namespace {
 
+/// A result may be undefined: some norms have one statistic, others two.
+at::Tensor alias_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach() : at::Tensor(); }
+
 uint64_t content_hash(const std::vector<at::Tensor>& tensors) {
   uint64_t hash = 0;
   for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
     at::Tensor bytes = tensor.detach().contiguous().cpu();
     hash = XXH3_64bits_withSeed(bytes.const_data_ptr(), bytes.nbytes(), hash);
   }
@@ -31,7 +35,7 @@ RecomputePolicy& RecomputePolicy::set(ResultKind kind, int ordinal, Keep keep) {
 }
 
 void Recorder::record(ResultKind kind, int ordinal, std::vector<at::Tensor> tensors) {
-  for (at::Tensor& tensor : tensors) tensor = tensor.detach();
+  for (at::Tensor& tensor : tensors) tensor = alias_of(tensor);
   uint64_t hash = hash_check_ ? content_hash(tensors) : 0;
   kept_.push_back({kind, ordinal, std::move(tensors), hash});
 }
@@ -43,7 +47,7 @@ std::vector<at::Tensor> Recorder::replay(ResultKind kind, int ordinal) {
   TITAN_CHECK(kept.kind == kind && kept.ordinal == ordinal, name(kind), ordinal, name(kept.kind), kept.ordinal);
   if (hash_check_) TITAN_CHECK(content_hash(kept.tensors) == kept.hash, name(kind), ordinal);
   std::vector<at::Tensor> aliases;
-  for (const at::Tensor& tensor : kept.tensors) aliases.push_back(tensor.detach());
+  for (const at::Tensor& tensor : kept.tensors) aliases.push_back(alias_of(tensor));
   return aliases;
 }
 

@@ -42,7 +42,8 @@ struct RotateBackward : BackwardNode {
 
 }  // namespace
 
-at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta, const std::optional<RotaryScaling>& scaling) {
+at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta,
+                        const std::optional<RotaryScaling>& scaling) {
   at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
   at::Tensor frequency = at::pow(at::scalar_tensor(theta, at::kFloat), exponent).reciprocal_();
   if (scaling) {

@@ -26,8 +26,7 @@ struct SwigluBackward : BackwardNode {
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context) {
   const bool graph = wants_gradient({&gate, &up});
   BelowAutograd below;
-  at::Tensor result =
-      context.recorder.once(ResultKind::activation, 0, [&] { return at::silu(gate).mul_(up); });
+  at::Tensor result = context.recorder.once(ResultKind::activation, 0, [&] { return at::silu(gate).mul_(up); });
   if (graph) {
     auto node = std::make_shared<SwigluBackward>();
     node->gate = gate.detach();

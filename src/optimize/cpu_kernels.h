@@ -4,21 +4,14 @@
 
 #include <cstdint>
 
+#include "titan/kernels/adam.h"
+
 namespace titan {
 
 double cpu_sum_of_squares(const float* values, int64_t count);
 
-/// Adam's constants of one step; formulas in optimizer.h.
-struct AdamStep {
-  float clip;          // multiplies the gradient
-  float beta1, beta2;
-  float epsilon;
-  float step_size;     // lr / (1 − β1^t)
-  float root_scale;    // 1 / √(1 − β2^t)
-  float decay;         // AdamW: 1 − lr·wd multiplies the weight
-  float coupled;       // Adam: wd·weight joins the gradient
-};
-
-void cpu_adam(float* weight, const float* gradient, float* first, float* second, int64_t count, const AdamStep& step);
+/// One step over `count` elements; the gradient is multiplied by `clip`.
+void cpu_adam(float* weight, const float* gradient, float* first, float* second, int64_t count,
+              const AdamConstants& constants, float clip);
 
 }  // namespace titan

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#ifdef TITAN_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -105,10 +108,10 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
   if (states.empty()) return;
   const at::Tensor& master = states[0]->parameter->master;
   if (master.is_cpu() && control.skip.item<float>() != 0) return;  // on the CPU a look is free
-  if (options_.implementation == OptimizerImplementation::fused && master.is_cuda()) {
-    step_fused_cuda(states, step, lr, control);
-  } else if (options_.implementation == OptimizerImplementation::fused && master.scalar_type() == at::kFloat) {
-    for (const Stretch& stretch : stretches(states)) step_fused_cpu(stretch, step, lr, control);
+  if (options_.implementation == OptimizerImplementation::fused && master.scalar_type() == at::kFloat) {
+    for (const Stretch& stretch : stretches(states)) {
+      master.is_cuda() ? step_fused_cuda(stretch, step, lr, control) : step_fused_cpu(stretch, step, lr, control);
+    }
   } else if (options_.implementation == OptimizerImplementation::for_loop) {
     for (const State* state : states) step_one(*state, step, lr, control);
   } else {
@@ -145,24 +148,29 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
   return result;
 }
 
-void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
-  const State& head = *stretch.states.front();
-  const double rate = lr * head.lr_multiplier;
-  AdamStep constants{};
-  constants.clip = control.clip.item<float>();
+AdamConstants Optimizer::constants_of(const State& state, int64_t step, double lr) const {
+  const double rate = lr * state.lr_multiplier;
+  const bool decoupled = options_.decoupled_decay;
+  AdamConstants constants{};
   constants.beta1 = static_cast<float>(options_.beta1);
   constants.beta2 = static_cast<float>(options_.beta2);
   constants.epsilon = static_cast<float>(options_.epsilon);
   constants.step_size = static_cast<float>(rate / (1 - std::pow(options_.beta1, static_cast<double>(step))));
   constants.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, static_cast<double>(step))));
-  constants.decay = options_.decoupled_decay ? static_cast<float>(1 - rate * head.weight_decay) : 1.0f;
-  constants.coupled = options_.decoupled_decay ? 0.0f : static_cast<float>(head.weight_decay);
+  constants.decay = decoupled ? static_cast<float>(1 - rate * state.weight_decay) : 1.0f;
+  constants.coupled = decoupled ? 0.0f : static_cast<float>(state.weight_decay);
+  return constants;
+}
+
+void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
+  const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
+  const float clip = control.clip.item<float>();
   float* weight = stretch.weight.mutable_data_ptr<float>();
   const float* gradient = stretch.gradient.const_data_ptr<float>();
   float* first = stretch.first.mutable_data_ptr<float>();
   float* second = stretch.second.mutable_data_ptr<float>();
   at::parallel_for(0, stretch.weight.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
-    cpu_adam(weight + begin, gradient + begin, first + begin, second + begin, end - begin, constants);
+    cpu_adam(weight + begin, gradient + begin, first + begin, second + begin, end - begin, constants, clip);
   });
 }
 
@@ -219,29 +227,17 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
   }
 }
 
-void Optimizer::step_fused_cuda(const std::vector<const State*>& states, int64_t step, double lr,
-                                const StepControl& control) const {
-  // ATen's fused kernel divides the gradient by grad_scale and leaves everything alone when found_inf is 1.
-  at::Tensor inverse_clip = control.clip.reciprocal();
-  for (const Stretch& stretch : stretches(states)) {
-    const State& head = *stretch.states.front();
-    if (stretch.weight.scalar_type() != at::kFloat) {
-      step_foreach(stretch.states, step, lr, control);
-      continue;
-    }
-    std::vector<at::Tensor> weight{stretch.weight}, gradient{stretch.gradient}, first{stretch.first},
-        second{stretch.second}, none, steps{at::full({}, static_cast<double>(step), stretch.first.options())};
-    const double rate = lr * head.lr_multiplier;
-    if (options_.decoupled_decay) {
-      at::_fused_adamw_(weight, gradient, first, second, none, steps, rate, options_.beta1, options_.beta2,
-                        head.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, inverse_clip,
-                        control.skip);
-    } else {
-      at::_fused_adam_(weight, gradient, first, second, none, steps, rate, options_.beta1, options_.beta2,
-                       head.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, inverse_clip,
-                       control.skip);
-    }
-  }
+void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
+#ifdef TITAN_WITH_CUDA
+  const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
+  launch_adam(stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
+              stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
+              constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
+              at::cuda::getCurrentCUDAStream().stream());
+#else
+  (void)stretch, (void)step, (void)lr, (void)control;
+  throw InvariantError("internal error: a CUDA tensor in a CPU-only build");
+#endif
 }
 
 }  // namespace titan

@@ -42,7 +42,8 @@ Stream EagerRunner::backward(Unit& unit, const Stream& output_gradients, const B
   for (const at::Tensor& leaf : state.leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
   torch::autograd::edge_list roots(state.edges.begin(), state.edges.end());
   Stream input_gradients = torch::autograd::Engine::get_default_engine().execute(
-      roots, output_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(), inputs);
+      roots, output_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(),
+      inputs);
   // The context must outlive queued weight gradients no longer than their tensors do: products hold what they need.
   state = UnitState();
   return input_gradients;

@@ -42,22 +42,31 @@ nlohmann::ordered_json number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+/// As Python's ",.2f" writes a number that is not negative: 1234.5 → "1,234.50".
+std::string grouped(double value) {
+  const std::string text = fmt::format("{:.2f}", value);
+  const size_t point = text.find('.');
+  return point == std::string::npos ? text : with_thousands(std::stoll(text)) + text.substr(point);
+}
+
 double model_flops_utilisation(const StepReport& r) {
   return r.peak_flops ? 100.0 * static_cast<double>(r.flops_per_token) * r.tokens_per_second / *r.peak_flops : 0.0;
 }
 
 }  // namespace
 
+// ">" keeps "nan" and "inf" where a number would end, as Python does.
 std::string console_line(const StepReport& r, bool colour) {
   const Palette p(colour);
   const double tflops = static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12;
   // A device without a known peak shows no utilisation: a guess would be worse than a gap.
   const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", model_flops_utilisation(r)) : "mfu: n/a";
-  std::string line = fmt::format(
-      "{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)), p.green(fmt::format("loss: {:8.5f}", r.loss)),
-      p.orange(fmt::format("grad_norm: {:7.4f}", r.grad_norm)), p.turquoise(memory_field(r.memory_bytes, r.memory_total)),
-      p.blue("tps: " + with_thousands(std::llround(r.tokens_per_second))), p.cyan(fmt::format("tflops: {:.2f}", tflops)),
-      p.magenta(mfu));
+  std::string line = fmt::format("{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)),
+                                 p.green(fmt::format("loss: {:>8.5f}", r.loss)),
+                                 p.orange(fmt::format("grad_norm: {:>7.4f}", r.grad_norm)),
+                                 p.turquoise(memory_field(r.memory_bytes, r.memory_total)),
+                                 p.blue("tps: " + with_thousands(std::llround(r.tokens_per_second))),
+                                 p.cyan("tflops: " + grouped(tflops)), p.magenta(mfu));
   line += fmt::format("  lr: {:.2e}  data: {:.1f}ms  eta: {}", r.learning_rate, 1e3 * r.data_wait_seconds,
                       human_duration(r.eta_seconds));
   if (r.skipped_steps > 0) line += fmt::format("  skipped: {}", r.skipped_steps);
@@ -87,7 +96,7 @@ std::string json_line(const StepReport& r) {
 std::string console_line(const ValidationReport& r, bool colour) {
   const Palette p(colour);
   return fmt::format("{}  {}  {}  {}", p.yellow(fmt::format("validate step: {:2}", r.step)),
-                     p.green(fmt::format("loss: {:7.4f}", r.loss)),
+                     p.green(fmt::format("loss: {:>7.4f}", r.loss)),
                      p.turquoise(memory_field(r.memory_bytes, r.memory_total)),
                      p.blue("tps: " + with_thousands(std::llround(r.tokens_per_second))));
 }
@@ -107,12 +116,13 @@ std::optional<double> peak_flops_of(const std::string& device_name) {
     double flops;
   };
   // The first row that fits counts; dense bf16, from the makers' data sheets.
-  static constexpr Row rows[] = {{"A100", "", 312e12},     {"H100", "NVL", 835e12},  {"H100", "PCIe", 756e12},
-                                 {"H100", "", 989e12},     {"H200", "", 989e12},     {"H20", "", 148e12},
-                                 {"GB200", "", 2.5e15},    {"GB300", "", 2.5e15},    {"B200", "", 2.25e15},
-                                 {"B300", "", 2.25e15},    {"L40S", "", 362e12},     {"A6000", "", 154.85e12}};
+  static constexpr Row rows[] = {{"A100", "", 312e12},  {"H100", "NVL", 835e12}, {"H100", "PCIe", 756e12},
+                                 {"H100", "", 989e12},  {"H200", "", 989e12},    {"H20", "", 148e12},
+                                 {"GB200", "", 2.5e15}, {"GB300", "", 2.5e15},   {"B200", "", 2.25e15},
+                                 {"B300", "", 2.25e15}, {"L40S", "", 362e12},    {"A6000", "", 154.85e12}};
   for (const Row& row : rows) {
-    if (device_name.find(row.contains) != std::string::npos && device_name.find(row.and_contains) != std::string::npos) {
+    if (device_name.find(row.contains) != std::string::npos &&
+        device_name.find(row.and_contains) != std::string::npos) {
       return row.flops;
     }
   }

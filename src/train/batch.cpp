@@ -9,7 +9,8 @@ namespace {
 
 at::Tensor matrix(const std::vector<int64_t>& values, const MicroBatch& batch, const at::Device& device) {
   const bool pinned = !device.is_cpu();
-  at::Tensor host = at::empty({batch.samples, batch.sequence_length}, at::TensorOptions(at::kLong).pinned_memory(pinned));
+  at::Tensor host =
+      at::empty({batch.samples, batch.sequence_length}, at::TensorOptions(at::kLong).pinned_memory(pinned));
   std::memcpy(host.mutable_data_ptr(), values.data(), values.size() * sizeof(int64_t));
   return pinned ? host.to(device, /*non_blocking=*/true) : host;
 }

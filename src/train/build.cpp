@@ -25,6 +25,15 @@ void set_determinism(const JobConfig& config) {
   at::globalContext().setBenchmarkCuDNN(false);
 }
 
+void make_output_folder(const std::string& folder) {
+  try {
+    make_folders(folder);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("{}; name a folder that can be made and written in job.dump_folder", error.what()));
+  }
+}
+
 uint64_t choose_seed(const JobConfig& config, const Log& log) {
   if (config.debug.seed) return static_cast<uint64_t>(*config.debug.seed);
   std::random_device source;
@@ -48,7 +57,11 @@ Trainer::Trainer(const JobConfig& config, const Log& log)
   device_ = choose_device(config.training.device);
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
-  make_folders(config.job.dump_folder);
+  if (threads > std::thread::hardware_concurrency()) {
+    log_.warning("training.threads = {} on {} processors: threads that wait for each other make every step slower",
+                 threads, std::thread::hardware_concurrency());
+  }
+  make_output_folder(config.job.dump_folder);
   seed_ = choose_seed(config, log);
   tokenizer_ = open_tokenizer(tokenizer_location(config));
   log_.info(tokenizer_->description());
@@ -71,8 +84,8 @@ void Trainer::build_model() {
   for (const WeightGroupPlan& group : plan.groups) {
     std::vector<Parameter*> members;
     for (const ParameterSpec& spec : group.parameters) members.push_back(&model_->parameter(spec.name));
-    residencies.push_back(std::make_unique<ResidentWeights>(group, members, plan.request, device_.device,
-                                                            plan.request.step_in_backward));
+    residencies.push_back(
+        std::make_unique<ResidentWeights>(group, members, plan.request, device_.device, plan.request.step_in_backward));
     group_parameters_.push_back(std::move(members));
   }
   std::vector<std::string> names;
@@ -82,7 +95,8 @@ void Trainer::build_model() {
     names.push_back(parameter->name());
   }
   model_->refresh_tree();
-  executor_ = std::make_unique<Executor>(plan, model_->chain(), std::move(residencies), std::make_unique<EagerRunner>());
+  executor_ =
+      std::make_unique<Executor>(plan, model_->chain(), std::move(residencies), std::make_unique<EagerRunner>());
   optimizer_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
   optimizer_ = std::make_unique<Optimizer>(parameters_, optimizer_groups_, make_optimizer_options(config_));
   std::vector<std::string> notes;

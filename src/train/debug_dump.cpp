@@ -20,7 +20,8 @@ DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const Bat
     for (const BatchContext& batch : microbatches) positions.push_back(batch.positions);
     tensors_.emplace_back("positions", at::cat(positions));
   }
-  for (Parameter* parameter : parameters_) tensors_.emplace_back("param." + parameter->name(), parameter->master.clone());
+  for (Parameter* parameter : parameters_)
+    tensors_.emplace_back("param." + parameter->name(), parameter->master.clone());
 }
 
 void DebugDump::add_logits(const std::vector<at::Tensor>& logits) { tensors_.emplace_back("logits", at::cat(logits)); }

@@ -17,9 +17,10 @@ namespace titan {
 DeviceInfo choose_device(const std::string& wanted) {
   const bool present = wanted != "cpu" && at::hasCUDA();
   if (wanted == "cuda" && !present) {
-    throw Error(ExitCode::bad_config,
-                "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
-                "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
+    throw Error(
+        ExitCode::bad_config,
+        "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
+        "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
   }
   if (!present) return {at::kCPU, processor_name(), total_memory_bytes()};
 #ifdef TITAN_WITH_CUDA

@@ -24,6 +24,22 @@ DatasetOptions dataset_options(const JobConfig& config, const std::string& datas
   return options;
 }
 
+/// The option that a model's refusal is about: a length, or one of the sizes given over the flavor's own.
+Problem model_problem(const JobConfig& config, const Origins& origins, std::string what) {
+  const std::string training = "training.seq_len";
+  if (const size_t at = what.find(training); at != std::string::npos) {
+    if (!config.validation.enable || config.validation.seq_len <= config.training.seq_len) {
+      return origins.problem(training, std::move(what), "");
+    }
+    return origins.problem("validation.seq_len", what.replace(at, training.size(), "validation.seq_len"), "");
+  }
+  for (const char* size : {"n_kv_heads", "n_heads", "dim", "n_layers", "multiple_of", "vocab_size"}) {
+    const std::string key = std::string("model.override.") + size;
+    if (origins.is_set(key)) return origins.problem(key, std::move(what), "change the sizes in model.override");
+  }
+  return origins.problem("model.flavor", std::move(what), "choose another flavor");
+}
+
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
@@ -98,7 +114,8 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
   const std::vector<std::string> flavors = family->flavors(config.model.name);
   if (std::find(flavors.begin(), flavors.end(), config.model.flavor) == flavors.end()) {
     const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
-    return {origins.problem("model.flavor", fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),
+    return {origins.problem("model.flavor",
+                            fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),
                             (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
                                 "there are: " + join(flavors, ", "))};
   }
@@ -106,8 +123,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
     family->describe(make_model_request(config, 1));
   } catch (const Error& error) {
-    const bool length = std::string_view(error.what()).find("training.seq_len") != std::string_view::npos;
-    return {origins.problem(length ? "training.seq_len" : "model.flavor", error.what(), "")};
+    return {model_problem(config, origins, error.what())};
   }
   return {};
 }

@@ -1,4 +1,5 @@
-// What a run shows before its first step: dtypes, memory by purpose, parameter groups, batch sizes, and the text it will read.
+// What a run shows before its first step: dtypes, memory by purpose, parameter groups, batch sizes, and the text it
+// will read.
 #include <algorithm>
 
 #include "titan/base/text.h"
@@ -12,7 +13,8 @@ constexpr int64_t kExcerptTokens = 32;
 
 /// One printable line: control characters become spaces, anything longer than the console is cut.
 std::string as_excerpt(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 32; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 32; }, ' ');
   return text;
 }
 
@@ -38,17 +40,19 @@ void Trainer::show_start(const StepBatch& first) const {
     }
   }
   if (request.step_in_backward && config_.training.max_norm > 0) {
-    log_.warning("optimizer.early_step_in_backward: weights are stepped before the whole norm is known; clipping is off");
+    log_.warning(
+        "optimizer.early_step_in_backward: weights are stepped before the whole norm is known; clipping is off");
   }
   const std::vector<int64_t>& tokens = first.microbatches[0].tokens;
   const auto count = std::min<int64_t>(kExcerptTokens, static_cast<int64_t>(tokens.size()));
   const std::vector<int32_t> head(tokens.begin(), tokens.begin() + count);
   log_.info("first {} tokens of the first batch: {}", count, as_excerpt(tokenizer_->decode(head)));
   const BatchPlan batch = make_batch_plan(config_);
-  log_.info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "
-            "sequence length {}, total steps {} (warmup {}); {} tokens per step",
-            batch.local_batch, batch.global_batch(), batch.accumulation, batch.sequence_length, config_.training.steps,
-            schedule_.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
+  log_.info(
+      "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "
+      "sequence length {}, total steps {} (warmup {}); {} tokens per step",
+      batch.local_batch, batch.global_batch(), batch.accumulation, batch.sequence_length, config_.training.steps,
+      schedule_.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
   log_.info("Training starts at step 1");
 }
 

@@ -14,13 +14,20 @@
 #include "titan/train/job.h"
 
 namespace titan {
+namespace {
+
+/// A number as people write it: the sign of a NaN means nothing.
+std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+
+}  // namespace
 
 ExitCode Trainer::run() {
   const int64_t steps = config_.training.steps;
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
-  meter_ = std::make_unique<StepMeter>(device_, steps, make_batch_plan(config_).global_batch() * config_.training.seq_len,
-                                       executor_->plan().flops_per_token);
+  meter_ =
+      std::make_unique<StepMeter>(device_, steps, make_batch_plan(config_).global_batch() * config_.training.seq_len,
+                                  executor_->plan().flops_per_token);
   int64_t step = 0;
   int signal = 0;
   while (step < steps && (signal = StopSignals::received()) == 0) {
@@ -32,9 +39,10 @@ ExitCode Trainer::run() {
     if (validator_ && validator_->due(step)) {
       settle_all();
       const auto start = std::chrono::steady_clock::now();
-      const ValidationReport report = validator_->run(step, *executor_, device_);
-      log_.info(console_line(report, colour_));
-      metrics_->append(json_line(report));
+      if (const std::optional<ValidationReport> report = validator_->run(step, *executor_, device_)) {
+        log_.info(console_line(*report, colour_));
+        metrics_->append(json_line(*report));
+      }
       meter_->exclude(std::chrono::steady_clock::now() - start);
     }
   }
@@ -70,6 +78,10 @@ bool Trainer::train_step(int64_t step) {
   if (dump_) log_.info("step {} was dumped to {}", step, dump_->write(config_.job.dump_folder, step).string());
   dump_.reset();
 
+  if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
+    log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
+  }
+  read_ = batch.counters;
   pending_.push_back({step, rate, StepReadback(step_loss_, control), wait, batch.counters});
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
@@ -130,11 +142,16 @@ void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
   meter_->add_step(pending.data_wait_seconds, values.skipped);
   if (values.skipped) {
-    const std::string what = fmt::format("step {}: loss {} and gradient norm {} are not finite; no weight was changed",
-                                         pending.step, values.loss, values.grad_norm);
+    // In backward the units are judged one by one, so those with finite gradients have been stepped.
+    const std::string_view changed = config_.optimizer.early_step_in_backward
+                                         ? "the units whose own gradients are not were left unchanged"
+                                         : "no weight was changed";
+    const std::string what = fmt::format("step {}: loss {} and gradient norm {} are not finite; {}", pending.step,
+                                         shown(values.loss), shown(values.grad_norm), changed);
     if (config_.training.non_finite == "abort") {
-      throw Error(ExitCode::non_finite, what + "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
-                                               "training.non_finite = \"skip\"");
+      throw Error(ExitCode::non_finite, what +
+                                            "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
+                                            "training.non_finite = \"skip\"");
     }
     log_.warning("{}; the step is skipped", what);
   }
@@ -155,6 +172,8 @@ void Trainer::settle_all() {
 
 ExitCode Trainer::finish(int64_t last_step, int signal) {
   if (meter_->skipped_steps() > 0) log_.warning("{} steps were skipped", meter_->skipped_steps());
+  if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
+  if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);
   if (signal != 0) {
     log_.warning("stopped by a signal after step {} of {}; nothing was saved", last_step, config_.training.steps);
   } else {

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
 
@@ -16,7 +17,7 @@ Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> t
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
 
-ValidationReport Validator::run(int64_t step, Executor& executor, const DeviceInfo& device) {
+std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor, const DeviceInfo& device) {
   const auto start = std::chrono::steady_clock::now();
   const bool whole_set = config_.validation.steps < 0;
   BatchOptions options;
@@ -24,11 +25,13 @@ ValidationReport Validator::run(int64_t step, Executor& executor, const DeviceIn
   options.infinite = !whole_set;
   options.restart_positions = block_causal_;
   options.timeout = std::chrono::seconds(config_.data.timeout);
-  BatchStream stream(open_dataset(make_validation_dataset(config_)), tokenizer_, make_validation_plan(config_), options);
+  BatchStream stream(open_dataset(make_validation_dataset(config_)), tokenizer_, make_validation_plan(config_),
+                     options);
   at::Tensor loss = at::zeros({}, at::TensorOptions(device.device).dtype(at::kDouble));
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
+    if (StopSignals::received() != 0) return std::nullopt;
     std::optional<StepBatch> next = stream.next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {

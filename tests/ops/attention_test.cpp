@@ -22,7 +22,8 @@ at::Tensor document_of(const AttentionBounds& bounds, int64_t samples, int64_t l
 }
 
 /// softmax(q·kᵀ/√d, masked)·v in float64, differentiable: query head h reads key head h / (Hq / Hk).
-at::Tensor masked_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionBounds& bounds) {
+at::Tensor masked_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionBounds& bounds) {
   const int64_t length = q.size(1);
   const int64_t repeats = q.size(2) / k.size(2);
   const at::Tensor query = q.transpose(1, 2);
@@ -99,7 +100,9 @@ TEST(Attention, ADocumentDoesNotSeeTheOneBeforeItBitForBit) {
   const AttentionBounds bounds{{{0, 21}}};
   PlainContext plain;
   const auto core = make_sdpa_core(/*block_causal=*/true);
-  auto run = [&] { return core->forward(inputs.q.detach(), inputs.k.detach(), inputs.v.detach(), bounds, plain.context); };
+  auto run = [&] {
+    return core->forward(inputs.q.detach(), inputs.k.detach(), inputs.v.detach(), bounds, plain.context);
+  };
   const at::Tensor before = run().clone();
   for (const at::Tensor& input : inputs.all()) input.detach().narrow(1, 0, 21).add_(1.0);
   const at::Tensor after = run();

@@ -35,7 +35,9 @@ struct GroupCase {
     return backward(outputs, gradients, {x})[0];
   }
 
-  at::Tensor matrix(const at::Tensor& tensor, int64_t columns) const { return as_double(tensor).reshape({-1, columns}); }
+  at::Tensor matrix(const at::Tensor& tensor, int64_t columns) const {
+    return as_double(tensor).reshape({-1, columns});
+  }
   at::Tensor weight_gradient(size_t i) const {
     const at::Tensor dy = matrix(output_gradient(outputs[i], i), weights[i]->spec().shape[0]);
     return dy.t().mm(matrix(x, x.size(-1)));

@@ -65,17 +65,18 @@ TEST_P(NormTypes, BothOutputsAndAllGradientsFollowTheFloat64Formula) {
   const at::Tensor dx = wanted[0] + as_double(d_residual);
   for (const at::Tensor& gradient : got) EXPECT_TRUE(near(gradient, dx, tolerance(dtype)));
   if (test.weight) {
-    EXPECT_TRUE(near(test.weight->gradient(), wanted[1], tolerance(at::kFloat))) << "weight gradients are summed in fp32";
+    EXPECT_TRUE(near(test.weight->gradient(), wanted[1], tolerance(at::kFloat)))
+        << "weight gradients are summed in fp32";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Norm, NormTypes,
-    ::testing::Combine(::testing::Values(NormType::rmsnorm, NormType::fused_rmsnorm, NormType::layernorm,
-                                         NormType::np_layernorm),
-                       ::testing::Values(std::vector<int64_t>{3, 5, 7}, std::vector<int64_t>{2, 31, 64},
-                                         std::vector<int64_t>{1, 1, 37}),
-                       ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Norm, NormTypes,
+                         ::testing::Combine(::testing::Values(NormType::rmsnorm, NormType::fused_rmsnorm,
+                                                              NormType::layernorm, NormType::np_layernorm),
+                                            ::testing::Values(std::vector<int64_t>{3, 5, 7},
+                                                              std::vector<int64_t>{2, 31, 64},
+                                                              std::vector<int64_t>{1, 1, 37}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Bool()));
 
 TEST(Norm, EachOutputsGradientFlowsAlone) {
   for (bool with_delta : {false, true}) {
@@ -99,8 +100,8 @@ TEST(Norm, RmsnormRoundsBeforeTheWeightAndFusedRmsnormAfter) {
   const at::Tensor x = plain.residual.detach().to(at::kFloat);
   const at::Tensor unit = x * (x.square().mean(-1, true) + kEpsilon).rsqrt();
   const at::Tensor weight = plain.weight->weight();
-  EXPECT_TRUE(same_bits(plain.norm->forward(plain.residual, {}, plain.plain.context).normed,
-                        unit.to(at::kBFloat16) * weight));
+  EXPECT_TRUE(
+      same_bits(plain.norm->forward(plain.residual, {}, plain.plain.context).normed, unit.to(at::kBFloat16) * weight));
   EXPECT_TRUE(same_bits(fused.norm->forward(fused.residual, {}, fused.plain.context).normed,
                         (unit * weight.to(at::kFloat)).to(at::kBFloat16)));
 }

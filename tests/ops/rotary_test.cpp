@@ -82,8 +82,8 @@ TEST_P(RotaryTypes, ExplicitPositionsChooseTheRowsOfTheTable) {
   EXPECT_TRUE(near(q, turned(values, positions, frequencies(6, 5e5)), tolerance(type)));
   EXPECT_TRUE(same_bits(q, k));
   const at::Tensor d = normal(values.sizes(), 7, type);
-  EXPECT_TRUE(near(backward({q, k}, {d, d}, {x_leaf, y_leaf})[0], turned(d, -positions, frequencies(6, 5e5)),
-                   tolerance(type)));
+  EXPECT_TRUE(
+      near(backward({q, k}, {d, d}, {x_leaf, y_leaf})[0], turned(d, -positions, frequencies(6, 5e5)), tolerance(type)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Rotary, RotaryTypes, ::testing::Values(at::kFloat, at::kBFloat16));

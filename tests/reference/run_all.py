@@ -1,10 +1,10 @@
-"""Runs every independent check in this folder and prints the totals; exit code 1 when one failed.
+"""Runs every check of the program from outside and prints the totals; exit code 1 when one failed.
 
     python tests/reference/run_all.py [--binary build/release/titan_train] [--only NAME ...] [--list]
 
-`*_test.py` are unittest modules, run in this process. `*_oracle.py` are programs of their own, started with
-TITAN_BINARY in the environment; each counts as one check: exit 0 passed, 77 left out, anything else failed. Needs
-requirements.txt.
+`*_test.py`, here and in tests/behaviour, are unittest modules, run in this process. `*_oracle.py` are programs of their
+own, started with TITAN_BINARY in the environment; each counts as one check: exit 0 passed, 77 left out, anything else
+failed. Needs requirements.txt.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
+BEHAVIOUR = FOLDER.parent / "behaviour"
 SKIPPED_EXIT = 77
 
 
@@ -84,8 +85,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.binary:
         os.environ["TITAN_BINARY"] = os.path.abspath(arguments.binary)
-    sys.path.insert(0, str(FOLDER))
-    tests, oracles = sorted(FOLDER.glob("*_test.py")), sorted(FOLDER.glob("*_oracle.py"))
+    sys.path[:0] = [str(FOLDER), str(BEHAVIOUR)]
+    tests = sorted([*FOLDER.glob("*_test.py"), *BEHAVIOUR.glob("*_test.py")])
+    oracles = sorted(FOLDER.glob("*_oracle.py"))
     known = {path.stem for path in tests + oracles}
     if unknown := set(arguments.only or ()) - known:
         parser.error(f"no such check: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")

@@ -24,7 +24,8 @@ std::vector<SourceFile> all_sources() {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(top)) {
       const std::filesystem::path inside = entry.path().lexically_relative(top);
       if (!entry.is_regular_file() || inside.begin() == --inside.end()) continue;  // src/precompiled.h is of no part
-      files.push_back({inside.begin()->string(), entry.path().lexically_relative(root).string(), read_file(entry.path())});
+      files.push_back(
+          {inside.begin()->string(), entry.path().lexically_relative(root).string(), read_file(entry.path())});
     }
   }
   return files;
@@ -74,8 +75,9 @@ TEST(IncludeRule, AnUnknownPartAndAPathOutOfTheFolderAreFound) {
 }
 
 TEST(IncludeRule, TextThatOnlyMentionsAnIncludeIsNoInclude) {
-  EXPECT_TRUE(include_violations("base", "a", "// see #include \"titan/app/commands.h\"\nstd::string s = \"include\";\n")
-                  .empty());
+  EXPECT_TRUE(
+      include_violations("base", "a", "// see #include \"titan/app/commands.h\"\nstd::string s = \"include\";\n")
+          .empty());
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Counts what the CPU allocator hands out, through the reporter that the profiler uses: the allocator itself stays in place.
+// Counts what the CPU allocator hands out, through the reporter that the profiler uses: the allocator itself stays in
+// place.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,4 +1,5 @@
-// Running one operation as a unit would: a context of its own, parameters with storage, and backward through the small graph.
+// Running one operation as a unit would: a context of its own, parameters with storage, and backward through the small
+// graph.
 #pragma once
 
 #include <torch/csrc/autograd/engine.h>
@@ -34,13 +35,15 @@ struct PlainContext {
 inline at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().set_requires_grad(true); }
 
 /// Gradients of `inputs` from those of `outputs`, as the executor asks for them: one call for all roots.
-inline std::vector<at::Tensor> backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+inline std::vector<at::Tensor> backward(const std::vector<at::Tensor>& outputs,
+                                        const std::vector<at::Tensor>& gradients,
                                         const std::vector<at::Tensor>& inputs) {
   torch::autograd::edge_list roots, leaves;
   for (const at::Tensor& output : outputs) roots.push_back(torch::autograd::impl::gradient_edge(output));
   for (const at::Tensor& input : inputs) leaves.push_back(torch::autograd::impl::gradient_edge(input));
   return torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
-                                                               /*create_graph=*/false, /*accumulate_grad=*/false, leaves);
+                                                               /*create_graph=*/false, /*accumulate_grad=*/false,
+                                                               leaves);
 }
 
 }  // namespace titan

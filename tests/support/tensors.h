@@ -3,12 +3,25 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
 namespace titan {
+
+/// A number of threads for the rest of a scope.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  ~ThreadCount() { at::set_num_threads(before_); }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  int before_;
+};
 
 /// N(0, scale²) numbers that depend on the seed only.
 inline at::Tensor normal(at::IntArrayRef shape, uint64_t seed, at::ScalarType type = at::kFloat, double scale = 1.0) {
@@ -32,7 +45,9 @@ inline double distance(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// What an operation may be off by: a few roundings of its results for bf16, of its sums for fp32.
-inline double tolerance(at::ScalarType type) { return type == at::kBFloat16 ? 8e-3 : type == at::kFloat ? 2e-6 : 1e-12; }
+inline double tolerance(at::ScalarType type) {
+  return type == at::kBFloat16 ? 8e-3 : type == at::kFloat ? 2e-6 : 1e-12;
+}
 
 inline ::testing::AssertionResult near(const at::Tensor& actual, const at::Tensor& expected, double bound) {
   if (!actual.defined() || !expected.defined()) return ::testing::AssertionFailure() << "a tensor is undefined";

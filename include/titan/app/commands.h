@@ -1,5 +1,5 @@
-// The program's subcommands, one file each. A command reads words, calls the parts, and returns the process's exit code; what
-// goes wrong is thrown as titan::Error and turned into text by main alone.
+// The program's subcommands, one file each. A command reads words, calls the parts, and returns the process's exit
+// code; what goes wrong is thrown as titan::Error and turned into text by main alone.
 #pragma once
 
 #include <span>

@@ -56,10 +56,10 @@ std::string describe_values(const char* names, const Values&... values) {
 }  // namespace detail
 
 /// Throws InvariantError unless `condition` holds; the values that follow are printed with their expressions.
-#define TITAN_CHECK(condition, ...)                                                     \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]]                                                      \
-      ::titan::detail::fail_check(#condition, __FILE__, __LINE__,                       \
+#define TITAN_CHECK(condition, ...)                                                                           \
+  do {                                                                                                        \
+    if (!(condition)) [[unlikely]]                                                                            \
+      ::titan::detail::fail_check(#condition, __FILE__, __LINE__,                                             \
                                   ::titan::detail::describe_values(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
 

@@ -14,8 +14,9 @@ int64_t peak_resident_bytes();
 int64_t total_memory_bytes();
 std::string processor_name();
 
-/// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at; a second SIGINT ends the process at once.
-/// One object lives in `main`; handlers are restored when it goes.
+/// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. A second SIGINT ends the process at
+/// once; so does a SIGALRM 4 s after the first signal, with a line saying so, when the loop has not ended by then. One
+/// object lives in `main`; handlers are restored when it goes.
 class StopSignals {
  public:
   StopSignals();

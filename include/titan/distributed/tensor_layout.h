@@ -19,15 +19,16 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// One cut: `dimension` is split into ceil-sized chunks over `parts` ranks of mesh axis `axis`; no dimension means a copy each.
+/// One cut: `dimension` is split into ceil-sized chunks over `parts` ranks of mesh axis `axis`; no dimension means a
+/// copy each.
 struct Split {
   std::string axis;
   int64_t parts = 1;
   std::optional<int64_t> dimension;
 };
 
-/// Splits are applied in order, each to what the previous ones left. FSDP over a tensor-parallel dimension ("strided shard")
-/// is therefore written tp first, then dp_shard: the global index order is tp-major.
+/// Splits are applied in order, each to what the previous ones left. FSDP over a tensor-parallel dimension ("strided
+/// shard") is therefore written tp first, then dp_shard: the global index order is tp-major.
 class TensorLayout {
  public:
   explicit TensorLayout(std::vector<int64_t> global_shape, std::vector<Split> splits = {});
@@ -48,7 +49,8 @@ class TensorLayout {
   std::vector<Split> splits_;
 };
 
-/// Elements [begin, end) of `size` that chunk `index` of `parts` ceil-sized chunks covers: the last ones short or empty.
+/// Elements [begin, end) of `size` that chunk `index` of `parts` ceil-sized chunks covers: the last ones short or
+/// empty.
 struct ChunkRange {
   int64_t begin;
   int64_t end;

@@ -1,5 +1,5 @@
-// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a Stream to a Stream and
-// knows nothing of parallelism, of other units, or of when it is run.
+// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a Stream to a
+// Stream and knows nothing of parallelism, of other units, or of when it is run.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,6 @@
-// The attention core: (query, key, value, positions and document bounds) → output, with the log-sum-exp kept for backward.
-// One object per block; ring attention and a core with a key-value cache replace it behind the same interface.
+// The attention core: (query, key, value, positions and document bounds) → output, with the log-sum-exp kept for
+// backward. One object per block; ring attention and a core with a key-value cache replace it behind the same
+// interface.
 #pragma once
 
 #include <ATen/core/Tensor.h>

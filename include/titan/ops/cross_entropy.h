@@ -1,5 +1,5 @@
-// The head's product and its cross-entropy, a chunk of rows at a time: all logits are never held at once. In training the
-// gradients are made in forward, so backward only hands them on; the incoming gradient is 1 by contract.
+// The head's product and its cross-entropy, a chunk of rows at a time: all logits are never held at once. In training
+// the gradients are made in forward, so backward only hands them on; the incoming gradient is 1 by contract.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,13 @@
 namespace titan {
 
 struct CrossEntropyOptions {
-  int64_t chunks = 8;        // rows are cut into this many chunks; the peak is about 2/chunks of the fp32 logits
-  double loss_scale = 1.0;   // multiplies the sum of token losses: 1 / global valid tokens of the step
+  int64_t chunks = 8;       // rows are cut into this many chunks; the peak is about 2/chunks of the fp32 logits
+  double loss_scale = 1.0;  // multiplies the sum of token losses: 1 / global valid tokens of the step
   bool round_weight_gradient = false;
 };
 
-/// hidden [..., D], weight [V, D], labels int64 [...] (kIgnoredLabel takes no part) → scale · Σ −log softmax(hidden·weightᵀ)[label], an fp64 scalar.
+/// hidden [..., D], weight [V, D], labels int64 [...] (kIgnoredLabel takes no part) → scale · Σ −log
+/// softmax(hidden·weightᵀ)[label], an fp64 scalar.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labels, Parameter& weight,
                                 const CrossEntropyOptions& options, UnitContext& context);
 

@@ -1,5 +1,6 @@
-// How this project's operations enter a unit's small autograd graph: a node with typed saved state and an explicit backward.
-// Forward and backward run below autograd (no ATen operation records anything), so the graph holds these nodes only.
+// How this project's operations enter a unit's small autograd graph: a node with typed saved state and an explicit
+// backward. Forward and backward run below autograd (no ATen operation records anything), so the graph holds these
+// nodes only.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>

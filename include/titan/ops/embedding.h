@@ -8,8 +8,8 @@
 
 namespace titan {
 
-/// tokens int64 [B, T], weight [V, D] → [B, T, D]. `anchor` is an empty leaf that wants a gradient: it makes backward run for
-/// a unit without a differentiable input.
+/// tokens int64 [B, T], weight [V, D] → [B, T, D]. `anchor` is an empty leaf that wants a gradient: it makes backward
+/// run for a unit without a differentiable input.
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight, UnitContext& context);
 
 }  // namespace titan

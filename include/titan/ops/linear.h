@@ -1,5 +1,6 @@
-// Linear layers that share an input, as one operation: quantise the input once, one product per weight or one fused product
-// over adjacent weights. Precision (plain, float8) and communication (tensor parallel) are strategies behind it.
+// Linear layers that share an input, as one operation: quantise the input once, one product per weight or one fused
+// product over adjacent weights. Precision (plain, float8) and communication (tensor parallel) are strategies behind
+// it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

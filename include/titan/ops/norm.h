@@ -1,5 +1,5 @@
-// Normalisation fused with the residual stream around it: one operation adds, normalises and, in backward, returns the sum of
-// both residual gradients, so that a fused kernel can replace it each way. Definitions: docs/models.md.
+// Normalisation fused with the residual stream around it: one operation adds, normalises and, in backward, returns the
+// sum of both residual gradients, so that a fused kernel can replace it each way. Definitions: docs/models.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>

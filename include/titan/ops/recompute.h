@@ -1,5 +1,6 @@
-// Activation checkpointing as data: which results of a unit's forward pass are kept, which are computed again in the replay,
-// and which the replay does not need at all. Operations ask `Recorder::once`; policies differ only in what they name.
+// Activation checkpointing as data: which results of a unit's forward pass are kept, which are computed again in the
+// replay, and which the replay does not need at all. Operations ask `Recorder::once`; policies differ only in what they
+// name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +35,9 @@ class RecomputePolicy {
   static RecomputePolicy full() { return RecomputePolicy(true); }
 
   bool checkpointed() const { return checkpointed_; }
-  Keep of(ResultKind kind, int ordinal) const { return table_[static_cast<size_t>(kind)][static_cast<size_t>(ordinal)]; }
+  Keep of(ResultKind kind, int ordinal) const {
+    return table_[static_cast<size_t>(kind)][static_cast<size_t>(ordinal)];
+  }
   RecomputePolicy& set(ResultKind kind, int ordinal, Keep keep);
   bool operator==(const RecomputePolicy&) const = default;
 
@@ -56,8 +59,8 @@ class Recorder {
   void start(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
 
-  /// The results of `compute` (a std::array of tensors), or what the policy puts in their place. `shapes` are those of the
-  /// results; a replay that asks for another kind, ordinal or shape than was recorded fails.
+  /// The results of `compute` (a std::array of tensors), or what the policy puts in their place. `shapes` are those of
+  /// the results; a replay that asks for another kind, ordinal or shape than was recorded fails.
   template <size_t N, class Compute>
   std::array<at::Tensor, N> once(ResultKind kind, int ordinal, const Compute& compute);
   template <class Compute>

@@ -1,5 +1,5 @@
-// What a unit's operations need beside tensors and weights: one context per (unit, microbatch), alive from its forward to the
-// end of its backward, handed down explicitly. Replaces every hook, global and thread-local of other designs.
+// What a unit's operations need beside tensors and weights: one context per (unit, microbatch), alive from its forward
+// to the end of its backward, handed down explicitly. Replaces every hook, global and thread-local of other designs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,7 +17,8 @@ struct StepControl {
   at::Tensor skip;  // 1 when the norm or the loss is not finite
 };
 
-/// `max_norm` 0: no clipping. Sums are fp64, per parameter, in the order given: the same bits whatever the thread count.
+/// `max_norm` 0: no clipping. Sums are fp64, per parameter, in the order given: the same bits whatever the thread
+/// count.
 StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss);
 
 /// Σ x² of a contiguous fp32 CPU tensor in fp64: fixed blocks summed in order.

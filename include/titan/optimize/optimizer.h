@@ -10,9 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "titan/kernels/adam.h"
+#include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/optimize/parameter_groups.h"
-#include "titan/ops/parameter.h"
 
 namespace titan {
 
@@ -34,8 +35,8 @@ class Optimizer {
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
             const OptimizerOptions& options);
 
-  /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor and
-  /// the skip flag are read where the tensors are.
+  /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor
+  /// and the skip flag are read where the tensors are.
   void step(int64_t step, double lr, const StepControl& control);
   /// The same for one weight group's parameters (stepping in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
@@ -61,8 +62,8 @@ class Optimizer {
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
-  void step_fused_cuda(const std::vector<const State*>& states, int64_t step, double lr,
-                       const StepControl& control) const;
+  void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
+  AdamConstants constants_of(const State& state, int64_t step, double lr) const;
   void step_foreach(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control) const;
   void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
 

@@ -16,8 +16,8 @@ struct ParameterGroup {
   std::vector<size_t> members;  // indices into the names given
 };
 
-/// Group 0 is the rest (possibly empty), then one per pattern. Throws Error(bad_config) listing every pattern that matches
-/// nothing or is no regular expression, and every parameter that two patterns match.
+/// Group 0 is the rest (possibly empty), then one per pattern. Throws Error(bad_config) listing every pattern that
+/// matches nothing or is no regular expression, and every parameter that two patterns match.
 std::vector<ParameterGroup> assign_parameter_groups(const std::vector<std::string>& names,
                                                     const std::vector<ParamGroup>& patterns);
 

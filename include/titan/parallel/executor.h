@@ -1,6 +1,6 @@
-// The executor: walks the chain of units, forward and backward, microbatch by microbatch, and calls Residency at the places
-// the plan names. This file says when anything happens; there is no other hook. A pipeline stage is a sub-chain, a schedule a
-// list of calls to forward and backward.
+// The executor: walks the chain of units, forward and backward, microbatch by microbatch, and calls Residency at the
+// places the plan names. This file says when anything happens; there is no other hook. A pipeline stage is a sub-chain,
+// a schedule a list of calls to forward and backward.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -17,8 +17,8 @@
 
 namespace titan {
 
-/// What stays of one unit and one microbatch from its forward to its backward: the leaves its graph ends in, the gradient
-/// edges of its outputs (not the outputs), and the context its operations point to.
+/// What stays of one unit and one microbatch from its forward to its backward: the leaves its graph ends in, the
+/// gradient edges of its outputs (not the outputs), and the context its operations point to.
 struct UnitState {
   Stream leaves;
   std::vector<torch::autograd::Edge> edges;

@@ -1,6 +1,6 @@
-// The plan: a pure function of the model's description and the job's choices. It says which parameters live together, in what
-// order units use them, when gradients are complete, what is recomputed and what everything costs. It needs no GPU, no
-// process group and no tensor memory; the executor carries it out.
+// The plan: a pure function of the model's description and the job's choices. It says which parameters live together,
+// in what order units use them, when gradients are complete, what is recomputed and what everything costs. It needs no
+// GPU, no process group and no tensor memory; the executor carries it out.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ std::string_view name(ElementType type);
 
 /// What the plan is made for. Sizes are of one rank.
 struct PlanRequest {
-  int64_t samples = 1;          // of one microbatch
+  int64_t samples = 1;  // of one microbatch
   int64_t sequence_length = 1;
-  int64_t accumulation = 1;     // microbatches per step
+  int64_t accumulation = 1;  // microbatches per step
   ElementType master = ElementType::float32;
   ElementType compute = ElementType::float32;
   ElementType optimizer_state = ElementType::float32;

@@ -1,5 +1,5 @@
-// Residency: where the weights of one weight group live and when they come and go. The executor calls it at named places and
-// knows no more; sharded, offloaded and quantised weights are other implementations.
+// Residency: where the weights of one weight group live and when they come and go. The executor calls it at named
+// places and knows no more; sharded, offloaded and quantised weights are other implementations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,12 +41,12 @@ class Residency {
   virtual void weights_changed() = 0;
 };
 
-/// Every weight stays on the device: masters, a compute copy where the dtypes differ, fp32 gradients. Storage follows the
-/// plan's order, so neighbours form fused operands; all three are one block of memory per group.
+/// Every weight stays on the device: masters, a compute copy where the dtypes differ, fp32 gradients. Storage follows
+/// the plan's order, so neighbours form fused operands; all three are one block of memory per group.
 class ResidentWeights : public Residency {
  public:
-  /// `parameters` in the group's storage order. With `transient_gradients` the gradient block lives from its first use in a
-  /// step to finish_step (an optimizer that steps in backward needs no more).
+  /// `parameters` in the group's storage order. With `transient_gradients` the gradient block lives from its first use
+  /// in a step to finish_step (an optimizer that steps in backward needs no more).
   ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
                   const at::Device& device, bool transient_gradients);
 

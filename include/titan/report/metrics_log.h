@@ -1,4 +1,5 @@
-// metrics.jsonl: one JSON object a line, appended as the run goes on. A disk that fills up costs metrics, never the run.
+// metrics.jsonl: one JSON object a line, appended as the run goes on. A disk that fills up costs metrics, never the
+// run.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// What one logged step shows, as numbers; and its two forms: the console line that scripts parse, and a line of metrics.jsonl.
+// What one logged step shows, as numbers; and its two forms: the console line that scripts parse, and a line of
+// metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@ struct StepReport {
   double loss = 0;       // of this step, mean over its valid tokens
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  double step_seconds = 0;        // wall time per step since the last report
-  double data_wait_seconds = 0;   // per step
-  double tokens_per_second = 0;   // of one device
+  double step_seconds = 0;       // wall time per step since the last report
+  double data_wait_seconds = 0;  // per step
+  double tokens_per_second = 0;  // of one device
   int64_t flops_per_token = 0;
   std::optional<double> peak_flops;  // none: the device is not in the table, and no MFU is shown
   int64_t memory_bytes = 0;          // peak since the last report

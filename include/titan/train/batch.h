@@ -6,7 +6,8 @@
 
 namespace titan {
 
-/// `loss_scale`: what multiplies the sum of token losses. Document bounds and positions are handed on for `block_causal`.
+/// `loss_scale`: what multiplies the sum of token losses. Document bounds and positions are handed on for
+/// `block_causal`.
 BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device);
 
 }  // namespace titan

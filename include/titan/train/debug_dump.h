@@ -1,5 +1,5 @@
-// debug.dump_steps: everything about one step as full logical tensors in one file, whatever the layout. The tool for comparing
-// two layouts, two revisions or two frameworks; docs/debugging.md lists the keys.
+// debug.dump_steps: everything about one step as full logical tensors in one file, whatever the layout. The tool for
+// comparing two layouts, two revisions or two frameworks; docs/debugging.md lists the keys.
 #pragma once
 
 #include <filesystem>

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "titan/config/problem.h"
 #include "titan/config/job_config.h"
+#include "titan/config/problem.h"
 #include "titan/data/batch_stream.h"
 #include "titan/data/document_source.h"
 #include "titan/model/model.h"
@@ -23,8 +23,8 @@ DatasetOptions make_validation_dataset(const JobConfig& config);
 BatchPlan make_batch_plan(const JobConfig& config);
 BatchPlan make_validation_plan(const JobConfig& config);
 
-/// The model part's own check of a config: does the family have the flavor, do the sizes fit together. Joins the list that
-/// config prints; needs no tokenizer.
+/// The model part's own check of a config: does the family have the flavor, do the sizes fit together. Joins the list
+/// that config prints; needs no tokenizer.
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// The trainer: builds everything a config asks for, then runs the training loop. It says what happens in which order and
-// leaves how to the parts: no parallelism, no precision and no model is named here.
+// The trainer: builds everything a config asks for, then runs the training loop. It says what happens in which order
+// and leaves how to the parts: no parallelism, no precision and no model is named here.
 #pragma once
 
 #include <deque>
@@ -27,7 +27,8 @@ class Trainer {
   /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
   Trainer(const JobConfig& config, const Log& log);
 
-  /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite = abort.
+  /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
+  /// abort.
   ExitCode run();
 
  private:
@@ -70,6 +71,7 @@ class Trainer {
 
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
+  DataCounters read_;  // up to the last step
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<StepMeter> meter_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
@@ -17,9 +18,9 @@ class Validator {
 
   /// Step 1 and every validation.freq steps.
   bool due(int64_t step) const;
-  /// The whole set, or validation.steps batches of it, from its beginning each time. Throws Error(bad_data) when the set
-  /// does not fill one batch.
-  ValidationReport run(int64_t step, Executor& executor, const DeviceInfo& device);
+  /// The whole set, or validation.steps batches of it, from its beginning each time; nothing when a signal asks to stop
+  /// before its end. Throws Error(bad_data) when the set does not fill one batch.
+  std::optional<ValidationReport> run(int64_t step, Executor& executor, const DeviceInfo& device);
 
  private:
   const JobConfig& config_;

@@ -9,8 +9,8 @@
 namespace titan {
 namespace {
 
-// family, flavor, dim, layers, heads, kv heads, ffn multiplier, multiple of, rope theta, vocabulary, tied, block-causal.
-// Llama 3.1 has the rows of Llama 3.
+// family, flavor, dim, layers, heads, kv heads, ffn multiplier, multiple of, rope theta, vocabulary, tied,
+// block-causal. Llama 3.1 has the rows of Llama 3.
 constexpr auto kFlavors = std::to_array<LlamaFlavor>({
     {"llama2", "debugmodel", 256, 8, 16, 16, 0, 256, 1e4, 0},
     {"llama2", "271M", 1024, 16, 8, 8, 0, 256, 1e4, 32000},
@@ -43,10 +43,9 @@ const LlamaFlavor& find_flavor(const ModelRequest& request) {
     known.emplace_back(flavor.name);
   }
   std::vector<std::string> best = nearest(request.flavor, known, 1);
-  throw Error(ExitCode::bad_config, fmt::format("model.flavor = \"{}\" is not a flavor of {}{}; there are: {}",
-                                                request.flavor, request.name,
-                                                best.empty() ? "" : fmt::format("; did you mean \"{}\"?", best[0]),
-                                                join(known, ", ")));
+  throw Error(ExitCode::bad_config,
+              fmt::format("model.flavor = \"{}\" is not a flavor of {}{}; there are: {}", request.flavor, request.name,
+                          best.empty() ? "" : fmt::format("; did you mean \"{}\"?", best[0]), join(known, ", ")));
 }
 
 std::optional<RotaryScaling> scaling_named(std::string_view name) {
@@ -71,15 +70,17 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
   }
   if (a.head_dim() % 2 != 0) fail(fmt::format("head size {} is odd; rotary embedding turns pairs", a.head_dim()));
   if (a.vocabulary < request.tokenizer_vocabulary) {
-    fail(fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits, or "
-                     "a flavor with a larger vocabulary",
-                     request.tokenizer_vocabulary, a.vocabulary));
+    fail(
+        fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits, or "
+                    "a flavor with a larger vocabulary",
+                    request.tokenizer_vocabulary, a.vocabulary));
   }
   const int64_t longest = request.max_sequence > 0 ? request.max_sequence : longest_context(request);
   if (request.sequence_length > longest) {
-    fail(fmt::format("training.seq_len = {} is beyond the model's context of {} tokens; shorten it, or set "
-                     "model.max_seq_len to train beyond",
-                     request.sequence_length, longest));
+    fail(
+        fmt::format("training.seq_len = {} is beyond the model's context of {} tokens; shorten it, or set "
+                    "model.max_seq_len to train beyond",
+                    request.sequence_length, longest));
   }
   if (a.vocabulary < 1) fail("its vocabulary is the tokenizer's, and no tokenizer was given");
 }
@@ -103,7 +104,8 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.heads = pick(request.sizes.n_heads, flavor.heads);
   a.kv_heads = pick(request.sizes.n_kv_heads, request.sizes.n_heads > 0 ? a.heads : flavor.kv_heads);
   a.hidden = llama_hidden_size(a.dim, flavor.ffn_multiplier, pick(request.sizes.multiple_of, flavor.multiple_of));
-  int64_t usual = flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
+  int64_t usual =
+      flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
   a.vocabulary = pick(request.sizes.vocab_size, usual);
   a.max_sequence = request.sequence_length;
   a.rope_theta = flavor.rope_theta;

@@ -38,9 +38,9 @@ class LlamaModel : public Model {
   }
 
   void prepare(const at::Device& device) override {
-    rotary_->rows = rotary_table(arguments_.max_sequence, arguments_.head_dim(), arguments_.rope_theta,
-                                 arguments_.rope_scaling)
-                        .to(device);
+    rotary_->rows =
+        rotary_table(arguments_.max_sequence, arguments_.head_dim(), arguments_.rope_theta, arguments_.rope_scaling)
+            .to(device);
   }
 
  private:
@@ -99,8 +99,9 @@ class LlamaFamily : public ModelFamily {
 
   std::vector<std::string> notes(const ModelRequest& request) const override {
     if (request.name != "llama3" || request.rope_scaling != "default") return {};
-    return {"model.name = \"llama3\" means no rotary scaling; torchtitan's last TOML release scaled every Llama 3 flavor "
-            "as 3.1 does: for that, say model.name = \"llama3_1\" or model.rope_scaling = \"llama3_1\""};
+    return {
+        "model.name = \"llama3\" means no rotary scaling; torchtitan's last TOML release scaled every Llama 3 flavor "
+        "as 3.1 does: for that, say model.name = \"llama3_1\" or model.rope_scaling = \"llama3_1\""};
   }
 };
 
@@ -118,20 +119,25 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
       a.dim, a.layers, a.heads, a.kv_heads, a.head_dim(), a.hidden, a.vocabulary, a.rope_theta,
       a.rope_scaling ? a.rope_scaling_name : "none", a.tied ? ", tied embeddings" : "",
       a.block_causal ? ", block-causal attention" : "");
-  model.units.push_back({"tok_embeddings", UnitRole::embedding, {llama_embedding_parameter(a)}, {},
+  model.units.push_back({"tok_embeddings",
+                         UnitRole::embedding,
+                         {llama_embedding_parameter(a)},
+                         {},
                          [](const ActivationShape& shape, const RecomputePolicy&) { return 8 * shape.tokens(); }});
   for (int64_t layer = 0; layer < a.layers; ++layer) {
-    model.units.push_back({fmt::format("layers.{}", layer), UnitRole::block, llama_block_parameters(a, layer), {},
+    model.units.push_back({fmt::format("layers.{}", layer),
+                           UnitRole::block,
+                           llama_block_parameters(a, layer),
+                           {},
                            [a](const ActivationShape& shape, const RecomputePolicy& policy) {
                              return llama_block_saved_bytes(a, shape, policy);
                            }});
   }
   std::vector<std::string> borrowed;
   if (a.tied) borrowed.push_back(llama_embedding_parameter(a).name);
-  model.units.push_back({"head", UnitRole::head, llama_head_parameters(a), borrowed,
-                         [a](const ActivationShape& shape, const RecomputePolicy&) {
-                           return llama_head_saved_bytes(a, shape);
-                         }});
+  model.units.push_back(
+      {"head", UnitRole::head, llama_head_parameters(a), borrowed,
+       [a](const ActivationShape& shape, const RecomputePolicy&) { return llama_head_saved_bytes(a, shape); }});
   return model;
 }
 

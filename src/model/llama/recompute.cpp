@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kQuery = 0, kKey = 1, kValue = 2, kAttentionOutput = 3, kGate = 4, kUp = 5, kDown = 6;
 
-/// torchtitan's per-operation policy (torchtitan.md §3.4): every second product in forward order is kept, and attention.
-/// The last product closes the block; a replay does not need its value.
+/// torchtitan's per-operation policy (torchtitan.md §3.4): every second product in forward order is kept, and
+/// attention. The last product closes the block; a replay does not need its value.
 RecomputePolicy selective_operations() {
   RecomputePolicy policy = RecomputePolicy::full();
   for (int product : {kQuery, kValue, kGate}) policy.set(ResultKind::linear, product, Keep::keep);
@@ -18,7 +18,8 @@ RecomputePolicy selective_operations() {
   return policy;
 }
 
-/// Everything is kept except the named parts. Where a later result is kept, the earlier one that only feeds it is not needed.
+/// Everything is kept except the named parts. Where a later result is kept, the earlier one that only feeds it is not
+/// needed.
 RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
   auto recomputes = [&](const char* part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };
   RecomputePolicy policy = RecomputePolicy::full();

@@ -1,0 +1,18 @@
+// Matrix products on whichever library is fastest where the tensors are. On the CPU fp32 products go to oneDNN through
+// ATen's own operator for it: the BLAS inside LibTorch leaves half of an AMD core unused. Everything else is at::mm.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace titan {
+
+/// x [N, in] · weightᵀ, weight [rows, in] → [N, rows].
+at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight);
+
+/// dy [N, rows] · weight [rows, in] → [N, in].
+at::Tensor product(const at::Tensor& dy, const at::Tensor& weight);
+
+/// target [rows, in] = dyᵀ·x, or += with `accumulate`; operands and target have one dtype.
+void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
+
+}  // namespace titan

@@ -1,0 +1,111 @@
+"""What is wrong with a config is told at once, all of it, with place and remedy: exit code 64."""
+
+from __future__ import annotations
+
+import unittest
+
+from program import BAD_CONFIG, OK, BehaviourTest
+
+EXIT_LIMIT_SECONDS = 1.0
+
+
+class BadConfig(BehaviourTest):
+    def test_a_missing_config_is_named_with_an_example_of_one(self):
+        missing = self.folder / "none.toml"
+        run = self.titan(missing)
+        self.expect(run, BAD_CONFIG)
+        self.assertIn(str(missing), run.errors)
+        self.assertIn("No such file or directory; name a TOML file", run.errors)
+
+    def test_a_folder_given_as_config_is_named(self):
+        run = self.titan(self.folder)
+        self.expect(run, BAD_CONFIG)
+        self.assertIn(f"{self.folder}: Is a directory; name a TOML file", run.errors)
+
+    def test_a_config_that_is_no_toml_is_refused_with_line_and_column(self):
+        for name, content in (("binary", b"\xff\xfe\x00"), ("open", b"[job\n"), ("half", b"[job]\ndescription = \n")):
+            with self.subTest(name):
+                path = self.write(f"{name}.toml", content)
+                run = self.titan(path)
+                self.expect(run, BAD_CONFIG)
+                self.assertRegex(run.errors, rf"{path}:\d+:\d+: not valid TOML: .*; correct this line")
+
+    def test_every_problem_of_file_and_command_line_is_listed_with_its_place(self):
+        config = self.config_with("[training_]\nsteps = 3\n[metrics.x]\ny = 1\n")
+        run = self.refused(
+            BAD_CONFIG,
+            ["training_", "metrics.x", "did you mean training.steps?", "optimizer.lr", "not a number", '"7 layers"'],
+            "--training.stps=4",
+            "--optimizer.lr=abc",
+            "--model.flavor=7 layers",
+            config=config,
+        )
+        first, *problems = run.errors.strip().splitlines()
+        self.assertEqual(first, f"{len(problems)} problems in the configuration:")
+        self.assertEqual(sum(problem.startswith(f"{config}:") for problem in problems), 2)
+        self.assertEqual(sum(problem.startswith("command line: ") for problem in problems), 3)
+
+    def test_options_of_parts_that_are_not_built_are_listed_together(self):
+        run = self.refused(
+            BAD_CONFIG,
+            ["tensor_parallel_degree = 2", "checkpoint.enable = true", "not built yet", "leave it at false"],
+            "--parallelism.tensor_parallel_degree=2",
+            "--checkpoint.enable",
+        )
+        self.assertEqual(len(run.errors.strip().splitlines()), 3)
+
+    def test_a_refused_job_leaves_no_folder_behind(self):
+        run = self.train("--training.stps=4", exit_code=BAD_CONFIG)
+        self.assertFalse(run.folder.exists())
+
+    def test_a_config_error_is_told_within_a_second(self):
+        seconds = min(self.titan("configs/debug_model.toml", "--training.stps=4").seconds for _ in range(3))
+        self.assertLess(seconds, EXIT_LIMIT_SECONDS)
+
+    def test_a_sequence_beyond_the_model_is_refused_with_the_models_length(self):
+        self.refused(
+            BAD_CONFIG, ["training.seq_len = 1000000", "131072", "model.max_seq_len"], "--training.seq_len=1000000"
+        )
+
+    def test_a_longer_model_may_be_asked_for(self):
+        longer = ("--model.max_seq_len=200000", "--training.seq_len=132000")
+        run = self.titan("config", "show", "configs/debug_model.toml", *longer)
+        self.expect(run, OK)
+
+    def test_a_validation_sequence_beyond_the_model_is_refused_by_its_own_name(self):
+        words = ("--validation.enable", "--validation.dataset=stories", "--validation.seq_len=1000000")
+        self.refused(BAD_CONFIG, ["--validation.seq_len: ", "validation.seq_len = 1000000", "131072"], *words)
+
+    def test_sizes_that_do_not_fit_together_are_told_where_they_were_given(self):
+        for size, says in (
+            ("dim=65", "dim = 65 is not a multiple of n_heads = 4"),
+            ("n_kv_heads=3", "n_heads = 4 is not a multiple of n_kv_heads = 3"),
+            ("dim=12", "head size 3 is odd"),
+        ):
+            with self.subTest(size):
+                expected = ["--model.override.", says, "change the sizes in model.override"]
+                self.refused(BAD_CONFIG, expected, f"--model.override.{size}")
+
+    def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused_with_both_sizes(self):
+        self.refused(BAD_CONFIG, ["2048", "1000", "choose a tokenizer that fits"], "--model.override.vocab_size=1000")
+
+    def test_a_device_that_is_not_there_is_refused_with_what_to_do(self):
+        run = self.titan(*self.command("--training.steps=1", "--training.device=cuda", folder=self.fresh_folder())[1:])
+        if run.code == OK:
+            self.skipTest("there is a CUDA device here")
+        self.expect(run, BAD_CONFIG)
+        self.assertIn('say training.device = "cpu"', run.errors)
+
+    def test_parameter_groups_that_match_nothing_or_twice_are_errors(self):
+        group = '[[optimizer.param_groups]]\nmatch = "{}"\n'
+        both = self.config_with(group.format("norm") + group.format("attention_norm") + group.format("experts"))
+        run = self.refused(
+            BAD_CONFIG,
+            ['both "norm" and "attention_norm"', "make one pattern narrower", '"experts" matches no parameter'],
+            config=both,
+        )
+        self.assertIn("layers.0.attention_norm.weight", run.errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,133 @@
+"""What the machine does not give: memory (71), disk (73); and numbers that stop being numbers (72)."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+import subprocess
+import unittest
+
+from program import NON_FINITE, OK, OUT_OF_MEMORY, STORAGE, BehaviourTest
+
+GIB = 1 << 30
+# Weights that grow by thousands a step, until float32 ends.
+DIVERGE = """
+[[optimizer.param_groups]]
+match = "norm"
+lr_multiplier = 1000.0
+"""
+DIVERGING = ["--optimizer.lr=1", "--training.max_norm=0", "--lr_scheduler.decay_ratio=0"]
+
+
+class Memory(BehaviourTest):
+    def test_a_batch_beyond_the_memory_ends_with_what_to_make_smaller(self):
+        big = ("--training.local_batch_size=1024", "--training.seq_len=2048", "--model.override.dim=256")
+        run = self.refused(
+            OUT_OF_MEMORY,
+            ["out of memory", "training.local_batch_size or training.seq_len", 'activation_checkpoint.mode = "full"'],
+            *big,
+            limits={resource.RLIMIT_AS: 3 * GIB},
+        )
+        self.assertRegex(run.errors, r"tried to allocate [\d.]+ (bytes|.iB)")
+        self.assertEqual(len(run.errors.strip().splitlines()), 1, run.errors)
+
+    def test_a_model_beyond_the_memory_ends_the_same_way(self):
+        self.refused(
+            OUT_OF_MEMORY,
+            ["out of memory"],
+            "--model.flavor=8B",
+            "--model.override.dim=0",
+            "--model.override.n_layers=0",
+            "--model.override.n_heads=0",
+            limits={resource.RLIMIT_AS: 3 * GIB},
+        )
+
+
+class Disk(BehaviourTest):
+    def trains_on(self, folder: pathlib.Path, reason: str) -> None:
+        run = self.train(folder=folder, steps=4)
+        warnings = [line for line in run.messages("WARNING") if "metrics are not being written" in line]
+        self.assertEqual(len(warnings), 1, run.output)
+        self.assertIn(reason, warnings[0])
+        self.assertIn(str(folder / "metrics.jsonl"), warnings[0])
+        self.assertIn("Training completed", run.messages())
+        self.assertEqual(sum(line.startswith("step: ") for line in run.messages()), 4)
+
+    def test_a_full_disk_costs_metrics_and_one_warning_not_the_run(self):
+        folder = self.fresh_folder()
+        folder.mkdir()
+        (folder / "metrics.jsonl").symlink_to("/dev/full")
+        self.trains_on(folder, "No space left on device")
+
+    def test_a_file_system_without_room_costs_metrics_only(self):
+        folder = self.fresh_folder()
+        folder.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", folder], capture_output=True).returncode:
+            self.skipTest("no right to mount a small file system")
+        self.addCleanup(subprocess.run, ["umount", folder], check=True)
+        (folder / "filler").write_bytes(bytes(4096))
+        self.trains_on(folder, "No space left on device")
+
+    def test_a_file_size_limit_costs_metrics_only(self):
+        run = self.train(steps=4, limits={resource.RLIMIT_FSIZE: 400})
+        warnings = [line for line in run.messages("WARNING") if "metrics are not being written" in line]
+        self.assertEqual(len(warnings), 1, run.output)
+        self.assertIn("File too large", warnings[0])
+        self.assertIn("Training completed", run.messages())
+
+    def test_a_metrics_file_that_cannot_be_opened_is_warned_about_once(self):
+        folder = self.fresh_folder()
+        (folder / "metrics.jsonl").mkdir(parents=True)
+        self.trains_on(folder, "Is a directory")
+
+    def test_an_output_folder_that_cannot_be_made_ends_the_run(self):
+        places = [self.write("file", "") / "below"]
+        if os.path.isdir("/proc/self"):
+            places.append(pathlib.Path("/proc/titan-outputs"))
+        for place in places:
+            with self.subTest(place):
+                self.refused(STORAGE, [f"cannot make the folder {place}", "job.dump_folder"], folder=place)
+
+    def test_a_dump_that_cannot_be_written_ends_the_run_with_its_path(self):
+        folder = self.fresh_folder()
+        folder.mkdir()
+        (folder / "debug").write_text("in the way")
+        self.refused(STORAGE, [str(folder / "debug")], "--debug.dump_steps=1", folder=folder)
+
+
+class NonFinite(BehaviourTest):
+    def setUp(self):
+        super().setUp()
+        self.config = self.config_with(DIVERGE)
+
+    def test_the_run_ends_at_the_first_step_that_is_not_finite_and_names_it(self):
+        run = self.refused(
+            NON_FINITE,
+            ["loss", "gradient norm", "not finite", "no weight was changed", 'training.non_finite = "skip"'],
+            *DIVERGING,
+            steps=200,
+            config=self.config,
+        )
+        step = int(run.errors.split("step ")[1].split(":")[0])
+        self.assertEqual(run.training("step"), list(range(1, step)))
+        self.assertTrue(all(isinstance(loss, float) for loss in run.training("loss")))
+
+    def test_skipped_steps_change_no_weight_and_are_counted(self):
+        first = self.train(*DIVERGING, steps=200, config=self.config, exit_code=NON_FINITE)
+        step = int(first.errors.split("step ")[1].split(":")[0])
+        words = [*DIVERGING, "--training.non_finite=skip", f"--debug.dump_steps={step}"]
+        run = self.train(*words, steps=step + 1, config=self.config)
+        skipped = run.dump(step)
+        for name, value in skipped.parameters.items():
+            self.assertTrue(value.equal(skipped.parameters_after[name]), name)
+        self.assertEqual(run.training("skipped_steps")[step - 2 : step], [0, 1])
+        warned = [line for line in run.messages("WARNING") if line.startswith(f"step {step}: ")]
+        self.assertEqual(len(warned), 1)
+        self.assertIn("the step is skipped", warned[0])
+        self.assertTrue(any(line.endswith("steps were skipped") for line in run.messages("WARNING")))
+        self.assertEqual(run.code, OK)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,134 @@
+"""Runs titan_train as a user does: what it prints, writes and exits with. `TITAN_BINARY` names the program.
+
+A test derives from BehaviourTest; every run gets a fresh folder, a model small enough for a step to take milliseconds,
+and one thread unless the test says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "reference"))
+
+import dump  # noqa: E402
+from titan import DEBUG_CONFIG, ROOT, binary  # noqa: E402
+
+OK, BAD_CONFIG, BAD_DATA, OUT_OF_MEMORY, NON_FINITE, STORAGE, INTERRUPTED = 0, 64, 65, 71, 72, 73, 130
+TIME_LIMIT_SECONDS = 600  # only to end what hangs
+FULL = bool(os.environ.get("TITAN_TEST_FULL"))
+
+SMALL = [
+    "--model.override.dim=64",
+    "--model.override.n_layers=2",
+    "--model.override.n_heads=4",
+    "--training.local_batch_size=2",
+    "--training.seq_len=64",
+    "--training.threads=1",
+    "--lr_scheduler.warmup_steps=0",
+    "--metrics.log_freq=1",
+]
+LOG_LINE = re.compile(r"^\[titan\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - root - (INFO|WARNING|ERROR) - (.*)$")
+# What only a crash or a leaked exception prints.
+UNFRIENDLY = ("internal error", "terminate called", "Exception raised from", "frame #", "enforce fail", "what():")
+
+
+@dataclasses.dataclass
+class Run:
+    code: int
+    output: str  # standard output
+    errors: str  # standard error
+    folder: pathlib.Path
+    seconds: float
+
+    def messages(self, level: str | None = None) -> list[str]:
+        """The log's messages without their time stamps, all of them or those of one level."""
+        found = filter(None, map(LOG_LINE.match, self.output.splitlines()))
+        return [match[2] for match in found if level in (None, match[1])]
+
+    def metrics(self) -> list[dict]:
+        path = self.folder / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def training(self, key: str) -> list:
+        return [line[key] for line in self.metrics() if key in line and "validation_loss" not in line]
+
+    def dump(self, step: int = 1) -> dump.StepDump:
+        return dump.read(self.folder, step)
+
+
+class BehaviourTest(unittest.TestCase):
+    def setUp(self):
+        self.program = binary()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="titan-behaviour-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.runs = 0
+
+    def write(self, name: str, content: str | bytes) -> pathlib.Path:
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def fresh_folder(self) -> pathlib.Path:
+        self.runs += 1
+        return self.folder / f"run-{self.runs}"
+
+    def command(self, *words, config: pathlib.Path = DEBUG_CONFIG, folder: pathlib.Path) -> list[str]:
+        """Later options win, so `words` may change what SMALL says."""
+        return [self.program, str(config), *SMALL, f"--job.dump_folder={folder}", *map(str, words)]
+
+    def titan(self, *words, limits: dict[int, int] | None = None) -> Run:
+        """Runs the program with exactly these words."""
+
+        def set_limits():
+            for kind, amount in (limits or {}).items():
+                resource.setrlimit(kind, (amount, amount))
+
+        begin = time.monotonic()
+        done = subprocess.run(
+            [self.program, *map(str, words)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIME_LIMIT_SECONDS,
+            preexec_fn=set_limits if limits else None,
+        )
+        return Run(done.returncode, done.stdout, done.stderr, self.folder, time.monotonic() - begin)
+
+    def train(self, *words, steps: int = 2, config=DEBUG_CONFIG, folder=None, limits=None, exit_code: int = OK) -> Run:
+        """Trains the small model; fails unless the exit code is `exit_code` and nothing looks like a crash."""
+        folder = folder or self.fresh_folder()
+        command = self.command(f"--training.steps={steps}", *words, config=config, folder=folder)
+        run = self.titan(*command[1:], limits=limits)
+        run.folder = folder
+        self.expect(run, exit_code)
+        return run
+
+    def expect(self, run: Run, exit_code: int) -> None:
+        printed = run.output[-2000:] + run.errors[-4000:]
+        self.assertEqual(run.code, exit_code, printed)
+        for words in UNFRIENDLY:
+            self.assertNotIn(words, run.output + run.errors)
+
+    def refused(self, exit_code: int, says: list[str], *words, **options) -> Run:
+        """Trains, expects this exit code, and each of `says` on standard error; says[-1] is the remedy."""
+        run = self.train(*words, exit_code=exit_code, **options)
+        for part in says:
+            self.assertIn(part, run.errors)
+        return run
+
+    def config_with(self, text: str, name: str = "job.toml") -> pathlib.Path:
+        """The debug config with `text` after it."""
+        return self.write(name, DEBUG_CONFIG.read_text() + "\n" + text)

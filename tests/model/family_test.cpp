@@ -1,0 +1,171 @@
+// Another decoder than Llama, in one file: what a family must offer is enough for plan, residency and executor.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "support/operation.h"
+#include "titan/model/initialise.h"
+#include "titan/ops/cross_entropy.h"
+#include "titan/ops/embedding.h"
+#include "titan/ops/norm.h"
+#include "titan/parallel/executor.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kDim = 10;
+constexpr int64_t kWords = 17;
+
+Parameter* add_weight(torch::nn::Module& tree, const std::string& name, Parameter& parameter) {
+  tree.register_module(name, std::make_shared<WeightModule>(parameter));
+  return &parameter;
+}
+
+class ToyEmbedding : public Unit {
+ public:
+  explicit ToyEmbedding(Parameter& weight) : Unit("words"), weight_(weight) {
+    anchor_ = at::empty({0}).set_requires_grad(true);
+  }
+  Stream forward(const Stream&, const BatchContext& batch, UnitContext& context) override {
+    return {embedding(anchor_, batch.tokens, weight_, context)};
+  }
+
+ private:
+  Parameter& weight_;
+  at::Tensor anchor_;
+};
+
+/// x + mix·x: a linear block with a residual stream.
+class ToyBlock : public Unit {
+ public:
+  ToyBlock(const std::string& name, Parameter& mix, const ModelStrategies& strategies)
+      : Unit(name), mix_({&mix}, 0, strategies.products) {}
+  Stream forward(const Stream& input, const BatchContext&, UnitContext& context) override {
+    return {add_closing(input[0], mix_.forward(input[0], context)[0], context)};
+  }
+
+ private:
+  LinearGroup mix_;
+};
+
+class ToyHead : public Unit {
+ public:
+  explicit ToyHead(Parameter& output) : Unit("guess"), output_(output) {}
+  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override {
+    return {
+        linear_cross_entropy(input[0], batch.labels, output_, {.chunks = 2, .loss_scale = batch.loss_scale}, context)};
+  }
+
+ private:
+  Parameter& output_;
+};
+
+Initialiser some_numbers() { return {Initialiser::Kind::normal, 0.3}; }
+ParameterSpec words() { return {"words.weight", {kWords, kDim}, some_numbers()}; }
+ParameterSpec mix(int64_t layer) { return {"mix." + std::to_string(layer) + ".weight", {kDim, kDim}, some_numbers()}; }
+ParameterSpec guess() { return {"guess.weight", {kWords, kDim}, some_numbers()}; }
+
+class ToyModel : public Model {
+ public:
+  explicit ToyModel(const ModelStrategies& strategies) {
+    chain_.push_back(std::make_shared<ToyEmbedding>(*add_weight(*this, "words", add_parameter(words()))));
+    auto layers = register_module("mix", std::make_shared<torch::nn::Module>());
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      Parameter& weight = add_parameter(mix(layer));
+      chain_.push_back(std::make_shared<ToyBlock>("mix." + std::to_string(layer), weight, strategies));
+      add_weight(*layers, std::to_string(layer), weight);
+    }
+    chain_.push_back(std::make_shared<ToyHead>(*add_weight(*this, "guess", add_parameter(guess()))));
+  }
+  void prepare(const at::Device&) override {}
+};
+
+class ToyFamily : public ModelFamily {
+ public:
+  std::vector<std::string> names() const override { return {"toy"}; }
+  std::vector<std::string> flavors(std::string_view) const override { return {"only"}; }
+  ModelDescription describe(const ModelRequest&) const override {
+    auto stream = [](const ActivationShape& shape, const RecomputePolicy&) { return shape.tokens() * kDim * 4; };
+    auto tokens = [](const ActivationShape& shape, const RecomputePolicy&) { return shape.tokens() * 8; };
+    auto head = [](const ActivationShape& shape, const RecomputePolicy&) { return 2 * shape.tokens() * kDim * 4; };
+    ModelDescription model;
+    model.name = "toy";
+    model.units = {{"words", UnitRole::embedding, {words()}, {}, tokens},
+                   {"mix.0", UnitRole::block, {mix(0)}, {}, stream},
+                   {"mix.1", UnitRole::block, {mix(1)}, {}, stream},
+                   {"guess", UnitRole::head, {guess()}, {}, head}};
+    model.dim = kDim, model.layers = 2, model.vocabulary = kWords;
+    return model;
+  }
+  std::unique_ptr<Model> build(const ModelRequest&, const ModelStrategies& strategies) const override {
+    return std::make_unique<ToyModel>(strategies);
+  }
+  RecomputePolicy policy(const RecomputeSelection& selection, int64_t) const override {
+    return selection.mode == RecomputeSelection::Mode::none ? RecomputePolicy::none() : RecomputePolicy::full();
+  }
+  std::vector<std::string> notes(const ModelRequest&) const override { return {}; }
+};
+
+struct RunningToy {
+  explicit RunningToy(RecomputeSelection::Mode mode) {
+    const ToyFamily family;
+    model = family.build({}, {});
+    PlanRequest request;
+    request.samples = 2, request.sequence_length = 5, request.recompute.mode = mode;
+    const Plan plan = make_plan(family.describe({}), family, request);
+    std::vector<std::unique_ptr<Residency>> residencies;
+    for (const WeightGroupPlan& group : plan.groups) {
+      std::vector<Parameter*> members;
+      for (const ParameterSpec& spec : group.parameters) members.push_back(&model->parameter(spec.name));
+      residencies.push_back(std::make_unique<ResidentWeights>(group, members, request, at::kCPU, false));
+    }
+    for (const auto& p : model->parameter_handles()) initialise(*p, p->layout().first_box(), 3);
+    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), std::make_unique<EagerRunner>(),
+                                          ExecutorOptions{.count_saved_bytes = true});
+  }
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Executor> executor;
+};
+
+TEST(ModelFamily, ANewDecoderRunsOnThePlanAndTheExecutorAsTheyAre) {
+  for (auto mode : {RecomputeSelection::Mode::none, RecomputeSelection::Mode::full}) {
+    RunningToy toy(mode);
+    BatchContext batch;
+    batch.tokens = integers({2, 5}, kWords, 1);
+    batch.labels = integers({2, 5}, kWords, 2);
+    batch.loss_scale = 0.1;
+    const at::Tensor loss = toy.executor->forward(batch, 0);
+    for (size_t u = 0; u < 4; ++u) {
+      EXPECT_EQ(toy.executor->saved_bytes(u, 0), toy.executor->plan().units[u].saved_bytes) << u;
+    }
+    toy.executor->backward(batch, 0, true);
+
+    std::vector<at::Tensor> weights;
+    for (const auto& parameter : toy.model->parameter_handles()) weights.push_back(leaf(as_double(parameter->master)));
+    at::Tensor x = weights[0].index_select(0, batch.tokens.flatten());
+    for (size_t layer : {1, 2}) x = x + x.mm(weights[layer].t());
+    const at::Tensor rows = x.mm(weights[3].t()).log_softmax(1);
+    const at::Tensor expected = -rows.gather(1, batch.labels.view({-1, 1})).sum() * 0.1;
+    EXPECT_TRUE(near(loss, expected, 1e-6));
+    const auto gradients = backward({expected}, {at::ones({}, at::kDouble)}, weights);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const auto& parameter = toy.model->parameter_handles()[i];
+      EXPECT_TRUE(near(parameter->gradient_shard, gradients[i], 5e-6)) << parameter->name();
+    }
+  }
+}
+
+TEST(ModelFamily, TheRegistryServesEachNameByOneFamily) {
+  std::set<std::string> seen;
+  for (const ModelFamily* family : model_families()) {
+    for (const std::string& name : family->names()) {
+      EXPECT_TRUE(seen.insert(name).second) << name;
+      EXPECT_EQ(find_model_family(name), family);
+      EXPECT_FALSE(family->flavors(name).empty()) << name;
+    }
+  }
+  EXPECT_TRUE(seen.contains("llama3_1"));
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,241 @@
+#include "titan/optimize/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "support/tensors.h"
+
+namespace titan {
+namespace {
+
+/// Parameters with masters and gradient shards, in one block of memory (as residency lays them) or each on its own.
+struct Shards {
+  Shards(const std::vector<std::vector<int64_t>>& shapes, bool one_block, at::ScalarType master = at::kFloat) {
+    int64_t total = 0;
+    for (const auto& shape : shapes) total += c10::multiply_integers(shape);
+    masters = normal({total}, 1, master);
+    gradients = at::zeros({total}, at::kFloat);
+    int64_t offset = 0;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      ParameterSpec spec{"p" + std::to_string(i), shapes[i], {}};
+      owned.push_back(std::make_unique<Parameter>(spec, TensorLayout(shapes[i])));
+      auto cut = [&](const at::Tensor& block) {
+        const at::Tensor view = block.narrow(0, offset, spec.numel()).view(shapes[i]);
+        return one_block ? view : view.clone();
+      };
+      owned.back()->master = cut(masters);
+      owned.back()->gradient_shard = cut(gradients);
+      all.push_back(owned.back().get());
+      offset += spec.numel();
+    }
+  }
+
+  void draw_gradients(int64_t step, double scale = 0.1) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i]->gradient_shard.copy_(
+          normal(all[i]->spec().shape, 1000 * static_cast<uint64_t>(step) + i, at::kFloat, scale));
+    }
+  }
+
+  at::Tensor masters, gradients;
+  std::vector<std::unique_ptr<Parameter>> owned;
+  std::vector<Parameter*> all;
+};
+
+/// Optimizer.h's formula, one element type: float64.
+struct Float64Adam {
+  explicit Float64Adam(const at::Tensor& start)
+      : p(as_double(start).clone()), m(at::zeros_like(p)), v(at::zeros_like(p)) {}
+
+  void step(int64_t t, double lr, double decay, double clip, const at::Tensor& gradient, const OptimizerOptions& o) {
+    at::Tensor g = as_double(gradient) * clip;
+    if (!o.decoupled_decay) g = g + decay * p;
+    m = o.beta1 * m + (1 - o.beta1) * g;
+    v = o.beta2 * v + (1 - o.beta2) * g * g;
+    const double correction1 = 1 - std::pow(o.beta1, static_cast<double>(t));
+    const double correction2 = 1 - std::pow(o.beta2, static_cast<double>(t));
+    if (o.decoupled_decay) p = p * (1 - lr * decay);
+    p = p - lr * (m / correction1) / (v.sqrt() / std::sqrt(correction2) + o.epsilon);
+  }
+
+  at::Tensor p, m, v;
+};
+
+StepControl control(const Shards& shards, double max_norm = 0) {
+  return control_step(shards.all, max_norm, at::zeros({}, at::kDouble));
+}
+
+std::vector<ParameterGroup> one_group(size_t count) {
+  ParameterGroup group;
+  for (size_t i = 0; i < count; ++i) group.members.push_back(i);
+  return {group};
+}
+
+const std::vector<std::vector<int64_t>> kShapes{{5, 7}, {13}, {64, 33}, {1}, {17, 3}};
+constexpr OptimizerImplementation kImplementations[] = {
+    OptimizerImplementation::for_loop, OptimizerImplementation::foreach, OptimizerImplementation::fused};
+
+class Adam : public ::testing::TestWithParam<std::tuple<OptimizerImplementation, bool, bool>> {
+ protected:
+  OptimizerOptions options() const {
+    return {.decoupled_decay = std::get<1>(GetParam()), .implementation = std::get<0>(GetParam())};
+  }
+  bool one_block() const { return std::get<2>(GetParam()); }
+};
+
+TEST_P(Adam, SeveralStepsFollowTheFloat64FormulaWithMultipliersAndClipping) {
+  Shards shards(kShapes, one_block());
+  std::vector<ParameterGroup> groups{{"", 1.0, 1.0, {0, 2, 3}}, {"a", 0.25, 0.0, {1}}, {"b", 3.0, 2.0, {4}}};
+  Optimizer optimizer(shards.all, groups, options());
+  std::vector<Float64Adam> expected;
+  for (Parameter* parameter : shards.all) expected.emplace_back(parameter->master);
+  for (int64_t t = 1; t <= 5; ++t) {
+    shards.draw_gradients(t);
+    const StepControl now = control(shards, /*max_norm=*/t % 2 == 0 ? 1.0 : 0.0);
+    EXPECT_EQ(now.clip.item<float>() < 1.0f, t % 2 == 0) << "every second step clips";
+    const double lr = 0.01 / static_cast<double>(t);
+    optimizer.step(t, lr, now);
+    for (const ParameterGroup& group : groups) {
+      for (size_t i : group.members) {
+        expected[i].step(t, lr * group.lr_multiplier, 0.1 * group.weight_decay_multiplier, now.clip.item<float>(),
+                         shards.all[i]->gradient_shard, options());
+      }
+    }
+  }
+  for (size_t i = 0; i < shards.all.size(); ++i) {
+    EXPECT_TRUE(near(shards.all[i]->master, expected[i].p, 1e-6)) << shards.all[i]->name();
+    EXPECT_TRUE(near(optimizer.first_moment(i), expected[i].m, 1e-6)) << shards.all[i]->name();
+    EXPECT_TRUE(near(optimizer.second_moment(i), expected[i].v, 1e-6)) << shards.all[i]->name();
+  }
+}
+
+TEST_P(Adam, ASkippedStepLeavesEveryBitAlone) {
+  Shards shards(kShapes, one_block());
+  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  shards.draw_gradients(1);
+  optimizer.step(1, 0.01, control(shards));
+  std::vector<at::Tensor> before;
+  for (size_t i = 0; i < shards.all.size(); ++i) {
+    for (const at::Tensor& t : {shards.all[i]->master, optimizer.first_moment(i), optimizer.second_moment(i)}) {
+      before.push_back(t.clone());
+    }
+  }
+  shards.all[2]->gradient_shard[0][0] = NAN;
+  const StepControl bad = control(shards, 1.0);
+  EXPECT_EQ(bad.skip.item<float>(), 1.0f);
+  optimizer.step(2, 0.01, bad);
+  for (size_t i = 0, at = 0; i < shards.all.size(); ++i) {
+    for (const at::Tensor& t : {shards.all[i]->master, optimizer.first_moment(i), optimizer.second_moment(i)}) {
+      EXPECT_TRUE(same_bits(t, before[at++]));
+    }
+  }
+}
+
+TEST_P(Adam, Bf16MastersRoundOnceAndKeepFp32Moments) {
+  Shards shards(kShapes, one_block(), at::kBFloat16);
+  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  for (int64_t t = 1; t <= 3; ++t) {
+    shards.draw_gradients(t);
+    std::vector<Float64Adam> expected;
+    for (size_t i = 0; i < shards.all.size(); ++i) {
+      expected.emplace_back(shards.all[i]->master);
+      expected[i].m = as_double(optimizer.first_moment(i)).clone();
+      expected[i].v = as_double(optimizer.second_moment(i)).clone();
+      expected[i].step(t, 0.02, 0.1, 1.0, shards.all[i]->gradient_shard, options());
+    }
+    optimizer.step(t, 0.02, control(shards));
+    for (size_t i = 0; i < shards.all.size(); ++i) {
+      EXPECT_EQ(shards.all[i]->master.scalar_type(), at::kBFloat16);
+      // Half a unit of the last of 8 bits, element by element.
+      const at::Tensor gap = (as_double(shards.all[i]->master) - expected[i].p).abs();
+      EXPECT_TRUE(gap.le(expected[i].p.abs() * 0x1.01p-8 + 1e-7).all().item<bool>());
+      EXPECT_TRUE(near(optimizer.second_moment(i), expected[i].v, 1e-6));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, Adam,
+                         ::testing::Combine(::testing::ValuesIn(kImplementations), ::testing::Bool(),
+                                            ::testing::Bool()));
+
+TEST(Optimizer, HowTheTensorsLieInMemoryChangesNoBitOfTheFusedStep) {
+  Shards block(kShapes, /*one_block=*/true);
+  Shards apart(kShapes, /*one_block=*/false);
+  const OptimizerOptions fused{.implementation = OptimizerImplementation::fused};
+  // The second and the fourth have settings of their own and cut the block into stretches.
+  const std::vector<ParameterGroup> groups{{"", 1.0, 1.0, {0, 2, 4}}, {"x", 0.5, 1.0, {1}}, {"y", 1.0, 0.0, {3}}};
+  Optimizer first(block.all, groups, fused);
+  Optimizer second(apart.all, groups, fused);
+  for (int64_t t = 1; t <= 3; ++t) {
+    block.draw_gradients(t);
+    apart.draw_gradients(t);
+    first.step(t, 0.01, control(block));
+    second.step(t, 0.01, control(apart));
+  }
+  for (size_t i = 0; i < kShapes.size(); ++i) EXPECT_TRUE(same_bits(block.all[i]->master, apart.all[i]->master)) << i;
+}
+
+TEST(Optimizer, ParametersGivenInAnotherOrderThanTheyLieInMemoryAreSteppedAlike) {
+  for (OptimizerImplementation implementation : kImplementations) {
+    Shards straight(kShapes, true);
+    Shards mixed(kShapes, true);
+    std::vector<Parameter*> order{mixed.all[3], mixed.all[0], mixed.all[4], mixed.all[2], mixed.all[1]};
+    Optimizer first(straight.all, one_group(5), {.implementation = implementation});
+    Optimizer second(order, one_group(5), {.implementation = implementation});
+    straight.draw_gradients(1);
+    mixed.draw_gradients(1);
+    first.step(1, 0.01, control(straight));
+    second.step(1, 0.01, control(mixed));
+    EXPECT_TRUE(same_bits(straight.masters, mixed.masters));
+    EXPECT_EQ(second.first_moment(0).sizes(), order[0]->master.sizes());
+    EXPECT_TRUE(same_bits(second.first_moment(1), first.first_moment(0)));
+  }
+}
+
+TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
+  Shards whole(kShapes, true);
+  Shards parts(kShapes, true);
+  Optimizer first(whole.all, one_group(5), {});
+  Optimizer second(parts.all, one_group(5), {});
+  whole.draw_gradients(1);
+  parts.draw_gradients(1);
+  first.step(1, 0.01, control(whole));
+  const StepControl shared = control(parts);
+  second.step_some(std::span(parts.all).subspan(3), 1, 0.01, shared);
+  second.step_some(std::span(parts.all).first(3), 1, 0.01, shared);
+  EXPECT_TRUE(same_bits(whole.masters, parts.masters));
+}
+
+TEST(Optimizer, AParameterWithoutGradientOrFrozenIsNotStepped) {
+  Shards shards({{4}, {4}}, true);
+  ParameterSpec spec{"frozen", {4}, {}, /*trainable=*/false};
+  Parameter frozen(spec, TensorLayout(spec.shape));
+  frozen.master = normal({4}, 9);
+  frozen.gradient_shard = at::ones({4});
+  shards.draw_gradients(1);
+  const StepControl now = control(shards);
+  shards.all[0]->gradient_shard.reset();
+  const at::Tensor untouched = shards.all[0]->master.clone();
+  const at::Tensor frozen_before = frozen.master.clone();
+  const at::Tensor stepped = shards.all[1]->master.clone();
+  Optimizer optimizer({shards.all[0], shards.all[1], &frozen}, one_group(3), {});
+  optimizer.step(1, 0.1, now);
+  EXPECT_TRUE(same_bits(shards.all[0]->master, untouched));
+  EXPECT_TRUE(same_bits(frozen.master, frozen_before));
+  EXPECT_FALSE(same_bits(shards.all[1]->master, stepped));
+  EXPECT_EQ(optimizer.state_bytes(), 2 * 8 * 4) << "a frozen parameter has no moments";
+}
+
+TEST(Optimizer, TheFirstStepMovesEveryWeightByAboutTheLearningRate) {
+  Shards shards({{100}}, true);
+  const at::Tensor before = shards.masters.clone();
+  shards.gradients.copy_(normal({100}, 3).sign());
+  Optimizer optimizer(shards.all, one_group(1), {.weight_decay = 0.0});
+  optimizer.step(1, 0.01, control(shards));
+  EXPECT_TRUE(near(before - shards.masters, 0.01 * shards.gradients, 1e-4));
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,120 @@
+#include "titan/parallel/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "support/selections.h"
+
+namespace titan {
+namespace {
+
+Plan plan_of(const ModelRequest& request, PlanRequest plan = small_plan()) {
+  const ModelFamily& family = *find_model_family(request.name);
+  plan.sequence_length = request.sequence_length;
+  return make_plan(family.describe(request), family, plan);
+}
+
+std::map<std::string, int64_t> memory_of(const Plan& plan) {
+  std::map<std::string, int64_t> result;
+  for (const MemoryPurpose& purpose : plan.memory) result[purpose.name] = purpose.bytes;
+  return result;
+}
+
+TEST(Plan, EachUnitHasOneGroupOfItsOwnInChainOrder) {
+  const Plan plan = plan_of(small_request());
+  ASSERT_EQ(plan.units.size(), 5u);
+  ASSERT_EQ(plan.groups.size(), 5u);
+  for (size_t u = 0; u < 5; ++u) {
+    EXPECT_EQ(plan.units[u].groups, std::vector<size_t>{u});
+    EXPECT_EQ(plan.groups[u].name, plan.units[u].name);
+    EXPECT_EQ(plan.groups[u].reduce_after, u);
+  }
+}
+
+TEST(Plan, ATiedHeadBorrowsTheEmbeddingsGroupWhichIsCompleteAfterTheEmbedding) {
+  const Plan plan = plan_of(small_request("llama3_2"));
+  EXPECT_EQ(plan.units.back().groups, (std::vector<size_t>{4, 0}));
+  EXPECT_EQ(plan.groups[0].reduce_after, 0u);
+  ASSERT_EQ(plan.groups[4].parameters.size(), 1u);
+  EXPECT_EQ(plan.groups[4].parameters[0].name, "norm.weight");
+}
+
+TEST(Plan, ATiedModelWithoutNormWeightsHasAHeadWithoutAGroupOfItsOwn) {
+  ModelRequest request = small_request("llama3_2");
+  request.norm_type = "np_layernorm";
+  const Plan plan = plan_of(request);
+  EXPECT_EQ(plan.groups.size(), 4u);
+  EXPECT_EQ(plan.units.back().groups, std::vector<size_t>{0});
+}
+
+TEST(Plan, ParametersOfAGroupLieOneAfterTheOtherInTheOrderOfFusedProducts) {
+  const WeightGroupPlan group = plan_of(small_request()).groups[1];
+  int64_t offset = 0;
+  std::vector<std::string> suffixes;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    EXPECT_EQ(group.offset_of(i), offset);
+    offset += group.parameters[i].numel();
+    suffixes.push_back(group.parameters[i].name.substr(std::string("layers.0.").size()));
+  }
+  EXPECT_EQ(group.numel, offset);
+  EXPECT_EQ(suffixes,
+            (std::vector<std::string>{"attention.wq.weight", "attention.wk.weight", "attention.wv.weight",
+                                      "attention.wo.weight", "feed_forward.w1.weight", "feed_forward.w3.weight",
+                                      "feed_forward.w2.weight", "attention_norm.weight", "ffn_norm.weight"}));
+}
+
+TEST(Plan, EverySecondBlockIsCheckpointedUnderSelectiveTwoStartingWithTheSecond) {
+  PlanRequest request = small_plan();
+  request.recompute = selection(RecomputeSelection::Mode::selective_layers, 2);
+  const Plan plan = plan_of(small_request(), request);
+  std::vector<bool> checkpointed;
+  for (const UnitPlan& unit : plan.units) checkpointed.push_back(unit.policy.checkpointed());
+  EXPECT_EQ(checkpointed, (std::vector<bool>{false, false, true, false, false}));
+  request.recompute.every = 0;
+  EXPECT_TRUE(plan_of(small_request(), request).units[1].policy.checkpointed()) << "0 means every block";
+}
+
+TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
+  PlanRequest request = small_plan();
+  request.compute = ElementType::bfloat16;
+  const Plan plan = plan_of(small_request(), request);
+  const auto memory = memory_of(plan);
+  const int64_t n = plan.parameter_count;
+  EXPECT_EQ(memory.at("parameters"), 4 * n);
+  EXPECT_EQ(memory.at("parameters, compute copy"), 2 * n);
+  EXPECT_EQ(memory.at("gradients"), 4 * n);
+  EXPECT_EQ(memory.at("optimizer state"), 8 * n);
+  int64_t kept = 0, total = 0;
+  for (const UnitPlan& unit : plan.units) kept += unit.saved_bytes;
+  for (const MemoryPurpose& purpose : plan.memory) total += purpose.bytes;
+  EXPECT_EQ(memory.at("activations kept"), kept);
+  EXPECT_EQ(plan.predicted_bytes(), total);
+  EXPECT_EQ(memory.count("one block recomputed"), 0u) << "nothing is checkpointed";
+  EXPECT_EQ(memory_of(plan_of(small_request())).count("parameters, compute copy"), 0u);
+}
+
+TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
+  PlanRequest request = small_plan();
+  request.step_in_backward = true;
+  const Plan plan = plan_of(small_request(), request);
+  int64_t largest = 0;
+  for (const WeightGroupPlan& group : plan.groups) largest = std::max(largest, group.numel);
+  EXPECT_EQ(memory_of(plan).at("gradients"), 4 * largest);
+}
+
+TEST(Plan, OfTheLargestModelNeedsNoTensor) {
+  ModelRequest request;
+  request.name = "llama3_1";
+  request.flavor = "405B";
+  request.sequence_length = 8192;
+  PlanRequest full = small_plan();
+  full.recompute = selection(RecomputeSelection::Mode::full);
+  const Plan plan = plan_of(request, full);
+  EXPECT_EQ(plan.parameter_count, 405'853'388'800);
+  EXPECT_EQ(plan.flops_per_token, 2'625'449'459'712);
+  EXPECT_EQ(plan.units.size(), 128u);
+  EXPECT_EQ(plan.units[5].saved_bytes, int64_t{2} * 8192 * 16384 * 4);
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,76 @@
+// Planned = counted: what each unit holds between its forward and its backward, by policy, dtype and shape.
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "support/model.h"
+#include "support/selections.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+class SavedBytes : public ::testing::TestWithParam<std::tuple<ElementType, int64_t, std::string>> {};
+
+TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
+  const auto& [compute, kv_heads, norm] = GetParam();
+  for (const NamedSelection& named : all_selections()) {
+    SCOPED_TRACE(named.name);
+    PlanRequest plan = small_plan();
+    plan.compute = compute;
+    plan.recompute = named.selection;
+    ModelRequest request = small_request("llama3", kv_heads);
+    request.norm_type = norm;
+    SmallModel small(request, plan, {.count_saved_bytes = true});
+    small.executor->forward(small.batch(), 0);
+    for (size_t u = 0; u < small.plan.units.size(); ++u) {
+      EXPECT_EQ(small.executor->saved_bytes(u, 0), small.plan.units[u].saved_bytes) << small.plan.units[u].name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, SavedBytes,
+                         ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
+                                            ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm")));
+
+int64_t block_bytes(const RecomputeSelection& selection) {
+  PlanRequest plan = small_plan();
+  plan.recompute = selection;
+  const ModelRequest request = small_request();
+  plan.sequence_length = request.sequence_length;
+  const ModelFamily& family = *find_model_family(request.name);
+  return make_plan(family.describe(request), family, plan).units[2].saved_bytes;
+}
+
+TEST(SavedBytes, FullRecomputeKeepsTheBlocksInputOnly) {
+  EXPECT_EQ(block_bytes(selection(RecomputeSelection::Mode::full)), 2 * 13 * 24 * 4);
+}
+
+TEST(SavedBytes, EachPartThatIsRecomputedSavesMemoryAndNoSelectionKeepsMoreThanNone) {
+  const int64_t nothing = block_bytes(selection(RecomputeSelection::Mode::none));
+  const int64_t no_part = block_bytes(parts({}));
+  for (const char* part : {"norm", "swiglu", "ffn", "qkv", "attention"}) {
+    EXPECT_LT(block_bytes(parts({part})), no_part) << part;
+  }
+  for (const NamedSelection& named : all_selections()) EXPECT_LE(block_bytes(named.selection), nothing) << named.name;
+}
+
+TEST(SavedBytes, MicrobatchesInFlightAreCountedApartAndGoneAfterBackward) {
+  SmallModel small(small_request(), small_plan(), {.count_saved_bytes = true});
+  for (int64_t m : {0, 1}) small.executor->forward(small.batch(), m);
+  EXPECT_EQ(small.executor->saved_bytes(1, 0), small.plan.units[1].saved_bytes);
+  small.executor->backward(small.batch(), 0, false);
+  EXPECT_THROW(small.executor->saved_bytes(1, 0), InvariantError);
+  EXPECT_EQ(small.executor->saved_bytes(1, 1), small.plan.units[1].saved_bytes);
+}
+
+TEST(SavedBytes, InferenceHoldsNothing) {
+  SmallModel small(small_request(), small_plan(), {.count_saved_bytes = true});
+  small.executor->forward(small.batch(), 0);
+  small.executor->backward(small.batch(), 0, true);
+  small.executor->infer(small.batch(), UnitMode::evaluate);
+  for (size_t u = 0; u < small.plan.units.size(); ++u) EXPECT_THROW(small.executor->saved_bytes(u, 0), InvariantError);
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,149 @@
+#include "titan/report/step_report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace titan {
+namespace {
+
+StepReport a_step() {
+  StepReport report;
+  report.step = 7;
+  report.total_steps = 1000;
+  report.loss = 3.14159265;
+  report.grad_norm = 1.5;
+  report.learning_rate = 3e-4;
+  report.step_seconds = 0.5;
+  report.data_wait_seconds = 0.00123;
+  report.tokens_per_second = 12345.6;
+  report.flops_per_token = 57'914'449'920;
+  report.peak_flops = 989e12;
+  report.memory_bytes = int64_t{5} << 30;
+  report.memory_total = int64_t{80} << 30;
+  report.host_peak_bytes = 123;
+  report.tokens_seen = 57344;
+  report.eta_seconds = 4.2;
+  return report;
+}
+
+TEST(ConsoleLine, BeginsWithTorchtitansFieldsUnchangedThenRateWaitAndTimeLeft) {
+  EXPECT_EQ(console_line(a_step(), false),
+            "step:  7  loss:  3.14159  grad_norm:  1.5000  memory:  5.00GiB(6.25%)  tps: 12,346  tflops: 714.99  "
+            "mfu: 72.29%  lr: 3.00e-04  data: 1.2ms  eta: 4.2s");
+}
+
+TEST(ConsoleLine, FieldsGrowWithTheirNumbers) {
+  StepReport report = a_step();
+  report.step = 12345;
+  report.loss = 1234.5;
+  report.grad_norm = 98765.4321;
+  report.tokens_per_second = 1'234'567.4;
+  const std::string line = console_line(report, false);
+  EXPECT_TRUE(line.starts_with("step: 12345  loss: 1234.50000  grad_norm: 98765.4321  memory: ")) << line;
+  EXPECT_NE(line.find("  tps: 1,234,567  tflops: 71,499.29  mfu: 7229.45%  "), std::string::npos) << line;
+}
+
+TEST(ConsoleLine, ADeviceWithoutAKnownPeakShowsNoUtilisation) {
+  StepReport report = a_step();
+  report.peak_flops.reset();
+  EXPECT_NE(console_line(report, false).find("  mfu: n/a  "), std::string::npos);
+}
+
+TEST(ConsoleLine, SkippedStepsAndBadRecordsAreShownOnceThereAreAny) {
+  StepReport report = a_step();
+  EXPECT_EQ(console_line(report, false).find("skipped"), std::string::npos);
+  report.skipped_steps = 2;
+  report.bad_records = 3;
+  EXPECT_TRUE(console_line(report, false).ends_with("  skipped: 2  bad records: 3"));
+}
+
+TEST(ConsoleLine, ANonFiniteLossIsWrittenAsSuch) {
+  StepReport report = a_step();
+  report.loss = NAN;
+  report.grad_norm = INFINITY;
+  const std::string line = console_line(report, false);
+  EXPECT_TRUE(line.starts_with("step:  7  loss:      nan  grad_norm:     inf  ")) << line;
+}
+
+TEST(ConsoleLine, ColoursAreTorchtitansAndSurroundTheSameText) {
+  const std::string line = console_line(a_step(), true);
+  EXPECT_TRUE(
+      line.starts_with("\x1b[31mstep:  7\x1b[39m  \x1b[32mloss:  3.14159\x1b[39m  "
+                       "\x1b[38;2;180;60;0mgrad_norm:  1.5000\x1b[39m  "
+                       "\x1b[38;2;54;234;195mmemory:  5.00GiB(6.25%)\x1b[39m  \x1b[34mtps: 12,346\x1b[39m  "
+                       "\x1b[36mtflops: 714.99\x1b[39m  \x1b[35mmfu: 72.29%\x1b[39m"))
+      << line;
+  std::string plain;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\x1b') {
+      i = line.find('m', i);
+    } else {
+      plain += line[i];
+    }
+  }
+  EXPECT_EQ(plain, console_line(a_step(), false));
+}
+
+TEST(ConsoleLine, OfAValidationHasItsOwnFields) {
+  const ValidationReport report{20, 2.5, 4321.0, int64_t{1} << 29, int64_t{1} << 34};
+  EXPECT_EQ(console_line(report, false), "validate step: 20  loss:  2.5000  memory:  0.50GiB(3.12%)  tps: 4,321");
+  EXPECT_TRUE(
+      console_line(report, true).starts_with("\x1b[33mvalidate step: 20\x1b[39m  \x1b[32mloss:  2.5000\x1b[39m  "));
+}
+
+TEST(JsonLine, HoldsEveryFieldAsANumber) {
+  const auto line = nlohmann::json::parse(json_line(a_step()));
+  EXPECT_EQ(line["step"], 7);
+  EXPECT_EQ(line["loss"], 3.14159265);
+  EXPECT_EQ(line["grad_norm"], 1.5);
+  EXPECT_EQ(line["lr"], 3e-4);
+  EXPECT_EQ(line["tps"], 12345.6);
+  EXPECT_EQ(line["step_seconds"], 0.5);
+  EXPECT_EQ(line["data_wait_seconds"], 0.00123);
+  EXPECT_EQ(line["memory_peak_bytes"], int64_t{5} << 30);
+  EXPECT_EQ(line["memory_peak_rss_bytes"], 123);
+  EXPECT_EQ(line["tokens_seen"], 57344);
+  EXPECT_NEAR(line["tflops"].get<double>(), 714.99, 0.01);
+  EXPECT_NEAR(line["mfu_percent"].get<double>(), 72.29, 0.01);
+  EXPECT_EQ(line["data_bad_records"], 0);
+  EXPECT_EQ(line["data_loops"], 0);
+  EXPECT_EQ(line["skipped_steps"], 0);
+  EXPECT_EQ(json_line(a_step()).find('\n'), std::string::npos);
+}
+
+TEST(JsonLine, WithoutAKnownPeakThereIsNoUtilisation) {
+  StepReport report = a_step();
+  report.peak_flops.reset();
+  EXPECT_FALSE(nlohmann::json::parse(json_line(report)).contains("mfu_percent"));
+}
+
+TEST(JsonLine, NumbersThatAreNotFiniteBecomeWordsAndTheLineStaysJson) {
+  StepReport report = a_step();
+  report.loss = NAN;
+  report.grad_norm = -INFINITY;
+  report.tokens_per_second = INFINITY;
+  const auto line = nlohmann::json::parse(json_line(report));
+  EXPECT_EQ(line["loss"], "nan");
+  EXPECT_EQ(line["grad_norm"], "-inf");
+  EXPECT_EQ(line["tps"], "inf");
+  EXPECT_EQ(nlohmann::json::parse(json_line(ValidationReport{1, NAN, 1, 1, 1}))["validation_loss"], "nan");
+}
+
+TEST(PeakFlops, KnowsTheDevicesOfTheTableAndKeepsTheirVariantsApart) {
+  EXPECT_EQ(peak_flops_of("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA H100 80GB HBM3"), 989e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA H100 PCIe"), 756e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA H100 NVL"), 835e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA H200"), 989e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA H20"), 148e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA H20-3e"), 148e12);
+  EXPECT_EQ(peak_flops_of("NVIDIA B200"), 2.25e15);
+  EXPECT_EQ(peak_flops_of("NVIDIA GB200"), 2.5e15);
+  EXPECT_EQ(peak_flops_of("NVIDIA L40S"), 362e12);
+  EXPECT_EQ(peak_flops_of("AMD EPYC 9654"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace titan

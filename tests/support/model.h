@@ -1,0 +1,108 @@
+// A small Llama with everything it needs to run steps: plan, resident weights, executor; and batches for it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensors.h"
+#include "titan/data/batch_stream.h"
+#include "titan/model/initialise.h"
+#include "titan/model/model.h"
+#include "titan/parallel/executor.h"
+#include "titan/parallel/plan.h"
+#include "titan/parallel/residency.h"
+
+namespace titan {
+
+/// Small, odd where the model lets it be, grouped-query unless `kv_heads` says otherwise.
+inline ModelRequest small_request(const std::string& name = "llama3", int64_t kv_heads = 2) {
+  ModelRequest request;
+  request.name = name;
+  request.flavor = name == "llama3_2" ? "1B" : "debugmodel";
+  request.sequence_length = 13;
+  request.sizes = {.dim = 24, .n_layers = 3, .n_heads = 4, .n_kv_heads = kv_heads, .multiple_of = 8, .vocab_size = 59};
+  return request;
+}
+
+/// Two samples a microbatch, everything else as a plan begins.
+inline PlanRequest small_plan() {
+  PlanRequest request;
+  request.samples = 2;
+  return request;
+}
+
+struct SmallModel {
+  using MakeResidency =
+      std::function<std::unique_ptr<Residency>(const WeightGroupPlan&, std::vector<Parameter*>, const PlanRequest&)>;
+
+  explicit SmallModel(const ModelRequest& model_request, PlanRequest plan_request = small_plan(),
+                      ExecutorOptions options = {}, const MakeResidency& make_residency = resident)
+      : request(model_request), family(*find_model_family(request.name)) {
+    plan_request.sequence_length = request.sequence_length;
+    description = family.describe(request);
+    model = family.build(request, {std::make_shared<DenseProducts>(), plan_request.loss_chunks, false});
+    model->prepare(at::kCPU);
+    plan = make_plan(description, family, plan_request);
+    std::vector<std::unique_ptr<Residency>> residencies;
+    for (const WeightGroupPlan& group : plan.groups) {
+      std::vector<Parameter*> members;
+      for (const ParameterSpec& spec : group.parameters) members.push_back(&model->parameter(spec.name));
+      residencies.push_back(make_residency(group, members, plan.request));
+    }
+    for (const auto& parameter : model->parameter_handles()) {
+      initialise(*parameter, parameter->layout().first_box(), /*seed=*/11);
+      // Norm weights of exactly one would hide a forgotten weight.
+      if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->spec().shape, 77).mul_(0.1));
+    }
+    model->refresh_tree();
+    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), std::make_unique<EagerRunner>(),
+                                          options);
+  }
+
+  static std::unique_ptr<Residency> resident(const WeightGroupPlan& group, std::vector<Parameter*> members,
+                                             const PlanRequest& request) {
+    return std::make_unique<ResidentWeights>(group, std::move(members), request, at::kCPU, false);
+  }
+
+  /// Random tokens and labels, some ignored; `loss_scale` is one over the valid ones.
+  BatchContext batch(uint64_t seed = 5) const {
+    BatchContext context;
+    context.tokens = integers({plan.request.samples, request.sequence_length}, description.vocabulary, seed);
+    context.labels = integers({plan.request.samples, request.sequence_length}, description.vocabulary, seed + 1);
+    context.labels.select(1, 3).fill_(kIgnoredLabel);
+    context.loss_scale = 1.0 / context.labels.ne(kIgnoredLabel).sum().item<double>();
+    return context;
+  }
+
+  /// One whole step of one microbatch: its loss. Gradients are in the parameters' shards.
+  at::Tensor run(const BatchContext& batch) {
+    const at::Tensor loss = executor->forward(batch, 0);
+    executor->backward(batch, 0, /*is_last=*/true);
+    return loss;
+  }
+
+  std::map<std::string, at::Tensor> gradients() const {
+    std::map<std::string, at::Tensor> result;
+    for (const auto& parameter : model->parameter_handles())
+      result[parameter->name()] = parameter->gradient_shard.clone();
+    return result;
+  }
+
+  ModelRequest request;
+  const ModelFamily& family;
+  ModelDescription description;
+  Plan plan;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Executor> executor;
+};
+
+inline void expect_same_gradients(const std::map<std::string, at::Tensor>& actual,
+                                  const std::map<std::string, at::Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, gradient] : expected) EXPECT_TRUE(same_bits(actual.at(name), gradient)) << name;
+}
+
+}  // namespace titan
