@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "rms_norm.h"
 #include "titan/base/text.h"
 #include "titan/ops/differentiable.h"
 
@@ -13,20 +14,6 @@ namespace {
 // Each result is {normed, statistic 0, statistic 1}; the statistics are fp32 [..., 1] and may be undefined.
 using Normalised = std::array<at::Tensor, 3>;
 
-/// x · rsqrt(mean(x²) + ε), rounded to x's dtype before the weight (`fused`: after), as torchtitan.md §2.4 defines
-/// them.
-Normalised rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused) {
-  at::Tensor x32 = x.to(at::kFloat);
-  at::Tensor scale = at::mean(x32 * x32, -1, /*keepdim=*/true).add_(epsilon).rsqrt_();
-  at::Tensor normed = x32 * scale;
-  if (fused) {
-    normed = normed.mul_(weight.to(at::kFloat)).to(x.scalar_type());
-  } else {
-    normed = normed.to(x.scalar_type()).mul_(weight);
-  }
-  return {normed, scale, at::Tensor()};
-}
-
 Normalised layer_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   // In fp32 throughout: for bf16 tensors ATen's CPU kernel would leave bf16 statistics.
   const at::Tensor weight32 = weight.defined() ? weight.to(at::kFloat) : weight;
@@ -34,8 +21,7 @@ Normalised layer_norm(const at::Tensor& x, const at::Tensor& weight, double epsi
   return {normed.to(x.scalar_type()), mean, scale};
 }
 
-void add_weight_gradient(Parameter& weight, const at::Tensor& product) {
-  at::Tensor sum = product.reshape({-1, product.size(-1)}).sum(0, /*keepdim=*/false, at::kFloat);
+void add_weight_gradient(Parameter& weight, const at::Tensor& sum) {
   if (weight.gradient_written()) {
     weight.gradient().add_(sum);
   } else {
@@ -53,25 +39,21 @@ struct NormBackward : BackwardNode {
   bool has_delta = false;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
-    at::Tensor dx = gradients[1].defined() ? input_gradient(gradients[1]) : at::Tensor();
-    if (gradients[0].defined()) dx = dx.defined() ? dx.add_(gradients[0]) : gradients[0];
+    at::Tensor dx = gradients[0];
+    if (gradients[1].defined()) dx = total_gradient(gradients[1], gradients[0]);
     x.reset();
     return {dx, has_delta ? dx : at::Tensor()};
   }
 
-  at::Tensor input_gradient(const at::Tensor& dy) {
-    const bool rms = type == NormType::rmsnorm || type == NormType::fused_rmsnorm;
-    return rms ? rms_gradient(dy) : layer_gradient(dy);
-  }
-
-  /// dx = r·(g − x̂·mean(g·x̂)) with x̂ = x·r and g = dy·w; dw = Σ dy·x̂. Statistics and products in fp32.
-  at::Tensor rms_gradient(const at::Tensor& dy) {
-    at::Tensor dy32 = dy.to(at::kFloat);
-    at::Tensor unit = x.to(at::kFloat) * statistic0;
-    if (weight->trainable()) add_weight_gradient(*weight, dy32 * unit);
-    at::Tensor g = dy32 * weight->weight().to(at::kFloat);
-    at::Tensor projection = at::mean(g * unit, -1, /*keepdim=*/true);
-    return g.sub_(unit.mul_(projection)).mul_(statistic0).to(x.scalar_type());
+  /// Of the stream before the norm: through the norm, and past it.
+  at::Tensor total_gradient(const at::Tensor& dy, const at::Tensor& d_residual) {
+    if (type != NormType::rmsnorm && type != NormType::fused_rmsnorm) {
+      at::Tensor dx = layer_gradient(dy);
+      return d_residual.defined() ? dx.add_(d_residual) : dx;
+    }
+    RmsNormGradients gradients = rms_norm_backward(dy, d_residual, x, statistic0, weight->weight());
+    if (weight->trainable()) add_weight_gradient(*weight, gradients.weight);
+    return gradients.input;
   }
 
   at::Tensor layer_gradient(const at::Tensor& dy) {
@@ -81,7 +63,10 @@ struct NormBackward : BackwardNode {
     at::Tensor scale = weight ? weight->weight().to(at::kFloat) : at::Tensor();
     auto [dx, dw, db] = at::native_layer_norm_backward(dy32, x32, {x.size(-1)}, statistic0, statistic1, scale, {},
                                                        {true, false, false});
-    if (affine) add_weight_gradient(*weight, dy32 * (x32 - statistic0) * statistic1);
+    if (affine) {
+      at::Tensor product = dy32 * (x32 - statistic0) * statistic1;
+      add_weight_gradient(*weight, product.reshape({-1, x.size(-1)}).sum(0));
+    }
     return dx.to(x.scalar_type());
   }
 };
@@ -113,7 +98,8 @@ NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, Un
   auto normalise = [&]() -> Normalised {
     at::Tensor weight = weight_ ? weight_->weight() : at::Tensor();
     if (type_ == NormType::layernorm || type_ == NormType::np_layernorm) return layer_norm(x, weight, epsilon_);
-    return rms_norm(x, weight, epsilon_, type_ == NormType::fused_rmsnorm);
+    RmsNormResult result = rms_norm(x, weight, epsilon_, type_ == NormType::fused_rmsnorm);
+    return {result.normed, result.scale, at::Tensor()};
   };
   auto [normed, statistic0, statistic1] = context.recorder.once<3>(ResultKind::norm, ordinal_, normalise);
   if (graph) {

@@ -45,11 +45,19 @@ void Executor::backward(const BatchContext& batch, int64_t microbatch, bool is_l
     gradients = runner_->backward(*chain_[u], gradients, batch, states[u]);
     release(u, UsePhase::backward, microbatch);
     for (size_t group : plan_.units[u].groups) {
-      if (plan_.groups[group].reduce_after != u || deferred_) continue;
-      residencies_[group]->reduce(is_last);
-      if (is_last && group_reduced_) group_reduced_(group);
+      if (plan_.groups[group].reduce_after == u && !deferred_) reduce(group, is_last);
     }
   }
+}
+
+void Executor::run_weight_gradients(bool is_last) {
+  queue_.run();
+  for (size_t group = plan_.groups.size(); group-- > 0;) reduce(group, is_last);
+}
+
+void Executor::reduce(size_t group, bool is_last) {
+  residencies_[group]->reduce(is_last);
+  if (is_last && group_reduced_) group_reduced_(group);
 }
 
 at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) {

@@ -62,9 +62,9 @@ class Executor {
 
   /// Called for each group right after its last reduction of a step (an optimizer that steps in backward).
   void on_group_reduced(std::function<void(size_t group)> callback) { group_reduced_ = std::move(callback); }
-  /// Runs queued weight-gradient products of the microbatches so far (a pipeline's W action).
-  void run_weight_gradients() { queue_.run(); }
-  /// With `deferred`, weight gradients wait for run_weight_gradients.
+  /// Runs the queued weight-gradient products of the microbatches so far (a pipeline's W action), then reduces.
+  void run_weight_gradients(bool is_last);
+  /// With `deferred`, weight gradients and reductions wait for run_weight_gradients.
   void defer_weight_gradients(bool deferred) { deferred_ = deferred; }
 
   void finish_step();
@@ -79,6 +79,7 @@ class Executor {
   void acquire(size_t unit, UsePhase phase, int64_t microbatch);
   void release(size_t unit, UsePhase phase, int64_t microbatch);
   void prefetch(size_t unit, UsePhase phase, int64_t microbatch);
+  void reduce(size_t group, bool is_last);
   std::vector<UnitState>& states_of(int64_t microbatch);
 
   Plan plan_;
