@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import platform
@@ -18,8 +19,10 @@ from trainers import Measurement, Workload
 WORKLOADS = {
     "long-float32": Workload(8, 512, "float32", warm_up=3, measured=6),
     "long-bfloat16": Workload(8, 512, "bfloat16", warm_up=3, measured=6),
+    "long-bfloat16-rounded": Workload(8, 512, "bfloat16", warm_up=3, measured=6, weight_gradient="bfloat16"),
     "short-float32": Workload(1, 64, "float32", warm_up=20, measured=150),
     "short-bfloat16": Workload(1, 64, "bfloat16", warm_up=20, measured=150),
+    "short-bfloat16-rounded": Workload(1, 64, "bfloat16", warm_up=20, measured=150, weight_gradient="bfloat16"),
 }
 SPEED_BARS = {512: 1.05, 64: 1.5}
 MEMORY_BAR = 0.8
@@ -109,7 +112,7 @@ def main() -> int:
         if name not in arguments.rows:
             continue
         if arguments.quick:
-            work = Workload(work.batch, work.length, work.precision, warm_up=1, measured=2)
+            work = dataclasses.replace(work, warm_up=1, measured=2)
         print(f"measuring {work.title}", file=sys.stderr, flush=True)
         rows += training_rows(arguments.binary, work, pairs)
     if "config-error" in arguments.rows:

@@ -27,10 +27,13 @@ class Workload:
     warm_up: int
     measured: int
     threads: int = 2
+    # titan's weight gradients are fp32 products unless this says otherwise; autocast rounds them to bfloat16.
+    weight_gradient: str = "float32"
 
     @property
     def title(self) -> str:
-        return f"{self.batch} × {self.length}, {self.precision}"
+        rounded = ", weight gradients rounded as autocast's" if self.weight_gradient == "bfloat16" else ""
+        return f"{self.batch} × {self.length}, {self.precision}{rounded}"
 
     @property
     def tokens(self) -> int:
@@ -88,6 +91,7 @@ def titan(binary: str, work: Workload) -> Measurement:
             f"--training.seq_len={work.length}",
             "--training.dtype=float32",
             f"--training.mixed_precision_param={work.precision}",
+            f"--training.weight_gradient_dtype={work.weight_gradient}",
             f"--training.threads={work.threads}",
             "--training.device=cpu",
             "--activation_checkpoint.mode=none",

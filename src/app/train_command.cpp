@@ -30,13 +30,13 @@ int report_problems(const Schema& schema, const LoadedConfig& loaded) {
     print_problems(std::cerr, loaded.problems);
     return static_cast<int>(ExitCode::bad_config);
   }
-  if (const std::vector<Problem> unbuilt = check_buildable(schema, loaded); !unbuilt.empty()) {
+  std::vector<Problem> unbuilt = check_buildable(schema, loaded);
+  const std::vector<Problem> missing = check_inputs(loaded);
+  const ExitCode code = unbuilt.empty() ? ExitCode::bad_data : ExitCode::bad_config;
+  unbuilt.insert(unbuilt.end(), missing.begin(), missing.end());
+  if (!unbuilt.empty()) {
     print_problems(std::cerr, unbuilt);
-    return static_cast<int>(ExitCode::bad_config);
-  }
-  if (const std::vector<Problem> missing = check_inputs(loaded); !missing.empty()) {
-    print_problems(std::cerr, missing);
-    return static_cast<int>(ExitCode::bad_data);
+    return static_cast<int>(code);
   }
   return 0;
 }

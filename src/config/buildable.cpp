@@ -33,7 +33,7 @@ std::vector<Problem> check_buildable(const Schema& schema, const LoadedConfig& l
     if (option.availability != Availability::not_built || !option.read) continue;
     Value value = option.read(loaded.config);
     bool idle = option.condition && !option.condition->holds(loaded.config);
-    if (idle || option.is_harmless(value)) continue;
+    if (idle || option.is_harmless(value) || value == option.default_for(generation_of(loaded.config))) continue;
     problems.push_back(loaded.origins.problem(
         option.key,
         fmt::format("{} = {} needs a part that is not built yet: {}", option.key, to_toml(value), option.reason),

@@ -30,7 +30,9 @@ void describe_job_section(Schema& schema) {
   job.add("save_config_file", &S::save_config_file, std::nullopt)
       .later()
       .not_empty()
-      .help("also write the merged config as JSON to this file under job.dump_folder");
+      .help(
+          "also write the merged config to this file under job.dump_folder: TOML when its name ends in .toml, else "
+          "JSON");
   job.add("generation", &S::generation, "auto")
       .own()
       .choices({"auto", "2024", "2026"})

@@ -33,7 +33,7 @@ void describe_optimizer_section(Schema& schema) {
   optimizer.add("lr", &S::lr, 8e-4).at_least(0).at_most(1).help("peak learning rate");
   optimizer.add("beta1", &S::beta1, 0.9).later().at_least(0).below(1).help("decay of the first moment");
   optimizer.add("beta2", &S::beta2, 0.95).later().at_least(0).below(1).help("decay of the second moment");
-  optimizer.add("eps", &S::eps, 1e-8).later().above(0).at_most(1).help("term added to the denominator");
+  optimizer.add("eps", &S::eps, 1e-8).later().at_least(1e-38).at_most(1).help("term added to the denominator");
   optimizer.add("weight_decay", &S::weight_decay, 0.1)
       .later()
       .at_least(0)

@@ -59,8 +59,8 @@ double model_flops_utilisation(const StepReport& r) {
 std::string console_line(const StepReport& r, bool colour) {
   const Palette p(colour);
   const double tflops = static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12;
-  // A device without a known peak shows no utilisation: a guess would be worse than a gap.
-  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", model_flops_utilisation(r)) : "mfu: n/a";
+  // A device without a known peak has no utilisation: not a number, which parsers of the line read, is no guess.
+  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", model_flops_utilisation(r)) : "mfu: nan%";
   std::string line = fmt::format("{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)),
                                  p.green(fmt::format("loss: {:>8.5f}", r.loss)),
                                  p.orange(fmt::format("grad_norm: {:>7.4f}", r.grad_norm)),

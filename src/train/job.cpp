@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/optimize/parameter_groups.h"
 
 namespace titan {
 namespace {
@@ -119,11 +120,19 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
                             (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
                                 "there are: " + join(flavors, ", "))};
   }
+  std::vector<std::string> names;
   try {
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
-    family->describe(make_model_request(config, 1));
+    for (const UnitDescription& unit : family->describe(make_model_request(config, 1)).units) {
+      for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
+    }
   } catch (const Error& error) {
     return {model_problem(config, origins, error.what())};
+  }
+  try {
+    assign_parameter_groups(names, config.optimizer.param_groups);
+  } catch (const Error& error) {
+    return {origins.problem("optimizer.param_groups", error.what(), "")};
   }
   return {};
 }

@@ -56,4 +56,28 @@ void Trainer::show_start(const StepBatch& first) const {
   log_.info("Training starts at step 1");
 }
 
+void Trainer::show_memory(int64_t peak_bytes) const {
+  int64_t masters = 0, copies = 0, gradients = 0;
+  for (const Parameter* parameter : parameters_) {
+    const auto numel = parameter->spec().numel();
+    masters += static_cast<int64_t>(parameter->master.nbytes());
+    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
+    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
+    gradients += config_.optimizer.early_step_in_backward ? 0 : numel * size_of(ElementType::float32);
+  }
+  const int64_t states = optimizer_->state_bytes();
+  const int64_t rest = peak_bytes - bytes_before_ - masters - copies - gradients - states;
+  log_.info("memory by purpose (actual, peak of the first step):");
+  auto row = [this](const char* purpose, int64_t bytes) {
+    if (bytes > 0) log_.info("  {:<26} {:>12}", purpose, human_bytes(static_cast<double>(bytes)));
+  };
+  row("process and libraries", bytes_before_);
+  row("parameters", masters);
+  row("parameters, compute copy", copies);
+  row("gradients", gradients);
+  row("optimizer state", states);
+  row("activations and the rest", rest);
+  row("together", peak_bytes);
+}
+
 }  // namespace titan

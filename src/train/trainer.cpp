@@ -160,8 +160,7 @@ void Trainer::settle(PendingStep& pending) {
   log_.info(console_line(report, colour_));
   metrics_->append(json_line(report));
   if (pending.step == 1) {
-    log_.info("memory after step 1: peak {}, predicted {}", human_bytes(static_cast<double>(report.memory_bytes)),
-              human_bytes(static_cast<double>(executor_->plan().predicted_bytes())));
+    show_memory(report.memory_bytes);
   }
 }
 

@@ -93,7 +93,7 @@ class Stop(BehaviourTest):
             "--validation.local_batch_size=1",
             "--model.override.dim=256",
             "--model.override.n_layers=6",
-            until="memory after step 1",
+            until="memory by purpose (actual",
         )
         process.send_signal(signal.SIGINT)
         rest = self.finish(process)

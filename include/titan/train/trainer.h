@@ -44,6 +44,8 @@ class Trainer {
   void build_model();
   void open_data();
   void show_start(const StepBatch& first) const;
+  /// The memory table again, with what was really taken: after the first step.
+  void show_memory(int64_t peak_bytes) const;
   /// False when the corpus has run out.
   bool train_step(int64_t step);
   at::Tensor forward_backward(const std::vector<BatchContext>& microbatches, int64_t step);
@@ -68,6 +70,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
+  int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
