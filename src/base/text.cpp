@@ -27,7 +27,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 std::vector<std::string> nearest(std::string_view word, std::span<const std::string> candidates, size_t limit) {
   std::vector<std::pair<size_t, std::string>> ranked;
   for (const std::string& candidate : candidates) {
-    size_t distance = edit_distance(word, candidate);
+    size_t distance = edit_distance(to_lower(word), to_lower(candidate));
     if (distance <= std::max<size_t>(2, word.size() / 2)) ranked.emplace_back(distance, candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

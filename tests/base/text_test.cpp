@@ -21,6 +21,11 @@ TEST(Text, NearestPutsTheBestFirstAndLeavesOutTheUnrelated) {
   EXPECT_TRUE(nearest("zzzzzz", names).empty());
 }
 
+TEST(Text, NearestDoesNotMindTheCase) {
+  std::vector<std::string> names{"Adam", "AdamW"};
+  EXPECT_EQ(nearest("adamw", names).at(0), "AdamW");
+}
+
 TEST(Text, NumbersAreWrittenAsPeopleReadThem) {
   EXPECT_EQ(with_thousands(0), "0");
   EXPECT_EQ(with_thousands(999), "999");

@@ -12,7 +12,8 @@ namespace titan {
 /// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`: the optimal string alignment distance.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidates nearest to `word`, best first, at most `limit`, none farther than about half of its length.
+/// The candidates nearest to `word` whatever the case, best first, at most `limit`, none farther than about half of its
+/// length.
 std::vector<std::string> nearest(std::string_view word, std::span<const std::string> candidates, size_t limit = 3);
 
 /// 1234567 → "1,234,567".
