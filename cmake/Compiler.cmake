@@ -22,9 +22,11 @@ target_include_directories(titan_compiler INTERFACE
 
 find_program(TITAN_CCACHE ccache)
 if(TITAN_CCACHE)
-  # The sloppiness is what ccache asks for when precompiled headers are in use.
+  # The sloppiness is what ccache asks for when precompiled headers are in use; with the base folder, several checkouts
+  # of this project share one cache.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${TITAN_CCACHE})
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${TITAN_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${TITAN_CCACHE})
   target_compile_options(titan_compiler INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 endif()
