@@ -28,8 +28,10 @@ int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 6> all{{
+  static constexpr std::array<Command, 8> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", run_train},
+      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", run_launch},
+      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", run_ranks},
       {"config", "show|explain|diff|docs …", "ask about options and configs", run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", run_tokenizer},
       {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", run_lr_table},

@@ -1,14 +1,14 @@
 #include <malloc.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <iostream>
+#include <filesystem>
+#include <optional>
 
 #include "titan/app/commands.h"
+#include "titan/app/job_problems.h"
+#include "titan/app/rank_session.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/log.h"
 #include "titan/base/process.h"
-#include "titan/config/config_command.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
 #include "titan/train/trainer.h"
@@ -24,45 +24,35 @@ void keep_freed_memory() {
   ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
 }
 
-/// Problems that end the run before it starts; 0 when there are none.
-int report_problems(const Schema& schema, const LoadedConfig& loaded) {
-  if (!loaded.problems.empty()) {
-    print_problems(std::cerr, loaded.problems);
-    return static_cast<int>(ExitCode::bad_config);
-  }
-  std::vector<Problem> unbuilt = check_buildable(schema, loaded);
-  const std::vector<Problem> missing = check_inputs(loaded);
-  const ExitCode code = unbuilt.empty() ? ExitCode::bad_data : ExitCode::bad_config;
-  unbuilt.insert(unbuilt.end(), missing.begin(), missing.end());
-  if (!unbuilt.empty()) {
-    print_problems(std::cerr, unbuilt);
-    return static_cast<int>(code);
-  }
-  return 0;
+void save_config(const Schema& schema, const JobConfig& config) {
+  const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
+  make_folders(path.parent_path());
+  write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
 }
 
 }  // namespace
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
   const LoadedConfig loaded = load_config(schema, arguments, config_checks());
-  if (int code = report_problems(schema, loaded)) return code;
+  if (const int code = report_job_problems(schema, loaded)) return code;
   const JobConfig& config = loaded.config;
-  const Log log(::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing);
   const StopSignals signals;
   // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
   ::signal(SIGXFSZ, SIG_IGN);
   keep_freed_memory();
+  RankSession session(schema, config, detect_launch(config));
+  const Log& log = session.log();
   log.info("Starting job: {}", config.job.description);
-  for (const std::string& note : loaded.notes) log.warning(note);
-  if (config.job.print_config) log.info(dump_json(schema, config));
-  const World world;
-  Trainer trainer(config, world, log);
-  if (config.job.save_config_file) {
-    const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
-    make_folders(path.parent_path());
-    write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
-  }
-  return static_cast<int>(trainer.run());
+  std::optional<Trainer> trainer;
+  auto train = [&](const World& world) {
+    // Every rank has the same notes: one says them.
+    for (const std::string& note : loaded.notes) world.rank == 0 ? log.warning(note) : log.info(note);
+    if (config.job.print_config) log.info(dump_json(schema, config));
+    trainer.emplace(config, world, log);
+    if (config.job.save_config_file && world.rank == 0) save_config(schema, config);
+    return trainer->run();
+  };
+  return session.run(train, [&] { trainer.reset(); });
 }
 
 }  // namespace titan

@@ -139,43 +139,45 @@ void describe_experts(Fields& parallelism) {
 
 void describe_comm(Schema& schema) {
   using S = CommSection;
-  const std::string part = "several processes";
   Section comm(
-      schema, "comm", "How the processes of a run find and watch each other.",
+      schema, "comm", "How the processes of a run find and watch each other (docs/launch.md).",
       [](auto& config) -> auto& { return config.comm; });
   comm.add("init_timeout_seconds", &S::init_timeout_seconds, 300)
       .at_least(1)
-      .not_built(part)
-      .help("limit of a collective until the end of the first step");
+      .at_most(1e9)
+      .help("how long ranks wait for each other at the start; limit of a collective until the end of the first step");
   comm.add("train_timeout_seconds", &S::train_timeout_seconds, 100)
       .at_least(1)
-      .not_built(part)
-      .help("limit afterwards");
+      .at_most(1e9)
+      .help("limit of a collective afterwards");
+  const std::string dumps = "dumps after a timeout";
   comm.add("trace_buf_size", &S::trace_buf_size, 20000)
       .at_least(0)
-      .not_built(part)
+      .not_built(dumps)
       .help("collectives remembered for the dump after a timeout; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()
-      .not_built(part)
+      .not_built(dumps)
       .help("folder of those dumps, under job.dump_folder");
   comm.add("save_traces_file_prefix", &S::save_traces_file_prefix, "rank_")
       .later()
-      .not_built(part)
+      .not_built(dumps)
       .help("beginning of their names");
   comm.add("mode", &S::mode, "default")
       .later()
-      .choices({"default", "fake_backend", "local_tensor"})
-      .not_built("dry runs")
-      .help("real communication, or a dry run of one rank or of all ranks on one device");
-  comm.add("rank", &S::rank, std::nullopt)
+      .choices({"default", "fake_backend"})
+      .refuses(
+          "local_tensor",
+          "\"fake_backend\" is the dry run of one rank, and titan_train launch -n N runs all ranks on this machine")
+      .help("real communication, or a dry run: comm.rank of comm.world_size alone in one process");
+  comm.add("rank", &S::rank, std::nullopt).own().at_least(0).help("this process's rank, when no launcher says it");
+  comm.add("world_size", &S::world_size, std::nullopt)
       .own()
-      .at_least(0)
-      .not_built(part)
-      .help("this process's rank, when no launcher says it");
-  comm.add("world_size", &S::world_size, std::nullopt).own().at_least(1).not_built(part).help("number of processes");
-  comm.add("master", &S::master, std::nullopt).own().not_empty().not_built(part).help("host:port of rank 0");
+      .at_least(1)
+      .at_most(1 << 20)
+      .help("number of processes, when no launcher says it");
+  comm.add("master", &S::master, std::nullopt).own().not_empty().help("host:port where rank 0 listens");
 }
 
 }  // namespace

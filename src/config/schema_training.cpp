@@ -72,7 +72,11 @@ void describe_numbers(TrainingFields& training) {
       .own()
       .choices({"auto", "cpu", "cuda"})
       .help("where to train; auto: a GPU when there is one");
-  training.add("threads", &S::threads, 0).own().at_least(0).at_most(4096).help("CPU threads; 0: all cores");
+  training.add("threads", &S::threads, 0)
+      .own()
+      .at_least(0)
+      .at_most(4096)
+      .help("CPU threads of a process; 0: all cores, or a rank's share of them");
   training.add("enable_cpu_offload", &S::enable_cpu_offload, false)
       .not_built("CPU offload")
       .help("keep parameters, gradients and optimizer states in host memory");

@@ -51,7 +51,7 @@ void refuse_several_ranks(const World& world) {
   if (!world.is_distributed()) return;
   throw Error(ExitCode::bad_config,
               fmt::format("the run has {} ranks, and training on more than one is not built yet; start one process, or "
-                          "see `titan_train ranks` for whether the processes find each other",
+                          "try whether the processes find each other with titan_train ranks",
                           world.size));
 }
 
@@ -60,10 +60,11 @@ void refuse_several_ranks(const World& world) {
 Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     : config_(config), log_(log), colour_(log.colour() && !config.metrics.disable_color_printing) {
   refuse_several_ranks(world);
-  const int64_t threads = config.training.threads > 0 ? config.training.threads : std::thread::hardware_concurrency();
+  const int64_t cores = world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
+  const int64_t threads = config.training.threads > 0 ? config.training.threads : cores;
   at::set_num_threads(static_cast<int>(threads));
   set_determinism(config);
-  device_ = choose_device(config.training.device);
+  device_ = choose_device(config.training.device, world.local_rank);
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
   if (threads > std::thread::hardware_concurrency()) {

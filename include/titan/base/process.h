@@ -1,9 +1,10 @@
-// What the process knows of itself and its machine: memory in use, processor name, the wish to stop.
+// What the process knows of itself and its machine: memory in use, name and cores of the machine, the wish to stop.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace titan {
 
@@ -13,6 +14,11 @@ int64_t peak_resident_bytes();
 /// Memory of the machine, or of this process's control group where that is smaller.
 int64_t total_memory_bytes();
 std::string processor_name();
+std::string host_name();
+/// Numbers of the cores that this process may run on, rising.
+std::vector<int> allowed_cores();
+/// {0, 1, 2, 5} → "0-2,5", as taskset and /proc write it.
+std::string core_list(const std::vector<int>& cores);
 
 /// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. A second SIGINT ends the process at
 /// once; so does a SIGALRM 4 s after the first signal, with a line saying so, when the loop has not ended by then. One
