@@ -76,15 +76,14 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.program = std::filesystem::read_symlink("/proc/self/exe");
   request.arguments = options->rest;
   request.shown_ranks = parse_ranks(options->log_rank, options->ranks);
-  // A config with problems is told once, before anything is started; ranks read it again.
-  std::span<const std::string> config_words(request.arguments);
-  const bool trains = config_words.empty() || config_words[0] != "ranks";
-  if (trains) {
-    if (!config_words.empty() && config_words[0] == "train") config_words = config_words.subspan(1);
-    const LoadedConfig loaded = load_config(schema, config_words, config_checks());
-    if (const int code = report_job_problems(schema, loaded)) return code;
-    request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
-  }
+  // What is wrong with the job is told once, before anything is started; the ranks read the config again.
+  const bool trains = request.arguments.empty() || request.arguments[0] != "ranks";
+  std::vector<std::string> words = request.arguments;
+  if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
+  if (!trains) words = config_words_of_ranks(words);
+  const LoadedConfig loaded = load_config(schema, words, config_checks());
+  if (const int code = trains ? report_job_problems(schema, loaded) : report_config_problems(loaded)) return code;
+  request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
   return launch_ranks(request);
 }
 

@@ -2,6 +2,7 @@
 // run?" within seconds, and lets a user see what the launcher and the scheduler make of a failure.
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <sstream>
 
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
@@ -62,6 +63,12 @@ void hold(const World& world, int64_t seconds) {
 }
 
 }  // namespace
+
+std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments) {
+  std::ostringstream help;
+  const std::optional<Options> options = parse(arguments, help);
+  return options ? options->rest : std::vector<std::string>{};
+}
 
 int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<Options> options = parse(arguments, std::cout);

@@ -168,8 +168,7 @@ void Launcher::end_the_rest() {
 
 void Launcher::pass_on(RankProcess& rank) {
   const std::string mark = fmt::format("[rank{}] ", rank.rank());
-  const bool shown =
-      request_.output_folder.empty() || request_.shown_ranks.empty() || request_.shown_ranks.contains(rank.rank());
+  const bool shown = request_.shown_ranks.empty() || request_.shown_ranks.contains(rank.rank());
   rank.output.read([&](std::string_view line) {
     if (!shown) return keep(rank, line);
     std::cout << mark << line << '\n' << std::flush;

@@ -17,7 +17,7 @@ struct LaunchRequest {
   std::vector<std::string> arguments;
   /// Ranks whose standard output is shown; empty: of all. Standard error is always shown.
   std::set<int64_t> shown_ranks;
-  /// Where the standard output of the others goes: rank-NNNN.out, made when there is any; empty: it is shown, too.
+  /// Where the standard output of the others goes: rank-NNNN.out, made when there is any.
   std::filesystem::path output_folder;
 };
 
