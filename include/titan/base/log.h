@@ -20,10 +20,10 @@ namespace titan {
 /// Where one rank's lines go.
 struct LogTargets {
   bool console = true;
-  bool colour = false;         ///< ANSI colours for warnings and errors on the console
-  std::filesystem::path file;  ///< appended to, made with its folders at the first line; empty: none
+  bool colour = false;           ///< ANSI colours for warnings and errors on the console
+  std::filesystem::path file{};  ///< appended to, made with its folders at the first line; empty: none
   /// When given, warnings and errors go to standard error, too, with this before them ("[rank 3] ").
-  std::optional<std::string> error_prefix;
+  std::optional<std::string> error_prefix{};
 };
 
 class Log {
