@@ -63,7 +63,7 @@ int RankSession::run(const std::function<ExitCode(const World& world)>& work, co
     return static_cast<int>(refusal.code());
   } catch (...) {
     const Failure failure = describe_failure(std::current_exception());
-    log_.error(failure.text);
+    rank_zero_tells_ ? log_.info(failure.text) : log_.error(failure.text);
     return static_cast<int>(failure.code);
   }
 }
@@ -77,7 +77,7 @@ int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& 
   } catch (...) {
     if (met.watcher) {
       const Failure failure = describe_failure(std::current_exception());
-      met.watcher->fail(static_cast<int>(failure.code), failure.text);
+      rank_zero_tells_ = met.watcher->fail(static_cast<int>(failure.code), failure.text);
     }
     tear_down();
     throw;

@@ -1,6 +1,7 @@
 // titan_train ranks: the rendezvous without the training. Answers "do my processes find each other, and where do they
 // run?" within seconds, and lets a user see what the launcher and the scheduler make of a failure.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <sstream>
 
@@ -15,7 +16,7 @@ namespace {
 
 struct Options {
   int64_t hold_seconds = 0;
-  std::optional<int64_t> failing_rank;
+  std::vector<int64_t> failing_ranks;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
@@ -23,8 +24,9 @@ std::optional<Options> parse(std::span<const std::string> arguments, std::ostrea
   Options options;
   CLI::App app("Meet the other ranks, show who they are, and check that they agree", "titan_train ranks");
   app.add_option("--hold", options.hold_seconds, "Then stay for so many seconds, watching each other");
-  app.add_option("--fail", options.failing_rank,
-                 "This rank fails after the check, to see what the launcher makes of it");
+  app.add_option("--fail", options.failing_ranks,
+                 "These ranks fail after the check, to see what the launcher makes of it")
+      ->delimiter(',');
   app.allow_extras();
   app.footer("A config file and --section.key options may follow, as for training.");
   try {
@@ -84,7 +86,8 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
     }
     check_agreement(world);
     session.log().info("All {} ranks agree", world.size);
-    if (options->failing_rank == world.rank) {
+    const std::vector<int64_t>& failing = options->failing_ranks;
+    if (std::find(failing.begin(), failing.end(), world.rank) != failing.end()) {
       throw Error(ExitCode::bug, fmt::format("rank {} fails because --fail asks for it", world.rank));
     }
     hold(world, options->hold_seconds);

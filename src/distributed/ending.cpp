@@ -9,10 +9,7 @@
 
 namespace titan {
 
-void end_for_peer(const AbortWatcher::PeerFailed& tell, const std::string& text, bool aloud) {
-  tell(text, aloud);
-  ::_exit(static_cast<int>(ExitCode::peer_failure));
-}
+void end_for_peer() { ::_exit(static_cast<int>(ExitCode::peer_failure)); }
 
 void end_stuck(int code, const std::string& text) {
   const std::string line = "titan_train: " + text + "\n";

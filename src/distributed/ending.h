@@ -4,7 +4,6 @@
 #include <string>
 
 #include "channel.h"
-#include "titan/distributed/abort_watcher.h"
 
 namespace titan {
 
@@ -12,10 +11,12 @@ namespace titan {
 inline constexpr std::chrono::seconds kOwnEndLimit{3};
 /// How long the others wait for a failed rank to be gone, so that launchers see its exit code first.
 inline constexpr std::chrono::seconds kFirstToEndLimit{2};
+/// How long a failed rank waits for rank 0 to say that it has heard.
+inline constexpr std::chrono::seconds kHeardLimit{1};
 /// How long a rank that lost a peer waits to hear what really happened.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
-[[noreturn]] void end_for_peer(const AbortWatcher::PeerFailed& tell, const std::string& text, bool aloud);
+[[noreturn]] void end_for_peer();
 [[noreturn]] void end_stuck(int code, const std::string& text);
 
 /// Wakes a thread that waits in poll(2).

@@ -137,6 +137,7 @@ void RankHub::hear(Member& member) {
     const RankMessage message = parse_message(*line);
     if (message.leaving) member.left = true;
     if (message.failed) {
+      member.channel.send_line(heard_line());
       report({member.rank, message.failed->code,
               fmt::format("{} failed with exit code {}: {}", roll_call_.facts(member.rank)->name(),
                           message.failed->code, message.failed->text)});
@@ -181,8 +182,10 @@ void RankHub::announce_when_due() {
     announced_ = true;
     for (Member& member : members_) member.channel.send_line(ended_line(*cause_));
     if (cause_->rank != 0) {
+      tell_(cause_->text, /*aloud=*/true);
+      // The last to go: the store lives here.
       wait_until_gone(Clock::now() + kFirstToEndLimit);
-      end_for_peer(tell_, cause_->text, /*aloud=*/true);
+      end_for_peer();
     }
     announce_at_ = Clock::now() + kOwnEndLimit;  // now the limit of this rank's own tear-down
     const std::lock_guard lock(mutex_);
@@ -217,7 +220,7 @@ bool RankHub::say_farewell() {
 
 // ---- called by rank 0's main thread
 
-void RankHub::fail(int code, const std::string& text) {
+bool RankHub::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Cause{0, code, text};
   lock.unlock();
@@ -225,6 +228,7 @@ void RankHub::fail(int code, const std::string& text) {
   lock.lock();
   // When another rank is the cause, the watching thread ends the process while this one waits.
   changed_.wait_for(lock, kTrueCauseLimit + kFirstToEndLimit + kOwnEndLimit, [this] { return own_failure_announced_; });
+  return false;
 }
 
 std::vector<int64_t> RankHub::leave(std::chrono::seconds limit) {

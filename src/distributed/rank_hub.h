@@ -8,6 +8,7 @@
 #include "channel.h"
 #include "ending.h"
 #include "rank_messages.h"
+#include "titan/distributed/abort_watcher.h"
 
 namespace titan {
 
@@ -23,7 +24,7 @@ class RankHub : public AbortWatcher {
   /// Tells everybody to go on, and begins to watch.
   void welcome(uint16_t store_port);
 
-  void fail(int code, const std::string& text) override;
+  bool fail(int code, const std::string& text) override;
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
 
  private:

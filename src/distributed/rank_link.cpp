@@ -127,6 +127,10 @@ void RankLink::hear() {
       changed_.notify_all();
       return;
     }
+    if (message.heard) {
+      heard_ = true;
+      changed_.notify_all();
+    }
     if (!message.ended) continue;
     if (message.ended->rank == facts_.rank) {
       is_the_cause_ = true;
@@ -135,7 +139,8 @@ void RankLink::hear() {
     }
     // Rank 0's own end comes first, for the same reason as a refusal's.
     if (message.ended->rank == 0) channel_.wait_line(Clock::now() + kFirstToEndLimit);
-    end_for_peer(tell_, message.ended->text, /*aloud=*/false);
+    tell_(message.ended->text, /*aloud=*/false);
+    end_for_peer();
   }
   if (!channel_.is_open()) rank_zero_is_gone();
 }
@@ -143,20 +148,21 @@ void RankLink::hear() {
 void RankLink::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
   if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank ends for a reason of its own
-  end_for_peer(tell_, rank_zero_ + " ended without a word: it crashed or was killed", witness_);
+  tell_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
+  end_for_peer();
 }
 
 // ---- called by the main thread
 
-void RankLink::fail(int code, const std::string& text) {
+bool RankLink::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Refusal{code, text};
-  const std::chrono::seconds patience =
-      code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : std::chrono::seconds(0);
+  const std::chrono::seconds patience = code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : kHeardLimit;
   end_at_ = Clock::now() + patience + kOwnEndLimit;
   channel_.send_line(failed_line(code, text));
   wake_.ring();
-  if (code == kPeerFailure) changed_.wait_for(lock, patience, [this] { return is_the_cause_; });
+  changed_.wait_for(lock, patience, [&] { return code == kPeerFailure ? is_the_cause_ : heard_; });
+  return heard_;
 }
 
 std::vector<int64_t> RankLink::leave(std::chrono::seconds limit) {

@@ -8,6 +8,7 @@
 #include "channel.h"
 #include "ending.h"
 #include "rank_messages.h"
+#include "titan/distributed/abort_watcher.h"
 
 namespace titan {
 
@@ -22,7 +23,7 @@ class RankLink : public AbortWatcher {
   /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, or Error when rank 0 is gone.
   Welcome join(Deadline deadline);
 
-  void fail(int code, const std::string& text) override;
+  bool fail(int code, const std::string& text) override;
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
 
  private:
@@ -40,6 +41,7 @@ class RankLink : public AbortWatcher {
   std::condition_variable changed_;
   std::optional<Refusal> own_failure_;
   Deadline end_at_{};  // of the process, once it has failed
+  bool heard_ = false;
   bool is_the_cause_ = false;
   bool leaving_ = false;
   bool farewell_ = false;

@@ -25,6 +25,7 @@ void read_fields(const Json& json, RankMessage& message) {
     const Json& ended = json.at("ended");
     message.ended = Cause{ended.at("rank").get<int64_t>(), 0, ended.at("text").get<std::string>()};
   }
+  message.heard = json.contains("heard");
   message.leaving = json.contains("leaving");
   message.farewell = json.contains("farewell");
 }
@@ -41,6 +42,7 @@ std::string refused_line(const Refusal& refusal) {
 std::string failed_line(int code, std::string_view text) {
   return line_of({{"failed", {{"code", code}, {"text", text}}}});
 }
+std::string heard_line() { return line_of({{"heard", true}}); }
 std::string ended_line(const Cause& cause) {
   return line_of({{"ended", {{"rank", cause.rank}, {"text", cause.text}}}});
 }

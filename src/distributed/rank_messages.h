@@ -1,9 +1,10 @@
 // What the ranks say to each other over their channels: one JSON object a line. Made and read here alone.
-//   rank 0, to whoever calls   {"titan": RUN}
-//   a rank                     its facts (roll_call.h)
-//   rank 0                     {"welcome": {"store": PORT, "cores": N, "by": NAME}} or {"refused": {"code": N, "text":
-//   …}} a rank                     {"failed": {"code": N, "text": …}} or {"leaving": true} rank 0 {"ended": {"rank": R,
-//   "text": …}} or {"farewell": true}
+//   rank 0, to any caller   {"titan": RUN}
+//   a rank                  its facts (roll_call.h)
+//   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME}}
+//                           {"refused": {"code": N, "text": …}}
+//   a rank, later           {"failed": {"code": N, "text": …}}, {"leaving": true}
+//   rank 0, later           {"heard": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ std::string greeting_line(std::string_view run);
 std::string welcome_line(const Welcome& welcome);
 std::string refused_line(const Refusal& refusal);
 std::string failed_line(int code, std::string_view text);
+std::string heard_line();
 std::string ended_line(const Cause& cause);
 std::string leaving_line();
 std::string farewell_line();
@@ -43,6 +45,7 @@ struct RankMessage {
   std::optional<Refusal> refused;
   std::optional<Refusal> failed;
   std::optional<Cause> ended;
+  bool heard = false;
   bool leaving = false;
   bool farewell = false;
 };

@@ -132,7 +132,7 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
 
 /// The store's library reports every lost connection with a stack trace; what matters of it is said here in words.
 void quiet_store_library() {
-  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, c10::GLOG_ERROR);
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
 }
 
 }  // namespace

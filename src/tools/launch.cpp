@@ -96,6 +96,7 @@ class Launcher {
   c10::intrusive_ptr<c10d::TCPStore> store_;  // outlives every rank: none of them is the first that may not die
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::map<int64_t, std::unique_ptr<AppendFile>> files_;  // standard output of ranks that are not shown
+  std::string last_error_line_;                           // of any rank
   const RankProcess* failed_ = nullptr;                   // the first, consequences only when there is nothing else
   Clock::time_point ask_at_ = Clock::time_point::max();
   Clock::time_point kill_at_ = Clock::time_point::max();
@@ -174,7 +175,7 @@ void Launcher::pass_on(RankProcess& rank) {
     std::cout << mark << line << '\n' << std::flush;
   });
   rank.errors.read([&](std::string_view line) {
-    if (!line.empty()) rank.last_error_line = line;
+    if (!line.empty()) rank.last_error_line = last_error_line_ = line;
     std::cerr << fmt::format("{}{}\n", mark, line) << std::flush;
   });
 }
@@ -195,7 +196,8 @@ int Launcher::close() const {
   const std::string how = end.signal != 0
                               ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
                               : fmt::format("ended with exit code {}", end.exit_code);
-  std::string_view words = failed_->last_error_line;
+  // A rank may leave it to rank 0 to say why it failed.
+  std::string_view words = failed_->last_error_line.empty() ? last_error_line_ : failed_->last_error_line;
   if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
   std::cerr << fmt::format("titan_train launch: rank {} {}{}{}\n", failed_->rank(), how, words.empty() ? "" : ": ",
                            words)

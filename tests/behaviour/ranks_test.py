@@ -240,8 +240,18 @@ class Ranks(BehaviourTest):
         ranks = [self.by_hand(rank, 3, port, "--hold=600", "--fail=1") for rank in range(3)]
         self.assertEqual([rank.end() for rank in ranks], [PEER_FAILURE, BUG, PEER_FAILURE])
         self.assertRegex(ranks[0].text(), r"titan_train: rank 1 \(.*\) failed with exit code 70: .*--fail asks for it")
-        self.assertEqual(ranks[2].text(), "")
+        self.assertEqual([ranks[1].text(), ranks[2].text()], ["", ""])
+        self.assertIn("--fail asks for it", (self.folder / "run/logs/rank-0001.log").read_text())
         self.assertIn("failed with exit code 70", (self.folder / "run/logs/rank-0002.log").read_text())
+
+    def test_a_failure_that_all_ranks_have_is_told_once(self):
+        port = free_port()
+        ranks = [self.by_hand(rank, 4, port, "--hold=600", "--fail=0,1,2,3") for rank in range(4)]
+        codes = [rank.end() for rank in ranks]
+        self.assertIn(BUG, codes)
+        self.assertLessEqual(set(codes), {BUG, PEER_FAILURE})
+        told = "".join(rank.text() for rank in ranks)
+        self.assertEqual(told.count("titan_train: "), 1, told)
 
     def test_a_killed_rank_ends_all_and_is_named(self):
         for killed in (0, 2):

@@ -34,6 +34,7 @@ class RankSession {
   const JobConfig& config_;
   Launch launch_;
   Log log_;
+  bool rank_zero_tells_ = false;  // of this rank's failure
 };
 
 /// Who this process is, by a config without problems.

@@ -22,7 +22,9 @@ class AbortWatcher {
   /// for them is torn down; when the process has not ended a few seconds later, the watcher prints `text` and ends it.
   /// With code 74, a failed peer, which is usually what a collective says after another rank died: waits some seconds
   /// for the true cause, and when there is one, the process ends with that (this call does not return then).
-  virtual void fail(int code, const std::string& text) = 0;
+  /// Returns whether rank 0 has heard it and tells the user, so that this rank need not: a failure that all ranks have
+  /// is told once.
+  virtual bool fail(int code, const std::string& text) = 0;
 
   /// This rank is done. Waits until all are, so that nobody takes it for dead and rank 0's store outlives its users.
   /// Returns the ranks that were not done at the limit (rank 0 knows them all, the others only of rank 0).
