@@ -39,7 +39,7 @@ function(titan_tensor_test name)
 endfunction()
 
 if(TITAN_TORCH)
-  foreach(part distributed ops model parallel optimize checkpoint report)
+  foreach(part distributed ops model parallel optimize checkpoint report tools)
     titan_tensor_test(${part})
   endforeach()
 endif()
