@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace titan {
 
@@ -32,6 +34,10 @@ class DeviceMesh {
   int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
   /// Position of `rank` along `axis`; ranks are numbered row-major, tp fastest.
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
+
+  int64_t size(std::span<const MeshAxis> axes) const;
+  /// The ranks that differ from `rank` along `axes` only, `rank` among them, ascending: one group of a communicator.
+  std::vector<int64_t> group(int64_t rank, std::span<const MeshAxis> axes) const;
 
   /// Ranks that read different data: dp_replicate × dp_shard.
   int64_t data_parallel_degree() const { return size(MeshAxis::dp_replicate) * size(MeshAxis::dp_shard); }
