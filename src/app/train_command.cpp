@@ -55,7 +55,8 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   log.info("Starting job: {}", config.job.description);
   for (const std::string& note : loaded.notes) log.warning(note);
   if (config.job.print_config) log.info(dump_json(schema, config));
-  Trainer trainer(config, log);
+  const World world;
+  Trainer trainer(config, world, log);
   if (config.job.save_config_file) {
     const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
     make_folders(path.parent_path());

@@ -47,10 +47,19 @@ ModelStrategies strategies_for(const JobConfig& config) {
   return {std::make_shared<DenseProducts>(round), config.training.loss_chunks, round};
 }
 
+void refuse_several_ranks(const World& world) {
+  if (!world.is_distributed()) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("the run has {} ranks, and training on more than one is not built yet; start one process, or "
+                          "see `titan_train ranks` for whether the processes find each other",
+                          world.size));
+}
+
 }  // namespace
 
-Trainer::Trainer(const JobConfig& config, const Log& log)
+Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     : config_(config), log_(log), colour_(log.colour() && !config.metrics.disable_color_printing) {
+  refuse_several_ranks(world);
   const int64_t threads = config.training.threads > 0 ? config.training.threads : std::thread::hardware_concurrency();
   at::set_num_threads(static_cast<int>(threads));
   set_determinism(config);

@@ -10,6 +10,7 @@
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
+#include "titan/distributed/world.h"
 #include "titan/model/model.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
@@ -25,7 +26,8 @@ namespace titan {
 class Trainer {
  public:
   /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
-  Trainer(const JobConfig& config, const Log& log);
+  /// All three arguments outlive the trainer.
+  Trainer(const JobConfig& config, const World& world, const Log& log);
 
   /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
   /// abort.
