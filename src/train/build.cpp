@@ -93,14 +93,14 @@ void Trainer::build_model() {
   std::vector<std::unique_ptr<Residency>> residencies;
   for (const WeightGroupPlan& group : plan.groups) {
     std::vector<Parameter*> members;
-    for (const ParameterSpec& spec : group.parameters) members.push_back(&model_->parameter(spec.name));
+    for (const ParameterPlan& planned : group.parameters) members.push_back(&model_->parameter(planned.spec.name));
     residencies.push_back(
         std::make_unique<ResidentWeights>(group, members, plan.request, device_.device, plan.request.step_in_backward));
     group_parameters_.push_back(std::move(members));
   }
   std::vector<std::string> names;
   for (const auto& parameter : model_->parameter_handles()) {
-    initialise(*parameter, parameter->layout().first_box(), seed_);
+    initialise(*parameter, parameter->shard_box(), seed_);
     parameters_.push_back(parameter.get());
     names.push_back(parameter->name());
   }

@@ -14,7 +14,7 @@ struct Gradients {
   explicit Gradients(const std::vector<at::Tensor>& gradients) {
     for (const at::Tensor& gradient : gradients) {
       ParameterSpec spec{"p" + std::to_string(owned.size()), gradient.sizes().vec(), {}};
-      owned.push_back(std::make_unique<Parameter>(spec, TensorLayout(spec.shape)));
+      owned.push_back(std::make_unique<Parameter>(spec));
       owned.back()->gradient_shard = gradient;
       all.push_back(owned.back().get());
     }

@@ -85,6 +85,7 @@ class PoisonedResidency : public Residency {
       parameter->set_gradient({});
     }
   }
+  void settle() override {}
   void finish_step() override {}
   void weights_changed() override {}
 

@@ -186,8 +186,12 @@ TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) 
 
 TEST(ResidentWeights, AGroupThatNoMicrobatchTouchedReducesToZero) {
   ParameterSpec spec{"unused", {3, 2}, {}};
-  Parameter parameter(spec, TensorLayout(spec.shape));
-  const WeightGroupPlan group{"unused", {spec}, 6, 0};
+  Parameter parameter(spec);
+  const Box box = parameter.shard_box();
+  WeightGroupPlan group;
+  group.name = "unused";
+  group.parameters = {{spec, parameter.layout(), box, box, 3}};
+  group.numel = group.shard_numel = 6;
   ResidentWeights weights(group, {&parameter}, {}, at::kCPU, false);
   weights.gradient_storage();
   parameter.gradient().fill_(NAN);
