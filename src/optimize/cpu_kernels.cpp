@@ -7,7 +7,6 @@
 #define TITAN_VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 
 namespace titan {
-
 namespace {
 
 // Squares are summed block by block: small enough to stay in the first cache as doubles, long enough that what is done

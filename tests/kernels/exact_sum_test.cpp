@@ -60,7 +60,7 @@ TEST(ExactSum, HalfwayGoesToTheEvenNeighbourAndABitFarBelowDecides) {
 }
 
 TEST(ExactSum, CarryingMakesEveryLimbSmallAndLosesNothing) {
-  const auto multiple = [](int i) { return (i % 3 - 1) * (int64_t{1} << 57) + 7919 * i; };
+  const auto multiple = [](int64_t i) { return (i % 3 - 1) * (int64_t{1} << 57) + 7919 * i; };
   Slots slots{};
   add(slots, 1, 209);  // keeps the sum positive
   for (int i = 0; i < 1000; ++i) add(slots, multiple(i), i % 448 - 298);

@@ -72,7 +72,7 @@ static __global__ void exact_squares_kernel(const float* __restrict__ values, in
   for (; begin < count; begin += stride) {
     double squares[kExactPerLane];
     for (int i = 0; i < kExactPerLane; ++i) {
-      const int64_t index = begin + i * 32 + lane;
+      const int64_t index = begin + lane + int64_t{32} * i;
       squares[i] = index < count ? exact_square(values[index], block_slots) : 0;
     }
     exact_add_warp(squares, block_slots);
