@@ -1,6 +1,5 @@
 #include "titan/train/trainer.h"
 
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -66,7 +65,7 @@ bool Trainer::train_step(int64_t step) {
   const double rate = schedule_.rate(step);
   StepControl control;
   if (config_.optimizer.early_step_in_backward) {
-    control = {squared_norm_.sqrt(), at::ones({}, squared_norm_.options()), any_skipped_};
+    control = control_from(squares_, /*max_norm=*/0, step_loss_);
     if (dump_) dump_->add_gradients(step_loss_, control.norm);
   } else {
     control = control_step(parameters_, config_.training.max_norm, step_loss_);
@@ -94,10 +93,9 @@ bool Trainer::train_step(int64_t step) {
 
 at::Tensor Trainer::forward_backward(const std::vector<BatchContext>& microbatches, int64_t step) {
   const at::TensorOptions scalar = at::TensorOptions(device_.device).dtype(at::kDouble);
-  squared_norm_ = at::zeros({}, scalar);
-  any_skipped_ = at::zeros({}, scalar.dtype(at::kFloat));
   step_loss_ = at::zeros({}, scalar);
   if (config_.optimizer.early_step_in_backward) {
+    squares_ = local_squares({}, device_.device);
     executor_->on_group_reduced([this, step](size_t group) { step_group_in_backward(group, step); });
   }
   for (size_t a = 0; a < microbatches.size(); ++a) {
@@ -109,9 +107,9 @@ at::Tensor Trainer::forward_backward(const std::vector<BatchContext>& microbatch
 
 void Trainer::step_group_in_backward(size_t group, int64_t step) {
   const std::vector<Parameter*>& parameters = group_parameters_[group];
-  const StepControl control = control_step(parameters, /*max_norm=*/0, step_loss_);
-  squared_norm_ = squared_norm_ + control.norm.square();
-  any_skipped_ = any_skipped_.maximum(control.skip);
+  const at::Tensor squares = local_squares(parameters, device_.device);
+  const StepControl control = control_from(squares, /*max_norm=*/0, step_loss_);
+  squares_.add_(squares);
   if (dump_) dump_->add_gradients_of(parameters);
   optimizer_->step_some(parameters, step, schedule_.rate(step), control);
   executor_->finish_group(group);

@@ -83,8 +83,7 @@ class Trainer {
   std::deque<PendingStep> pending_;
 
   // Of the step under way, when the optimizer steps in backward.
-  at::Tensor squared_norm_;
-  at::Tensor any_skipped_;
+  at::Tensor squares_;  // of the units' gradients so far; see local_squares
   at::Tensor step_loss_;
   std::unique_ptr<DebugDump> dump_;
 };
