@@ -120,7 +120,7 @@ void Trainer::open_data() {
   log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
   stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_), options);
   if (config_.validation.enable) {
-    validator_ = std::make_unique<Validator>(config_, tokenizer_, description_.block_causal);
+    validator_ = std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, log_);
   }
 }
 

@@ -77,7 +77,9 @@ TEST(TokenizerCommand, AWrongCommandLineIsAConfigErrorThatNamesTheHelp) {
                                                 {"encode"},
                                                 {"encode", kModel, "a", "b"},
                                                 {"train", "--output=x", "--vocab-size=many"},
-                                                {"train", "--output=x", "--vocab-size=600", "--bad-record=maybe"}}) {
+                                                {"train", "--output=x", "--vocab-size=600", "--bad-record=maybe"},
+                                                {"encode", kModel, "--measure=-1"},
+                                                {"train", "--output=x", "--vocab-size=600", "--bytes=0"}}) {
     EXPECT_TRUE(holds(refused(ExitCode::bad_config, words), "titan_train tokenizer --help"));
   }
 }
@@ -91,6 +93,7 @@ TEST(TokenizerCommand, FilesThatCannotBeUsedAreDataErrorsThatNameThem) {
   const TestFolder folder;
   EXPECT_TRUE(holds(refused(ExitCode::bad_data, {"info", folder / "none.model"}), "none.model"));
   EXPECT_TRUE(holds(refused(ExitCode::bad_data, {"encode", kModel, folder / "none.txt"}), "none.txt"));
+  EXPECT_TRUE(holds(refused(ExitCode::bad_data, {"encode", kModel, folder.path().string()}), "Is a directory"));
   EXPECT_TRUE(holds(refused(ExitCode::bad_data, {"decode", kModel}, "12 x7"), "\"x7\" is no token id"));
   EXPECT_TRUE(holds(refused(ExitCode::bad_data, {"decode", kModel}, "2048"), "0 to 2047"));
 }

@@ -46,19 +46,24 @@ struct Fixture {
     return job_config(words);
   }
 
+  Validator make(const JobConfig& config) const {
+    return {config, std::make_shared<LetterTokenizer>(), /*block_causal=*/false, log};
+  }
+
   std::optional<ValidationReport> run(const JobConfig& config) {
-    Validator validator(config, std::make_shared<LetterTokenizer>(), /*block_causal=*/false);
+    Validator validator = make(config);
     return validator.run(5, *small.executor, {at::kCPU, "cpu", 1 << 20});
   }
 
   TestFolder folder;
+  Log log;
   SmallModel small{small_request()};
 };
 
 TEST(Validator, IsDueAtStepOneAndEveryFreqSteps) {
   const Fixture f;
   const JobConfig config = f.config({"--validation.freq=4"});
-  const Validator validator(config, nullptr, false);
+  const Validator validator = f.make(config);
   std::vector<int64_t> due;
   for (int64_t step = 1; step <= 12; ++step) {
     if (validator.due(step)) due.push_back(step);
@@ -110,15 +115,44 @@ TEST(Validator, MoreBatchesThanTheSetHoldsReadItAgain) {
   EXPECT_TRUE(std::isfinite(f.run(f.config({"--validation.steps=20", "--validation.local_batch_size=1"}))->loss));
 }
 
-TEST(Validator, ASetThatDoesNotFillOneSequenceIsAnError) {
-  Fixture f(8);
+/// The data error that making a validator for `config` ends with.
+std::string refused(const Fixture& f, const JobConfig& config) {
   try {
-    f.run(f.config());
-    FAIL() << "nothing was thrown";
+    f.make(config);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_data);
-    EXPECT_NE(std::string(error.what()).find("Give more text"), std::string::npos) << error.what();
+    return error.what();
   }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(Validator, ASetThatCannotBeUsedIsToldBeforeTheFirstRun) {
+  const Fixture f(8);
+  EXPECT_NE(refused(f, f.config()).find("Give more text"), std::string::npos);
+  f.folder.write("bad.jsonl", "{\"body\": 1}\n");
+  const JobConfig bad = f.config({"--validation.dataset_path=" + f.folder / "bad.jsonl"});
+  EXPECT_NE(refused(f, bad).find("bad.jsonl:1: "), std::string::npos);
+}
+
+TEST(Validator, WhatWasSkippedIsToldInTheFirstRunOnly) {
+  Fixture f;
+  std::string records = "{\"text\": 5}\n{}\n";
+  for (int i = 0; i < 20; ++i) records += "{\"text\": \"" + some_words(30) + "\"}\n";
+  f.folder.write("records.jsonl", records);
+  const JobConfig config =
+      f.config({"--validation.dataset_path=" + f.folder / "records.jsonl", "--data.bad_record=skip"});
+  Validator validator = f.make(config);
+  std::vector<std::string> shown;
+  for (int i = 0; i < 2; ++i) {
+    ::testing::internal::CaptureStdout();
+    EXPECT_TRUE(validator.run(1, *f.small.executor, {at::kCPU, "cpu", 1 << 20}));
+    shown.push_back(::testing::internal::GetCapturedStdout());
+  }
+  EXPECT_NE(shown[0].find("validation: "), std::string::npos) << shown[0];
+  EXPECT_NE(shown[0].find("records.jsonl:1: "), std::string::npos) << shown[0];
+  EXPECT_NE(shown[0].find("validation: 2 bad records were left out"), std::string::npos) << shown[0];
+  EXPECT_EQ(shown[1], "");
 }
 
 TEST(Validator, AWishToStopGivesNoPartialResult) {
