@@ -27,7 +27,7 @@ target_include_directories(config_mutants PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/te
 # Tests of the parts that know tensors take titan_core's precompiled header (half a gigabyte) rather than make their own.
 # GCC accepts it only for the same kind of position-independent code, and an executable would get -fPIE.
 function(titan_tensor_test name)
-  titan_test(${name} titan_core)
+  titan_test(${name} titan_core ${ARGN})
   if(NOT TARGET ${name}_test)
     return()
   endif()
@@ -39,7 +39,8 @@ function(titan_tensor_test name)
 endfunction()
 
 if(TITAN_TORCH)
-  foreach(part distributed ops model parallel optimize checkpoint report)
+  foreach(part distributed ops model parallel optimize checkpoint report train)
     titan_tensor_test(${part})
   endforeach()
+  titan_tensor_test(app titan_app)
 endif()

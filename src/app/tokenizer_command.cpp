@@ -2,12 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <istream>
 #include <ostream>
+#include <sstream>
 
 #include "titan/base/error.h"
+#include "titan/base/filesystem.h"
 #include "titan/data/tokenizer_tools.h"
 
 namespace titan {
@@ -35,7 +36,9 @@ void declare_train(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   command->add_option("--seed", training.dataset.seed, "Of the story generator")->capture_default_str();
-  command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")->capture_default_str();
+  command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
 }
 
 void declare_users(CLI::App& app, Options& options) {
@@ -50,15 +53,15 @@ void declare_users(CLI::App& app, Options& options) {
   }
   encode->add_flag("--bos", options.encoding.bos, "Begin with the begin-of-text id");
   encode->add_flag("--eos", options.encoding.eos, "End with the end-of-text id");
-  encode->add_option("--measure", options.encoding.measure,
-                     "Encode so many times and print the speed instead of the ids");
+  encode
+      ->add_option("--measure", options.encoding.measure, "Encode so many times and print the speed instead of the ids")
+      ->check(CLI::PositiveNumber);
 }
 
 /// Calls `use` with standard input or the named file.
 void with_input(const std::string& name, std::istream& in, const std::function<void(std::istream&)>& use) {
   if (name == "-") return use(in);
-  std::ifstream file(name, std::ios::binary);
-  if (!file) throw Error(ExitCode::bad_data, "cannot read " + name + ": there is no such file, or it may not be read");
+  std::istringstream file(read_file(name, ExitCode::bad_data));
   use(file);
 }
 

@@ -118,8 +118,8 @@ std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c1
   options->devices.push_back(request.interface.empty()
                                  ? c10d::ProcessGroupGloo::createDefaultDevice()
                                  : c10d::ProcessGroupGloo::createDeviceForInterface(request.interface));
-  options->group_name = request.name;
-  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name, store);
+  options->group_name = request.name + request.instance;
+  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
   try {
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(named, static_cast<int>(request.rank),
                                                              static_cast<int>(request.size), options);

@@ -64,8 +64,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c1
                                                      const GroupRequest& request, int device_index) {
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = request.timeout;
-  options->group_name = request.name;
-  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name, store);
+  options->group_name = request.name + request.instance;
+  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(named, static_cast<int>(request.rank),
                                                            static_cast<int>(request.size), options);
   group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)));

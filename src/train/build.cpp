@@ -91,12 +91,13 @@ void Trainer::build_model() {
   const Plan plan = make_plan(description_, family, make_plan_request(config_));
 
   std::vector<std::unique_ptr<Residency>> residencies;
+  std::vector<std::vector<Parameter*>> group_parameters;
   for (const WeightGroupPlan& group : plan.groups) {
     std::vector<Parameter*> members;
     for (const ParameterPlan& planned : group.parameters) members.push_back(&model_->parameter(planned.spec.name));
     residencies.push_back(
         std::make_unique<ResidentWeights>(group, members, plan.request, device_.device, plan.request.step_in_backward));
-    group_parameters_.push_back(std::move(members));
+    group_parameters.push_back(std::move(members));
   }
   std::vector<std::string> names;
   for (const auto& parameter : model_->parameter_handles()) {
@@ -109,6 +110,8 @@ void Trainer::build_model() {
       std::make_unique<Executor>(plan, model_->chain(), std::move(residencies), std::make_unique<EagerRunner>());
   optimizer_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
   optimizer_ = std::make_unique<Optimizer>(parameters_, optimizer_groups_, make_optimizer_options(config_));
+  step_runner_ = std::make_unique<StepRunner>(*executor_, *optimizer_, parameters_, std::move(group_parameters),
+                                              StepOptions{config_.training.max_norm, plan.request.step_in_backward});
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
   for (const std::string& note : notes) log_.warning(note);
@@ -126,7 +129,7 @@ void Trainer::open_data() {
   log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
   stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_), options);
   if (config_.validation.enable) {
-    validator_ = std::make_unique<Validator>(config_, tokenizer_, description_.block_causal);
+    validator_ = std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, log_);
   }
 }
 

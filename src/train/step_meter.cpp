@@ -6,12 +6,14 @@
 
 namespace titan {
 
-StepMeter::StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token)
+StepMeter::StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
+                     Clock::time_point start)
     : device_(device),
       total_steps_(total_steps),
       tokens_per_step_(tokens_per_step),
       flops_per_token_(flops_per_token),
-      peak_flops_(device.device.is_cpu() ? std::nullopt : peak_flops_of(device.name)) {}
+      peak_flops_(device.device.is_cpu() ? std::nullopt : peak_flops_of(device.name)),
+      interval_start_(start) {}
 
 void StepMeter::add_step(double data_wait_seconds, bool skipped) {
   ++interval_steps_;
@@ -20,9 +22,8 @@ void StepMeter::add_step(double data_wait_seconds, bool skipped) {
   if (skipped) ++skipped_steps_;
 }
 
-StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values,
-                             const DataCounters& counters) {
-  const Clock::time_point now = Clock::now();
+StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
+                             Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - interval_start_).count();
   const double steps = static_cast<double>(std::max<int64_t>(1, interval_steps_));
   StepReport report;

@@ -1,7 +1,5 @@
 #include "titan/train/trainer.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -58,30 +56,17 @@ bool Trainer::train_step(int64_t step) {
   next_batch_.reset();
   for (const std::string& notice : batch.notices) log_.warning(notice);
   const double wait = stream_->last_wait_seconds();
-  const std::vector<BatchContext> microbatches = microbatches_of(batch);
-  dump_ = begin_dump(step, microbatches);
-  step_loss_ = forward_backward(microbatches, step);
-
+  const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device);
+  const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
-  StepControl control;
-  if (config_.optimizer.early_step_in_backward) {
-    control = control_from(squares_, /*max_norm=*/0, step_loss_);
-    if (dump_) dump_->add_gradients(step_loss_, control.norm);
-  } else {
-    control = control_step(parameters_, config_.training.max_norm, step_loss_);
-    if (dump_) dump_->add_gradients(step_loss_, control.norm);
-    optimizer_->step(step, rate, control);
-  }
-  executor_->weights_changed();
-  executor_->finish_step();
-  if (dump_) log_.info("step {} was dumped to {}", step, dump_->write(config_.job.dump_folder, step).string());
-  dump_.reset();
+  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, dump.get());
+  if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back({step, rate, StepReadback(step_loss_, control), wait, batch.counters});
+  pending_.push_back({step, rate, StepReadback(outcome.loss, outcome.control), wait, batch.counters});
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
   while (pending_.size() > allowed) {
@@ -89,39 +74,6 @@ bool Trainer::train_step(int64_t step) {
     pending_.pop_front();
   }
   return true;
-}
-
-at::Tensor Trainer::forward_backward(const std::vector<BatchContext>& microbatches, int64_t step) {
-  const at::TensorOptions scalar = at::TensorOptions(device_.device).dtype(at::kDouble);
-  step_loss_ = at::zeros({}, scalar);
-  if (config_.optimizer.early_step_in_backward) {
-    squares_ = local_squares({}, device_.device);
-    executor_->on_group_reduced([this, step](size_t group) { step_group_in_backward(group, step); });
-  }
-  for (size_t a = 0; a < microbatches.size(); ++a) {
-    step_loss_ = step_loss_ + executor_->forward(microbatches[a], 0);
-    executor_->backward(microbatches[a], 0, a + 1 == microbatches.size());
-  }
-  return step_loss_;
-}
-
-void Trainer::step_group_in_backward(size_t group, int64_t step) {
-  const std::vector<Parameter*>& parameters = group_parameters_[group];
-  const at::Tensor squares = local_squares(parameters, device_.device);
-  const StepControl control = control_from(squares, /*max_norm=*/0, step_loss_);
-  squares_.add_(squares);
-  if (dump_) dump_->add_gradients_of(parameters);
-  optimizer_->step_some(parameters, step, schedule_.rate(step), control);
-  executor_->finish_group(group);
-}
-
-std::vector<BatchContext> Trainer::microbatches_of(const StepBatch& batch) const {
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.valid_tokens));
-  std::vector<BatchContext> microbatches;
-  for (const MicroBatch& microbatch : batch.microbatches) {
-    microbatches.push_back(to_device(microbatch, scale, description_.block_causal, device_.device));
-  }
-  return microbatches;
 }
 
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {

@@ -13,9 +13,10 @@
 namespace titan {
 
 struct GroupRequest {
-  std::string name;      // unique among the groups of a run; equal on all members
-  std::string interface; // network interface for Gloo; empty: that of the host's name, loopback when all share a host
-  int64_t rank = 0;      // of this process within the group
+  std::string name;       // what the group is for; equal on all ranks
+  std::string instance;   // which of the groups of that name; equal on all members
+  std::string interface;  // network interface for Gloo; empty: that of the host's name
+  int64_t rank = 0;       // of this process within the group
   int64_t size = 1;
   std::chrono::milliseconds timeout{300'000};
 };

@@ -10,7 +10,6 @@
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
-#include "titan/distributed/world.h"
 #include "titan/model/model.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
@@ -19,6 +18,7 @@
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
 #include "titan/train/step_meter.h"
+#include "titan/train/step_runner.h"
 #include "titan/train/validator.h"
 
 namespace titan {
@@ -26,8 +26,7 @@ namespace titan {
 class Trainer {
  public:
   /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
-  /// All three arguments outlive the trainer.
-  Trainer(const JobConfig& config, const World& world, const Log& log);
+  Trainer(const JobConfig& config, const Log& log);
 
   /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
   /// abort.
@@ -50,9 +49,6 @@ class Trainer {
   void show_memory(int64_t peak_bytes) const;
   /// False when the corpus has run out.
   bool train_step(int64_t step);
-  at::Tensor forward_backward(const std::vector<BatchContext>& microbatches, int64_t step);
-  void step_group_in_backward(size_t group, int64_t step);
-  std::vector<BatchContext> microbatches_of(const StepBatch& batch) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
@@ -66,10 +62,10 @@ class Trainer {
   ModelDescription description_;
   std::unique_ptr<Model> model_;
   std::vector<Parameter*> parameters_;
-  std::vector<std::vector<Parameter*>> group_parameters_;
   std::vector<ParameterGroup> optimizer_groups_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
@@ -81,11 +77,6 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<StepMeter> meter_;
   std::deque<PendingStep> pending_;
-
-  // Of the step under way, when the optimizer steps in backward.
-  at::Tensor squares_;  // of the units' gradients so far; see local_squares
-  at::Tensor step_loss_;
-  std::unique_ptr<DebugDump> dump_;
 };
 
 }  // namespace titan
