@@ -26,28 +26,25 @@ Condition context_parallel() {
 template <class Fields>
 void describe_degrees(Fields& parallelism) {
   using S = ParallelismSection;
-  auto degree = [&](const char* name, int64_t S::*member, const char* part, const char* help) -> Option& {
-    return parallelism.add(name, member, 1).at_least(1).at_most(1 << 20).later().not_built(part).help(help);
+  auto degree = [&](const char* name, int64_t S::*member, const char* help) -> Option& {
+    return parallelism.add(name, member, 1).at_least(1).at_most(1 << 20).later().help(help);
   };
-  degree("data_parallel_replicate_degree", &S::data_parallel_replicate_degree, "data parallel",
+  degree("data_parallel_replicate_degree", &S::data_parallel_replicate_degree,
          "replicas of the model: DDP, or the outer axis of HSDP");
   parallelism.add("data_parallel_shard_degree", &S::data_parallel_shard_degree, -1)
       .later()
       .at_least(1)
       .at_most(1 << 20)
       .or_else(-1)
-      .not_built("data parallel", {Value(int64_t{1})})
       .help("ranks over which parameters, gradients and states are sharded (FSDP); -1: all that are left");
   parallelism.add("fsdp_reshard_after_forward", &S::fsdp_reshard_after_forward, "default")
       .later()
       .choices({"default", "always", "never"})
-      .not_built("data parallel")
       .only_when(sharded())
       .help("free gathered parameters after forward; default: yes without a pipeline, no with one");
-  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor parallel", "ranks that share every matrix");
+  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "ranks that share every matrix");
   parallelism.add("disable_loss_parallel", &S::disable_loss_parallel, false)
       .later()
-      .not_built("tensor parallel")
       .only_when(tensor_parallel())
       .help("gather the logits instead of computing the loss on shards of the vocabulary");
   parallelism.add("enable_async_tensor_parallel", &S::enable_async_tensor_parallel, false)
@@ -55,7 +52,8 @@ void describe_degrees(Fields& parallelism) {
       .not_built("async tensor parallel")
       .only_when(tensor_parallel())
       .help("overlap tensor-parallel communication with products (needs compile.enable)");
-  degree("context_parallel_degree", &S::context_parallel_degree, "context parallel", "ranks that share every sequence");
+  degree("context_parallel_degree", &S::context_parallel_degree, "ranks that share every sequence")
+      .not_built("context parallel");
   parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")
       .later()
       .choices({"allgather", "alltoall"})

@@ -53,7 +53,6 @@ void describe_numbers(TrainingFields& training) {
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()
-      .not_built("units kept in fp32")
       .help("units whose parameters stay in fp32 under mixed precision");
   training.add("weight_gradient_dtype", &S::weight_gradient_dtype, "float32")
       .own()
@@ -74,7 +73,6 @@ void describe_numbers(TrainingFields& training) {
       .help("where to train; auto: a GPU when there is one");
   training.add("threads", &S::threads, 0).own().at_least(0).at_most(4096).help("CPU threads; 0: all cores");
   training.add("enable_cpu_offload", &S::enable_cpu_offload, false)
-      .not_built("CPU offload")
       .help("keep parameters, gradients and optimizer states in host memory");
 }
 

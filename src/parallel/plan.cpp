@@ -29,7 +29,7 @@ WeightGroupPlan plan_group(const UnitDescription& unit, const PlanRequest& reque
 }
 
 ActivationShape activation_shape(const PlanRequest& request, ElementType compute) {
-  return {request.samples, request.sequence_length, size_of(compute), request.mesh.size(MeshAxis::tp)};
+  return {request.samples, request.sequence_length, size_of(compute), request.place.mesh.size(MeshAxis::tp)};
 }
 
 void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& family) {

@@ -12,23 +12,25 @@ int64_t ParameterPlan::chunk_numel() const {
 }
 
 ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request) {
-  const DeviceMesh& mesh = request.mesh;
+  const DeviceMesh& mesh = request.place.mesh;
   const int64_t tensor_ranks = mesh.size(MeshAxis::tp);
   std::vector<Split> splits;
   std::vector<int64_t> coordinates;
   // A copy on every rank of dp_replicate, and on every tensor-parallel rank where nothing is cut.
   splits.push_back({std::string(name(MeshAxis::dp_replicate)), mesh.size(MeshAxis::dp_replicate), std::nullopt});
-  coordinates.push_back(mesh.coordinate(request.rank, MeshAxis::dp_replicate));
+  coordinates.push_back(request.place.coordinate(MeshAxis::dp_replicate));
   splits.push_back({std::string(name(MeshAxis::tp)), tensor_ranks, spec.tensor_parallel_dimension});
-  coordinates.push_back(mesh.coordinate(request.rank, MeshAxis::tp));
+  coordinates.push_back(request.place.coordinate(MeshAxis::tp));
   const Box unsharded = TensorLayout(spec.shape, splits).box(coordinates);
   splits.push_back({"fsdp", request.shards(), 0});
-  coordinates.push_back(mesh.coordinate(request.rank, MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
-                        mesh.coordinate(request.rank, MeshAxis::cp));
+  coordinates.push_back(request.place.coordinate(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
+                        request.place.coordinate(MeshAxis::cp));
   TensorLayout layout(spec.shape, splits);
   Box shard = layout.box(coordinates);
   const int64_t rows = (unsharded.extent[0] + request.shards() - 1) / request.shards();
-  return {spec, std::move(layout), unsharded, std::move(shard), rows, tensor_ranks > 1 && !spec.tensor_parallel_dimension};
+  const bool speaks = layout.owns(coordinates);
+  const bool copied = tensor_ranks > 1 && !spec.tensor_parallel_dimension;
+  return {spec, std::move(layout), unsharded, std::move(shard), rows, speaks, copied};
 }
 
 namespace {

@@ -38,7 +38,7 @@ int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
     const UnitPlan& unit = plan.units[u];
     if (!unit.policy.checkpointed()) continue;
     const ActivationShape shape{plan.request.samples, plan.request.sequence_length, size_of(unit.compute),
-                                plan.request.mesh.size(MeshAxis::tp)};
+                                plan.request.place.mesh.size(MeshAxis::tp)};
     most = std::max(most, model.units[u].saved_bytes(shape, RecomputePolicy::none()) - unit.saved_bytes);
   }
   return most;
@@ -72,8 +72,8 @@ void add_memory(Plan& plan, const ModelDescription& model) {
   add("activations kept", activations);
   add("one block recomputed", replay_bytes(plan, model));
   const int64_t chunk_rows = (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
-  const int64_t words = request.loss_parallel ? (model.vocabulary + request.mesh.size(MeshAxis::tp) - 1) /
-                                                    request.mesh.size(MeshAxis::tp)
+  const int64_t words = request.loss_parallel ? (model.vocabulary + request.place.mesh.size(MeshAxis::tp) - 1) /
+                                                    request.place.mesh.size(MeshAxis::tp)
                                               : model.vocabulary;
   add("logits of one chunk", 2 * chunk_rows * words * size_of(ElementType::float32));
 }

@@ -38,7 +38,7 @@ void add_sharding(Plan& plan) {
 }
 
 void add_replicas(Plan& plan) {
-  const int64_t replicas = plan.request.mesh.size(MeshAxis::dp_replicate);
+  const int64_t replicas = plan.request.place.mesh.size(MeshAxis::dp_replicate);
   if (replicas == 1) return;
   GroupTraffic traffic{group_names::kReplicate, replicas, {}};
   for (const WeightGroupPlan& group : plan.groups) {
@@ -63,7 +63,7 @@ void add_loss(const Plan& plan, const ModelDescription& model, GroupTraffic& tra
 }
 
 void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
-  const int64_t ranks = plan.request.mesh.size(MeshAxis::tp);
+  const int64_t ranks = plan.request.place.mesh.size(MeshAxis::tp);
   if (ranks == 1) return;
   GroupTraffic traffic{group_names::kTensor, ranks, {}};
   for (size_t u = 0; u < plan.units.size(); ++u) {
@@ -86,11 +86,11 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
 }
 
 void add_scalars(Plan& plan) {
-  const DeviceMesh& mesh = plan.request.mesh;
+  const DeviceMesh& mesh = plan.request.place.mesh;
   const int64_t loss_ranks = mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
   if (loss_ranks > 1) {
     GroupTraffic traffic{group_names::kLoss, loss_ranks, {}};
-    add(traffic, Collective::all_reduce, 1, sizeof(double));
+    add(traffic, Collective::all_reduce, 1, plan.request.loss_message_bytes);
     plan.traffic.push_back(traffic);
   }
   const int64_t model_ranks = plan.request.shards() * mesh.size(MeshAxis::tp) * mesh.size(MeshAxis::pp);

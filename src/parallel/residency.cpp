@@ -37,7 +37,8 @@ ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parame
   std::vector<at::Tensor> masters = cut(masters_);
   std::vector<at::Tensor> sends = copies_.defined() ? cut(copies_) : masters;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i]->place(plan.parameters[i].layout, plan.parameters[i].shard, plan.parameters[i].unsharded);
+    const ParameterPlan& planned = plan.parameters[i];
+    parameters_[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
     parameters_[i]->master = masters[i];
     parameters_[i]->send = sends[i];
   }

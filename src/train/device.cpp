@@ -14,7 +14,7 @@
 
 namespace titan {
 
-DeviceInfo choose_device(const std::string& wanted) {
+DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   const bool present = wanted != "cpu" && at::hasCUDA();
   if (wanted == "cuda" && !present) {
     throw Error(
@@ -24,9 +24,18 @@ DeviceInfo choose_device(const std::string& wanted) {
   }
   if (!present) return {at::kCPU, processor_name(), total_memory_bytes()};
 #ifdef TITAN_WITH_CUDA
-  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(0);
-  return {at::Device(at::kCUDA, 0), properties->name, static_cast<int64_t>(properties->totalGlobalMem)};
+  const auto visible = static_cast<int64_t>(at::cuda::device_count());
+  const auto index = static_cast<c10::DeviceIndex>(visible == 1 ? 0 : local_rank);
+  if (index >= visible) {
+    throw Error(ExitCode::launcher,
+                fmt::format("local rank {} has no GPU: this process sees {}; start one rank per GPU on each host",
+                            local_rank, visible));
+  }
+  at::cuda::set_device(index);
+  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(index);
+  return {at::Device(at::kCUDA, index), properties->name, static_cast<int64_t>(properties->totalGlobalMem)};
 #else
+  (void)local_rank;
   throw InvariantError("internal error: a CUDA device in a CPU-only build");
 #endif
 }
@@ -49,8 +58,9 @@ void reset_peak_memory(const at::Device& device) {
   (void)device;
 }
 
-StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
-  at::Tensor values = at::stack({loss.to(at::kDouble), control.norm, control.skip.to(at::kDouble)});
+StepReadback::StepReadback(const StepOutcome& outcome) {
+  at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
+                                 outcome.control.skip.to(at::kDouble), outcome.stop_signal});
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -64,7 +74,7 @@ StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0};
+  return {values[0], values[1], values[2] != 0, static_cast<int>(values[3])};
 }
 
 }  // namespace titan

@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/train/step_runner.h"
 #include "titan/optimize/parameter_groups.h"
 
 namespace titan {
@@ -73,22 +74,48 @@ RecomputeSelection make_recompute_selection(const JobConfig& config) {
   return selection;
 }
 
-PlanRequest make_plan_request(const JobConfig& config) {
+DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
+  const ParallelismSection& degrees = config.parallelism;
+  return DeviceMesh({degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree,
+                     degrees.data_parallel_shard_degree, degrees.context_parallel_degree,
+                     degrees.tensor_parallel_degree},
+                    world);
+}
+
+PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   PlanRequest request;
   request.samples = config.training.local_batch_size;
   request.sequence_length = config.training.seq_len;
-  request.accumulation = accumulation_steps(config);
+  request.accumulation = accumulation_steps(config, place);
   request.master = element_type(config.training.dtype);
   request.compute = element_type(config.training.mixed_precision_param);
   request.step_in_backward = config.optimizer.early_step_in_backward;
   request.loss_chunks = config.training.loss_chunks;
   request.recompute = make_recompute_selection(config);
+  request.place = place;
+  const std::string& reshard = config.parallelism.fsdp_reshard_after_forward;
+  request.reshard = reshard == "always"  ? ReshardPolicy::always
+                    : reshard == "never" ? ReshardPolicy::never
+                                         : ReshardPolicy::standard;
+  request.keep_fp32 = config.training.keep_fp32;
+  request.loss_parallel = !config.parallelism.disable_loss_parallel;
+  request.cpu_offload = config.training.enable_cpu_offload;
+  request.norm_message_bytes = StepRunner::kNormMessageBytes;
+  request.loss_message_bytes = StepRunner::kLossMessageBytes;
   return request;
 }
 
-int64_t accumulation_steps(const JobConfig& config) {
-  if (config.training.global_batch_size <= 0) return 1;
-  return std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size);
+int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place) {
+  const int64_t global = config.training.global_batch_size;
+  if (global <= 0) return 1;
+  const int64_t at_once = config.training.local_batch_size * place.mesh.data_parallel_degree();
+  if (global % at_once != 0) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {} on {} "
+                            "data-parallel ranks; use a multiple of {}, or -1",
+                            global, config.training.local_batch_size, place.mesh.data_parallel_degree(), at_once));
+  }
+  return global / at_once;
 }
 
 DatasetOptions make_training_dataset(const JobConfig& config) {
@@ -101,12 +128,14 @@ DatasetOptions make_validation_dataset(const JobConfig& config) {
   return options;
 }
 
-BatchPlan make_batch_plan(const JobConfig& config) {
-  return {config.training.seq_len, config.training.local_batch_size, accumulation_steps(config), 1, 0};
+BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place) {
+  return {config.training.seq_len, config.training.local_batch_size, accumulation_steps(config, place),
+          place.mesh.data_parallel_degree(), place.mesh.data_parallel_rank(place.rank)};
 }
 
-BatchPlan make_validation_plan(const JobConfig& config) {
-  return {config.validation.seq_len, config.validation.local_batch_size, 1, 1, 0};
+BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) {
+  return {config.validation.seq_len, config.validation.local_batch_size, 1, place.mesh.data_parallel_degree(),
+          place.mesh.data_parallel_rank(place.rank)};
 }
 
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {

@@ -1,7 +1,8 @@
 #include "titan/train/step_runner.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
+
+#include "titan/optimize/exact_sum.h"
 
 namespace titan {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 /// Parameters that this rank counts in the norm: of what every tensor-parallel rank holds, only the first one's copy.
 std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
                                                         const std::vector<std::vector<Parameter*>>& groups) {
-  const bool first = plan.request.mesh.coordinate(plan.request.rank, MeshAxis::tp) == 0;
+  const bool first = plan.request.place.coordinate(MeshAxis::tp) == 0;
   std::vector<std::vector<Parameter*>> counted(groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     for (size_t i = 0; i < groups[g].size(); ++i) {
@@ -34,15 +35,16 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
   }
 }
 
-StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, DebugDump* dump) {
+StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, int stop_signal,
+                            DebugDump* dump) {
   device_ = microbatches[0].tokens.device();
   const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
-  progress_ = {step, rate, dump, at::zeros({}, scalar), {}, at::zeros({}, scalar.dtype(at::kFloat))};
+  progress_ = {step, rate, dump, at::zeros({}, scalar), at::full({}, stop_signal, scalar), {}, at::zeros({}, scalar.dtype(at::kFloat))};
   for (size_t a = 0; a < microbatches.size(); ++a) {
     const bool is_last = a + 1 == microbatches.size();
     // Each is done before the next begins, so all use the first slot of the executor.
     progress_.loss = progress_.loss + executor_.forward(microbatches[a], 0);
-    if (is_last && communicators_.loss) communicators_.loss->all_reduce({progress_.loss})->wait();
+    if (is_last) sum_loss();
     executor_.backward(microbatches[a], 0, is_last);
   }
   StepControl control;
@@ -56,19 +58,30 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   if (!options_.step_in_backward) optimizer_.step(step, rate, control);
   executor_.weights_changed();
   executor_.finish_step();
-  StepOutcome outcome{progress_.loss, control};
+  StepOutcome outcome{progress_.loss, control, progress_.stop_signal};
   progress_ = {};
   return outcome;
 }
 
-at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> groups) const {
+void StepRunner::sum_loss() {
+  if (!communicators_.loss) return;
+  at::Tensor message = at::stack({progress_.loss, progress_.stop_signal});
+  communicators_.loss->all_reduce({message})->wait();
+  progress_.loss = message[0];
+  progress_.stop_signal = message[1];
+}
+
+at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> groups) {
   std::vector<Parameter*> parameters;
   for (const std::vector<Parameter*>& group : groups) parameters.insert(parameters.end(), group.begin(), group.end());
   // Offloaded gradients are summed where they are.
   const bool on_host = !parameters.empty() && parameters[0]->gradient_shard.is_cpu();
   at::Tensor squares = local_squares(parameters, on_host ? at::Device(at::kCPU) : device_).to(device_);
-  if (communicators_.model) communicators_.model->all_reduce({squares})->wait();
-  return squares;
+  if (!communicators_.model) return squares;
+  at::Tensor message = at::cat({squares, progress_.stop_signal.to(at::kLong).view({1})});
+  communicators_.model->all_reduce({message})->wait();
+  progress_.stop_signal = message[kExactSlots].to(at::kDouble);
+  return message.narrow(0, 0, kExactSlots);
 }
 
 void StepRunner::step_group(size_t group) {

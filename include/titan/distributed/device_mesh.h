@@ -50,4 +50,12 @@ class DeviceMesh {
   std::array<int64_t, 5> sizes_;
 };
 
+/// One rank of a mesh; by default the only one.
+struct MeshPlace {
+  DeviceMesh mesh{ParallelDegrees{1, 1, 1, 1, 1}, 1};
+  int64_t rank = 0;
+
+  int64_t coordinate(MeshAxis axis) const { return mesh.coordinate(rank, axis); }
+};
+
 }  // namespace titan

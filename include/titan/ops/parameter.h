@@ -40,13 +40,16 @@ class Parameter {
 
   /// How it lies over the ranks, and which parts are this rank's: the box it owns (master, optimizer state, reduced
   /// gradient) and the box that operations see between acquire and release.
-  void place(TensorLayout layout, Box shard_box, Box unsharded_box);
+  /// `speaks`: no other rank with the same box is asked for it first.
+  void place(TensorLayout layout, Box shard_box, Box unsharded_box, bool speaks);
 
   const std::string& name() const { return spec_.name; }
   const ParameterSpec& spec() const { return spec_; }
   const TensorLayout& layout() const { return layout_; }
   const Box& shard_box() const { return shard_box_; }
   const Box& unsharded_box() const { return unsharded_box_; }
+  /// Of the ranks that hold the same box exactly one does.
+  bool speaks_for_shard() const { return speaks_; }
   bool trainable() const { return spec_.trainable; }
 
   // What operations use, between Residency::acquire and release.
@@ -80,6 +83,7 @@ class Parameter {
   TensorLayout layout_;
   Box shard_box_;
   Box unsharded_box_;
+  bool speaks_ = true;
   at::Tensor weight_;
   at::Tensor gradient_;
   bool gradient_written_ = false;

@@ -41,16 +41,16 @@ struct PlanRequest {
   int64_t loss_chunks = 8;
   RecomputeSelection recompute;
 
-  DeviceMesh mesh{ParallelDegrees{1, 1, 1, 1, 1}, 1};
-  int64_t rank = 0;
+  MeshPlace place;
   ReshardPolicy reshard = ReshardPolicy::standard;
   std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
   bool loss_parallel = true;
   bool cpu_offload = false;       // masters, optimizer states and reduced gradients live on the host
-  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients
+  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
+  int64_t loss_message_bytes = 0;
 
   /// Ranks over which each parameter is cut (FSDP).
-  int64_t shards() const { return mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp); }
+  int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
   int64_t tokens() const { return samples * sequence_length; }
 };
 
@@ -61,6 +61,7 @@ struct ParameterPlan {
   Box unsharded;        // what operations see on this rank
   Box shard;            // what this rank owns
   int64_t chunk_rows;   // rows of dimension 0 that each rank contributes to a collective, the last ones padded
+  bool speaks = true;   // for its shard, among the ranks that hold the same
   bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
 
   bool even(int64_t shards) const { return chunk_rows * shards == unsharded.extent[0]; }
