@@ -92,11 +92,6 @@ void check_optimizer(const JobConfig& config, const Origins& origins, Problems& 
 
 void check_parallelism(const JobConfig& config, const Origins& origins, Problems& problems) {
   const ParallelismSection& parallelism = config.parallelism;
-  if (parallelism.enable_async_tensor_parallel && parallelism.tensor_parallel_degree > 1 && !config.compile.enable) {
-    problems.push_back(origins.problem("parallelism.enable_async_tensor_parallel",
-                                       "parallelism.enable_async_tensor_parallel needs compile.enable = true",
-                                       "set it, or leave async tensor parallel off"));
-  }
   if (parallelism.pipeline_parallel_degree == 1) return;
   if (config.training.local_batch_size % parallelism.pipeline_parallel_microbatch_size != 0) {
     problems.push_back(origins.problem(

@@ -49,9 +49,8 @@ void describe_degrees(Fields& parallelism) {
       .help("gather the logits instead of computing the loss on shards of the vocabulary");
   parallelism.add("enable_async_tensor_parallel", &S::enable_async_tensor_parallel, false)
       .later()
-      .not_built("async tensor parallel")
       .only_when(tensor_parallel())
-      .help("overlap tensor-parallel communication with products (needs compile.enable)");
+      .help("overlap tensor-parallel communication with products; ranks on one host");
   degree("context_parallel_degree", &S::context_parallel_degree, "ranks that share every sequence")
       .not_built("context parallel");
   parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")

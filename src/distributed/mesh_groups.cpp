@@ -57,4 +57,16 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
   };
 }
 
+std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
+                                                                               const DeviceMesh& mesh,
+                                                                               std::chrono::milliseconds timeout) {
+  if (!world.store || world.local_size != world.size) return {};
+  const std::vector<int64_t> ranks = mesh.group(world.rank, std::array{MeshAxis::tp});
+  const int64_t rank = std::find(ranks.begin(), ranks.end(), world.rank) - ranks.begin();
+  const std::string name = "tp/" + std::to_string(ranks.front());
+  return [store = world.store, name, rank, size = static_cast<int64_t>(ranks.size()), timeout](int64_t capacity) {
+    return make_shared_peer_memory(store, name, rank, size, capacity, timeout);
+  };
+}
+
 }  // namespace titan

@@ -11,8 +11,19 @@ namespace {
 
 std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshGroups& groups) {
   if (!groups.tensor) return nullptr;
+  std::shared_ptr<const TokenExchange> exchange;
+  if (plan.request.async_tensor_parallel) {
+    if (!groups.make_peer_memory) {
+      throw Error(ExitCode::bad_config,
+                  "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "
+                  "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");
+    }
+    exchange = make_async_exchange(groups.make_peer_memory(2 * plan.stream_bytes));
+  } else {
+    exchange = make_collective_exchange(groups.tensor);
+  }
   return std::make_shared<TensorParallel>(
-      TensorParallel{groups.tensor, make_collective_exchange(groups.tensor), plan.request.loss_parallel});
+      TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
 }
 
 std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {

@@ -72,9 +72,10 @@ void choose_dtypes(Plan& plan) {
   }
 }
 
-void add_saved_bytes(Plan& plan, const ModelDescription& model) {
+void add_activations(Plan& plan, const ModelDescription& model) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
+    plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
     unit.saved_bytes = model.units[u].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
   }
 }
@@ -110,7 +111,7 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   plan.flops_per_token = model.flops_per_token(request.sequence_length);
   add_units(plan, model, family);
   choose_dtypes(plan);
-  add_saved_bytes(plan, model);
+  add_activations(plan, model);
   assign_slots(plan);
   add_traffic(plan, model);
   add_memory(plan, model);

@@ -66,7 +66,7 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
   const int64_t ranks = plan.request.place.mesh.size(MeshAxis::tp);
   if (ranks == 1) return;
   GroupTraffic traffic{group_names::kTensor, ranks, {}};
-  for (size_t u = 0; u < plan.units.size(); ++u) {
+  for (size_t u = 0; u < plan.units.size() && !plan.request.async_tensor_parallel; ++u) {
     const StreamExchanges exchanges = model.units[u].exchanges(plan.units[u].policy);
     const int64_t stream = plan.request.tokens() * model.dim * size_of(plan.units[u].compute);
     const int64_t microbatches = plan.request.accumulation;

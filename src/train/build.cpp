@@ -93,6 +93,9 @@ void Trainer::join_ranks() {
   log_.info(mesh_line(place_.mesh));
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
                              communicator_maker(world_, device_.device));
+  if (device_.device.is_cpu()) {
+    groups_.make_peer_memory = peer_memory_maker(world_, place_.mesh, std::chrono::seconds(config_.comm.init_timeout_seconds));
+  }
 }
 
 void Trainer::build_model() {

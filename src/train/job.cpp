@@ -42,6 +42,38 @@ Problem model_problem(const JobConfig& config, const Origins& origins, std::stri
   return origins.problem("model.flavor", std::move(what), "choose another flavor");
 }
 
+/// What keeps `degree` ranks from sharing every matrix of a block; empty when nothing does.
+std::string tensor_parallel_obstacle(const ModelDescription& model, int64_t degree) {
+  if (model.heads % degree != 0) return fmt::format("{} heads", model.heads);
+  if (model.kv_heads % degree != 0) return fmt::format("{} heads of keys and values", model.kv_heads);
+  for (const UnitDescription& unit : model.units) {
+    if (unit.role != UnitRole::block) continue;
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!parameter.tensor_parallel_dimension) continue;
+      const int64_t size = parameter.shape[static_cast<size_t>(*parameter.tensor_parallel_dimension)];
+      if (size % degree != 0) return fmt::format("{} rows or columns of {}", size, parameter.name);
+    }
+  }
+  return {};
+}
+
+std::vector<Problem> check_tensor_parallel(const ModelDescription& model, const JobConfig& config,
+                                           const Origins& origins) {
+  const int64_t degree = config.parallelism.tensor_parallel_degree;
+  const std::string obstacle = tensor_parallel_obstacle(model, degree);
+  if (obstacle.empty()) return {};
+  std::vector<std::string> allowed;
+  for (int64_t d = 1; d <= model.heads; ++d) {
+    if (tensor_parallel_obstacle(model, d).empty() && config.training.seq_len % d == 0) {
+      allowed.push_back(std::to_string(d));
+    }
+  }
+  return {origins.problem("parallelism.tensor_parallel_degree",
+                          fmt::format("parallelism.tensor_parallel_degree = {} does not divide {} of {} {}", degree,
+                                      obstacle, config.model.name, config.model.flavor),
+                          "degrees that do: " + join(allowed, ", "))};
+}
+
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
@@ -99,6 +131,8 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
                                          : ReshardPolicy::standard;
   request.keep_fp32 = config.training.keep_fp32;
   request.loss_parallel = !config.parallelism.disable_loss_parallel;
+  request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel &&
+                                  place.mesh.size(MeshAxis::tp) > 1;
   request.cpu_offload = config.training.enable_cpu_offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
@@ -150,9 +184,12 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
                                 "there are: " + join(flavors, ", "))};
   }
   std::vector<std::string> names;
+  std::vector<Problem> problems;
   try {
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
-    for (const UnitDescription& unit : family->describe(make_model_request(config, 1)).units) {
+    const ModelDescription model = family->describe(make_model_request(config, 1));
+    problems = check_tensor_parallel(model, config, origins);
+    for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }
   } catch (const Error& error) {
@@ -161,9 +198,9 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
   try {
     assign_parameter_groups(names, config.optimizer.param_groups);
   } catch (const Error& error) {
-    return {origins.problem("optimizer.param_groups", error.what(), "")};
+    problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
   }
-  return {};
+  return problems;
 }
 
 }  // namespace titan

@@ -26,6 +26,7 @@ std::span<const Command> commands();
 std::vector<ConfigCheck> config_checks();
 
 int run_train(const Schema& schema, std::span<const std::string> arguments);
+int run_plan(const Schema& schema, std::span<const std::string> arguments);
 int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
 int run_help(const Schema& schema, std::span<const std::string> arguments);
 

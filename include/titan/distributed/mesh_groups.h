@@ -11,6 +11,7 @@
 #include "titan/distributed/backends.h"
 #include "titan/distributed/communicator.h"
 #include "titan/distributed/device_mesh.h"
+#include "titan/distributed/peer_memory.h"
 #include "titan/distributed/world.h"
 
 namespace titan {
@@ -24,6 +25,9 @@ struct MeshGroups {
   std::shared_ptr<Communicator> loss;       // dp_replicate × dp_shard × cp: ranks that read different tokens
   std::shared_ptr<Communicator> model;      // pp × dp_shard × cp × tp: ranks that hold one copy of the model
   std::shared_ptr<Communicator> world;
+  /// Memory that the ranks of `tensor` share, `capacity` bytes each; empty where there is none to be had. All of them
+  /// call it alike.
+  std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> make_peer_memory;
 
   std::vector<Communicator*> all() const;
   void set_timeout(std::chrono::milliseconds timeout);
@@ -38,5 +42,10 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
 
 /// What makes groups for `world`: nothing real for a dry run, NCCL where `device` is a GPU, else Gloo.
 MakeCommunicator communicator_maker(const World& world, const at::Device& device);
+
+/// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: on several hosts,
+/// in a dry run.
+std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world, const DeviceMesh& mesh,
+                                                                               std::chrono::milliseconds timeout);
 
 }  // namespace titan

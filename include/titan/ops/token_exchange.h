@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "titan/distributed/communicator.h"
+#include "titan/distributed/peer_memory.h"
 
 namespace titan {
 
@@ -33,6 +34,13 @@ class TokenExchange {
 
 /// One all-gather, one reduce-scatter: nothing overlaps.
 std::shared_ptr<const TokenExchange> make_collective_exchange(std::shared_ptr<Communicator> communicator);
+
+/// Called on the caller's thread when a chunk's transfer ("read", "write") or product ("multiply") is issued; for tests.
+using ExchangeTrace = std::function<void(const char* what, int64_t chunk)>;
+
+/// Chunk by chunk through peer memory, whose capacity is twice the gathered stream: one chunk travels while the caller
+/// multiplies another. Sums are made in fp32, in rank order.
+std::shared_ptr<const TokenExchange> make_async_exchange(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace = {});
 
 /// What operations need to share every matrix with other ranks; operations that get none work alone.
 struct TensorParallel {

@@ -45,6 +45,7 @@ struct PlanRequest {
   ReshardPolicy reshard = ReshardPolicy::standard;
   std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
   bool loss_parallel = true;
+  bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
   bool cpu_offload = false;       // masters, optimizer states and reduced gradients live on the host
   int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
@@ -117,6 +118,7 @@ struct Plan {
   std::vector<int64_t> gradient_slots;  // bytes of each slot of gradients before reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
+  int64_t stream_bytes = 0;  // of all tokens of a microbatch, in the widest dtype a unit computes in
   std::vector<MemoryPurpose> memory;
   std::vector<GroupTraffic> traffic;
   /// Bytes per step from the host to the device and back (CPU offload).
