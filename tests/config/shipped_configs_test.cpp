@@ -3,6 +3,7 @@
 #include "support.h"
 #include "titan/base/filesystem.h"
 #include "titan/config/dump.h"
+#include "titan/config/start.h"
 
 namespace titan {
 namespace {
