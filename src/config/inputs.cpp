@@ -68,8 +68,8 @@ void check_dataset(const std::string& section, const std::string& dataset, const
   const std::string key = section + ".dataset_path";
   if (path) {
     if (find_input(loaded, key, *path)) return;
-    problems.push_back(
-        loaded.origins.problem(key, missing(loaded, key, *path), "name a file, a folder or a glob that is there"));
+    problems.push_back(loaded.origins.problem(key, missing(loaded, key, *path),
+                                              "name a file or folder that is there, or a glob that matches"));
   } else if (dataset != "text") {  // text without a path is a contradiction of the config itself
     problems.push_back(loaded.origins.problem(
         section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
@@ -97,7 +97,7 @@ std::vector<Problem> check_inputs(const LoadedConfig& loaded) {
   const std::string& tokenizer = tokenizer_location(config);
   if (!find_input(loaded, key, tokenizer)) {
     problems.push_back({loaded.origins.place(key), "model.tokenizer_path", missing(loaded, key, tokenizer),
-                        "set model.tokenizer_path to a tokenizer file or a folder that holds one, such as "
+                        "name a tokenizer file or a folder that holds one in model.tokenizer_path, such as "
                         "configs/tokenizers/stories.model",
                         Severity::error});
   }

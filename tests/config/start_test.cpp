@@ -179,7 +179,7 @@ TEST_F(Installation, a_path_that_is_nowhere_is_told_with_every_folder_that_was_t
 TEST_F(Installation, a_path_of_the_command_line_is_looked_for_in_the_current_folder_only) {
   LoadedConfig loaded = load_words({config_, "--model.tokenizer_path=tokenizers/t.model"});
   EXPECT_TRUE(contains(format_problems(check_inputs(loaded)),
-                       "(looked in " + std::filesystem::current_path().string() + "); set model.tokenizer_path"));
+                       "(looked in " + std::filesystem::current_path().string() + "); name a tokenizer file"));
   EXPECT_TRUE(locate_inputs(loaded).empty());
 }
 
