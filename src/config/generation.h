@@ -1,4 +1,5 @@
 // Which generation a config belongs to, from what was given. Private to config.
+// Decided once per load, before any default is filled in, since the defaults depend on it.
 #pragma once
 
 #include <string>

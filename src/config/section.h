@@ -1,4 +1,6 @@
 // Binds options to the fields of one section of JobConfig. Private to config: used by the files that describe options.
+// A Section's `add` takes a pointer to the field, from which type, reader and writer follow, so that a description says
+// each thing once. The limits that several sections share stand here too.
 #pragma once
 
 #include <functional>

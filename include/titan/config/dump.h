@@ -1,4 +1,6 @@
 // A config as text: TOML that loads back to the same config, JSON for programs, and the difference of two.
+// Behind `config show`, `config diff`, job.print_config and job.save_config_file. What is written follows from the
+// schema alone, so an option added there appears here.
 #pragma once
 
 #include <string>
