@@ -60,7 +60,7 @@ std::string help_entry(const Option& option) {
     left.clear();
   }
   for (const std::string& line : wrap(right, kWidth - kHelpColumn)) {
-    text += left + std::string(kHelpColumn - left.size(), ' ') + line + "\n";
+    text += fmt::format("{:<{}}{}\n", left, kHelpColumn, line);
     left.clear();
   }
   return text;
