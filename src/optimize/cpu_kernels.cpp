@@ -22,10 +22,14 @@ TITAN_VECTORISED double cpu_sum_of_squares(const float* values, int64_t count) {
 }
 
 TITAN_VECTORISED void cpu_adam(float* __restrict weight, const float* __restrict gradient, float* __restrict first,
-                               float* __restrict second, int64_t count, const AdamConstants& constants, float clip) {
+                               float* __restrict second, int64_t count, const AdamConstants& constants, double clip) {
   const AdamConstants s = constants;
+  const double coupled = constants.coupled;
+  const float factor = static_cast<float>(clip);
   for (int64_t i = 0; i < count; ++i) {
-    const float g = gradient[i] * clip + s.coupled * weight[i];
+    // Adam's two terms may all but cancel, and it makes a step of full size of whatever is left: they are added in
+    // fp64.
+    const float g = coupled == 0 ? gradient[i] * factor : static_cast<float>(gradient[i] * clip + coupled * weight[i]);
     const float m = s.beta1 * first[i] + (1 - s.beta1) * g;
     const float v = s.beta2 * second[i] + (1 - s.beta2) * g * g;
     first[i] = m;

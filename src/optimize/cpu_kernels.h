@@ -12,6 +12,6 @@ double cpu_sum_of_squares(const float* values, int64_t count);
 
 /// One step over `count` elements; the gradient is multiplied by `clip`.
 void cpu_adam(float* weight, const float* gradient, float* first, float* second, int64_t count,
-              const AdamConstants& constants, float clip);
+              const AdamConstants& constants, double clip);
 
 }  // namespace titan

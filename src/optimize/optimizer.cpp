@@ -164,7 +164,7 @@ AdamConstants Optimizer::constants_of(const State& state, int64_t step, double l
 
 void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
   const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
-  const float clip = control.clip.item<float>();
+  const double clip = control.clip.item<double>();
   float* weight = stretch.weight.mutable_data_ptr<float>();
   const float* gradient = stretch.gradient.const_data_ptr<float>();
   float* first = stretch.first.mutable_data_ptr<float>();

@@ -133,6 +133,22 @@ TEST_P(Adam, ASkippedStepLeavesEveryBitAlone) {
   }
 }
 
+TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradient) {
+  constexpr double kClip = 0.3, kDecay = 0.125;
+  const OptimizerOptions options{.decoupled_decay = false, .weight_decay = kDecay};
+  Shards shards({{1000}}, /*one_block=*/true);
+  const at::Tensor weights = as_double(shards.all[0]->master);
+  const at::Tensor almost = weights * (1 + 1e-5 * as_double(normal({1000}, 2)));
+  shards.all[0]->gradient_shard.copy_(almost * (-kDecay / kClip));
+  const double norm = as_double(shards.all[0]->gradient_shard).norm().item<double>();
+  const StepControl now = control(shards, kClip * (norm + 1e-6));
+  Float64Adam expected(shards.all[0]->master);
+  expected.step(1, 0.01, kDecay, kClip, shards.all[0]->gradient_shard, options);
+  Optimizer optimizer(shards.all, one_group(1), options);
+  optimizer.step(1, 0.01, now);
+  EXPECT_TRUE(near(optimizer.first_moment(0), expected.m, 1e-6));
+}
+
 TEST_P(Adam, Bf16MastersRoundOnceAndKeepFp32Moments) {
   Shards shards(kShapes, one_block(), at::kBFloat16);
   Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
