@@ -8,12 +8,7 @@
 
 namespace titan {
 
-constexpr int64_t kRowMultiple = 16;  // rows are padded to full vectors of every instruction set
-
 constexpr int kScoreRows = 4;  // keys of one block of scores
-
-constexpr float kLog2e = 1.44269504f;
-constexpr float kLn2 = 0.693147181f;
 
 /// A tile of scores: key j is seen by query i where j + offset ≤ i.
 struct ScoreTile {
@@ -32,29 +27,28 @@ struct ScoreTile {
 template <class S>
 TITAN_INLINE void score_product(float* scores, const float* rows, int64_t row_size, const float* columns,
                                 int64_t head_dim, const ScoreTile& tile) {
-  constexpr int kRows = kScoreRows;
   const int64_t vectors = round_up(tile.queries, S::kLanes) / S::kLanes;
-  for (int64_t key = 0; key < tile.keys; key += kRows) {
+  for (int64_t key = 0; key < tile.keys; key += kScoreRows) {
     for (int64_t v = tile.first_query(key) / S::kLanes; v < vectors;) {
       float* out = scores + key * kAttentionTile + v * S::kLanes;
       const float* a = rows + key * row_size;
       const float* b = columns + v * S::kLanes;
       const int64_t left = vectors - v;
       if (S::kColumns == 4 && left >= 4) {
-        multiply_block<S, Start::zero, kRows, 4>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
-                                                 nullptr);
+        multiply_block<S, Start::zero, kScoreRows, 4>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
         v += 4;
       } else if (S::kColumns == 4 && left == 3) {
-        multiply_block<S, Start::zero, kRows, 3>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
-                                                 nullptr);
+        multiply_block<S, Start::zero, kScoreRows, 3>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
         v += 3;
       } else if (left >= 2) {
-        multiply_block<S, Start::zero, kRows, 2>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
-                                                 nullptr);
+        multiply_block<S, Start::zero, kScoreRows, 2>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
         v += 2;
       } else {
-        multiply_block<S, Start::zero, kRows, 1>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
-                                                 nullptr);
+        multiply_block<S, Start::zero, kScoreRows, 1>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
         v += 1;
       }
     }
@@ -130,17 +124,5 @@ TITAN_INLINE void number_lanes(typename S::Vector& lanes) {
 #pragma GCC unroll 16
   for (int i = 0; i < S::kLanes; ++i) lanes[i] = static_cast<float>(i);
 }
-
-/// Cuts scratch memory into pieces of whole cache lines; without memory it only counts.
-struct Scratch {
-  float* memory;
-  int64_t floats = 0;
-
-  float* take(int64_t wanted) {
-    float* piece = memory ? memory + floats : nullptr;
-    floats += round_up(wanted, 16);
-    return piece;
-  }
-};
 
 }  // namespace titan

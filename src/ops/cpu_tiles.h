@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "cpu_values.h"
+#include "titan/kernels/cpu_values.h"
 
 /// Defines `name`(parameters) as `body`<Simd<bytes>>(arguments) compiled for three instruction sets; the processor
 /// decides which runs.
@@ -35,7 +35,23 @@ struct Simd {
   static constexpr int kAccumulators = kBytes == 64 ? 16 : 8;  // vectors in such a block
 };
 
+constexpr int64_t kRowMultiple = 16;  // rows of tiles are padded to full vectors of every instruction set
+constexpr float kLog2e = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// Cuts scratch memory into pieces of whole cache lines; without memory it only counts.
+struct Scratch {
+  float* memory;
+  int64_t floats = 0;
+
+  float* take(int64_t wanted) {
+    float* piece = memory ? memory + floats : nullptr;
+    floats += round_up(wanted, 16);
+    return piece;
+  }
+};
 
 template <class S>
 TITAN_INLINE typename S::Vector& vector_at(float* tile) {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cpu_values.h"
+#include "titan/kernels/cpu_values.h"
 
 namespace titan {
 

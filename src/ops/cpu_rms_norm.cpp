@@ -1,7 +1,4 @@
-#include "cpu_kernels.h"
-
-// One body, several instruction sets; cmake/Parts.cmake gives this file the options that turn its loops into vectors.
-#define TITAN_VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#include "cpu_rms_norm.h"
 
 namespace titan {
 namespace {

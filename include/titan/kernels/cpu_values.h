@@ -1,9 +1,14 @@
-// Numbers of CPU loops over plain memory: fp32 or bf16 there, fp32 in registers.
+// What CPU loops over plain memory share: numbers are fp32 or bf16 there and fp32 in registers, and a loop is compiled
+// for several instruction sets.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
+/// Before a function whose loops the compiler is to turn into vectors: one body, several instruction sets, and the
+/// processor picks one at start. cmake/Parts.cmake gives files named cpu_*.cpp the options for it.
+#define TITAN_VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+/// Before what such functions call.
 #define TITAN_INLINE inline __attribute__((always_inline))
 
 namespace titan {
