@@ -27,7 +27,8 @@ std::optional<Options> parse(std::span<const std::string> arguments) {
   Options options;
   CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
   app.add_option("--world", options.world, "Number of ranks")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  app.add_option("--rank", options.rank, "The rank whose parts are shown")->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  app.add_option("--rank", options.rank, "The rank whose parts are shown")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
   try {
@@ -39,7 +40,8 @@ std::optional<Options> parse(std::span<const std::string> arguments) {
     throw Error(ExitCode::bad_config, std::string("plan: ") + problem.what() + " (titan_train plan --help)");
   }
   if (options.rank >= options.world) {
-    throw Error(ExitCode::bad_config, fmt::format("plan: --rank {} is not below --world {}", options.rank, options.world));
+    throw Error(ExitCode::bad_config,
+                fmt::format("plan: --rank {} is not below --world {}", options.rank, options.world));
   }
   options.rest = app.remaining();
   return options;
@@ -49,8 +51,8 @@ std::optional<Options> parse(std::span<const std::string> arguments) {
 int64_t vocabulary_of(const JobConfig& config) {
   const std::string place = tokenizer_location(config);
   if (std::filesystem::exists(place)) return open_tokenizer(place)->vocabulary_size();
-  std::cerr << fmt::format("the tokenizer {} is not there: a vocabulary that follows it is taken as small as it may be\n",
-                           place);
+  std::cerr << fmt::format(
+      "the tokenizer {} is not there: a vocabulary that follows it is taken as small as it may be\n", place);
   return 1;
 }
 
@@ -64,9 +66,9 @@ void print_units(const Plan& plan) {
   for (const WeightGroupPlan& group : plan.groups) {
     std::cout << fmt::format("\n{}: {} elements, {} owned; {}{}\n", group.name, with_thousands(group.numel),
                              with_thousands(group.shard_numel), name(group.compute),
-                             plan.gathers_weights()
-                                 ? fmt::format(", weight slot {}, gradient slot {}", group.weight_slot, group.gradient_slot)
-                                 : "");
+                             plan.gathers_weights() ? fmt::format(", weight slot {}, gradient slot {}",
+                                                                  group.weight_slot, group.gradient_slot)
+                                                    : "");
     for (const ParameterPlan& parameter : group.parameters) {
       std::cout << fmt::format("  {:<40} {:<18} seen {:<18} owned {} from {}\n", parameter.spec.name,
                                shape(parameter.spec.shape), shape(parameter.unsharded.extent),
@@ -98,7 +100,8 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
   if (config.training.enable_cpu_offload) {
-    std::cout << fmt::format("  to the device {}, to the host {}\n", human_bytes(static_cast<double>(plan.to_device_bytes)),
+    std::cout << fmt::format("  to the device {}, to the host {}\n",
+                             human_bytes(static_cast<double>(plan.to_device_bytes)),
                              human_bytes(static_cast<double>(plan.to_host_bytes)));
   }
   std::cout << "\nmemory of this rank:\n";

@@ -52,9 +52,12 @@ class GlooPending : public PendingCollective {
 
 c10d::ReduceOp operation(Reduction reduction) {
   switch (reduction) {
-    case Reduction::sum: return c10d::ReduceOp::SUM;
-    case Reduction::max: return c10d::ReduceOp::MAX;
-    case Reduction::min: return c10d::ReduceOp::MIN;
+    case Reduction::sum:
+      return c10d::ReduceOp::SUM;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
   }
   return c10d::ReduceOp::SUM;
 }

@@ -1,6 +1,6 @@
 // NCCL between GPUs: a list of tensors is one NCCL group, each tensor straight from and into its own memory. LibTorch's
-// group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not the
-// host.
+// group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not
+// the host.
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
 
@@ -27,9 +27,12 @@ class NcclPending : public PendingCollective {
 
 c10d::ReduceOp operation(Reduction reduction) {
   switch (reduction) {
-    case Reduction::sum: return c10d::ReduceOp::SUM;
-    case Reduction::max: return c10d::ReduceOp::MAX;
-    case Reduction::min: return c10d::ReduceOp::MIN;
+    case Reduction::sum:
+      return c10d::ReduceOp::SUM;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
   }
   return c10d::ReduceOp::SUM;
 }

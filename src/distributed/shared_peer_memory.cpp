@@ -30,7 +30,8 @@ class Segment {
     if (file < 0) fail("opened");
     // Taken now: memory that is missing is an error here and not a signal at the first touch.
     const int refused = create ? ::posix_fallocate(file, 0, bytes) : 0;
-    void* address = refused ? MAP_FAILED : ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* address =
+        refused ? MAP_FAILED : ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (refused) errno = refused;
     const int why = errno;
     ::close(file);
@@ -81,27 +82,32 @@ class SharedPeerMemory : public PeerMemory {
     TITAN_CHECK(owner >= 0 && owner < size_ && offset >= 0 && offset + bytes <= capacity_, owner, offset, bytes);
     char* data = segment_->at(counters_bytes(size_) + owner * capacity_ + offset);
     // The view keeps the mapping alive.
-    return at::from_blob(data, shape, [segment = segment_](void*) {}, at::TensorOptions(type));
+    return at::from_blob(
+        data, shape, [segment = segment_](void*) {}, at::TensorOptions(type));
   }
 
-  void signal(int64_t peer, int channel) override { counter(rank_, peer, channel).fetch_add(1, std::memory_order_release); }
+  void signal(int64_t peer, int channel) override {
+    counter(rank_, peer, channel).fetch_add(1, std::memory_order_release);
+  }
 
   void wait(int64_t peer, int channel, uint64_t count) override {
     const std::atomic<uint64_t>& seen = counter(peer, rank_, channel);
     const auto deadline = std::chrono::steady_clock::now() + timeout_;
     for (int64_t tries = 0; seen.load(std::memory_order_acquire) < count; ++tries) {
       // The peer may need this very processor.
-      if (tries > 64) std::this_thread::yield();
+      tries < 64 ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(20));
       if (tries % 1024 == 1023 && std::chrono::steady_clock::now() > deadline) {
-        throw Error(ExitCode::peer_failure, fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
-                                                        std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
+        throw Error(ExitCode::peer_failure,
+                    fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
+                                std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
       }
     }
   }
 
  private:
   std::atomic<uint64_t>& counter(int64_t from, int64_t to, int channel) const {
-    return *reinterpret_cast<std::atomic<uint64_t>*>(segment_->at(((from * size_ + to) * kPeerChannels + channel) * kLine));
+    return *reinterpret_cast<std::atomic<uint64_t>*>(
+        segment_->at(((from * size_ + to) * kPeerChannels + channel) * kLine));
   }
 
   std::string name_;
@@ -125,7 +131,8 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
   std::string shared_name;
   if (rank == 0) {
     // A new segment is full of zeros, and so are its counters.
-    shared_name = fmt::format("/titan-{}-{:x}", ::getpid(), std::hash<std::string>{}(key) ^ reinterpret_cast<uintptr_t>(&segment));
+    shared_name = fmt::format("/titan-{}-{:x}", ::getpid(),
+                              std::hash<std::string>{}(key) ^ reinterpret_cast<uintptr_t>(&segment));
     segment = std::make_shared<Segment>(shared_name, bytes, /*create=*/true);
     store->set(key, shared_name);
   } else {

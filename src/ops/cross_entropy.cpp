@@ -48,8 +48,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
   for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, rows - begin);
     at::Tensor x = hidden.narrow(0, begin, count);
-    RowLosses losses =
-        chunk_losses(x, labels.narrow(0, begin, count), weight.weight(), vocabulary, options, graph);
+    RowLosses losses = chunk_losses(x, labels.narrow(0, begin, count), weight.weight(), vocabulary, options, graph);
     loss.add_(losses.sum);
     if (!graph) continue;
     // Narrow for this product; wide again, and the narrow ones gone, before the weight gradient makes copies of its

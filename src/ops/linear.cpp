@@ -56,7 +56,8 @@ struct LinearBackward : BackwardNode {
   at::Tensor from_rows(torch::autograd::variable_list& gradients) {
     std::vector<Operand> dys(weights.size());
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (gradients[i].defined()) dys[i] = products->quantise(as_matrix(gradients[i], weights[i]->weight().size(0)), *context);
+      if (gradients[i].defined())
+        dys[i] = products->quantise(as_matrix(gradients[i], weights[i]->weight().size(0)), *context);
       gradients[i].reset();
     }
     at::Tensor dx;

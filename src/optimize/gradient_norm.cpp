@@ -21,9 +21,10 @@ at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Devic
 StepControl control_from(const at::Tensor& squares, double max_norm, const at::Tensor& loss) {
   StepControl control;
   control.norm = exact_value_of(squares).sqrt_();
-  control.clip = at::ones({}, control.norm.options().dtype(at::kFloat));
+  const at::ScalarType factor_type = control.norm.is_cpu() ? at::kDouble : at::kFloat;
+  control.clip = at::ones({}, control.norm.options().dtype(factor_type));
   if (max_norm > 0) {
-    control.clip = (max_norm / (control.norm + 1e-6)).clamp_max_(1.0).to(at::kFloat);
+    control.clip = (max_norm / (control.norm + 1e-6)).clamp_max_(1.0).to(factor_type);
   }
   control.skip = at::isfinite(control.norm + loss).logical_not_().to(at::kFloat);
   return control;

@@ -41,8 +41,8 @@ std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const A
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const std::vector<Parameter*>& members = assembly.group_parameters[g];
     if (slots) {
-      residencies.push_back(std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, slots,
-                                                             assembly.link, communicators));
+      residencies.push_back(
+          std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, slots, assembly.link, communicators));
     } else {
       residencies.push_back(std::make_unique<ResidentWeights>(plan.groups[g], members, plan.request, device,
                                                               plan.request.step_in_backward, communicators));

@@ -61,8 +61,8 @@ void choose_dtypes(Plan& plan) {
   std::vector<bool> wide(plan.groups.size());
   for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows a wide group is wide as a whole
     for (UnitPlan& unit : plan.units) {
-      const bool is_wide = named(unit.name) || std::any_of(unit.groups.begin(), unit.groups.end(),
-                                                           [&](size_t g) { return wide[g]; });
+      const bool is_wide =
+          named(unit.name) || std::any_of(unit.groups.begin(), unit.groups.end(), [&](size_t g) { return wide[g]; });
       unit.compute = is_wide ? ElementType::float32 : plan.request.compute;
       for (size_t g : unit.groups) wide[g] = wide[g] || is_wide;
     }

@@ -81,7 +81,8 @@ void assign_slots(Plan& plan) {
   // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced.
   const bool gradients_rotate = plan.request.accumulation == 1;
   if (weights_rotate) take_turns(plan.request, plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_size);
-  if (gradients_rotate) take_turns(plan.request, plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_size);
+  if (gradients_rotate)
+    take_turns(plan.request, plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_size);
   for (WeightGroupPlan& group : plan.groups) {
     const bool is_block = std::find(blocks.begin(), blocks.end(), &group) != blocks.end();
     group.keep_after_forward = !weights_rotate;

@@ -111,6 +111,15 @@ void ShardedWeights::refresh_sends() {
   sent_version_ = version_;
 }
 
+void ShardedWeights::weights_changed() {
+  const bool written = std::all_of(parameters_.begin(), parameters_.end(),
+                                   [](const Parameter* parameter) { return parameter->send_written; });
+  const bool were_fresh = sent_version_ == version_;
+  ++version_;
+  if (written && were_fresh) sent_version_ = version_;
+  for (Parameter* parameter : parameters_) parameter->send_written = false;
+}
+
 void ShardedWeights::prefetch(const Use&) {
   Slot& slot = slots_->weights(plan_.weight_slot);
   if (slot.holder == this && slot.version == version_) return;
@@ -188,8 +197,7 @@ void ShardedWeights::start_scatter() {
   if (shards_ == 1) return;  // settle brings the gradient home
   const at::Tensor& memory = slots_->gradients(plan_.gradient_slot).memory;
   std::vector<at::Tensor> inputs = unsharded_in(memory, at::kFloat);
-  const std::vector<at::Tensor> shards =
-      shards_of(link_->crosses() ? staged_in(memory, at::kFloat) : gradient_shards_);
+  const std::vector<at::Tensor> shards = shards_of(link_->crosses() ? staged_in(memory, at::kFloat) : gradient_shards_);
   std::vector<at::Tensor> outputs = shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];

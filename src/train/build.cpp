@@ -79,6 +79,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
   seed_ = choose_seed(config, world, log);
+  log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));
   log_.info(tokenizer_->description());
   build_model();
@@ -94,7 +95,8 @@ void Trainer::join_ranks() {
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
                              communicator_maker(world_, device_.device));
   if (device_.device.is_cpu()) {
-    groups_.make_peer_memory = peer_memory_maker(world_, place_.mesh, std::chrono::seconds(config_.comm.init_timeout_seconds));
+    groups_.make_peer_memory =
+        peer_memory_maker(world_, place_.mesh, std::chrono::seconds(config_.comm.init_timeout_seconds));
   }
 }
 
@@ -131,7 +133,8 @@ void Trainer::open_data() {
   log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
   stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_, place_), options);
   if (config_.validation.enable) {
-    validator_ = std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, place_, groups_.loss, log_);
+    validator_ =
+        std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, place_, groups_.loss, log_);
   }
 }
 

@@ -43,7 +43,9 @@ void DebugDump::add_parameter(const std::string& prefix, const Parameter& parame
   if (ranks_.writes) tensors_.emplace_back(prefix + parameter.name(), std::move(whole));
 }
 
-void DebugDump::add_logits(const std::vector<at::Tensor>& logits) { tensors_.emplace_back("logits", global_batch(logits)); }
+void DebugDump::add_logits(const std::vector<at::Tensor>& logits) {
+  tensors_.emplace_back("logits", global_batch(logits));
+}
 
 void DebugDump::add_gradients(const at::Tensor& loss, const at::Tensor& grad_norm) {
   tensors_.emplace_back("loss", loss.clone());

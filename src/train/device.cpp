@@ -59,8 +59,8 @@ void reset_peak_memory(const at::Device& device) {
 }
 
 StepReadback::StepReadback(const StepOutcome& outcome) {
-  at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
-                                 outcome.control.skip.to(at::kDouble), outcome.stop_signal});
+  at::Tensor values = at::stack(
+      {outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble), outcome.stop_signal});
   if (values.is_cpu()) {
     host_ = values;
     return;

@@ -5,8 +5,8 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/train/step_runner.h"
 #include "titan/optimize/parameter_groups.h"
+#include "titan/train/step_runner.h"
 
 namespace titan {
 namespace {
@@ -108,10 +108,10 @@ RecomputeSelection make_recompute_selection(const JobConfig& config) {
 
 DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
   const ParallelismSection& degrees = config.parallelism;
-  return DeviceMesh({degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree,
-                     degrees.data_parallel_shard_degree, degrees.context_parallel_degree,
-                     degrees.tensor_parallel_degree},
-                    world);
+  return DeviceMesh(
+      {degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree, degrees.data_parallel_shard_degree,
+       degrees.context_parallel_degree, degrees.tensor_parallel_degree},
+      world);
 }
 
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
@@ -131,8 +131,7 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
                                          : ReshardPolicy::standard;
   request.keep_fp32 = config.training.keep_fp32;
   request.loss_parallel = !config.parallelism.disable_loss_parallel;
-  request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel &&
-                                  place.mesh.size(MeshAxis::tp) > 1;
+  request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
   request.cpu_offload = config.training.enable_cpu_offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;

@@ -140,7 +140,8 @@ void Trainer::show_memory(int64_t peak_bytes) const {
     measured.gradient_bytes = assembly_.executor->plan().parameter_count * size_of(ElementType::float32);
   }
   log_.info("memory by purpose (actual, peak of the first step):");
-  for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes)) log_.info(line);
+  for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes))
+    log_.info(line);
 }
 
 }  // namespace titan

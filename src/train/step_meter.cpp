@@ -17,7 +17,8 @@ void compare_ranks(StepReport& report, Communicator* world, const at::Device& de
   world->all_reduce({extremes}, Reduction::max)->wait();
   const at::Tensor host = extremes.cpu();
   const double* value = host.const_data_ptr<double>();
-  report.ranks = StepReport::Ranks{-value[0], value[1], static_cast<int64_t>(-value[2]), static_cast<int64_t>(value[3])};
+  report.ranks =
+      StepReport::Ranks{-value[0], value[1], static_cast<int64_t>(-value[2]), static_cast<int64_t>(value[3])};
 }
 
 StepMeter::StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
@@ -49,7 +50,8 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
   report.learning_rate = learning_rate;
   report.step_seconds = seconds / steps;
   report.data_wait_seconds = interval_wait_ / steps;
-  report.tokens_per_second = static_cast<double>(tokens_per_step_) / static_cast<double>(ranks_) * steps / std::max(seconds, 1e-9);
+  report.tokens_per_second =
+      static_cast<double>(tokens_per_step_) / static_cast<double>(ranks_) * steps / std::max(seconds, 1e-9);
   report.flops_per_token = flops_per_token_;
   report.peak_flops = peak_flops_;
   report.memory_bytes = peak_memory_bytes(device_.device);

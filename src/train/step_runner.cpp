@@ -39,7 +39,13 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                             DebugDump* dump) {
   device_ = microbatches[0].tokens.device();
   const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
-  progress_ = {step, rate, dump, at::zeros({}, scalar), at::full({}, stop_signal, scalar), {}, at::zeros({}, scalar.dtype(at::kFloat))};
+  progress_ = {step,
+               rate,
+               dump,
+               at::zeros({}, scalar),
+               at::full({}, stop_signal, scalar),
+               {},
+               at::zeros({}, scalar.dtype(at::kFloat))};
   for (size_t a = 0; a < microbatches.size(); ++a) {
     const bool is_last = a + 1 == microbatches.size();
     // Each is done before the next begins, so all use the first slot of the executor.

@@ -22,9 +22,9 @@ ExitCode Trainer::run() {
   const int64_t steps = config_.training.steps;
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
-  meter_ =
-      std::make_unique<StepMeter>(device_, steps, make_batch_plan(config_, place_).global_batch() * config_.training.seq_len,
-                                  assembly_.executor->plan().flops_per_token, world_.size);
+  meter_ = std::make_unique<StepMeter>(device_, steps,
+                                       make_batch_plan(config_, place_).global_batch() * config_.training.seq_len,
+                                       assembly_.executor->plan().flops_per_token, world_.size);
   int64_t step = 0;
   while (step < steps) {
     // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.

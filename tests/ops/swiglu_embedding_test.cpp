@@ -78,7 +78,8 @@ TEST(Embedding, AFrozenTableGetsNoGradient) {
   auto weight = live_parameter("tok_embeddings", normal({5, 4}, 1), /*trainable=*/false);
   PlainContext plain;
   at::Tensor start = anchor();
-  backward({embedding(start, at::zeros({1, 1}, at::kLong), *weight, nullptr, plain.context)}, {at::ones({1, 4})}, {start});
+  backward({embedding(start, at::zeros({1, 1}, at::kLong), *weight, nullptr, plain.context)}, {at::ones({1, 4})},
+           {start});
   EXPECT_FALSE(weight->gradient_written());
 }
 

@@ -33,7 +33,9 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
 }
 
 StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double signal = 0) {
-  return {loss, {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)}, at::scalar_tensor(signal, at::kDouble)};
+  return {loss,
+          {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
+          at::scalar_tensor(signal, at::kDouble)};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {

@@ -29,13 +29,14 @@ int64_t steps_of(const LayoutRow& row) {
 
 /// The single process that a row is held against; run once for each model and mask.
 const RankResult& reference_of(const LayoutRow& row) {
-  static std::map<std::tuple<bool, bool, ElementType>, RankResult> known;
-  RankResult& result = known[{row.tied, row.unequal_masks, row.compute}];
+  static std::map<std::tuple<bool, bool, ElementType, int64_t>, RankResult> known;
+  RankResult& result = known[{row.tied, row.unequal_masks, row.compute, row.global_batch}];
   if (result.losses.empty()) {
     LayoutRow single;
     single.tied = row.tied;
     single.unequal_masks = row.unequal_masks;
     single.compute = row.compute;
+    single.global_batch = row.global_batch;
     result = train_ranks(single, 20)[0];
   }
   return result;
@@ -64,9 +65,9 @@ std::string traffic_difference(const RankResult& result) {
     for (size_t k = 0; k < kCollectives; ++k) {
       const Traffic expected = planned ? planned->table[k] : Traffic{};
       if (counted[k] == expected) continue;
-      differences += fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", group,
-                                 name(static_cast<Collective>(k)), counted[k].calls, counted[k].bytes, expected.calls,
-                                 expected.bytes);
+      differences +=
+          fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", group, name(static_cast<Collective>(k)),
+                      counted[k].calls, counted[k].bytes, expected.calls, expected.bytes);
     }
   }
   for (const GroupTraffic& planned : result.plan.traffic) {
@@ -104,8 +105,8 @@ TEST(LayoutMatrix, HoldsEveryLayoutPlainAndEveryPairOfSettings) {
   }
   EXPECT_EQ(plain.size(), 10u);
   auto occurs = [&](const auto& condition) { return std::any_of(rows.begin(), rows.end(), condition); };
-  for (const std::string& reshard : {"always", "never"}) {
-    for (const std::string& recompute : {"op", "full"}) {
+  for (const std::string reshard : {"always", "never"}) {
+    for (const std::string recompute : {"op", "full"}) {
       EXPECT_TRUE(occurs([&](const LayoutRow& r) { return r.reshard == reshard && r.recompute == recompute; }));
       EXPECT_TRUE(occurs([&](const LayoutRow& r) { return r.offload && r.recompute == recompute; }));
       EXPECT_TRUE(occurs([&](const LayoutRow& r) { return r.accumulation == 4 && r.reshard == reshard; }));
@@ -172,7 +173,7 @@ TEST(LayoutMatrix, NoticesACollectiveThatThePlanHasAndTheRunHasNot) {
 }
 
 TEST(Layouts, GiveTheSameInitialWeightsBitForBit) {
-  const RankResult& single = train_ranks({}, 0)[0];
+  const RankResult single = train_ranks({}, 0)[0];
   for (const char* layout : {"fsdp3", "hsdp2x2xtp2", "tp4"}) {
     const std::vector<RankResult> ranks = train_ranks(row_named(layout), 0);
     for (const auto& [name, weight] : single.weights) {

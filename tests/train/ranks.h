@@ -33,6 +33,7 @@ struct LayoutRow {
   ElementType compute = ElementType::float32;
   std::vector<std::string> keep_fp32;
   bool loss_parallel = true;
+  int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
 
   int64_t world() const { return replicate * shard * tensor; }
   std::string name() const;
@@ -45,7 +46,7 @@ struct RankResult {
   std::vector<double> losses;
   std::vector<double> norms;
   std::map<std::string, at::Tensor> gradients;
-  std::map<std::string, at::Tensor> weights;  // whole, after the last step
+  std::map<std::string, at::Tensor> weights;    // whole, after the last step
   std::map<std::string, TrafficTable> traffic;  // of one later step, by communicator
   Plan plan;
   int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step

@@ -43,9 +43,10 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
 /// What makes groups for `world`: nothing real for a dry run, NCCL where `device` is a GPU, else Gloo.
 MakeCommunicator communicator_maker(const World& world, const at::Device& device);
 
-/// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: on several hosts,
-/// in a dry run.
-std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world, const DeviceMesh& mesh,
+/// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: on several
+/// hosts, in a dry run.
+std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
+                                                                               const DeviceMesh& mesh,
                                                                                std::chrono::milliseconds timeout);
 
 }  // namespace titan

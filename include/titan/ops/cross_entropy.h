@@ -20,9 +20,9 @@ struct CrossEntropyOptions {
   const TensorParallel* tensor_parallel = nullptr;
 };
 
-/// hidden [N, D] (N possibly spread over several dimensions), weight [V, D], labels int64 [B, T] of all N tokens (kIgnoredLabel takes no part) → scale · Σ −log
-/// softmax(hidden·weightᵀ)[label], an fp64 scalar, equal on all ranks that share the vocabulary. With tensor parallelism
-/// `hidden` holds this rank's tokens.
+/// hidden [N, D] (N possibly spread over several dimensions), weight [V, D], labels int64 [B, T] of all N tokens
+/// (kIgnoredLabel takes no part) → scale · Σ −log softmax(hidden·weightᵀ)[label], an fp64 scalar, equal on all ranks
+/// that share the vocabulary. With tensor parallelism `hidden` holds this rank's tokens.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labels, Parameter& weight,
                                 const CrossEntropyOptions& options, UnitContext& context);
 

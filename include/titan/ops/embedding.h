@@ -10,8 +10,8 @@
 
 namespace titan {
 
-/// tokens int64 [B, T], weight [V, D] → [B·T, D], or this rank's rows of it with an `exchange` (null: none). `anchor` is
-/// an empty leaf that wants a gradient: it makes backward run for a unit without a differentiable input.
+/// tokens int64 [B, T], weight [V, D] → [B·T, D], or this rank's rows of it with an `exchange` (null: none). `anchor`
+/// is an empty leaf that wants a gradient: it makes backward run for a unit without a differentiable input.
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight,
                      const TokenExchange* exchange, UnitContext& context);
 

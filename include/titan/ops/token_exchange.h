@@ -27,7 +27,8 @@ class TokenExchange {
   using Consume = std::function<void(int64_t first, const at::Tensor& rows)>;
   virtual void gather(const at::Tensor& shard, const Consume& consume) const = 0;
 
-  /// This rank's rows [n, D] of the sum over ranks of partial [n·ranks, D], of which `produce(first, count)` makes rows.
+  /// This rank's rows [n, D] of the sum over ranks of partial [n·ranks, D], of which `produce(first, count)` makes
+  /// rows.
   using Produce = std::function<at::Tensor(int64_t first, int64_t count)>;
   virtual at::Tensor scatter_sum(int64_t rows, const Produce& produce) const = 0;
 };
@@ -35,7 +36,8 @@ class TokenExchange {
 /// One all-gather, one reduce-scatter: nothing overlaps.
 std::shared_ptr<const TokenExchange> make_collective_exchange(std::shared_ptr<Communicator> communicator);
 
-/// Called on the caller's thread when a chunk's transfer ("read", "write") or product ("multiply") is issued; for tests.
+/// Called on the caller's thread when a chunk's transfer ("read", "write") or product ("multiply") is issued; for
+/// tests.
 using ExchangeTrace = std::function<void(const char* what, int64_t chunk)>;
 
 /// Chunk by chunk through peer memory, whose capacity is twice the gathered stream: one chunk travels while the caller

@@ -14,9 +14,9 @@ namespace titan {
 
 struct Assembly {
   std::unique_ptr<Model> model;
-  std::vector<Parameter*> parameters;                      // in canonical order
-  std::vector<std::vector<Parameter*>> group_parameters;   // the same by weight group of the plan
-  std::shared_ptr<HostLink> link;                          // null when weights stay where they are
+  std::vector<Parameter*> parameters;                     // in canonical order
+  std::vector<std::vector<Parameter*>> group_parameters;  // the same by weight group of the plan
+  std::shared_ptr<HostLink> link;                         // null when weights stay where they are
   std::unique_ptr<Executor> executor;
 };
 
@@ -25,8 +25,8 @@ struct Assembly {
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {});
 
-/// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment), on
-/// every rank, bit for bit. `world` null: the shard is everything. For debugging: every rank holds the whole tensor.
+/// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
+/// on every rank, bit for bit. `world` null: the shard is everything. For debugging: every rank holds the whole tensor.
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world);
 
 }  // namespace titan

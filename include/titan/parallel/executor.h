@@ -97,7 +97,7 @@ class Executor {
   ImmediateSink immediate_;
   QueueSink queue_;
   bool deferred_ = false;
-  std::optional<size_t> reducing_;  // the group whose reduction is under way
+  std::optional<size_t> reducing_;              // the group whose reduction is under way
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]
 };
 

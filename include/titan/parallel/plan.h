@@ -46,8 +46,8 @@ struct PlanRequest {
   std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
   bool loss_parallel = true;
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
-  bool cpu_offload = false;       // masters, optimizer states and reduced gradients live on the host
-  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
+  bool cpu_offload = false;            // masters, optimizer states and reduced gradients live on the host
+  int64_t norm_message_bytes = 0;      // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
 
   /// Ranks over which each parameter is cut (FSDP).
@@ -93,7 +93,7 @@ struct UnitPlan {
   RecomputePolicy policy = RecomputePolicy::none();
   int64_t saved_bytes = 0;  // per microbatch, from its forward to its backward
   ElementType compute = ElementType::float32;
-  bool weights_in_backward = true;   // an embedding's backward reads none
+  bool weights_in_backward = true;    // an embedding's backward reads none
   bool gradients_in_forward = false;  // the head makes its weight gradients in forward
 };
 

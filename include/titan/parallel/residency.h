@@ -40,7 +40,8 @@ class Residency {
   virtual void settle() = 0;
   /// The optimizer is done with the gradient shards.
   virtual void finish_step() = 0;
-  /// The masters were written (initialisation, load, optimizer): copies made from them are stale.
+  /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
+  /// writer wrote them too (Parameter::send_written).
   virtual void weights_changed() = 0;
 };
 
@@ -69,7 +70,7 @@ class ResidentWeights : public Residency {
   void reduce(bool is_last) override;
   void settle() override;
   void finish_step() override;
-  void weights_changed() override { ++version_; }
+  void weights_changed() override;
 
  private:
   std::vector<at::Tensor> cut(const at::Tensor& block) const;

@@ -11,8 +11,8 @@
 
 namespace titan {
 
-/// Memory that several groups use one after the other. It remembers whose weights it holds and of which version, so that
-/// asking again for what is still there costs nothing.
+/// Memory that several groups use one after the other. It remembers whose weights it holds and of which version, so
+/// that asking again for what is still there costs nothing.
 struct Slot {
   at::Tensor memory;  // bytes
   const void* holder = nullptr;
@@ -49,7 +49,7 @@ class ShardedWeights : public Residency {
   void reduce(bool is_last) override;
   void settle() override;
   void finish_step() override;
-  void weights_changed() override { ++version_; }
+  void weights_changed() override;
 
  private:
   void refresh_sends();

@@ -25,8 +25,8 @@ struct StepCommunicators {
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
 };
 
-/// Device scalars of a step whose work is enqueued, the same on all ranks. The loss (fp64) is that of the weights before
-/// the step.
+/// Device scalars of a step whose work is enqueued, the same on all ranks. The loss (fp64) is that of the weights
+/// before the step.
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;

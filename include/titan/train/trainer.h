@@ -60,7 +60,7 @@ class Trainer {
   const JobConfig& config_;
   const Log& log_;
   bool colour_;
-  const World& world_;
+  World world_;
   DeviceInfo device_;
   MeshPlace place_;
   MeshGroups groups_;
@@ -77,7 +77,7 @@ class Trainer {
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
   int stop_signal_ = 0;  // that all ranks agreed to follow
-  DataCounters read_;  // up to the last step
+  DataCounters read_;    // up to the last step
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<StepMeter> meter_;

@@ -131,7 +131,9 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
                          {llama_embedding_parameter(a)},
                          {},
                          [](const ActivationShape& shape, const RecomputePolicy&) { return 8 * shape.tokens(); },
-                         [](const RecomputePolicy&) { return StreamExchanges{1, 1}; }});
+                         [](const RecomputePolicy&) {
+                           return StreamExchanges{1, 1};
+                         }});
   for (int64_t layer = 0; layer < a.layers; ++layer) {
     model.units.push_back({fmt::format("layers.{}", layer),
                            UnitRole::block,
@@ -147,7 +149,9 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
   model.units.push_back(
       {"head", UnitRole::head, llama_head_parameters(a), borrowed,
        [a](const ActivationShape& shape, const RecomputePolicy&) { return llama_head_saved_bytes(a, shape); },
-       [](const RecomputePolicy&) { return StreamExchanges{1, 1}; }});
+       [](const RecomputePolicy&) {
+         return StreamExchanges{1, 1};
+       }});
   return model;
 }
 

@@ -1,5 +1,5 @@
-// Only what LibTorch's ProcessGroupGloo.hpp mentions: LibTorch carries the Gloo library but not its headers. Pointers to
-// these types cross the boundary, objects never do; nothing here may be instantiated.
+// Only what LibTorch's ProcessGroupGloo.hpp mentions: LibTorch carries the Gloo library but not its headers. Pointers
+// to these types cross the boundary, objects never do; nothing here may be instantiated.
 #pragma once
 
 #include <chrono>
