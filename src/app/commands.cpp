@@ -55,8 +55,10 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 7> all{{
+  static constexpr std::array<Command, 9> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
+      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
+      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
       {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
       {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,

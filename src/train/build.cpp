@@ -51,9 +51,9 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   return seed;
 }
 
-/// The processors of the host, shared among its ranks.
+/// The cores that this rank may count on.
 int64_t default_threads(const World& world) {
-  return std::max<int64_t>(1, std::thread::hardware_concurrency() / (world.fake ? 1 : world.local_size));
+  return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
 }
 
 ModelStrategies strategies_for(const JobConfig& config) {

@@ -22,18 +22,24 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
         "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
         "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
   }
-  if (!present) return {at::kCPU, processor_name(), total_memory_bytes()};
+  if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}};
 #ifdef TITAN_WITH_CUDA
-  const auto visible = static_cast<int64_t>(at::cuda::device_count());
-  const auto index = static_cast<c10::DeviceIndex>(visible == 1 ? 0 : local_rank);
+  // A launcher that shows every rank its own GPU alone shows it as number 0.
+  const int64_t visible = at::cuda::device_count();
+  const int64_t index = visible == 1 ? 0 : local_rank;
   if (index >= visible) {
-    throw Error(ExitCode::launcher,
-                fmt::format("local rank {} has no GPU: this process sees {}; start one rank per GPU on each host",
-                            local_rank, visible));
+    throw Error(
+        ExitCode::launcher,
+        fmt::format("local rank {} has no GPU: this process sees {}; start at most one rank per GPU on a host, or "
+                    "say training.device = \"cpu\"",
+                    local_rank, visible));
   }
-  at::cuda::set_device(index);
-  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(index);
-  return {at::Device(at::kCUDA, index), properties->name, static_cast<int64_t>(properties->totalGlobalMem)};
+  at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(properties->uuid.bytes);
+  return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
+          static_cast<int64_t>(properties->totalGlobalMem),
+          fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties->uuid.bytes, ""))};
 #else
   (void)local_rank;
   throw InvariantError("internal error: a CUDA device in a CPU-only build");

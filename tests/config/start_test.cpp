@@ -78,17 +78,14 @@ TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_
             "job.toml:5:22: metrics.save_for_all_ranks has no effect here: its one rank writes its metrics anyway\n"
             "job.toml:7:30: parallelism.fsdp_reshard_after_forward has no effect here: one process holds every "
             "parameter whole\n"
-            "job.toml:2:25: comm.train_timeout_seconds has no effect here: one process waits for nobody\n"
-            "job.toml:3:18: comm.trace_buf_size has no effect here: one process waits for nobody");
+            "job.toml:2:25: comm.train_timeout_seconds has no effect here: one process waits for nobody");
   EXPECT_TRUE(notes_for_one_process(Schema(), load("[comm]\ntrain_timeout_seconds = 100")).empty());
 }
 
-TEST(OneProcess, a_world_of_one_is_what_there_is_and_a_larger_one_is_not_built) {
+TEST(OneProcess, a_world_may_have_one_rank_or_more) {
   const char* text = "[comm]\nrank = 0\nmaster = \"a:1\"\n";
   EXPECT_EQ(missing_parts(text, {"--comm.world_size", "1"}), "");
-  EXPECT_EQ(missing_parts(text, {"--comm.world_size", "2"}),
-            "command line: --comm.world_size: comm.world_size = 2 needs a part that is not built yet: several "
-            "processes; leave it at none\n");
+  EXPECT_EQ(missing_parts(text, {"--comm.world_size", "2"}), "");
 }
 
 TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {

@@ -207,7 +207,7 @@ std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const F
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
-      World world{rank, size, rank, size, store, false, "threads"};
+      World world{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .store = store, .launcher = {}};
       try {
         results[static_cast<size_t>(rank)] = RankRun(row, world, fault).run(steps);
       } catch (const std::exception& error) {

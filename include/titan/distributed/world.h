@@ -14,6 +14,9 @@ struct World {
   int64_t size = 1;
   int64_t local_rank = 0;  // among the ranks of this host
   int64_t local_size = 1;
+  /// Cores that this rank may count on: those it may run on, shared evenly with the ranks of its host that have the
+  /// same ones. 0: it need not share.
+  int64_t cores = 0;
   /// Keys that every rank sees, for making process groups and agreeing on things; null for a single process and for a
   /// dry run.
   c10::intrusive_ptr<c10d::Store> store;

@@ -18,10 +18,11 @@ struct DeviceInfo {
   at::Device device{at::kCPU};
   std::string name;
   int64_t memory_bytes = 0;
+  std::string uuid = {};  ///< of a GPU
 };
 
-/// `wanted`: auto, cpu or cuda. Throws Error(bad_config) when cuda is wanted and there is none.
-/// `local_rank` picks among several GPUs; the only visible one serves every rank.
+/// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
+/// Error(bad_config) when cuda is wanted and there is none, Error(launcher) when the place has no GPU.
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
