@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "titan/app/commands.h"
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"
 #include "titan/base/process.h"
@@ -58,8 +59,10 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   Trainer trainer(config, log);
   if (config.job.save_config_file) {
     const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
-    make_folders(path.parent_path());
-    write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+    with_remedy("name a file that can be written in job.save_config_file", [&] {
+      make_folders(path.parent_path());
+      write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+    });
   }
   return static_cast<int>(trainer.run());
 }

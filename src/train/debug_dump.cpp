@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 
 namespace titan {
@@ -42,8 +43,10 @@ void DebugDump::add_gradients_of(std::span<Parameter* const> parameters) {
 std::filesystem::path DebugDump::write(const std::filesystem::path& folder, int64_t step) {
   for (Parameter* parameter : parameters_) tensors_.emplace_back("param_after." + parameter->name(), parameter->master);
   const std::filesystem::path place = folder / "debug" / fmt::format("step-{}", step);
-  make_folders(place);
-  write_safetensors(place / "step.safetensors", tensors_);
+  with_remedy("dumps take room in job.dump_folder: make some, or name fewer steps in debug.dump_steps", [&] {
+    make_folders(place);
+    write_safetensors(place / "step.safetensors", tensors_);
+  });
   return place / "step.safetensors";
 }
 
