@@ -34,7 +34,7 @@ if(TITAN_TORCH)
   target_precompile_headers(titan_core PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_CURRENT_SOURCE_DIR}/src/precompiled.h>)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
-  file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_kernels.cpp)
+  file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
   if(TITAN_WITH_CUDA)

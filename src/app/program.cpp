@@ -30,7 +30,7 @@ int dispatch(const std::vector<std::string>& words) {
       std::cout << "titan_train " TITAN_VERSION "\n";
       return 0;
     }
-    if (asks && (words[0] == "train" || words[0] == "lr-table" || words[0] == "config")) return run_help(schema, {});
+    if (asks && (words[0] == "train" || words[0] == "lr-table")) return run_help(schema, {});
     for (const Command& command : commands()) {
       if (words[0] == command.name) return command.run(schema, arguments.subspan(1));
     }

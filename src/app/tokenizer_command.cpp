@@ -1,5 +1,7 @@
 #include "titan/app/tokenizer_command.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
@@ -9,6 +11,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/text.h"
 #include "titan/data/tokenizer_tools.h"
 
 namespace titan {
@@ -65,9 +68,21 @@ void with_input(const std::string& name, std::istream& in, const std::function<v
   use(file);
 }
 
+void refuse_mistyped_word(const std::string& word) {
+  const std::vector<std::string> known = tokenizer_command_words();
+  if (word.starts_with("-") || std::find(known.begin(), known.end(), word) != known.end()) return;
+  const std::vector<std::string> close = nearest(word, known, 1);
+  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
+  throw Error(ExitCode::bad_config,
+              fmt::format("tokenizer has no command {}{} (titan_train tokenizer --help)", word, hint));
+}
+
 }  // namespace
 
+std::vector<std::string> tokenizer_command_words() { return {"train", "encode", "decode", "info"}; }
+
 void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out) {
+  if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
   Options options;
   CLI::App app("Make, use and inspect tokenizers", "titan_train tokenizer");
   app.require_subcommand(1);
@@ -77,8 +92,7 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order CLI11 asks for
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    auto chosen = app.get_subcommands();
-    out << (chosen.empty() ? &app : chosen.front())->help();
+    out << app.help();  // that of the chosen subcommand, under its whole name
     return;
   } catch (const CLI::ParseError& problem) {
     throw Error(ExitCode::bad_config, std::string("tokenizer: ") + problem.what() + " (titan_train tokenizer --help)");

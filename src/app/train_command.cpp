@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <thread>
 
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
@@ -12,6 +13,7 @@
 #include "titan/config/config_command.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
+#include "titan/config/start.h"
 #include "titan/train/trainer.h"
 
 namespace titan {
@@ -25,37 +27,38 @@ void keep_freed_memory() {
   ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
 }
 
-/// Problems that end the run before it starts; 0 when there are none.
-int report_problems(const Schema& schema, const LoadedConfig& loaded) {
-  if (!loaded.problems.empty()) {
-    print_problems(std::cerr, loaded.problems);
-    return static_cast<int>(ExitCode::bad_config);
-  }
-  std::vector<Problem> unbuilt = check_buildable(schema, loaded);
-  const std::vector<Problem> missing = check_inputs(loaded);
-  const ExitCode code = unbuilt.empty() ? ExitCode::bad_data : ExitCode::bad_config;
-  unbuilt.insert(unbuilt.end(), missing.begin(), missing.end());
-  if (!unbuilt.empty()) {
-    print_problems(std::cerr, unbuilt);
-    return static_cast<int>(code);
-  }
-  return 0;
+/// The lines about the config itself; `located` are those about its files.
+void show_config(const Log& log, const Schema& schema, const LoadedConfig& loaded,
+                 const std::vector<std::string>& located) {
+  const JobConfig& config = loaded.config;
+  log.info("Starting job: {}", config.job.description);
+  log.info("Defaults and formulas of {} (job.generation {}): {}",
+           generation_of(config) == Generation::december_2024 ? "December 2024" : "February 2026",
+           config.job.generation, loaded.generation_reason);
+  for (const std::string& line : located) log.info(line);
+  for (const std::string& note : loaded.notes) log.warning(note);
+  for (const std::string& note : notes_for_one_process(schema, loaded)) log.warning(note);
+  if (config.job.print_config) log.info(dump_json(schema, config));
 }
 
 }  // namespace
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
-  const LoadedConfig loaded = load_config(schema, arguments, config_checks());
-  if (int code = report_problems(schema, loaded)) return code;
+  if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
+  LoadedConfig loaded = load_config(schema, arguments, config_checks());
+  const StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
+  if (!start.problems.empty()) {
+    print_problems(std::cerr, start.problems);
+    return static_cast<int>(start.code);
+  }
+  const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
   const Log log(::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing);
   const StopSignals signals;
   // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
   ::signal(SIGXFSZ, SIG_IGN);
   keep_freed_memory();
-  log.info("Starting job: {}", config.job.description);
-  for (const std::string& note : loaded.notes) log.warning(note);
-  if (config.job.print_config) log.info(dump_json(schema, config));
+  show_config(log, schema, loaded, located);
   Trainer trainer(config, log);
   if (config.job.save_config_file) {
     const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;

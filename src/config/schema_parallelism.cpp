@@ -27,21 +27,21 @@ template <class Fields>
 void describe_degrees(Fields& parallelism) {
   using S = ParallelismSection;
   auto degree = [&](const char* name, int64_t S::*member, const char* part, const char* help) -> Option& {
-    return parallelism.add(name, member, 1).at_least(1).at_most(1 << 20).later().not_built(part).help(help);
+    return parallelism.add(name, member, 1).at_least(1).at_most(kMostRanks).later().not_built(part).help(help);
   };
   degree("data_parallel_replicate_degree", &S::data_parallel_replicate_degree, "data parallel",
          "replicas of the model: DDP, or the outer axis of HSDP");
   parallelism.add("data_parallel_shard_degree", &S::data_parallel_shard_degree, -1)
       .later()
       .at_least(1)
-      .at_most(1 << 20)
+      .at_most(kMostRanks)
       .or_else(-1)
       .not_built("data parallel", {Value(int64_t{1})})
       .help("ranks over which parameters, gradients and states are sharded (FSDP); -1: all that are left");
   parallelism.add("fsdp_reshard_after_forward", &S::fsdp_reshard_after_forward, "default")
       .later()
       .choices({"default", "always", "never"})
-      .not_built("data parallel")
+      .among_several("one process holds every parameter whole")
       .only_when(sharded())
       .help("free gathered parameters after forward; default: yes without a pipeline, no with one");
   degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor parallel", "ranks that share every matrix");
@@ -77,7 +77,7 @@ void describe_pipeline(Fields& parallelism) {
   parallelism.add("pipeline_parallel_degree", &S::pipeline_parallel_degree, 1)
       .later()
       .at_least(1)
-      .at_most(1 << 20)
+      .at_most(kMostRanks)
       .not_built(part)
       .help("ranks that share the layers");
   auto in_pipeline = [&](Option& option) -> Option& { return option.later().not_built(part).only_when(pipelined()); };
@@ -139,30 +139,31 @@ void describe_experts(Fields& parallelism) {
 
 void describe_comm(Schema& schema) {
   using S = CommSection;
-  const std::string part = "several processes";
+  const std::string nobody = "one process waits for nobody";
+  const std::string no_address = "one process needs no address";
   Section comm(
       schema, "comm", "How the processes of a run find and watch each other.",
       [](auto& config) -> auto& { return config.comm; });
   comm.add("init_timeout_seconds", &S::init_timeout_seconds, 300)
       .at_least(1)
-      .not_built(part)
+      .among_several(nobody)
       .help("limit of a collective until the end of the first step");
   comm.add("train_timeout_seconds", &S::train_timeout_seconds, 100)
       .at_least(1)
-      .not_built(part)
+      .among_several(nobody)
       .help("limit afterwards");
   comm.add("trace_buf_size", &S::trace_buf_size, 20000)
       .at_least(0)
-      .not_built(part)
+      .among_several(nobody)
       .help("collectives remembered for the dump after a timeout; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()
-      .not_built(part)
+      .among_several(nobody)
       .help("folder of those dumps, under job.dump_folder");
   comm.add("save_traces_file_prefix", &S::save_traces_file_prefix, "rank_")
       .later()
-      .not_built(part)
+      .among_several(nobody)
       .help("beginning of their names");
   comm.add("mode", &S::mode, "default")
       .later()
@@ -172,10 +173,14 @@ void describe_comm(Schema& schema) {
   comm.add("rank", &S::rank, std::nullopt)
       .own()
       .at_least(0)
-      .not_built(part)
+      .among_several(no_address)
       .help("this process's rank, when no launcher says it");
-  comm.add("world_size", &S::world_size, std::nullopt).own().at_least(1).not_built(part).help("number of processes");
-  comm.add("master", &S::master, std::nullopt).own().not_empty().not_built(part).help("host:port of rank 0");
+  comm.add("world_size", &S::world_size, std::nullopt)
+      .own()
+      .at_least(1)
+      .not_built("several processes", {Value(int64_t{1})})
+      .help("number of processes");
+  comm.add("master", &S::master, std::nullopt).own().not_empty().among_several(no_address).help("host:port of rank 0");
 }
 
 }  // namespace

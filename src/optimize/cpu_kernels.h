@@ -5,13 +5,22 @@
 #include <cstdint>
 
 #include "titan/kernels/adam.h"
+#include "titan/kernels/cpu_values.h"
 
 namespace titan {
 
 double cpu_sum_of_squares(const float* values, int64_t count);
 
-/// One step over `count` elements; the gradient is multiplied by `clip`.
-void cpu_adam(float* weight, const float* gradient, float* first, float* second, int64_t count,
-              const AdamConstants& constants, float clip);
+/// Memory of one step: `count` elements each; `copy` is null or receives the new weights rounded to bf16.
+struct AdamMemory {
+  float* weight;
+  const float* gradient;
+  float* first;
+  float* second;
+  BFloat16Bits* copy;
+};
+
+/// One step over `count` elements from element `begin` on; the gradient is multiplied by `clip`.
+void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants, double clip);
 
 }  // namespace titan

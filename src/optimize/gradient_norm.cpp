@@ -45,9 +45,10 @@ StepControl control_step(std::span<Parameter* const> parameters, double max_norm
   }
   StepControl control;
   control.norm = squares.empty() ? at::zeros({}, loss.options().dtype(at::kDouble)) : at::stack(squares).sum().sqrt_();
-  control.clip = at::ones({}, control.norm.options().dtype(at::kFloat));
+  const at::ScalarType factor_type = control.norm.is_cpu() ? at::kDouble : at::kFloat;
+  control.clip = at::ones({}, control.norm.options().dtype(factor_type));
   if (max_norm > 0) {
-    control.clip = (max_norm / (control.norm + 1e-6)).clamp_max_(1.0).to(at::kFloat);
+    control.clip = (max_norm / (control.norm + 1e-6)).clamp_max_(1.0).to(factor_type);
   }
   control.skip = at::isfinite(control.norm + loss).logical_not_().to(at::kFloat);
   return control;

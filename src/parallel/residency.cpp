@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "titan/base/error.h"
 
 namespace titan {
@@ -42,6 +44,15 @@ void ResidentWeights::prefetch(const Use&) {
   if (copies_.defined()) copies_.copy_(masters_);
   for (Parameter* parameter : parameters_) parameter->set_weight(parameter->send);
   copied_version_ = version_;
+}
+
+void ResidentWeights::weights_changed() {
+  const bool copied = std::all_of(parameters_.begin(), parameters_.end(),
+                                  [](const Parameter* parameter) { return parameter->send_written; });
+  const bool were_fresh = copied_version_ == version_;
+  ++version_;
+  if (copied && were_fresh) copied_version_ = version_;
+  for (Parameter* parameter : parameters_) parameter->send_written = false;
 }
 
 void ResidentWeights::acquire(const Use& use) { prefetch(use); }

@@ -56,6 +56,7 @@ Trainer::Trainer(const JobConfig& config, const Log& log)
               [&] { make_folders(config.job.dump_folder); });
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
   seed_ = choose_seed(config, log);
+  log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));
   log_.info(tokenizer_->description());
   build_model();

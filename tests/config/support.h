@@ -1,4 +1,5 @@
 // What the tests of config share: loading a text, and reading what was said about it.
+// A text is loaded as "job.toml", so that expected places read job.toml:line:column.
 #pragma once
 
 #include <algorithm>

@@ -171,6 +171,43 @@ TEST(ResidentWeights, CopiesAreMadeOncePerChangeOfTheMasters) {
   EXPECT_EQ(output.weight()[0][0].item<float>(), 2.0f);
 }
 
+TEST(ResidentWeights, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMakesThem) {
+  PlanRequest plan = small_plan();
+  plan.compute = ElementType::bfloat16;
+  SmallModel small(small_request(), plan);
+  Parameter& output = small.model->parameter("output.weight");
+  auto first_weight = [&] {
+    small.executor->infer(small.batch(), UnitMode::evaluate);
+    return output.weight()[0][0].item<float>();
+  };
+  first_weight();
+  for (const auto& parameter : small.model->parameter_handles()) parameter->send_written = true;
+  output.master.fill_(2.0);
+  output.send.fill_(3.0);  // what a copy of the master would not hold
+  small.executor->weights_changed();
+  EXPECT_EQ(first_weight(), 3.0f);
+  EXPECT_FALSE(output.send_written) << "said once, believed once";
+  small.executor->weights_changed();
+  EXPECT_EQ(first_weight(), 2.0f);
+
+  output.master.fill_(4.0);
+  output.send_written = true;  // but its neighbours in the group were not written
+  small.executor->weights_changed();
+  EXPECT_EQ(first_weight(), 4.0f);
+}
+
+TEST(ResidentWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
+  PlanRequest plan = small_plan();
+  plan.compute = ElementType::bfloat16;
+  SmallModel small(small_request(), plan);
+  Parameter& output = small.model->parameter("output.weight");
+  for (const auto& parameter : small.model->parameter_handles()) parameter->send_written = true;
+  output.master.fill_(5.0);
+  small.executor->weights_changed();  // no copy was ever made
+  small.executor->infer(small.batch(), UnitMode::evaluate);
+  EXPECT_EQ(output.weight()[0][0].item<float>(), 5.0f);
+}
+
 TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) {
   auto transient = [](const WeightGroupPlan& group, std::vector<Parameter*> members, const PlanRequest& request) {
     return std::make_unique<ResidentWeights>(group, std::move(members), request, at::kCPU, true);

@@ -1,4 +1,5 @@
 // A small Llama with everything it needs to run steps: plan, resident weights, executor; and batches for it.
+// For tests of what the executor does to a whole model; sizes are odd where the model lets them be.
 #pragma once
 
 #include <functional>

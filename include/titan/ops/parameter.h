@@ -57,6 +57,9 @@ class Parameter {
   at::Tensor master;
   /// This rank's shard in the dtype that travels and multiplies; the master itself when the dtypes agree.
   at::Tensor send;
+  /// Whoever wrote the whole master wrote `send` with it, so that it is no stale copy. Read and reset by Residency when
+  /// it is told that weights changed.
+  bool send_written = false;
   /// This rank's shard of the reduced gradient, fp32; undefined until the last reduction of a step.
   at::Tensor gradient_shard;
 

@@ -10,10 +10,11 @@
 
 namespace titan {
 
-/// What the optimizer reads on the device. All are 0-dimensional: `norm` fp64, the others fp32.
+/// What the optimizer reads on the device. All are 0-dimensional: `norm` fp64, `skip` fp32.
 struct StepControl {
   at::Tensor norm;  // L2 norm over every parameter's gradient, before clipping
-  at::Tensor clip;  // min(1, max_norm / (norm + 1e-6)); 1 when clipping is off
+  at::Tensor
+      clip;  // min(1, max_norm / (norm + 1e-6)), 1 when clipping is off; fp64 on the CPU, fp32 for the GPU's kernel
   at::Tensor skip;  // 1 when the norm or the loss is not finite
 };
 

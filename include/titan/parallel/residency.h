@@ -37,7 +37,8 @@ class Residency {
   virtual void reduce(bool is_last) = 0;
   /// The optimizer is done with the gradient shards.
   virtual void finish_step() = 0;
-  /// The masters were written (initialisation, load, optimizer): copies made from them are stale.
+  /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
+  /// writer wrote them too (Parameter::send_written).
   virtual void weights_changed() = 0;
 };
 
@@ -56,7 +57,7 @@ class ResidentWeights : public Residency {
   void gradient_storage() override;
   void reduce(bool is_last) override;
   void finish_step() override;
-  void weights_changed() override { ++version_; }
+  void weights_changed() override;
 
  private:
   std::vector<at::Tensor> cut(const at::Tensor& block) const;

@@ -1,4 +1,6 @@
 // Batches of the data part as tensors on the training device.
+// The one place where the two meet: data knows no tensors, and units know no tokenizer. Copies to a GPU are pinned and
+// enqueued, never waited for.
 #pragma once
 
 #include <vector>

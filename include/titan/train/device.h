@@ -1,4 +1,6 @@
 // The device a run trains on: choosing it, its memory, and reading a step's results without stopping it.
+// What the trainer asks of CUDA itself lies behind these functions, so nothing else in it differs between a CPU-only
+// and a CUDA build.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,6 @@
 // From a checked config to what the other parts ask for: model request, plan request, data options. Pure translation.
+// The parts below do not know the config's sections; here alone is written which option means what to them, and which
+// option a model's refusal is about.
 #pragma once
 
 #include <vector>

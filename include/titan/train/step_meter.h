@@ -1,4 +1,6 @@
-// Counts what happens between two reports and turns it into a StepReport.
+// Counts what happens between two reports and turns it into a StepReport: tokens per second, FLOPS, waits, time left.
+// Owned by the trainer, told of every finished step; a report begins a new interval. Knows the clock and nothing of how
+// a report is written.
 #pragma once
 
 #include <chrono>

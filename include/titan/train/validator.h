@@ -1,4 +1,6 @@
 // The validation loop: the loss over a separate corpus, summed over valid tokens, with the executor's forward walk.
+// Owned by the trainer. Every validation opens its corpus anew, at its beginning, and leaves weights, optimizer and the
+// training stream untouched.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,6 @@
 // Llama 2, 3, 3.1 and 3.2: the family's entry in the registry and its arguments.
+// From a request (name, flavor, overriding sizes, tokenizer) to arguments; from those to a description without tensors
+// and to the model itself. Nothing outside of this folder includes it but the registry and tests.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // The three kinds of unit of a Llama: token embedding, transformer block, and the head with its loss.
+// Each reads its weights through Parameter handles and its activations through a Stream, so none of them knows where
+// weights lie, what is recomputed or who runs it. Owned by the model; run by the executor.
 #pragma once
 
 #include <memory>
