@@ -7,6 +7,7 @@
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/app/rank_session.h"
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/process.h"
 #include "titan/config/dump.h"
@@ -44,8 +45,10 @@ void show_config(const Log& log, const Schema& schema, const LoadedConfig& loade
 
 void save_config(const Schema& schema, const JobConfig& config) {
   const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
-  make_folders(path.parent_path());
-  write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+  with_remedy("name a file that can be written in job.save_config_file", [&] {
+    make_folders(path.parent_path());
+    write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+  });
 }
 
 }  // namespace

@@ -25,15 +25,6 @@ void set_determinism(const JobConfig& config) {
   at::globalContext().setBenchmarkCuDNN(false);
 }
 
-void make_output_folder(const std::string& folder) {
-  try {
-    make_folders(folder);
-  } catch (const Error& error) {
-    throw Error(error.code(),
-                fmt::format("{}; name a folder that can be made and written in job.dump_folder", error.what()));
-  }
-}
-
 /// The seed of the config, or one that rank 0 draws for all.
 uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log) {
   if (config.debug.seed) return static_cast<uint64_t>(*config.debug.seed);
@@ -75,7 +66,8 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     log_.warning("training.threads = {} on {} processors: threads that wait for each other make every step slower",
                  threads, std::thread::hardware_concurrency());
   }
-  make_output_folder(config.job.dump_folder);
+  with_remedy("name a folder that can be made and written in job.dump_folder",
+              [&] { make_folders(config.job.dump_folder); });
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
   seed_ = choose_seed(config, world, log);

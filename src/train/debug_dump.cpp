@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/parallel/assembly.h"
 
@@ -64,8 +65,10 @@ std::filesystem::path DebugDump::write(const std::filesystem::path& folder, int6
   for (Parameter* parameter : parameters_) add_parameter("param_after.", *parameter, parameter->master);
   const std::filesystem::path place = folder / "debug" / fmt::format("step-{}", step);
   if (!ranks_.writes) return place / "step.safetensors";
-  make_folders(place);
-  write_safetensors(place / "step.safetensors", tensors_);
+  with_remedy("dumps take room in job.dump_folder: make some, or name fewer steps in debug.dump_steps", [&] {
+    make_folders(place);
+    write_safetensors(place / "step.safetensors", tensors_);
+  });
   return place / "step.safetensors";
 }
 

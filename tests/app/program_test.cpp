@@ -22,6 +22,8 @@ struct Failure {
   std::string says;
 };
 
+void PrintTo(const Failure& failure, std::ostream* out) { *out << failure.name; }
+
 std::vector<Failure> failures() {
   auto error = [](ExitCode code) { return [code] { throw Error(code, "what; what to do"); }; };
   return {

@@ -83,5 +83,13 @@ TEST(TrainCommand, TheConfigInForceIsSavedWhereItWasAskedForAndTrainsTheSameAgai
   EXPECT_EQ(column<double>(metrics_of(again), "loss"), column<double>(metrics_of(folder), "loss"));
 }
 
+TEST(TrainCommand, AConfigThatCannotBeSavedEndsTheRunWithTheOptionToChange) {
+  const TestFolder folder;
+  const Outcome outcome = train(folder, {"--job.save_config_file=" + folder.path().string()});
+  EXPECT_EQ(outcome.code, 73);
+  EXPECT_TRUE(holds(outcome.errors, folder.path().string() + ": Is a directory; name a file"));
+  EXPECT_TRUE(holds(outcome.errors, "job.save_config_file"));
+}
+
 }  // namespace
 }  // namespace titan

@@ -59,7 +59,9 @@ TEST(AsyncExchange, ScattersTheSumInFp32AndRankOrderOnWhicheverRankItIsMade) {
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     as_ranks([type](int64_t rank, const TokenExchange& exchange) {
       for (uint64_t round = 0; round < 20; ++round) {
-        auto partial = [&](int64_t from) { return normal({3 * kRanks, 5}, 100 * round + static_cast<uint64_t>(from), type); };
+        auto partial = [&](int64_t from) {
+          return normal({3 * kRanks, 5}, 100 * round + static_cast<uint64_t>(from), type);
+        };
         const at::Tensor mine = scatter_rows(exchange, partial(rank));
         at::Tensor expected = partial(0).narrow(0, 3 * rank, 3).to(at::kFloat);
         for (int64_t from = 1; from < kRanks; ++from) expected = expected + partial(from).narrow(0, 3 * rank, 3);
@@ -87,8 +89,11 @@ TEST(AsyncExchange, AChunkIsReadWhileTheOneBeforeItIsMultipliedAndWrittenWhileTh
                                                  "multiply 0"}))
       << "own rows first; a read is issued before the product that runs beside it";
   traces.clear();
-  as_ranks([](int64_t rank, const TokenExchange& exchange) { scatter_rows(exchange, normal({12, 5}, static_cast<uint64_t>(rank))); },
-           &traces);
+  as_ranks(
+      [](int64_t rank, const TokenExchange& exchange) {
+        scatter_rows(exchange, normal({12, 5}, static_cast<uint64_t>(rank)));
+      },
+      &traces);
   EXPECT_EQ(traces[1], (std::vector<std::string>{"multiply 2", "write 2", "multiply 3", "write 3", "multiply 0",
                                                  "write 0", "multiply 1"}))
       << "own rows last; a write is under way while the next product runs";
@@ -98,7 +103,8 @@ TEST(AsyncExchange, ARankThatDoesNotAnswerIsNamedWithinTheTimeout) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::string message;
   std::thread silent([&] { make_shared_peer_memory(store, "silent", 1, 2, 4096, std::chrono::seconds(30)); });
-  std::shared_ptr<PeerMemory> memory = make_shared_peer_memory(store, "silent", 0, 2, 4096, std::chrono::milliseconds(50));
+  std::shared_ptr<PeerMemory> memory =
+      make_shared_peer_memory(store, "silent", 0, 2, 4096, std::chrono::milliseconds(50));
   silent.join();
   try {
     gather_rows(*make_async_exchange(memory), normal({3, 5}, 1));

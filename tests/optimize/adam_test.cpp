@@ -8,6 +8,13 @@
 #include "support/tensors.h"
 
 namespace titan {
+
+/// Names a case in the reports of the tests, which the support matrix reads.
+inline void PrintTo(OptimizerImplementation implementation, std::ostream* out) {
+  constexpr const char* names[] = {"for-loop", "foreach", "fused"};
+  *out << names[static_cast<size_t>(implementation)];
+}
+
 namespace {
 
 /// Parameters with masters and gradient shards, in one block of memory (as residency lays them) or each on its own.

@@ -27,7 +27,9 @@ class TracedCommunicator : public Communicator {
     std::string line;
   };
 
-  Pending start_all_gather(Tensors outputs, Tensors inputs) override { return note("gather", inner_->all_gather(outputs, inputs)); }
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    return note("gather", inner_->all_gather(outputs, inputs));
+  }
   Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
     return note("scatter", inner_->reduce_scatter(outputs, inputs));
   }
@@ -158,8 +160,9 @@ TEST(ShardedWeights, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
 
 TEST(ShardedWeights, WhatIsStillInItsSlotIsNotSentAgain) {
   const std::vector<std::string> trace = traced_step();
-  const auto gathers = std::count_if(trace.begin(), trace.end(),
-                                     [](const std::string& line) { return line.starts_with("gather") && line.ends_with("begins"); });
+  const auto gathers = std::count_if(trace.begin(), trace.end(), [](const std::string& line) {
+    return line.starts_with("gather") && line.ends_with("begins");
+  });
   // Five groups forward; backward, two blocks are still in the two slots, and the embedding needs no weights.
   EXPECT_EQ(gathers, 5 + 1);
 }

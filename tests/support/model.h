@@ -18,6 +18,9 @@
 
 namespace titan {
 
+/// Names a case in the reports of the tests, which the support matrix reads.
+inline void PrintTo(ElementType type, std::ostream* out) { *out << name(type); }
+
 /// Small, odd where the model lets it be, grouped-query unless `kv_heads` says otherwise.
 inline ModelRequest small_request(const std::string& name = "llama3", int64_t kv_heads = 2) {
   ModelRequest request;

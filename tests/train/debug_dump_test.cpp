@@ -112,7 +112,8 @@ TEST(DebugDump, AFolderThatCannotBeMadeIsAStorageErrorThatNamesIt) {
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::storage);
-    EXPECT_NE(std::string(error.what()).find("debug"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find((f.folder.path() / "debug").string()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("debug.dump_steps"), std::string::npos) << error.what();
   }
 }
 
