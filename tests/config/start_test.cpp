@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "support.h"
 #include "titan/base/text.h"
 
@@ -92,55 +90,51 @@ TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {
   EXPECT_EQ(said_about("[checkpoint]\nenable = true\n[compile]\nenable = true"), "");
 }
 
-TEST(Inputs, a_tokenizer_or_corpus_that_is_not_there_is_named_with_its_place) {
+class Inputs : public ScratchTest {};
+
+TEST_F(Inputs, a_tokenizer_or_corpus_that_is_not_there_is_named_with_its_place) {
   std::string text = format_problems(check_inputs(
       load("[model]\ntokenizer_path = \"no.model\"\n[training]\ndataset = \"text\"\ndataset_path = \"no.txt\"")));
   EXPECT_TRUE(contains(text, "job.toml:2:18: model.tokenizer_path = \"no.model\" does not exist")) << text;
   EXPECT_TRUE(contains(text, "job.toml:5:16: training.dataset_path = \"no.txt\" does not exist")) << text;
 }
 
-TEST(Inputs, a_glob_that_matches_is_there_and_one_that_does_not_is_told) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "corpus";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "a.txt") << "x";
+TEST_F(Inputs, a_glob_that_matches_is_there_and_one_that_does_not_is_told) {
+  write("a.txt", "x");
   auto about = [&](const std::string& pattern) {
     return format_problems(
-        check_inputs(load("[training]\ndataset = \"text\"\ndataset_path = \"" + (folder / pattern).string() +
-                          "\"\n[model]\ntokenizer_path = \"" + folder.string() + "\"")));
+        check_inputs(load("[training]\ndataset = \"text\"\ndataset_path = \"" + (folder_ / pattern).string() +
+                          "\"\n[model]\ntokenizer_path = \"" + folder_.string() + "\"")));
   };
   EXPECT_EQ(about("*.txt"), "");
   EXPECT_TRUE(contains(about("*.jsonl"), "*.jsonl\" does not exist")) << about("*.jsonl");
 }
 
-TEST(Inputs, c4_is_never_downloaded) {
+TEST_F(Inputs, c4_is_never_downloaded) {
   std::string text = format_problems(check_inputs(load("[validation]\nenable = true")));
   EXPECT_TRUE(contains(text, "training.dataset = \"c4_test\" is not downloaded")) << text;
   EXPECT_TRUE(contains(text, "validation.dataset = \"c4_validation\" is not downloaded")) << text;
 }
 
-TEST(Inputs, generated_stories_need_no_file) {
-  std::filesystem::path tokenizer = std::filesystem::path(testing::TempDir()) / "present.model";
-  std::ofstream(tokenizer) << "x";
+TEST_F(Inputs, generated_stories_need_no_file) {
+  std::filesystem::path tokenizer = write("present.model", "x");
   LoadedConfig loaded = load("[training]\ndataset = \"stories\"", {"--model.tokenizer_path", tokenizer});
   EXPECT_TRUE(check_inputs(loaded).empty());
 }
 
 /// An installation: configs/sub/job.toml and tokenizers/t.model, which the config names by its path from the top.
-class Installation : public testing::Test {
+class Installation : public ScratchTest {
  protected:
   void SetUp() override {
-    root_ = std::filesystem::weakly_canonical(testing::TempDir()) / "installation";
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_ / "configs/sub");
-    std::filesystem::create_directories(root_ / "tokenizers");
-    std::ofstream(root_ / "tokenizers/t.model") << "x";
+    write("root/tokenizers/t.model", "x");
     write_config("./tokenizers/t.model");
   }
-  void write_config(const std::string& tokenizer) {
-    std::ofstream(config_) << "[model]\ntokenizer_path = \"" << tokenizer << "\"\n[training]\ndataset = \"stories\"\n";
+  void write_config(const std::string& tokenizer) const {
+    write("root/configs/sub/job.toml",
+          "[model]\ntokenizer_path = \"" + tokenizer + "\"\n[training]\ndataset = \"stories\"\n");
   }
 
-  std::filesystem::path root_ = std::filesystem::weakly_canonical(testing::TempDir()) / "installation";
+  std::filesystem::path root_ = folder_ / "root";
   std::filesystem::path config_ = root_ / "configs/sub/job.toml";
 };
 
@@ -156,7 +150,7 @@ TEST_F(Installation, a_path_in_a_config_is_found_above_the_config_and_said_to_be
 TEST_F(Installation, the_current_folder_comes_first_and_needs_no_line) {
   // Tests run in the source folder, which has this file.
   write_config("README.md");
-  std::ofstream(root_ / "configs/sub/README.md") << "x";
+  write("root/configs/sub/README.md", "x");
   LoadedConfig loaded = load_words({config_});
   ASSERT_TRUE(std::filesystem::exists("README.md"));
   EXPECT_TRUE(locate_inputs(loaded).empty());
