@@ -34,17 +34,24 @@ if(TITAN_TORCH)
   target_precompile_headers(titan_core PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_CURRENT_SOURCE_DIR}/src/precompiled.h>)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
-  file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_kernels.cpp)
+  file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
+  # LibTorch carries Gloo without its headers; the one file that makes a Gloo group sees declarations of our own.
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_communicator.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_stub)
   if(TITAN_WITH_CUDA)
     target_compile_definitions(titan_core PUBLIC TITAN_WITH_CUDA)
   endif()
 endif()
 
 if(TITAN_TORCH)
+  # All of the program but `main`, which tests bring themselves.
   file(GLOB app_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/app/*.cpp)
-  add_executable(titan_train ${app_sources})
-  target_link_libraries(titan_train PRIVATE titan_core)
-  target_compile_definitions(titan_train PRIVATE TITAN_VERSION="${PROJECT_VERSION}")
+  list(FILTER app_sources EXCLUDE REGEX "/main\\.cpp$")
+  add_library(titan_app STATIC ${app_sources})
+  target_link_libraries(titan_app PUBLIC titan_core)
+  target_compile_definitions(titan_app PRIVATE TITAN_VERSION="${PROJECT_VERSION}")
+  add_executable(titan_train src/app/main.cpp)
+  target_link_libraries(titan_train PRIVATE titan_app)
 endif()

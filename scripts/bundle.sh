@@ -51,8 +51,7 @@ check_run() {
   mkdir "$folder/empty"
   cd "$folder/empty"
   env -i PATH=/usr/bin:/bin HOME="$folder/empty" TITAN_LIBTORCH="$site" ../moved/titan_train \
-    ../moved/configs/debug_model.toml --model.tokenizer_path=../moved/configs/tokenizers/stories.model \
-    --training.steps=2 --job.dump_folder=outputs >&2 ||
+    ../moved/configs/debug_model.toml --training.steps=2 --job.dump_folder=outputs >&2 ||
     fail 70 "the bundle does not train in an empty folder; its message is above"
   cd "$TITAN_ROOT"
 }

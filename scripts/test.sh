@@ -3,6 +3,7 @@
 # of the scripts. The last line is "N passed, N failed"; the exit code is 1 when anything failed.
 #   scripts/test.sh            what every change must pass
 #   scripts/test.sh --full     also what takes too long for that (the tests see TITAN_TEST_FULL=1)
+#   scripts/test.sh --update-support    what every change must pass; docs/support.md is written instead of checked
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 readonly results=$TITAN_BUILD/test-results
@@ -38,7 +39,7 @@ run_reference_tests() {
     return
   fi
   TITAN_BINARY=$TITAN_BUILD/titan_train TITAN_TEST_PYTHON=$python \
-    "$python" "$TITAN_ROOT/tests/reference/run_all.py" </dev/null 2>&1 | tee "$log" || status=$?
+    "$python" "$TITAN_ROOT/tests/reference/run_all.py" --results "$results/python.json" </dev/null 2>&1 | tee "$log" || status=$?
   line=$(grep -oE '[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?' "$log" | tail -n 1)
   [ -n "$line" ] || line='0 passed, 1 failed'
   # shellcheck disable=SC2046  # two or three numbers
@@ -57,10 +58,22 @@ run_script_checks() {
   done
 }
 
+# docs/support.md against what the tests above have shown.
+check_support() {
+  section "Support matrix"
+  local status=0 log=$results/support.log
+  # shellcheck disable=SC2086  # a word or none
+  python3 "$TITAN_ROOT/scripts/support_matrix.py" "$results" "$TITAN_BUILD/titan_train" $support_argument 2>&1 |
+    tee "$log" || status=$?
+  count "$(lines '^ok ' "$log")" "$(lines '^not ok ' "$log")" 0 "$status"
+}
+
+support_argument=
 case ${1:-} in
   '') ;;
   --full) export TITAN_TEST_FULL=1 ;;
-  *) fail 64 "unknown argument $1 (there is only --full)" ;;
+  --update-support) support_argument=--write ;;
+  *) fail 64 "unknown argument $1 (there are --full and --update-support)" ;;
 esac
 section "Set-up and build"
 "$TITAN_ROOT/scripts/setup.sh"
@@ -68,6 +81,7 @@ build_targets all
 run_unit_tests
 run_reference_tests
 run_script_checks
+check_support
 
 section "Result"
 if [ ! -d "$TITAN_ROOT/../shared" ]; then

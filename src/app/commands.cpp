@@ -1,10 +1,17 @@
 #include "titan/app/commands.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iostream>
 
 #include "titan/app/tokenizer_command.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
 #include "titan/config/config_command.h"
+#include "titan/model/model.h"
 #include "titan/train/job.h"
 
 namespace titan {
@@ -15,9 +22,7 @@ int run_config(const Schema& schema, std::span<const std::string> arguments) {
 }
 
 int run_completion(const Schema& schema, std::span<const std::string> arguments) {
-  std::vector<std::string> names;
-  for (const Command& command : commands()) names.emplace_back(command.name);
-  return completion_command(schema, arguments, names, std::cout, std::cerr);
+  return completion_command(schema, arguments, completion_words(schema), std::cout, std::cerr);
 }
 
 int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
@@ -25,20 +30,66 @@ int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
   return 0;
 }
 
+std::vector<std::string> words_after(std::string_view command, const Schema& schema) {
+  if (command == "config") return config_command_words();
+  if (command == "tokenizer") return tokenizer_command_words();
+  if (command == "completion") return {"bash", "zsh"};
+  std::vector<std::string> sections;
+  if (command == "help") {
+    for (const SectionInfo& section : schema.sections()) sections.push_back(section.name);
+  }
+  return sections;
+}
+
+/// Of all families, in the order of their names.
+std::vector<std::string> all_flavors(const Schema& schema) {
+  std::vector<std::string> all;
+  for (const std::string& name : schema.find("model.name")->choice_list()) {
+    for (const std::string& flavor : find_model_family(name)->flavors(name)) {
+      if (std::find(all.begin(), all.end(), flavor) == all.end()) all.push_back(flavor);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 8> all{{
-      {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", run_train},
-      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", run_launch},
-      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", run_ranks},
-      {"config", "show|explain|diff|docs …", "ask about options and configs", run_config},
-      {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", run_tokenizer},
-      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", run_lr_table},
-      {"completion", "bash|zsh", "print a shell completion script", run_completion},
-      {"help", "[SECTION]", "this text, or the options of a section", run_help},
+  static constexpr std::array<Command, 9> all{{
+      {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
+      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
+      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
+      {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
+      {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
+      {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
+       run_plan},
+      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
+      {"completion", "bash|zsh", "print a shell completion script", false, run_completion},
+      {"help", "[SECTION]", "this text, or the options of a section", false, run_help},
   }};
   return all;
+}
+
+CompletionWords completion_words(const Schema& schema) {
+  CompletionWords words;
+  for (const Command& command : commands()) {
+    words.subcommands.push_back({std::string(command.name), words_after(command.name, schema), command.takes_config});
+  }
+  words.values["model.flavor"] = all_flavors(schema);
+  return words;
+}
+
+void refuse_mistyped_command(const std::string& word) {
+  std::error_code ignored;
+  const bool names_a_file = word.find_first_of("./") != std::string::npos || std::filesystem::exists(word, ignored);
+  if (word.starts_with("-") || names_a_file) return;
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.emplace_back(command.name);
+  const std::vector<std::string> close = nearest(word, names, 1);
+  if (close.empty()) return;
+  throw Error(ExitCode::bad_config, fmt::format("{} is neither a subcommand nor a config file; did you mean {}? "
+                                                "(titan_train help lists all subcommands)",
+                                                word, close.front()));
 }
 
 std::vector<ConfigCheck> config_checks() { return {check_model}; }

@@ -3,11 +3,18 @@
 #include <iostream>
 
 #include "titan/app/commands.h"
+#include "titan/base/error.h"
 #include "titan/config/help.h"
 
 namespace titan {
 
 int run_help(const Schema& schema, std::span<const std::string> arguments) {
+  if (!arguments.empty() && help_text(schema, arguments[0]).empty()) {
+    const std::vector<std::string> close = schema.suggest_section(arguments[0]);
+    throw Error(ExitCode::bad_config,
+                fmt::format("help: there is no section {}{}", arguments[0],
+                            close.empty() ? "; titan_train help lists all" : "; did you mean " + close.front() + "?"));
+  }
   if (arguments.empty()) {
     std::cout << "titan_train: trains Llama models\n\n";
     for (const Command& command : commands()) {

@@ -1,9 +1,11 @@
 #include "titan/app/job_problems.h"
 
 #include <iostream>
+#include <thread>
 
 #include "titan/base/error.h"
 #include "titan/config/config_command.h"
+#include "titan/config/start.h"
 #include "titan/distributed/launch_environment.h"
 
 namespace titan {
@@ -33,12 +35,8 @@ int print_once(const std::vector<Problem>& problems, ExitCode code) {
 int report_config_problems(const LoadedConfig& loaded) { return print_once(loaded.problems, ExitCode::bad_config); }
 
 int report_job_problems(const Schema& schema, const LoadedConfig& loaded) {
-  if (const int code = report_config_problems(loaded)) return code;
-  std::vector<Problem> problems = check_buildable(schema, loaded);
-  const std::vector<Problem> missing = check_inputs(loaded);
-  const ExitCode code = problems.empty() ? ExitCode::bad_data : ExitCode::bad_config;
-  problems.insert(problems.end(), missing.begin(), missing.end());
-  return print_once(problems, code);
+  const StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
+  return print_once(start.problems, start.code);
 }
 
 }  // namespace titan

@@ -1,13 +1,17 @@
 #include "titan/app/tokenizer_command.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <istream>
 #include <ostream>
+#include <sstream>
 
 #include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/text.h"
 #include "titan/data/tokenizer_tools.h"
 
 namespace titan {
@@ -35,7 +39,9 @@ void declare_train(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   command->add_option("--seed", training.dataset.seed, "Of the story generator")->capture_default_str();
-  command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")->capture_default_str();
+  command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
 }
 
 void declare_users(CLI::App& app, Options& options) {
@@ -50,21 +56,33 @@ void declare_users(CLI::App& app, Options& options) {
   }
   encode->add_flag("--bos", options.encoding.bos, "Begin with the begin-of-text id");
   encode->add_flag("--eos", options.encoding.eos, "End with the end-of-text id");
-  encode->add_option("--measure", options.encoding.measure,
-                     "Encode so many times and print the speed instead of the ids");
+  encode
+      ->add_option("--measure", options.encoding.measure, "Encode so many times and print the speed instead of the ids")
+      ->check(CLI::PositiveNumber);
 }
 
 /// Calls `use` with standard input or the named file.
 void with_input(const std::string& name, std::istream& in, const std::function<void(std::istream&)>& use) {
   if (name == "-") return use(in);
-  std::ifstream file(name, std::ios::binary);
-  if (!file) throw Error(ExitCode::bad_data, "cannot read " + name + ": there is no such file, or it may not be read");
+  std::istringstream file(read_file(name, ExitCode::bad_data));
   use(file);
+}
+
+void refuse_mistyped_word(const std::string& word) {
+  const std::vector<std::string> known = tokenizer_command_words();
+  if (word.starts_with("-") || std::find(known.begin(), known.end(), word) != known.end()) return;
+  const std::vector<std::string> close = nearest(word, known, 1);
+  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
+  throw Error(ExitCode::bad_config,
+              fmt::format("tokenizer has no command {}{} (titan_train tokenizer --help)", word, hint));
 }
 
 }  // namespace
 
+std::vector<std::string> tokenizer_command_words() { return {"train", "encode", "decode", "info"}; }
+
 void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out) {
+  if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
   Options options;
   CLI::App app("Make, use and inspect tokenizers", "titan_train tokenizer");
   app.require_subcommand(1);
@@ -74,8 +92,7 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order CLI11 asks for
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    auto chosen = app.get_subcommands();
-    out << (chosen.empty() ? &app : chosen.front())->help();
+    out << app.help();  // that of the chosen subcommand, under its whole name
     return;
   } catch (const CLI::ParseError& problem) {
     throw Error(ExitCode::bad_config, std::string("tokenizer: ") + problem.what() + " (titan_train tokenizer --help)");

@@ -7,10 +7,12 @@
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/app/rank_session.h"
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/process.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
+#include "titan/config/start.h"
 #include "titan/train/trainer.h"
 
 namespace titan {
@@ -24,17 +26,38 @@ void keep_freed_memory() {
   ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
 }
 
+/// The lines about the config itself; `located` are those about its files.
+void show_config(const Log& log, const Schema& schema, const LoadedConfig& loaded,
+                 const std::vector<std::string>& located, const World& world) {
+  const JobConfig& config = loaded.config;
+  log.info("Starting job: {}", config.job.description);
+  log.info("Defaults and formulas of {} (job.generation {}): {}",
+           generation_of(config) == Generation::december_2024 ? "December 2024" : "February 2026",
+           config.job.generation, loaded.generation_reason);
+  for (const std::string& line : located) log.info(line);
+  // Every rank has the same notes: one says them.
+  for (const std::string& note : loaded.notes) world.rank == 0 ? log.warning(note) : log.info(note);
+  if (!world.is_distributed()) {
+    for (const std::string& note : notes_for_one_process(schema, loaded)) log.warning(note);
+  }
+  if (config.job.print_config) log.info(dump_json(schema, config));
+}
+
 void save_config(const Schema& schema, const JobConfig& config) {
   const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
-  make_folders(path.parent_path());
-  write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+  with_remedy("name a file that can be written in job.save_config_file", [&] {
+    make_folders(path.parent_path());
+    write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+  });
 }
 
 }  // namespace
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
-  const LoadedConfig loaded = load_config(schema, arguments, config_checks());
+  if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
+  LoadedConfig loaded = load_config(schema, arguments, config_checks());
   if (const int code = report_job_problems(schema, loaded)) return code;
+  const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
   const StopSignals signals;
   // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
@@ -42,12 +65,9 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   keep_freed_memory();
   RankSession session(schema, config, detect_launch(config));
   const Log& log = session.log();
-  log.info("Starting job: {}", config.job.description);
   std::optional<Trainer> trainer;
   auto train = [&](const World& world) {
-    // Every rank has the same notes: one says them.
-    for (const std::string& note : loaded.notes) world.rank == 0 ? log.warning(note) : log.info(note);
-    if (config.job.print_config) log.info(dump_json(schema, config));
+    show_config(log, schema, loaded, located, world);
     trainer.emplace(config, world, log);
     if (config.job.save_config_file && world.rank == 0) save_config(schema, config);
     return trainer->run();

@@ -60,14 +60,22 @@ std::string read_file(const std::filesystem::path& path, ExitCode code) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    // Renaming over a device (/dev/null, a pipe) would put a file in its place for every program of the machine.
+    Descriptor place{::open(path.c_str(), O_WRONLY | O_CLOEXEC)};
+    if (place.value < 0) fail(ExitCode::storage, "write", path, errno);
+    if (int reason = write_all(place.value, bytes)) fail(ExitCode::storage, "write", path, reason);
+    return;
+  }
   std::filesystem::path temporary = path;
   temporary += fmt::format(".tmp-{}", ::getpid());
   try {
     Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (file.value < 0) fail(ExitCode::storage, "write", temporary, errno);
-    if (int reason = write_all(file.value, bytes)) fail(ExitCode::storage, "write", temporary, reason);
-    if (::fdatasync(file.value) != 0) fail(ExitCode::storage, "sync", temporary, errno);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(ExitCode::storage, "rename", temporary, errno);
+    if (file.value < 0) fail(ExitCode::storage, "write", path, errno);
+    if (int reason = write_all(file.value, bytes)) fail(ExitCode::storage, "write", path, reason);
+    if (::fdatasync(file.value) != 0) fail(ExitCode::storage, "write", path, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(ExitCode::storage, "write", path, errno);
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;

@@ -23,12 +23,17 @@ namespace {
 volatile std::sig_atomic_t received_signal = 0;
 
 // A step, a read or a compilation may take minutes; whoever pressed Ctrl-C is not kept waiting for it.
-constexpr unsigned kGraceSeconds = 4;
+constexpr unsigned kInterruptSeconds = 4;
+// Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
+constexpr unsigned kTerminateSeconds = 25;
 
 void handle(int signal) {
-  if (received_signal != 0 && signal == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
+  if (received_signal != 0) {
+    if (signal == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
+    return;  // the limit of the first signal stands
+  }
   received_signal = signal;
-  ::alarm(kGraceSeconds);
+  ::alarm(signal == SIGINT ? kInterruptSeconds : kTerminateSeconds);
 }
 
 void give_up(int) {

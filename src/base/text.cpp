@@ -61,7 +61,7 @@ std::string human_duration(double seconds) {
   if (seconds < 60) return fmt::format("{:.1f}s", seconds);
   auto whole = static_cast<int64_t>(seconds);
   if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
-  if (whole < 48 * 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
+  if (whole < int64_t{48} * 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
   return fmt::format("{}d{:02}h", whole / 86400, whole / 3600 % 24);
 }
 

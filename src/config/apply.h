@@ -1,4 +1,6 @@
 // From what was given to the values that hold: precedence, former spellings, doubles. Private to config.
+// The step of loading between reading (given.h) and the typed config: it judges what options mean together with their
+// availability, not whether their values are in range.
 #pragma once
 
 #include <string>

@@ -60,12 +60,12 @@ void check_sequence(const JobConfig& config, const Origins& origins, Problems& p
 
 void check_optimizer(const JobConfig& config, const Origins& origins, Problems& problems) {
   const OptimizerSection& optimizer = config.optimizer;
-  if (optimizer.lr * optimizer.weight_decay > 1) {
+  if (optimizer.name == "AdamW" && optimizer.lr * optimizer.weight_decay > 1) {
     problems.push_back(origins.problem(
-        "optimizer.weight_decay",
+        origins.is_set("optimizer.weight_decay") ? "optimizer.weight_decay" : "optimizer.lr",
         fmt::format("optimizer.weight_decay = {} times optimizer.lr = {} is above 1: every step would flip the weights",
                     optimizer.weight_decay, optimizer.lr),
-        "torchtitan's own value is 0.1"));
+        "lower one of them (0.1 is the usual weight decay; 0 switches it off)"));
   }
   bool pipeline = config.parallelism.pipeline_parallel_degree > 1;
   if (optimizer.early_step_in_backward && pipeline && generation_of(config) == Generation::last_2026) {
@@ -92,11 +92,6 @@ void check_optimizer(const JobConfig& config, const Origins& origins, Problems& 
 
 void check_parallelism(const JobConfig& config, const Origins& origins, Problems& problems) {
   const ParallelismSection& parallelism = config.parallelism;
-  if (parallelism.enable_async_tensor_parallel && parallelism.tensor_parallel_degree > 1 && !config.compile.enable) {
-    problems.push_back(origins.problem("parallelism.enable_async_tensor_parallel",
-                                       "parallelism.enable_async_tensor_parallel needs compile.enable = true",
-                                       "set it, or leave async tensor parallel off"));
-  }
   if (parallelism.pipeline_parallel_degree == 1) return;
   if (config.training.local_batch_size % parallelism.pipeline_parallel_microbatch_size != 0) {
     problems.push_back(origins.problem(

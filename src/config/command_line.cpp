@@ -65,7 +65,7 @@ class Normaliser {
     return std::move(words_);
   }
 
-  const std::vector<std::string>& typed() const { return typed_; }
+  const std::vector<Place>& typed() const { return typed_; }
 
  private:
   void option(const std::string& word) {
@@ -83,7 +83,7 @@ class Normaliser {
       return problem(typed, fmt::format("{} needs a value", name.key), describe_need(type));
     }
     // An empty value has to be a word of its own, or CLI11 would take the next word for it.
-    typed_.push_back(typed);
+    typed_.push_back(place(typed));
     words_.push_back("--" + name.key + (value.empty() ? "" : "=" + value));
     if (value.empty()) words_.emplace_back();
   }
@@ -95,6 +95,14 @@ class Normaliser {
     if (at_ + 1 >= arguments_.size() || arguments_[at_ + 1].starts_with("--")) return false;
     value = arguments_[++at_];
     return true;
+  }
+
+  /// The spelling to type instead of `typed`: negated where that was, a former spelling with today's name.
+  std::string as_word(const std::string& key, const std::string& typed) const {
+    const size_t leaf = key.rfind('.') + 1;
+    const bool negated = !without_negation(typed).empty() && type_of(schema_, key) == ValueType::boolean &&
+                         key.compare(leaf, 3, "no_") != 0;
+    return "--" + (negated ? key.substr(0, leaf) + "no-" + key.substr(leaf) : schema_.display_name(key));
   }
 
   void unknown(const std::string& typed, const Name& name, bool has_value) {
@@ -109,8 +117,9 @@ class Normaliser {
       problem(typed, fmt::format("{} may stand for several options", plain), "write one of " + join(some, ", "));
       return skip_value(name.candidates.front(), has_value);
     }
+    const std::string meant = close.empty() ? std::string() : schema_.current_key(close.front());
     problem(typed, fmt::format("{} is no option", plain),
-            close.empty() ? "see --help" : fmt::format("did you mean {}?", schema_.display_name(close.front())));
+            close.empty() ? "see --help" : fmt::format("did you mean {}?", as_word(close.front(), plain)), meant);
     skip_value(close.empty() ? std::string() : close.front(), has_value);
   }
 
@@ -131,17 +140,18 @@ class Normaliser {
     result_.config_file = word;
   }
 
-  void problem(const std::string& word, std::string what, std::string remedy) {
-    Place place{Place::Kind::command_line, word};
-    result_.problems.push_back({place, {}, std::move(what), std::move(remedy), Severity::error});
+  void problem(const std::string& word, std::string what, std::string remedy, std::string key = {}) {
+    result_.problems.push_back({place(word), std::move(key), std::move(what), std::move(remedy), Severity::error});
   }
+
+  Place place(const std::string& word) const { return {Place::Kind::command_line, word, static_cast<int>(at_) + 1, 0}; }
 
   const Schema& schema_;
   std::span<const std::string> arguments_;
   CommandLine& result_;
   size_t at_ = 0;
   std::vector<std::string> words_;
-  std::vector<std::string> typed_;
+  std::vector<Place> typed_;
 };
 
 }  // namespace
@@ -165,8 +175,7 @@ CommandLine read_command_line(const Schema& schema, std::span<const std::string>
   size_t index = 0;
   for (const CLI::Option* option : app.parse_order()) {
     auto& [key, taken] = key_of.at(option);
-    Place place{Place::Kind::command_line, normaliser.typed().at(index++)};
-    result.words.push_back({key, option->results().at(taken++), place});
+    result.words.push_back({key, option->results().at(taken++), normaliser.typed().at(index++)});
   }
   return result;
 }

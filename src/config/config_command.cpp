@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "titan/base/error.h"
-#include "titan/config/completion.h"
+#include "titan/base/text.h"
 #include "titan/config/dump.h"
 #include "titan/config/help.h"
 
@@ -14,11 +14,12 @@ namespace titan {
 namespace {
 
 constexpr int kGood = static_cast<int>(ExitCode::success);
+constexpr int kDifferent = 1;  // as diff and cmp say it
 constexpr int kBad = static_cast<int>(ExitCode::bad_config);
 
 constexpr const char* kUsage = R"(titan_train config show [FILE] [--section.key value]... [--json]   the merged config
 titan_train config explain KEY [FILE] [--section.key value]...     all about one option, and its value there
-titan_train config diff A B                                        the options in which two files differ
+titan_train config diff A B                                        the options in which two files differ (exit 1)
 titan_train config docs                                            tables of all options, in Markdown
 )";
 
@@ -31,6 +32,11 @@ struct Context {
   std::ostream& errors;
 };
 
+bool asks_for_help(Words words) {
+  return std::any_of(words.begin(), words.end(),
+                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
 int usage(std::ostream& errors, const std::string& what) {
   errors << what << "\n" << kUsage;
   return kBad;
@@ -39,16 +45,21 @@ int usage(std::ostream& errors, const std::string& what) {
 /// False, with the problems told, when the config cannot be used.
 bool load_or_tell(const Context& context, Words words, LoadedConfig& loaded) {
   loaded = load_config(context.schema, words, context.checks);
-  for (const std::string& note : loaded.notes) context.errors << note << "\n";
   print_problems(context.errors, loaded.problems);
   return loaded.problems.empty();
+}
+
+void tell_notes(const Context& context, const LoadedConfig& loaded) {
+  for (const std::string& note : loaded.notes) context.errors << note << "\n";
 }
 
 int show(const Context& context, Words arguments) {
   std::vector<std::string> words(arguments.begin(), arguments.end());
   bool json = std::erase(words, "--json") > 0;
   LoadedConfig loaded;
-  if (!load_or_tell(context, words, loaded)) return kBad;
+  const bool good = load_or_tell(context, words, loaded);
+  tell_notes(context, loaded);
+  if (!good) return kBad;
   context.output << (json ? dump_json(context.schema, loaded.config)
                           : dump_toml(context.schema, loaded.config, &loaded.origins));
   return kGood;
@@ -79,13 +90,14 @@ int diff(const Context& context, Words arguments) {
   if (arguments.size() != 2) return usage(context.errors, "config diff needs two files");
   LoadedConfig a;
   LoadedConfig b;
+  // The table itself shows former spellings, next to the values given under them; `config show` tells all notes.
   bool good_a = load_or_tell(context, arguments.subspan(0, 1), a);
   bool good_b = load_or_tell(context, arguments.subspan(1, 1), b);
   if (!good_a || !good_b) return kBad;
-  std::string difference = diff_configs(context.schema, a.config, b.config);
-  if (difference.empty()) difference = "no option differs\n";
-  context.output << difference;
-  return kGood;
+  std::string difference =
+      diff_configs(context.schema, {a.config, arguments[0], &a.origins}, {b.config, arguments[1], &b.origins});
+  context.output << (difference.empty() ? "no option differs\n" : difference);
+  return difference.empty() ? kGood : kDifferent;
 }
 
 }  // namespace
@@ -97,10 +109,16 @@ void print_problems(std::ostream& errors, const std::vector<Problem>& problems) 
          << format_problems(problems);
 }
 
+std::vector<std::string> config_command_words() { return {"show", "explain", "diff", "docs"}; }
+
 int config_command(const Schema& schema, Words arguments, std::span<const ConfigCheck> checks, std::ostream& output,
                    std::ostream& errors) {
   Context context{schema, checks, output, errors};
   std::string what = arguments.empty() ? "" : arguments[0];
+  if (asks_for_help(arguments)) {
+    output << kUsage;
+    return kGood;
+  }
   if (what == "show") return show(context, arguments.subspan(1));
   if (what == "explain") return explain(context, arguments.subspan(1));
   if (what == "diff") return diff(context, arguments.subspan(1));
@@ -108,19 +126,23 @@ int config_command(const Schema& schema, Words arguments, std::span<const Config
     output << docs_text(schema);
     return kGood;
   }
-  if (what == "--help" || what == "-h") {
-    output << kUsage;
-    return kGood;
-  }
-  return usage(errors,
-               what.empty() ? "config needs one of show, explain, diff, docs" : "config has no command " + what);
+  const std::vector<std::string> words = config_command_words();
+  if (what.empty()) return usage(errors, "config needs one of " + join(words, ", "));
+  const std::vector<std::string> close = nearest(what, words, 1);
+  const std::string hint = close.empty() ? "" : fmt::format("; did you mean config {}?", close.front());
+  return usage(errors, fmt::format("config has no command {}{}", what, hint));
 }
 
-int completion_command(const Schema& schema, Words arguments, Words subcommands, std::ostream& output,
+int completion_command(const Schema& schema, Words arguments, const CompletionWords& words, std::ostream& output,
                        std::ostream& errors) {
-  std::string script = arguments.size() == 1 ? completion_script(schema, arguments[0], subcommands) : std::string();
+  constexpr const char* usage_line = "titan_train completion bash | zsh\n";
+  if (asks_for_help(arguments)) {
+    output << usage_line;
+    return kGood;
+  }
+  std::string script = arguments.size() == 1 ? completion_script(schema, arguments[0], words) : std::string();
   if (script.empty()) {
-    errors << "titan_train completion bash | zsh\n";
+    errors << usage_line;
     return kBad;
   }
   output << script;

@@ -1,4 +1,5 @@
 // The options of torchtitan's Python data loader, which training and validation both have. Private to config.
+// None of them does anything here; they are described so that a config that has them is read and told why.
 #pragma once
 
 #include <string>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 namespace titan {
@@ -37,6 +38,13 @@ std::string toml_line(const Option& option, const Value& value, const Origins* o
   return fmt::format("{:<55}  # {}{}", line, origins->place(option.key).to_string(), former);
 }
 
+/// "3", or "3 (as training.batch_size)" for a value that was given under another name.
+std::string diff_cell(const Option& option, const DiffSide& side) {
+  std::string text = to_toml(option.read(side.config));
+  if (side.origins == nullptr || side.origins->spelling(option.key) == option.key) return text;
+  return text + " (as " + side.origins->spelling(option.key) + ")";
+}
+
 }  // namespace
 
 std::string dump_toml(const Schema& schema, const JobConfig& config, const Origins* origins) {
@@ -64,13 +72,21 @@ std::string dump_json(const Schema& schema, const JobConfig& config) {
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string diff_configs(const Schema& schema, const JobConfig& a, const JobConfig& b) {
-  std::string text;
+std::string diff_configs(const Schema& schema, const DiffSide& a, const DiffSide& b) {
+  std::vector<std::array<std::string, 3>> rows{{"", a.title, b.title}};
   for (const Option& option : schema.options()) {
     if (!option.read || option.key == "job.config_file") continue;
-    Value in_a = option.read(a);
-    Value in_b = option.read(b);
-    if (in_a != in_b) text += fmt::format("{:<48}  {:<28}  {}\n", option.key, to_toml(in_a), to_toml(in_b));
+    if (option.read(a.config) == option.read(b.config)) continue;
+    rows.push_back({option.key, diff_cell(option, a), diff_cell(option, b)});
+  }
+  if (rows.size() == 1) return {};
+  std::array<size_t, 2> widths{};
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& [key, in_a, in_b] : rows) {
+    text += fmt::format("{:<{}}  {:<{}}  {}\n", key, widths[0], in_a, widths[1], in_b);
   }
   return text;
 }

@@ -42,7 +42,7 @@ void GivenReader::read(const TomlDocument& document) {
     unknown_sections.insert(table.name);
     if (parent_told) continue;
     std::vector<std::string> close = schema_.suggest_section(table.name);
-    problem(table.place, table.name, fmt::format("[{}] is no section", table.name),
+    problem(table.place, close.empty() ? table.name : close.front(), fmt::format("[{}] is no section", table.name),
             close.empty() ? "see `titan_train config docs`" : fmt::format("did you mean [{}]?", close.front()));
   }
   for (const TomlEntry& entry : document.entries) {
@@ -67,8 +67,10 @@ void GivenReader::unknown_key(const TomlEntry& entry) {
     return problem(entry.key_place, entry.key, fmt::format("{} is a section, not an option", entry.key),
                    fmt::format("write [{}] and its options below", entry.key));
   }
-  problem(entry.key_place, entry.key, fmt::format("{} is no option", entry.key),
-          did_you_mean(schema_, schema_.suggest(entry.key, 1), "see `titan_train config docs`"));
+  const std::vector<std::string> close = schema_.suggest(entry.key, 1);
+  const std::string meant = close.empty() ? entry.key : schema_.current_key(close.front());
+  problem(entry.key_place, meant, fmt::format("{} is no option", entry.key),
+          did_you_mean(schema_, close, "see `titan_train config docs`"));
 }
 
 void GivenReader::read(const CommandLine& command_line) {

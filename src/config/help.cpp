@@ -17,6 +17,7 @@ std::string default_text(const Option& option) {
 }
 
 std::string status_text(const Option& option) {
+  if (!option.idle_alone.empty()) return "no effect in a run of one process: " + option.idle_alone;
   switch (option.availability) {
     case Availability::built:
       return {};
@@ -59,7 +60,7 @@ std::string help_entry(const Option& option) {
     left.clear();
   }
   for (const std::string& line : wrap(right, kWidth - kHelpColumn)) {
-    text += left + std::string(kHelpColumn - left.size(), ' ') + line + "\n";
+    text += fmt::format("{:<{}}{}\n", left, kHelpColumn, line);
     left.clear();
   }
   return text;
@@ -152,7 +153,8 @@ std::string explain_text(const Schema& schema, std::string_view key, const Loade
   line("allowed", option->allowed());
   line("needs", option->condition ? option->condition->text : std::string());
   line("formerly", join(former_spellings(schema, option->key), ", "));
-  line("status", option->availability == Availability::built ? "built" : status_text(*option));
+  const std::string status = status_text(*option);
+  line("status", status.empty() ? "built" : status);
   for (const Option& field : option->fields) line(field.name().c_str(), field.description);
   if (loaded != nullptr && option->read) {
     line("value",

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 
 #include "apply.h"
 #include "generation.h"
@@ -14,20 +13,12 @@
 namespace titan {
 namespace {
 
-/// Files by position, then the command line in its order, then defaults.
-void sort_problems(std::vector<Problem>& problems) {
-  auto rank = [](const Problem& problem) {
-    int kind = problem.where.kind == Place::Kind::file ? 0 : problem.where.kind == Place::Kind::command_line ? 1 : 2;
-    return std::tuple(kind, problem.where.line, problem.where.column);
-  };
-  std::stable_sort(problems.begin(), problems.end(),
-                   [&](const Problem& a, const Problem& b) { return rank(a) < rank(b); });
-}
-
-/// A check of several options says nothing sure about one whose own value is already wrong.
+/// A check of several options says nothing sure about one whose own value, or whole section, is already wrong.
 bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
-    return problem.key == key || problem.what.find(key) != std::string::npos;
+    const bool names_an_option = key.find('.') != std::string::npos;
+    return problem.key == key || problem.key.starts_with(key + ".") ||
+           (names_an_option && problem.what.find(key) != std::string::npos);
   });
 }
 
@@ -74,14 +65,16 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   if (document.syntax_error) loaded.problems.push_back(*document.syntax_error);
   reader.read(document);
   reader.read(command_line);
-  Settings settings(schema, detail::decide_generation(reader.all(), loaded.problems));
+  const detail::GenerationChoice choice = detail::decide_generation(reader.all(), loaded.problems);
+  loaded.generation_reason = choice.reason;
+  Settings settings(schema, choice.generation);
   detail::apply_given(reader.all(), settings, loaded.problems, loaded.notes);
   derive_december_microbatches(settings);
   loaded.config = settings.config();
   loaded.origins = settings.origins();
   detail::judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
   run_checks(checks, loaded);
-  sort_problems(loaded.problems);
+  sort_by_place(loaded.problems);
   return loaded;
 }
 

@@ -101,6 +101,10 @@ Option& Option::only_when(Condition when) {
   condition = std::move(when);
   return *this;
 }
+Option& Option::among_several(std::string why_idle_alone) {
+  idle_alone = std::move(why_idle_alone);
+  return *this;
+}
 Option& Option::field(const std::string& name, ValueType field_type, Value default_value, std::string help_text) {
   Option field;
   field.section = key;

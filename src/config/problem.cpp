@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace titan {
@@ -39,6 +41,16 @@ Problem Origins::problem(std::string_view key, std::string what, std::string rem
 
 Problem Origins::note(std::string_view key, std::string what, std::string remedy) const {
   return {place(key), std::string(key), std::move(what), std::move(remedy), Severity::note};
+}
+
+void sort_by_place(std::vector<Problem>& problems) {
+  auto rank = [](const Problem& problem) {
+    const Place::Kind kind = problem.where.kind;
+    const int order = kind == Place::Kind::file ? 0 : kind == Place::Kind::command_line ? 1 : 2;
+    return std::tuple(order, problem.where.line, problem.where.column);
+  };
+  std::stable_sort(problems.begin(), problems.end(),
+                   [&](const Problem& a, const Problem& b) { return rank(a) < rank(b); });
 }
 
 std::string format_problem(const Problem& problem) {

@@ -77,6 +77,11 @@ std::vector<std::string> Schema::completions(std::string_view prefix) const {
   return keys;
 }
 
+std::string Schema::current_key(const std::string& key) const {
+  const Alias* alias = find_alias(key);
+  return alias == nullptr ? key : alias->target;
+}
+
 std::string Schema::display_name(const std::string& key) const {
   const Alias* alias = find_alias(key);
   return alias == nullptr ? key : alias->target + " (formerly " + key + ")";

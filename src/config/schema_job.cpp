@@ -113,7 +113,7 @@ void describe_metrics(Schema& schema) {
       .help("folder of TensorBoard files, under job.dump_folder");
   metrics.add("save_for_all_ranks", &S::save_for_all_ranks, false)
       .later()
-      .not_built("several processes")
+      .among_several("its one rank writes its metrics anyway")
       .help("every rank writes its metrics, in a folder of its own");
   metrics.add("enable_wandb", &S::enable_wandb, false)
       .not_built("the hand-over to Weights & Biases")

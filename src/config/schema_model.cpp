@@ -11,23 +11,22 @@ void describe_model_override(Schema& schema) {
   Section sizes(
       schema, "model.override", "Sizes of the model in place of its flavor's; 0 keeps the flavor's.",
       [](auto& config) -> auto& { return config.model.override_sizes; });
-  sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(1 << 17).help("width of the residual stream");
-  sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(4096).help("transformer blocks");
-  sizes.add("n_heads", &S::n_heads, 0).own().at_least(0).at_most(4096).help("attention heads");
+  sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(kWidestModel).help("width of the residual stream");
+  sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(kMostLayers).help("transformer blocks");
+  sizes.add("n_heads", &S::n_heads, 0).own().at_least(0).help("attention heads");
   sizes.add("n_kv_heads", &S::n_kv_heads, 0)
       .own()
       .at_least(0)
-      .at_most(4096)
       .help("heads of keys and values; with n_heads given, 0 means as many");
   sizes.add("multiple_of", &S::multiple_of, 0)
       .own()
       .at_least(0)
-      .at_most(1 << 17)
+      .at_most(kWidestModel)
       .help("the feed-forward width is rounded up to a multiple of this");
   sizes.add("vocab_size", &S::vocab_size, 0)
       .own()
       .at_least(0)
-      .at_most(1 << 24)
+      .at_most(kLargestVocabulary)
       .help("rows of the embedding and the head");
 }
 
@@ -58,7 +57,7 @@ void describe_model(Schema& schema) {
   model.add("max_seq_len", &S::max_seq_len, 0)
       .own()
       .at_least(0)
-      .at_most(1 << 24)
+      .at_most(kLongestSequence)
       .help("longest training.seq_len to accept, beyond what the model was published with; 0: as published");
   model.add("hf_assets_path", &S::hf_assets_path, "./tests/assets/tokenizer")
       .later()

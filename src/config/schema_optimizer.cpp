@@ -30,10 +30,11 @@ void describe_optimizer_section(Schema& schema) {
   Section optimizer(
       schema, "optimizer", "How parameters are updated.", [](auto& config) -> auto& { return config.optimizer; });
   optimizer.add("name", &S::name, "AdamW").choices({"Adam", "AdamW"}).help("optimizer");
-  optimizer.add("lr", &S::lr, 8e-4).at_least(0).at_most(1).help("peak learning rate");
+  optimizer.add("lr", &S::lr, 8e-4).at_least(0).help("peak learning rate");
   optimizer.add("beta1", &S::beta1, 0.9).later().at_least(0).below(1).help("decay of the first moment");
   optimizer.add("beta2", &S::beta2, 0.95).later().at_least(0).below(1).help("decay of the second moment");
-  optimizer.add("eps", &S::eps, 1e-8).later().at_least(1e-38).at_most(1).help("term added to the denominator");
+  // Below the smallest normal float32, eps would be 0 on a device that flushes, and 0 / 0 follows.
+  optimizer.add("eps", &S::eps, 1e-8).later().at_least(1e-37).help("term added to the denominator");
   optimizer.add("weight_decay", &S::weight_decay, 0.1)
       .later()
       .at_least(0)
@@ -57,8 +58,8 @@ void describe_optimizer_section(Schema& schema) {
       .field("weight_decay_multiplier", ValueType::number, Value(1.0), "factor on the weight decay")
       .help("tables `[[optimizer.param_groups]]`: parameters whose name matches get other rates");
   groups.fields[0].not_empty();
-  groups.fields[1].at_least(0).at_most(1000);
-  groups.fields[2].at_least(0).at_most(1000);
+  groups.fields[1].at_least(0);
+  groups.fields[2].at_least(0);
 }
 
 void describe_lr_scheduler(Schema& schema) {

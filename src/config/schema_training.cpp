@@ -25,14 +25,14 @@ void describe_run_length(TrainingFields& training) {
   training.add("local_batch_size", &S::local_batch_size, 8)
       .later()
       .at_least(1)
-      .at_most(1 << 20)
+      .at_most(kMostSequences)
       .help("sequences per microbatch and data-parallel rank");
   training.add("global_batch_size", &S::global_batch_size, -1)
       .later()
       .at_least(1)
       .or_else(-1)
       .help("sequences per step over all ranks, reached by gradient accumulation; -1: no accumulation");
-  training.add("seq_len", &S::seq_len, 2048).at_least(1).at_most(1 << 24).help("tokens per sequence");
+  training.add("seq_len", &S::seq_len, 2048).at_least(1).at_most(kLongestSequence).help("tokens per sequence");
   training.add("steps", &S::steps, 10000).at_least(1).help("steps to train");
   training.add("max_norm", &S::max_norm, 1.0).at_least(0).help("gradients are clipped to this norm; 0: no clipping");
 }
@@ -53,7 +53,6 @@ void describe_numbers(TrainingFields& training) {
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()
-      .not_built("units kept in fp32")
       .help("units whose parameters stay in fp32 under mixed precision");
   training.add("weight_gradient_dtype", &S::weight_gradient_dtype, "float32")
       .own()
@@ -62,7 +61,6 @@ void describe_numbers(TrainingFields& training) {
   training.add("loss_chunks", &S::loss_chunks, 8)
       .own()
       .at_least(1)
-      .at_most(65536)
       .help("parts the logits are computed in, so that they are never held whole");
   training.add("non_finite", &S::non_finite, "abort")
       .own()
@@ -75,10 +73,8 @@ void describe_numbers(TrainingFields& training) {
   training.add("threads", &S::threads, 0)
       .own()
       .at_least(0)
-      .at_most(4096)
-      .help("CPU threads of a process; 0: all cores, or a rank's share of them");
+      .help("CPU threads, at most four per processor; 0: all cores");
   training.add("enable_cpu_offload", &S::enable_cpu_offload, false)
-      .not_built("CPU offload")
       .help("keep parameters, gradients and optimizer states in host memory");
 }
 
@@ -105,13 +101,13 @@ void describe_validation(Schema& schema) {
   validation.add("local_batch_size", &S::local_batch_size, 8)
       .later()
       .at_least(1)
-      .at_most(1 << 20)
+      .at_most(kMostSequences)
       .only_when(on)
       .help("sequences per batch and data-parallel rank");
   validation.add("seq_len", &S::seq_len, 2048)
       .later()
       .at_least(1)
-      .at_most(1 << 24)
+      .at_most(kLongestSequence)
       .only_when(on)
       .help("tokens per sequence");
   validation.add("freq", &S::freq, 10).later().at_least(1).only_when(on).help("steps between two validations");
@@ -136,7 +132,7 @@ void describe_data(Schema& schema) {
   data.add("prefetch", &S::prefetch, 4)
       .own()
       .at_least(1)
-      .at_most(1024)
+      .at_most(kMostBatchesReady)
       .help("batches kept ready by the background thread");
   data.add("timeout", &S::timeout, 300)
       .own()

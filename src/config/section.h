@@ -1,4 +1,6 @@
 // Binds options to the fields of one section of JobConfig. Private to config: used by the files that describe options.
+// A Section's `add` takes a pointer to the field, from which type, reader and writer follow, so that a description says
+// each thing once. The limits that several sections share stand here too.
 #pragma once
 
 #include <functional>
@@ -10,6 +12,20 @@
 #include "titan/config/schema.h"
 
 namespace titan::detail {
+
+// Upper limits stand only where more would break something; each says what.
+/// Ranks and sequences are multiplied with each other three at a time, in 64 bits.
+inline constexpr double kMostRanks = 1 << 20;
+inline constexpr double kMostSequences = 1 << 20;
+/// Positions are whole numbers up to here in the float32 of the rotary tables.
+inline constexpr double kLongestSequence = 1 << 24;
+/// Weights, and their bytes in all layers together, are counted in 64 bits.
+inline constexpr double kWidestModel = 1 << 17;
+inline constexpr double kLargestVocabulary = 1 << 24;
+/// Every layer is described before anything else happens, and a bad config is to be told within a second.
+inline constexpr double kMostLayers = 4096;
+/// Batches wait in host memory, and a queue that is never emptied gains nothing.
+inline constexpr double kMostBatchesReady = 1024;
 
 template <class T>
 struct is_optional : std::false_type {};

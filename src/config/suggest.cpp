@@ -24,9 +24,7 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 size_t key_distance(std::string_view typed, std::string_view known) {
   constexpr size_t far = 1000;
   size_t limit = std::max<size_t>(3, typed.size() / 3);
-  std::string_view leaf = leaf_of(typed);
-  bool telling = leaf.size() >= 4 || section_of(typed).empty();
-  if (telling && leaf == leaf_of(known)) return section_of(typed) == section_of(known) ? 0 : 1;
+  if (leaf_of(typed) == leaf_of(known)) return section_of(typed) == section_of(known) ? 0 : 1;
   size_t length_gap = typed.size() > known.size() ? typed.size() - known.size() : known.size() - typed.size();
   if (length_gap > limit) return far;
   size_t distance = edit_distance(typed, known);

@@ -1,4 +1,5 @@
 // A TOML file as flat entries with positions. Private to config; the only file that knows toml++ is its implementation.
+// It knows no schema: keys are whatever the file says, in its order, and a syntax error is a problem like any other.
 #pragma once
 
 #include <map>

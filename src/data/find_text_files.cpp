@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "titan/base/error.h"
+#include "titan/base/text.h"
 #include "titan/data/text_files.h"
 
 namespace titan {
@@ -18,27 +19,26 @@ constexpr std::string_view kWhatWorks =
   throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, kWhatWorks));
 }
 
-bool is_supported(const fs::path& path) {
-  auto extension = path.extension();
-  return extension == ".txt" || extension == ".jsonl" || extension == ".json";
-}
-
-std::vector<fs::path> files_below(const std::string& folder) {
-  std::vector<fs::path> files;
-  fs::path example;
+TextFiles files_below(const std::string& folder) {
+  TextFiles found;
   try {
     for (auto at = fs::recursive_directory_iterator(folder); at != fs::recursive_directory_iterator(); ++at) {
       bool hidden = at->path().filename().string().starts_with('.');
       if (at->is_directory() && hidden) at.disable_recursion_pending();
       if (hidden || !at->is_regular_file()) continue;
-      is_supported(at->path()) ? files.push_back(at->path()) : void(example = at->path().filename());
+      if (text_form(at->path()) != TextForm::none) {
+        found.files.push_back(at->path());
+        continue;
+      }
+      std::string name = at->path().filename().string();
+      if (found.left_out++ == 0 || name < found.left_out_example) found.left_out_example = name;
     }
   } catch (const fs::filesystem_error& problem) {
     fail(folder, problem.code().message());
   }
-  if (files.empty() && example.empty()) fail(folder, "the folder holds no files");
-  if (files.empty()) fail(folder, fmt::format("the folder holds no supported file, only such as {}", example.string()));
-  return files;
+  if (!found.files.empty()) return found;
+  if (found.left_out == 0) fail(folder, "the folder holds no files");
+  fail(folder, fmt::format("the folder holds no supported file, only such as {}", found.left_out_example));
 }
 
 std::vector<fs::path> files_matching(const std::string& pattern) {
@@ -54,33 +54,41 @@ std::vector<fs::path> files_matching(const std::string& pattern) {
 
 }  // namespace
 
-std::vector<fs::path> find_text_files(const std::string& path) {
+TextForm text_form(const fs::path& path) {
+  const std::string extension = to_lower(path.extension().string());
+  if (extension == ".txt") return TextForm::whole;
+  return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
+}
+
+TextFiles find_text_files(const std::string& path) {
   std::error_code problem;
   fs::file_status status = fs::status(path, problem);
-  std::vector<fs::path> files;
+  TextFiles found;
   if (fs::is_directory(status)) {
-    files = files_below(path);
+    found = files_below(path);
   } else if (fs::is_regular_file(status)) {
-    files = {path};
+    found.files = {path};
   } else if (fs::exists(status)) {
     fail(path, "this is neither a file nor a folder, and text is read more than once");
   } else if (path.find_first_of("*?[") != path.npos) {
-    files = files_matching(path);
+    found.files = files_matching(path);
   } else {
     fail(path, problem ? problem.message() : "there is no such file");
   }
+  std::vector<fs::path>& files = found.files;
   for (const fs::path& file : files) {
-    if (!is_supported(file)) {
-      fail(path, fmt::format("{} files are not built yet ({})",
-                             file.has_extension() ? file.extension().string() : "such", file.filename().string()));
-    }
+    if (text_form(file) != TextForm::none) continue;
+    const std::string name = file.filename().string();
+    if (!file.has_extension())
+      fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
+    fail(path, fmt::format("{} files are not built yet ({})", file.extension().string(), name));
   }
   std::sort(files.begin(), files.end());
   bool all_empty =
       std::all_of(files.begin(), files.end(), [](const fs::path& file) { return fs::file_size(file) == 0; });
   if (all_empty)
     fail(path, files.size() == 1 ? "the file is empty" : fmt::format("all {} files are empty", files.size()));
-  return files;
+  return found;
 }
 
 }  // namespace titan

@@ -8,6 +8,7 @@
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
+#include "titan/data/json_escapes.h"
 #include "titan/data/utf8.h"
 
 namespace titan {
@@ -32,8 +33,15 @@ TextFileSource::TextFileSource(std::string path, std::string text_field, BadReco
     : path_(std::move(path)),
       text_field_(std::move(text_field)),
       bad_record_(bad_record),
-      largest_document_(largest_document),
-      files_(find_text_files(path_)) {
+      largest_document_(largest_document) {
+  TextFiles found = find_text_files(path_);
+  files_ = std::move(found.files);
+  if (found.left_out > 0) {
+    notice(fmt::format(
+        "corpus {}: {} left out, such as {}", path_,
+        found.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", found.left_out),
+        found.left_out_example));
+  }
   for (const auto& file : files_) sizes_.push_back(static_cast<int64_t>(std::filesystem::file_size(file)));
 }
 
@@ -42,7 +50,7 @@ bool TextFileSource::next(Document& document) {
     const auto& path = files_[static_cast<size_t>(position_.file)];
     reading_file_ = position_.file;
     if (!current_) current_ = std::make_unique<BufferedFile>(path, position_.byte);
-    if (path.extension() == ".txt" ? next_section(document) : next_record(document)) return true;
+    if (text_form(path) == TextForm::whole ? next_section(document) : next_record(document)) return true;
     current_.reset();
     position_ = {position_.document, position_.file + 1, 0, 1};
   }
@@ -92,6 +100,10 @@ std::optional<std::string> TextFileSource::parse_record(std::string_view line) {
   repair(mended);
   std::string what;
   auto record = nlohmann::json::parse(mended, nullptr, /*allow_exceptions=*/false);
+  if (int64_t repaired = record.is_discarded() ? repair_surrogate_escapes(mended) : 0; repaired > 0) {
+    record = nlohmann::json::parse(mended, nullptr, /*allow_exceptions=*/false);
+    if (!record.is_discarded()) counters_.invalid_utf8 += repaired;
+  }
   if (record.is_discarded()) {
     what = "this line is no JSON";
   } else if (!record.is_object()) {
@@ -103,7 +115,9 @@ std::optional<std::string> TextFileSource::parse_record(std::string_view line) {
   } else {
     return std::move(field->get_ref<std::string&>());
   }
-  std::string place = fmt::format("{}:{}", files_[static_cast<size_t>(position_.file)].string(), position_.line);
+  const std::filesystem::path& file = files_[static_cast<size_t>(position_.file)];
+  std::string place = fmt::format("{}:{}", file.string(), position_.line);
+  if (to_lower(file.extension().string()) == ".json") what += " (a .json file is read as one record per line)";
   if (bad_record_ == BadRecord::error) {
     throw Error(
         ExitCode::bad_data,

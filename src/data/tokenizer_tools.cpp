@@ -32,6 +32,24 @@ std::string quoted(const std::string& bytes) {
   return text + "\"";
 }
 
+/// Learning takes a while: what can be known to go wrong at its end is told before.
+void check_output(const std::filesystem::path& output) {
+  std::error_code ignored;
+  const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
+  std::string what;
+  if (!output.has_filename()) {
+    what = "names no file";
+  } else if (std::filesystem::is_directory(output, ignored)) {
+    what = "is a folder";
+  } else if (!std::filesystem::is_directory(folder, ignored)) {
+    what = fmt::format("lies in {}, which is no folder", folder.string());
+  }
+  if (what.empty()) return;
+  throw Error(ExitCode::storage, fmt::format("the tokenizer cannot be written: \"{}\" {}. Name a file in a folder that "
+                                             "is there with --output.",
+                                             output.string(), what));
+}
+
 void measure_encoding(const Tokenizer& tokenizer, const TokenizerEncoding& encoding, const std::string& text,
                       std::ostream& out) {
   for (int64_t i = 0; i < encoding.measure; ++i) {
@@ -53,6 +71,7 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
                             "for at least that.",
                             training.vocabulary_size));
   }
+  check_output(training.output);
   auto source = open_dataset(training.dataset);
   BpeTrainer trainer;
   for (Document document; trainer.text_bytes() < training.most_bytes && source->next(document);)
@@ -62,6 +81,8 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
                      training.output.string(), with_thousands(base),
                      human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
                      with_thousands(trainer.distinct_pieces()), with_thousands(training.vocabulary_size));
+  for (const std::string& notice : source->take_notices()) out << notice << '\n';
+  if (int64_t bad = source->counters().bad_records; bad > 0) out << fmt::format("{} bad records were left out\n", bad);
 }
 
 void encode_stream(const std::filesystem::path& model, const TokenizerEncoding& encoding, std::istream& in,

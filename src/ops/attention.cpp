@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "attention_kernels.h"
+#include "tiled_attention.h"
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 
@@ -18,14 +19,13 @@ struct Segment {
   }
 };
 
-std::vector<Segment> segments_of(const at::Tensor& query, const AttentionBounds& bounds, bool block_causal) {
+std::vector<Segment> segments_of(const at::Tensor& query, const std::vector<DocumentStarts>& documents) {
   const int64_t samples = query.size(0);
   const int64_t length = query.size(1);
-  if (!block_causal || bounds.document_starts.empty()) return {{0, samples, 0, length}};
-  TITAN_CHECK(static_cast<int64_t>(bounds.document_starts.size()) == samples, bounds.document_starts.size(), samples);
+  if (documents.empty()) return {{0, samples, 0, length}};
   std::vector<Segment> segments;
   for (int64_t sample = 0; sample < samples; ++sample) {
-    const DocumentStarts& starts = bounds.document_starts[static_cast<size_t>(sample)];
+    const DocumentStarts& starts = documents[static_cast<size_t>(sample)];
     for (size_t i = 0; i < starts.size(); ++i) {
       int64_t end = i + 1 < starts.size() ? starts[i + 1] : length;
       segments.push_back({sample, sample + 1, starts[i], end});
@@ -34,7 +34,19 @@ std::vector<Segment> segments_of(const at::Tensor& query, const AttentionBounds&
   return segments;
 }
 
-struct SdpaBackward : BackwardNode {
+struct TiledBackward : BackwardNode {
+  at::Tensor query, key, value, output, log_sum_exp;
+  std::vector<DocumentStarts> documents;
+
+  torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
+    auto [dq, dk, dv] = tiled_attention_backward(gradients[0], query, key, value, output, log_sum_exp, documents);
+    query.reset(), key.reset(), value.reset(), output.reset(), log_sum_exp.reset();
+    return {dq, dk, dv};
+  }
+};
+
+/// Backward of one kernel call per segment.
+struct SegmentsBackward : BackwardNode {
   at::Tensor query, key, value, output;
   std::vector<Segment> segments;
   std::vector<DenseAttention> calls;
@@ -73,29 +85,65 @@ class SdpaCore : public AttentionCore {
 
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionBounds& bounds, UnitContext& context) const override {
-    const bool graph = wants_gradient({&query, &key, &value});
+    const std::vector<DocumentStarts> documents =
+        block_causal_ ? bounds.document_starts : std::vector<DocumentStarts>();
+    TITAN_CHECK(documents.empty() || static_cast<int64_t>(documents.size()) == query.size(0), documents.size(),
+                query.size(0));
+    return query.is_cpu() ? forward_tiled({query, key, value}, documents, context)
+                          : forward_segments({query, key, value}, documents, context);
+  }
+
+ private:
+  struct Inputs {
+    const at::Tensor &query, &key, &value;
+  };
+
+  static at::Tensor forward_tiled(const Inputs& in, const std::vector<DocumentStarts>& documents,
+                                  UnitContext& context) {
+    const bool graph = wants_gradient({&in.query, &in.key, &in.value});
     BelowAutograd below;
-    std::vector<Segment> segments = segments_of(query, bounds, block_causal_);
-    std::vector<DenseAttention> calls(segments.size());
-    // Kept as one pair: the output, and every segment's log-sum-exp in a row (the CPU kernel's own form needs no more).
-    auto compute = [&] { return run(query, key, value, segments, calls); };
-    auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
+    auto compute = [&] { return tiled_attention(in.query, in.key, in.value, documents); };
+    auto [output, log_sum_exp] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
-      restore_statistics(calls, segments, statistics, query.size(2));
-      auto node = std::make_shared<SdpaBackward>();
-      node->query = query.detach();
-      node->key = key.detach();
-      node->value = value.detach();
-      node->output = output.detach();
-      node->segments = std::move(segments);
-      node->calls = std::move(calls);
-      for (const at::Tensor& saved : {query, key, value, output, statistics}) context.note_saved(saved);
-      connect(std::move(node), {&query, &key, &value}, {output});
+      auto node = std::make_shared<TiledBackward>();
+      save(*node, in, output, log_sum_exp, context);
+      node->log_sum_exp = log_sum_exp;
+      node->documents = documents;
+      connect(std::move(node), {&in.query, &in.key, &in.value}, {output});
     }
     return output;
   }
 
- private:
+  static at::Tensor forward_segments(const Inputs& in, const std::vector<DocumentStarts>& documents,
+                                     UnitContext& context) {
+    const bool graph = wants_gradient({&in.query, &in.key, &in.value});
+    BelowAutograd below;
+    std::vector<Segment> segments = segments_of(in.query, documents);
+    std::vector<DenseAttention> calls(segments.size());
+    // Kept as one pair: the output, and every segment's log-sum-exp in a row.
+    auto compute = [&] { return run(in.query, in.key, in.value, segments, calls); };
+    auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
+    if (graph) {
+      restore_statistics(calls, segments, statistics, in.query.size(2));
+      auto node = std::make_shared<SegmentsBackward>();
+      save(*node, in, output, statistics, context);
+      node->segments = std::move(segments);
+      node->calls = std::move(calls);
+      connect(std::move(node), {&in.query, &in.key, &in.value}, {output});
+    }
+    return output;
+  }
+
+  template <class Node>
+  static void save(Node& node, const Inputs& in, const at::Tensor& output, const at::Tensor& statistics,
+                   UnitContext& context) {
+    node.query = in.query.detach();
+    node.key = in.key.detach();
+    node.value = in.value.detach();
+    node.output = output.detach();
+    for (const at::Tensor& saved : {in.query, in.key, in.value, output, statistics}) context.note_saved(saved);
+  }
+
   static std::array<at::Tensor, 2> run(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                        const std::vector<Segment>& segments, std::vector<DenseAttention>& calls) {
     if (segments.size() == 1) {

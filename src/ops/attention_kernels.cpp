@@ -7,10 +7,9 @@
 namespace titan {
 namespace {
 
-enum class Kernel { cpu_flash, cudnn, flash, efficient };
+enum class Kernel { cudnn, flash, efficient };
 
 Kernel kernel_for(const at::Tensor& query) {
-  if (!query.is_cuda()) return Kernel::cpu_flash;
   if (query.scalar_type() == at::kFloat) return Kernel::efficient;
   const int64_t head_dim = query.size(3);
   return head_dim % 8 == 0 && head_dim <= 128 ? Kernel::cudnn : Kernel::flash;
@@ -32,10 +31,6 @@ DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, c
   DenseAttention result;
   const int64_t repeats = query.size(1) / key.size(1);
   switch (kernel_for(query)) {
-    case Kernel::cpu_flash:
-      std::tie(result.output, result.log_sum_exp) =
-          at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, /*is_causal=*/true);
-      break;
     case Kernel::cudnn: {
       auto out = at::_scaled_dot_product_cudnn_attention(query, key, value, std::nullopt,
                                                          /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true);
@@ -65,11 +60,6 @@ std::array<at::Tensor, 3> dense_attention_backward(const at::Tensor& d_output, c
   const int64_t length = query.size(2);
   const at::Tensor none;
   switch (kernel_for(query)) {
-    case Kernel::cpu_flash: {
-      auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          d_output, query, key, value, forward.output, forward.log_sum_exp, 0.0, /*is_causal=*/true);
-      return {dq, dk, dv};
-    }
     case Kernel::cudnn: {
       auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
           d_output, query, key, value, forward.output, forward.log_sum_exp, forward.extra[0], forward.extra[1], none,

@@ -1,4 +1,5 @@
-// One dense causal attention call on whichever kernel the device and dtype have; layouts are the kernels' [B, H, T, d].
+// One dense causal attention call on whichever of LibTorch's CUDA kernels the dtype has; layouts are theirs, [B, H, T,
+// d].
 #pragma once
 
 #include <ATen/core/Tensor.h>

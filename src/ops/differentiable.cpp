@@ -25,7 +25,8 @@ void connect(std::shared_ptr<BackwardNode> node, std::initializer_list<const at:
     edges.push_back(input->defined() ? torch::autograd::impl::gradient_edge(*input) : torch::autograd::Edge());
   }
   node->set_next_edges(std::move(edges));
-  for (const at::Tensor& output : outputs) torch::autograd::set_history(output, node);
+  const std::shared_ptr<torch::autograd::Node> history = std::move(node);
+  for (const at::Tensor& output : outputs) torch::autograd::set_history(output, history);
 }
 
 }  // namespace titan

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "cpu_kernels.h"
+#include "cpu_rms_norm.h"
 
 namespace titan {
 namespace {

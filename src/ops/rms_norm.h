@@ -1,4 +1,5 @@
 // The RMS norm's two directions on whichever implementation the device has. Private to ops: norm.cpp is the operation.
+// One pass over memory each way on a CPU, LibTorch's operations elsewhere. No autograd here.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,11 +1,13 @@
 #include "titan/ops/rotary.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <array>
 #include <cmath>
 #include <numbers>
 
+#include "cpu_rotary.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -17,14 +19,38 @@ at::Tensor rows_for(const at::Tensor& table, const at::Tensor& positions, int64_
   return table.index_select(0, positions.reshape({-1})).view({positions.size(0), positions.size(1), 1, table.size(1)});
 }
 
-at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool in_place) {
+bool has_cpu_kernel(const at::Tensor& x) {
+  return x.is_cpu() && x.is_contiguous() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+template <class T>
+void turn_cpu(const at::Tensor& out, const at::Tensor& x, const at::Tensor& rows, bool inverse) {
+  const RotaryShape shape{x.size(2), x.size(3), rows.numel() / (x.size(3) / 2)};
+  const int64_t floats = rotary_scratch(shape);
+  at::Tensor scratch = at::empty({at::get_num_threads(), floats}, at::TensorOptions(at::kFloat));
+  const auto* table = static_cast<const float*>(rows.const_data_ptr());
+  at::parallel_for(0, x.size(0) * x.size(1), 32, [&](int64_t first, int64_t last) {
+    cpu_rotate(static_cast<T*>(out.mutable_data_ptr()), static_cast<const T*>(x.const_data_ptr()), table, shape, first,
+               last, inverse, scratch.mutable_data_ptr<float>() + at::get_thread_num() * floats);
+  });
+}
+
+/// x times its rows, or with `inverse` their conjugates.
+at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool inverse, bool in_place) {
+  if (has_cpu_kernel(x) && rows.is_contiguous()) {
+    at::Tensor out = in_place ? x : at::empty(x.sizes(), x.options());
+    const auto run = x.scalar_type() == at::kFloat ? turn_cpu<float> : turn_cpu<BFloat16Bits>;
+    run(out, x, rows, inverse);
+    return out;
+  }
   const std::vector<int64_t> pairs{x.size(0), x.size(1), x.size(2), x.size(3) / 2, 2};
+  const at::Tensor factors = inverse ? rows.conj().resolve_conj() : rows;
   if (in_place && x.scalar_type() == at::kFloat) {
-    at::view_as_complex(x.view(pairs)).mul_(rows);
+    at::view_as_complex(x.view(pairs)).mul_(factors);
     return x;
   }
   at::Tensor wide = x.to(at::kFloat).contiguous().view(pairs);
-  at::Tensor turned = at::view_as_real(at::mul(at::view_as_complex(wide), rows)).view(x.sizes());
+  at::Tensor turned = at::view_as_real(at::mul(at::view_as_complex(wide), factors)).view(x.sizes());
   return turned.to(x.scalar_type());
 }
 
@@ -32,9 +58,8 @@ struct RotateBackward : BackwardNode {
   at::Tensor rows;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
-    at::Tensor inverse = rows.conj().resolve_conj();
     for (at::Tensor& gradient : gradients) {
-      if (gradient.defined()) gradient = turn(gradient, inverse, /*in_place=*/false);
+      if (gradient.defined()) gradient = turn(gradient, rows, /*inverse=*/true, /*in_place=*/false);
     }
     return gradients;
   }
@@ -70,7 +95,8 @@ std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tens
   const bool query_is_free = !context.recorder.keeps(ResultKind::linear, 0);
   const bool key_is_free = !context.recorder.keeps(ResultKind::linear, 1);
   auto [q, k] = context.recorder.once<2>(ResultKind::rotary, 0, [&]() -> std::array<at::Tensor, 2> {
-    return {turn(query, rows, query_is_free).detach(), turn(key, rows, key_is_free).detach()};
+    return {turn(query, rows, /*inverse=*/false, query_is_free).detach(),
+            turn(key, rows, /*inverse=*/false, key_is_free).detach()};
   });
   if (graph) {
     auto node = std::make_shared<RotateBackward>();

@@ -1,11 +1,56 @@
 #include "titan/ops/swiglu.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
+#include "cpu_swiglu.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
 namespace {
+
+constexpr int64_t kGrain = 1 << 14;  // numbers that are worth a thread
+
+bool has_cpu_kernel(std::initializer_list<const at::Tensor*> tensors) {
+  const at::ScalarType type = (*tensors.begin())->scalar_type();
+  if (type != at::kFloat && type != at::kBFloat16) return false;
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
+    return tensor->is_cpu() && tensor->is_contiguous() && tensor->scalar_type() == type;
+  });
+}
+
+template <class T>
+const T* values(const at::Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <class T>
+T* results(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+template <class T>
+void forward_cpu(const at::Tensor& result, const at::Tensor& gate, const at::Tensor& up) {
+  at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    cpu_swiglu(results<T>(result) + begin, values<T>(gate) + begin, values<T>(up) + begin, end - begin);
+  });
+}
+
+template <class T>
+void backward_cpu(const at::Tensor& d_gate, const at::Tensor& d_up, const at::Tensor& dy, const at::Tensor& gate,
+                  const at::Tensor& up) {
+  at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    cpu_swiglu_backward(results<T>(d_gate) + begin, results<T>(d_up) + begin, values<T>(dy) + begin,
+                        values<T>(gate) + begin, values<T>(up) + begin, end - begin);
+  });
+}
+
+at::Tensor activate(const at::Tensor& gate, const at::Tensor& up) {
+  if (!has_cpu_kernel({&gate, &up})) return at::silu(gate).mul_(up);
+  at::Tensor result = at::empty(gate.sizes(), gate.options());
+  const auto run = gate.scalar_type() == at::kFloat ? forward_cpu<float> : forward_cpu<BFloat16Bits>;
+  run(result, gate, up);
+  return result;
+}
 
 struct SwigluBackward : BackwardNode {
   at::Tensor gate;
@@ -13,8 +58,16 @@ struct SwigluBackward : BackwardNode {
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     const at::Tensor& dy = gradients[0];
-    at::Tensor d_up = at::silu(gate).mul_(dy);
-    at::Tensor d_gate = at::silu_backward(at::mul(dy, up), gate);
+    at::Tensor d_gate, d_up;
+    if (has_cpu_kernel({&gate, &up, &dy})) {
+      d_gate = at::empty(gate.sizes(), gate.options());
+      d_up = at::empty(up.sizes(), up.options());
+      const auto run = gate.scalar_type() == at::kFloat ? backward_cpu<float> : backward_cpu<BFloat16Bits>;
+      run(d_gate, d_up, dy, gate, up);
+    } else {
+      d_up = at::silu(gate).mul_(dy);
+      d_gate = at::silu_backward(at::mul(dy, up), gate);
+    }
     gate.reset();
     up.reset();
     return {d_gate, d_up};
@@ -26,7 +79,7 @@ struct SwigluBackward : BackwardNode {
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context) {
   const bool graph = wants_gradient({&gate, &up});
   BelowAutograd below;
-  at::Tensor result = context.recorder.once(ResultKind::activation, 0, [&] { return at::silu(gate).mul_(up); });
+  at::Tensor result = context.recorder.once(ResultKind::activation, 0, [&] { return activate(gate, up); });
   if (graph) {
     auto node = std::make_shared<SwigluBackward>();
     node->gate = gate.detach();

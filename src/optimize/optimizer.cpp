@@ -25,6 +25,17 @@ at::Tensor merged(const at::Tensor& first, int64_t numel) {
   return first.as_strided({numel}, {1}, first.storage_offset());
 }
 
+/// A bf16 send shard beside an fp32 master, which a step may write too.
+bool has_copy(const Parameter& parameter) {
+  const at::Tensor& send = parameter.send;
+  return parameter.master.is_cpu() && parameter.master.scalar_type() == at::kFloat && send.defined() &&
+         send.scalar_type() == at::kBFloat16 && send.is_contiguous();
+}
+
+bool copies_join(const Parameter& before, const Parameter& after) {
+  return has_copy(before) == has_copy(after) && (!has_copy(after) || adjacent(before.send, after.send));
+}
+
 /// `old` where skip is 1, without the host asking.
 at::Tensor unless_skipped(const at::Tensor& skip, const at::Tensor& fresh, const at::Tensor& old) {
   return at::where(skip.to(at::kBool), old, fresh);
@@ -131,7 +142,7 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
                        last->weight_decay == state->weight_decay &&
                        adjacent(last->parameter->master, state->parameter->master) &&
                        adjacent(last->parameter->gradient_shard, state->parameter->gradient_shard) &&
-                       adjacent(last->first, state->first);
+                       adjacent(last->first, state->first) && copies_join(*last->parameter, *state->parameter);
     if (!joins) result.push_back({});
     result.back().states.push_back(state);
   }
@@ -144,6 +155,7 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
     stretch.gradient = merged(head.parameter->gradient_shard, numel);
     stretch.first = merged(head.first, numel);
     stretch.second = merged(head.second, numel);
+    if (has_copy(*head.parameter)) stretch.copy = merged(head.parameter->send, numel);
   }
   return result;
 }
@@ -164,14 +176,14 @@ AdamConstants Optimizer::constants_of(const State& state, int64_t step, double l
 
 void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
   const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
-  const float clip = control.clip.item<float>();
-  float* weight = stretch.weight.mutable_data_ptr<float>();
-  const float* gradient = stretch.gradient.const_data_ptr<float>();
-  float* first = stretch.first.mutable_data_ptr<float>();
-  float* second = stretch.second.mutable_data_ptr<float>();
-  at::parallel_for(0, stretch.weight.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
-    cpu_adam(weight + begin, gradient + begin, first + begin, second + begin, end - begin, constants, clip);
-  });
+  const double clip = control.clip.item<double>();
+  const AdamMemory memory{
+      stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
+      stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(),
+      stretch.copy.defined() ? static_cast<BFloat16Bits*>(stretch.copy.mutable_data_ptr()) : nullptr};
+  at::parallel_for(0, stretch.weight.numel(), 1 << 15,
+                   [&](int64_t begin, int64_t end) { cpu_adam(memory, begin, end - begin, constants, clip); });
+  for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
 }
 
 void Optimizer::step_one(const State& state, int64_t step, double lr, const StepControl& control) const {

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace titan {
@@ -29,6 +30,15 @@ BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_ca
     }
   }
   return context;
+}
+
+std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device) {
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.valid_tokens));
+  std::vector<BatchContext> microbatches;
+  for (const MicroBatch& microbatch : batch.microbatches) {
+    microbatches.push_back(to_device(microbatch, scale, block_causal, device));
+  }
+  return microbatches;
 }
 
 }  // namespace titan

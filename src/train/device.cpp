@@ -34,6 +34,7 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
                     "say training.device = \"cpu\"",
                     local_rank, visible));
   }
+  at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
   const auto* bytes = reinterpret_cast<const unsigned char*>(properties->uuid.bytes);
   return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
@@ -63,8 +64,9 @@ void reset_peak_memory(const at::Device& device) {
   (void)device;
 }
 
-StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
-  at::Tensor values = at::stack({loss.to(at::kDouble), control.norm, control.skip.to(at::kDouble)});
+StepReadback::StepReadback(const StepOutcome& outcome) {
+  at::Tensor values = at::stack(
+      {outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble), outcome.stop_signal});
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -78,7 +80,7 @@ StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0};
+  return {values[0], values[1], values[2] != 0, static_cast<int>(values[3])};
 }
 
 }  // namespace titan

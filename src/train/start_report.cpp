@@ -1,8 +1,9 @@
-// What a run shows before its first step: dtypes, memory by purpose, parameter groups, batch sizes, and the text it
-// will read.
+#include "titan/train/start_report.h"
+
 #include <algorithm>
 
 #include "titan/base/text.h"
+#include "titan/data/utf8.h"
 #include "titan/train/job.h"
 #include "titan/train/trainer.h"
 
@@ -10,34 +11,110 @@ namespace titan {
 namespace {
 
 constexpr int64_t kExcerptTokens = 32;
+constexpr int kExcerptCharacters = 120;
 
-/// One printable line: control characters become spaces, anything longer than the console is cut.
-std::string as_excerpt(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 32; }, ' ');
-  return text;
+std::string memory_row(const std::string& purpose, int64_t bytes) {
+  return fmt::format("  {:<26} {:>12}", purpose, human_bytes(static_cast<double>(bytes)));
+}
+
+/// Control characters of both blocks, line and paragraph separators, and what changes the direction of the line.
+bool disturbs_a_line(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
 }  // namespace
 
+std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, int64_t total_bytes) {
+  std::vector<std::string> lines;
+  for (const MemoryPurpose& purpose : purposes) {
+    if (purpose.bytes > 0) lines.push_back(memory_row(purpose.name, purpose.bytes));
+  }
+  lines.push_back(memory_row("together", total_bytes));
+  return lines;
+}
+
+std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> parameters, const MeasuredMemory& measured) {
+  int64_t masters = 0, copies = 0;
+  for (const Parameter* parameter : parameters) {
+    masters += static_cast<int64_t>(parameter->master.nbytes());
+    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
+    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
+  }
+  const int64_t known = measured.before_bytes + masters + copies + measured.gradient_bytes + measured.optimizer_bytes;
+  return {{"process and libraries", measured.before_bytes},
+          {"parameters", masters},
+          {"parameters, compute copy", copies},
+          {"gradients", measured.gradient_bytes},
+          {"optimizer state", measured.optimizer_bytes},
+          {"activations and the rest", measured.peak_bytes - known}};
+}
+
+std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,
+                                               std::span<Parameter* const> parameters) {
+  std::vector<std::string> lines{"parameter groups:                          tensors    parameters   lr x   decay x"};
+  for (const ParameterGroup& group : groups) {
+    int64_t numel = 0;
+    for (size_t index : group.members) numel += parameters[index]->spec().numel();
+    lines.push_back(fmt::format("  {:<40} {:>7} {:>13}  {:>5g}  {:>7g}",
+                                group.match.empty() ? "(all others)" : group.match, group.members.size(),
+                                with_thousands(numel), group.lr_multiplier, group.weight_decay_multiplier));
+  }
+  return lines;
+}
+
+std::string mesh_line(const DeviceMesh& mesh) {
+  std::vector<std::string> names, sizes;
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) == 1) continue;
+    names.push_back(fmt::format("'{}'", name(axis)));
+    sizes.push_back(std::to_string(mesh.size(axis)));
+  }
+  return fmt::format("Building {}-D device mesh with [{}], [{}]", names.size(), join(names, ", "), join(sizes, ", "));
+}
+
+std::vector<std::string> parallelism_lines(const Plan& plan) {
+  const PlanRequest& request = plan.request;
+  std::vector<std::string> lines;
+  const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
+  if (request.place.mesh.size(MeshAxis::tp) > 1) lines.push_back("Applied Tensor Parallelism to the model");
+  if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
+  if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
+  if (request.cpu_offload) lines.push_back("Applied CPU Offloading to the model");
+  for (const GroupTraffic& group : plan.traffic) {
+    for (size_t k = 0; k < kCollectives; ++k) {
+      const Traffic& traffic = group.table[k];
+      if (traffic.calls == 0) continue;
+      const auto kind = static_cast<Collective>(k);
+      lines.push_back(fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {}", group.group,
+                                  name(kind), group.ranks, traffic.calls,
+                                  human_bytes(sent_bytes(kind, traffic, group.ranks))));
+    }
+  }
+  return lines;
+}
+
+std::string excerpt(std::string text) {
+  repair_utf8(text);
+  std::string line;
+  int characters = 0;
+  for (size_t at = 0; at < text.size(); at += utf8_length(static_cast<unsigned char>(text[at]))) {
+    if (++characters > kExcerptCharacters) return line + "…";
+    const std::string_view rest = std::string_view(text).substr(at);
+    const char32_t character = first_code_point(rest);
+    append_utf8(disturbs_a_line(character) ? U' ' : character, line);
+  }
+  return line;
+}
+
 void Trainer::show_start(const StepBatch& first) const {
-  const Plan& plan = executor_->plan();
+  const Plan& plan = assembly_.executor->plan();
   const PlanRequest& request = plan.request;
   log_.info("dtypes: parameters {}, compute {}, gradients float32, optimizer states {}", name(request.master),
             name(request.compute), name(request.optimizer_state));
   log_.info("memory by purpose (predicted):");
-  for (const MemoryPurpose& purpose : plan.memory) {
-    log_.info("  {:<26} {:>12}", purpose.name, human_bytes(static_cast<double>(purpose.bytes)));
-  }
-  log_.info("  {:<26} {:>12}", "together", human_bytes(static_cast<double>(plan.predicted_bytes())));
+  for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
   if (optimizer_groups_.size() > 1) {
-    log_.info("parameter groups:                          tensors    parameters   lr x   decay x");
-    for (const ParameterGroup& group : optimizer_groups_) {
-      int64_t numel = 0;
-      for (size_t index : group.members) numel += parameters_[index]->spec().numel();
-      log_.info("  {:<40} {:>7} {:>13}  {:>5g}  {:>7g}", group.match.empty() ? "(all others)" : group.match,
-                group.members.size(), with_thousands(numel), group.lr_multiplier, group.weight_decay_multiplier);
-    }
+    for (const std::string& line : parameter_group_table(optimizer_groups_, assembly_.parameters)) log_.info(line);
   }
   if (request.step_in_backward && config_.training.max_norm > 0) {
     log_.warning(
@@ -46,8 +123,8 @@ void Trainer::show_start(const StepBatch& first) const {
   const std::vector<int64_t>& tokens = first.microbatches[0].tokens;
   const auto count = std::min<int64_t>(kExcerptTokens, static_cast<int64_t>(tokens.size()));
   const std::vector<int32_t> head(tokens.begin(), tokens.begin() + count);
-  log_.info("first {} tokens of the first batch: {}", count, as_excerpt(tokenizer_->decode(head)));
-  const BatchPlan batch = make_batch_plan(config_);
+  log_.info("first {} tokens of the first batch: {}", count, excerpt(tokenizer_->decode(head)));
+  const BatchPlan batch = make_batch_plan(config_, place_);
   log_.info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "
       "sequence length {}, total steps {} (warmup {}); {} tokens per step",
@@ -57,27 +134,14 @@ void Trainer::show_start(const StepBatch& first) const {
 }
 
 void Trainer::show_memory(int64_t peak_bytes) const {
-  int64_t masters = 0, copies = 0, gradients = 0;
-  for (const Parameter* parameter : parameters_) {
-    const auto numel = parameter->spec().numel();
-    masters += static_cast<int64_t>(parameter->master.nbytes());
-    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
-    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
-    gradients += config_.optimizer.early_step_in_backward ? 0 : numel * size_of(ElementType::float32);
+  MeasuredMemory measured{
+      .before_bytes = bytes_before_, .optimizer_bytes = optimizer_->state_bytes(), .peak_bytes = peak_bytes};
+  if (!config_.optimizer.early_step_in_backward) {
+    measured.gradient_bytes = assembly_.executor->plan().parameter_count * size_of(ElementType::float32);
   }
-  const int64_t states = optimizer_->state_bytes();
-  const int64_t rest = peak_bytes - bytes_before_ - masters - copies - gradients - states;
   log_.info("memory by purpose (actual, peak of the first step):");
-  auto row = [this](const char* purpose, int64_t bytes) {
-    if (bytes > 0) log_.info("  {:<26} {:>12}", purpose, human_bytes(static_cast<double>(bytes)));
-  };
-  row("process and libraries", bytes_before_);
-  row("parameters", masters);
-  row("parameters, compute copy", copies);
-  row("gradients", gradients);
-  row("optimizer state", states);
-  row("activations and the rest", rest);
-  row("together", peak_bytes);
+  for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes))
+    log_.info(line);
 }
 
 }  // namespace titan

@@ -1,8 +1,5 @@
 #include "titan/train/trainer.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -25,12 +22,14 @@ ExitCode Trainer::run() {
   const int64_t steps = config_.training.steps;
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
-  meter_ =
-      std::make_unique<StepMeter>(device_, steps, make_batch_plan(config_).global_batch() * config_.training.seq_len,
-                                  executor_->plan().flops_per_token);
+  meter_ = std::make_unique<StepMeter>(device_, steps,
+                                       make_batch_plan(config_, place_).global_batch() * config_.training.seq_len,
+                                       assembly_.executor->plan().flops_per_token, world_.size);
   int64_t step = 0;
-  int signal = 0;
-  while (step < steps && (signal = StopSignals::received()) == 0) {
+  while (step < steps) {
+    // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
+    if (!world_.is_distributed()) stop_signal_ = StopSignals::received();
+    if (stop_signal_ != 0) break;
     if (!train_step(step + 1)) {
       log_.warning("Ran out of data; last step was canceled.");
       break;
@@ -39,15 +38,15 @@ ExitCode Trainer::run() {
     if (validator_ && validator_->due(step)) {
       settle_all();
       const auto start = std::chrono::steady_clock::now();
-      if (const std::optional<ValidationReport> report = validator_->run(step, *executor_, device_)) {
+      if (const std::optional<ValidationReport> report = validator_->run(step, *assembly_.executor, device_)) {
         log_.info(console_line(*report, colour_));
-        metrics_->append(json_line(*report));
+        if (metrics_) metrics_->append(json_line(*report));
       }
       meter_->exclude(std::chrono::steady_clock::now() - start);
     }
   }
   settle_all();
-  return finish(step, signal);
+  return finish(step, stop_signal_);
 }
 
 bool Trainer::train_step(int64_t step) {
@@ -59,30 +58,17 @@ bool Trainer::train_step(int64_t step) {
   next_batch_.reset();
   for (const std::string& notice : batch.notices) log_.warning(notice);
   const double wait = stream_->last_wait_seconds();
-  const std::vector<BatchContext> microbatches = microbatches_of(batch);
-  dump_ = begin_dump(step, microbatches);
-  step_loss_ = forward_backward(microbatches, step);
-
+  const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device);
+  const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
-  StepControl control;
-  if (config_.optimizer.early_step_in_backward) {
-    control = {squared_norm_.sqrt(), at::ones({}, squared_norm_.options()), any_skipped_};
-    if (dump_) dump_->add_gradients(step_loss_, control.norm);
-  } else {
-    control = control_step(parameters_, config_.training.max_norm, step_loss_);
-    if (dump_) dump_->add_gradients(step_loss_, control.norm);
-    optimizer_->step(step, rate, control);
-  }
-  executor_->weights_changed();
-  executor_->finish_step();
-  if (dump_) log_.info("step {} was dumped to {}", step, dump_->write(config_.job.dump_folder, step).string());
-  dump_.reset();
+  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
+  if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back({step, rate, StepReadback(step_loss_, control), wait, batch.counters});
+  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters});
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
   while (pending_.size() > allowed) {
@@ -92,47 +78,14 @@ bool Trainer::train_step(int64_t step) {
   return true;
 }
 
-at::Tensor Trainer::forward_backward(const std::vector<BatchContext>& microbatches, int64_t step) {
-  const at::TensorOptions scalar = at::TensorOptions(device_.device).dtype(at::kDouble);
-  squared_norm_ = at::zeros({}, scalar);
-  any_skipped_ = at::zeros({}, scalar.dtype(at::kFloat));
-  step_loss_ = at::zeros({}, scalar);
-  if (config_.optimizer.early_step_in_backward) {
-    executor_->on_group_reduced([this, step](size_t group) { step_group_in_backward(group, step); });
-  }
-  for (size_t a = 0; a < microbatches.size(); ++a) {
-    step_loss_ = step_loss_ + executor_->forward(microbatches[a], 0);
-    executor_->backward(microbatches[a], 0, a + 1 == microbatches.size());
-  }
-  return step_loss_;
-}
-
-void Trainer::step_group_in_backward(size_t group, int64_t step) {
-  const std::vector<Parameter*>& parameters = group_parameters_[group];
-  const StepControl control = control_step(parameters, /*max_norm=*/0, step_loss_);
-  squared_norm_ = squared_norm_ + control.norm.square();
-  any_skipped_ = any_skipped_.maximum(control.skip);
-  if (dump_) dump_->add_gradients_of(parameters);
-  optimizer_->step_some(parameters, step, schedule_.rate(step), control);
-  executor_->finish_group(group);
-}
-
-std::vector<BatchContext> Trainer::microbatches_of(const StepBatch& batch) const {
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.valid_tokens));
-  std::vector<BatchContext> microbatches;
-  for (const MicroBatch& microbatch : batch.microbatches) {
-    microbatches.push_back(to_device(microbatch, scale, description_.block_causal, device_.device));
-  }
-  return microbatches;
-}
-
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
   if (std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
-  auto dump = std::make_unique<DebugDump>(parameters_, microbatches);
+  DumpRanks ranks{groups_.world, groups_.loss, world_.rank == 0};
+  auto dump = std::make_unique<DebugDump>(assembly_.parameters, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
     std::vector<at::Tensor> logits;
-    for (const BatchContext& batch : microbatches) logits.push_back(executor_->infer(batch, UnitMode::logits));
+    for (const BatchContext& batch : microbatches) logits.push_back(assembly_.executor->infer(batch, UnitMode::logits));
     dump->add_logits(logits);
   }
   return dump;
@@ -141,6 +94,8 @@ std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<B
 void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
   meter_->add_step(pending.data_wait_seconds, values.skipped);
+  stop_signal_ = std::max(stop_signal_, values.stop_signal);
+  if (pending.step == 1) groups_.set_timeout(std::chrono::seconds(config_.comm.train_timeout_seconds));
   if (values.skipped) {
     // In backward the units are judged one by one, so those with finite gradients have been stepped.
     const std::string_view changed = config_.optimizer.early_step_in_backward
@@ -156,9 +111,10 @@ void Trainer::settle(PendingStep& pending) {
     log_.warning("{}; the step is skipped", what);
   }
   if (pending.step != 1 && pending.step % config_.metrics.log_freq != 0) return;
-  const StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
+  StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
+  compare_ranks(report, groups_.world.get(), device_.device);
   log_.info(console_line(report, colour_));
-  metrics_->append(json_line(report));
+  if (metrics_) metrics_->append(json_line(report));
   if (pending.step == 1) {
     show_memory(report.memory_bytes);
   }
@@ -179,7 +135,7 @@ ExitCode Trainer::finish(int64_t last_step, int signal) {
     log_.info("Training completed");
   }
   log_.info("outputs lie in {}", config_.job.dump_folder);
-  log_.info("  metrics       {}", metrics_->path().string());
+  if (metrics_) log_.info("  metrics       {}", metrics_->path().string());
   return signal != 0 ? ExitCode::interrupted : ExitCode::success;
 }
 

@@ -12,34 +12,54 @@
 
 namespace titan {
 
-Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal)
-    : config_(config), tokenizer_(std::move(tokenizer)), block_causal_(block_causal) {}
+Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
+                     const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log)
+    : config_(config),
+      tokenizer_(std::move(tokenizer)),
+      block_causal_(block_causal),
+      place_(place),
+      loss_(std::move(loss)),
+      log_(log) {
+  open()->next();
+}
+
+std::unique_ptr<BatchStream> Validator::open() const {
+  BatchOptions options;
+  options.dataset = config_.validation.dataset;
+  options.infinite = config_.validation.steps >= 0;
+  options.restart_positions = block_causal_;
+  options.timeout = std::chrono::seconds(config_.data.timeout);
+  return std::make_unique<BatchStream>(open_dataset(make_validation_dataset(config_)), tokenizer_,
+                                       make_validation_plan(config_, place_), options);
+}
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
 
 std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor, const DeviceInfo& device) {
   const auto start = std::chrono::steady_clock::now();
   const bool whole_set = config_.validation.steps < 0;
-  BatchOptions options;
-  options.dataset = config_.validation.dataset;
-  options.infinite = !whole_set;
-  options.restart_positions = block_causal_;
-  options.timeout = std::chrono::seconds(config_.data.timeout);
-  BatchStream stream(open_dataset(make_validation_dataset(config_)), tokenizer_, make_validation_plan(config_),
-                     options);
+  const std::unique_ptr<BatchStream> stream = open();
+  DataCounters read;
   at::Tensor loss = at::zeros({}, at::TensorOptions(device.device).dtype(at::kDouble));
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
-    if (StopSignals::received() != 0) return std::nullopt;
-    std::optional<StepBatch> next = stream.next();
+    // Ranks stop together: with several, the training loop agrees on it after the set.
+    if (!loss_ && StopSignals::received() != 0) return std::nullopt;
+    std::optional<StepBatch> next = stream->next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {
       loss.add_(executor.infer(to_device(microbatch, 1.0, block_causal_, device.device), UnitMode::evaluate));
       tokens += microbatch.samples * microbatch.sequence_length;
     }
     valid_tokens += next->valid_tokens;
+    read = next->counters;
+    for (const std::string& notice : next->notices) {
+      if (!told_) log_.warning("validation: {}", notice);
+    }
   }
+  if (loss_) loss_->all_reduce({loss})->wait();
+  tell(read);
   ValidationReport report;
   report.step = step;
   report.loss = loss.item<double>() / static_cast<double>(std::max<int64_t>(1, valid_tokens));
@@ -48,6 +68,15 @@ std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor,
   report.memory_bytes = peak_memory_bytes(device.device);
   report.memory_total = device.memory_bytes;
   return report;
+}
+
+void Validator::tell(const DataCounters& counters) {
+  if (!told_ && counters.bad_records > 0)
+    log_.warning("validation: {} bad records were left out", counters.bad_records);
+  if (!told_ && counters.invalid_utf8 > 0) {
+    log_.warning("validation: {} malformed UTF-8 sequences were replaced", counters.invalid_utf8);
+  }
+  told_ = true;
 }
 
 }  // namespace titan

@@ -34,7 +34,7 @@ class BadConfig(BehaviourTest):
         config = self.config_with("[training_]\nsteps = 3\n[metrics.x]\ny = 1\n")
         run = self.refused(
             BAD_CONFIG,
-            ["training_", "metrics.x", "did you mean training.steps?", "optimizer.lr", "not a number", '"7 layers"'],
+            ["training_", "metrics.x", "did you mean --training.steps?", "optimizer.lr", "not a number", '"7 layers"'],
             "--training.stps=4",
             "--optimizer.lr=abc",
             "--model.flavor=7 layers",
@@ -48,11 +48,48 @@ class BadConfig(BehaviourTest):
     def test_options_of_parts_that_are_not_built_are_listed_together(self):
         run = self.refused(
             BAD_CONFIG,
-            ["tensor_parallel_degree = 2", "checkpoint.enable = true", "not built yet", "leave it at false"],
-            "--parallelism.tensor_parallel_degree=2",
+            ["context_parallel_degree = 2", "checkpoint.enable = true", "not built yet", "leave it at false"],
+            "--parallelism.context_parallel_degree=2",
             "--checkpoint.enable",
         )
         self.assertEqual(len(run.errors.strip().splitlines()), 3)
+
+    def test_errors_missing_parts_and_missing_files_are_told_in_one_round(self):
+        run = self.refused(
+            BAD_CONFIG,
+            ["4 problems", "did you mean --training.steps?", "checkpoint.enable = true needs a part"],
+            "--training.stps=4",
+            "--checkpoint.enable",
+            "--checkpoint.interval=10",
+            "--training.threads=100000",
+            f"--model.tokenizer_path={self.folder / 'none.model'}",
+        )
+        self.assertIn("so many threads only wait for each other; use at most", run.errors)
+        self.assertIn("none.model", run.errors.splitlines()[-1])
+
+    def test_a_mistyped_subcommand_is_recognised(self):
+        for words, meant in (
+            (["configz"], "config"),
+            (["config", "shw"], "config show"),
+            (["tokenizer", "trian"], "train"),
+            (["help", "trainign"], "training"),
+        ):
+            with self.subTest(words):
+                run = self.titan(*words)
+                self.expect(run, BAD_CONFIG)
+                self.assertIn(f"did you mean {meant}?", run.errors)
+
+    def test_help_on_a_subcommand_is_its_own_and_not_an_error(self):
+        for words, says in (
+            (["tokenizer", "train", "--help"], "Usage: titan_train tokenizer train [OPTIONS]"),
+            (["tokenizer", "--help"], "Usage: titan_train tokenizer [OPTIONS] SUBCOMMAND"),
+            (["config", "--help"], "titan_train config show"),
+            (["completion", "--help"], "titan_train completion bash | zsh"),
+        ):
+            with self.subTest(words):
+                run = self.titan(*words)
+                self.expect(run, OK)
+                self.assertIn(says, run.output)
 
     def test_a_refused_job_leaves_no_folder_behind(self):
         run = self.train("--training.stps=4", exit_code=BAD_CONFIG)
@@ -87,7 +124,7 @@ class BadConfig(BehaviourTest):
                 self.refused(BAD_CONFIG, expected, f"--model.override.{size}")
 
     def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused_with_both_sizes(self):
-        self.refused(BAD_CONFIG, ["2048", "1000", "choose a tokenizer that fits"], "--model.override.vocab_size=1000")
+        self.refused(BAD_CONFIG, ["2048", "1000", "model.tokenizer_path", "model.override.vocab_size"], "--model.override.vocab_size=1000")
 
     def test_a_device_that_is_not_there_is_refused_with_what_to_do(self):
         run = self.titan(*self.command("--training.steps=1", "--training.device=cuda", folder=self.fresh_folder())[1:])

@@ -139,7 +139,16 @@ class BadValidationSet(BehaviourTest):
     def test_a_validation_set_shorter_than_a_sequence_is_refused(self):
         words = ("--validation.enable", "--validation.dataset=text", "--validation.seq_len=64")
         short = self.write("short.txt", "Too short.")
-        self.refused(BAD_DATA, ["short.txt holds", "Give more text"], *words, f"--validation.dataset_path={short}")
+        run = self.refused(BAD_DATA, ["short.txt holds", "Give more text"], *words, f"--validation.dataset_path={short}")
+        self.assertFalse(any(line.startswith("step: ") for line in run.messages()), run.output)
+
+    def test_records_skipped_in_a_validation_set_are_counted_and_shown_once(self):
+        records = "\n".join(["{", record(STORY, "body"), *[record(STORY * 5) for _ in range(20)]])
+        corpus = self.write("held_out.jsonl", records)
+        words = ("--validation.enable", "--validation.dataset=text", "--validation.seq_len=64", "--validation.freq=1")
+        run = self.train(*words, f"--validation.dataset_path={corpus}", "--data.bad_record=skip", "--validation.steps=-1")
+        warned = [line for line in run.messages("WARNING") if "bad records were left out" in line]
+        self.assertEqual(warned, ["validation: 2 bad records were left out"])
 
 
 if __name__ == "__main__":

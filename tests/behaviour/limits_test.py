@@ -93,7 +93,14 @@ class Disk(BehaviourTest):
         folder = self.fresh_folder()
         folder.mkdir()
         (folder / "debug").write_text("in the way")
-        self.refused(STORAGE, [str(folder / "debug")], "--debug.dump_steps=1", folder=folder)
+        self.refused(STORAGE, [str(folder / "debug"), "debug.dump_steps"], "--debug.dump_steps=1", folder=folder)
+
+    def test_a_dump_for_which_there_is_no_room_leaves_no_half_of_itself(self):
+        folder = self.fresh_folder()
+        limits = {resource.RLIMIT_FSIZE: 100_000}
+        says = ["step.safetensors: File too large", "debug.dump_steps"]
+        self.refused(STORAGE, says, "--debug.dump_steps=1", folder=folder, limits=limits)
+        self.assertEqual(list((folder / "debug" / "step-1").iterdir()), [])
 
 
 class NonFinite(BehaviourTest):

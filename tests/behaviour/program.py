@@ -87,7 +87,7 @@ class BehaviourTest(unittest.TestCase):
         """Later options win, so `words` may change what SMALL says."""
         return [self.program, str(config), *SMALL, f"--job.dump_folder={folder}", *map(str, words)]
 
-    def titan(self, *words, limits: dict[int, int] | None = None) -> Run:
+    def titan(self, *words, limits: dict[int, int] | None = None, cwd: pathlib.Path = ROOT) -> Run:
         """Runs the program with exactly these words."""
 
         def set_limits():
@@ -97,7 +97,7 @@ class BehaviourTest(unittest.TestCase):
         begin = time.monotonic()
         done = subprocess.run(
             [self.program, *map(str, words)],
-            cwd=ROOT,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -30,6 +30,8 @@ class Shown(BehaviourTest):
         text = "\n".join(run.messages())
         for pattern in (
             r"^Starting job: Llama 3 debug model",
+            r"^Defaults and formulas of February 2026 \(job.generation 2026\): lr_scheduler.warmup_steps at .*:\d+:1 is ",
+            r"^Reading the tokenizer \./configs/tokenizers/stories\.model$",
             r"^(CPU|CUDA capacity): .+ with [\d.]+ GiB memory, 1 threads$",
             r"^TikTokenizer built: #words 2048, BOS ID 1792, EOS ID 1793$",
             r"^Building llama3 debugmodel with dim 64, 2 layers",
@@ -81,6 +83,15 @@ class Shown(BehaviourTest):
         lines = self.train(config=config).messages()
         self.assertTrue(any(re.fullmatch(r"  norm +5 +320 +1 +0", line) for line in lines), lines)
         self.assertTrue(any(re.fullmatch(r"  \(all others\) +16 +393,216 +1 +1", line) for line in lines), lines)
+
+    def test_a_shipped_config_trains_from_any_folder_and_says_where_it_found_its_files(self):
+        words = self.command("--training.steps=1", "--metrics.save_for_all_ranks", folder=self.fresh_folder())[1:]
+        run = self.titan(*words, cwd=self.folder)
+        self.expect(run, OK)
+        tokenizer = ROOT / "configs" / "tokenizers" / "stories.model"
+        self.assertIn(f"Reading the tokenizer {tokenizer}", run.messages("INFO"))
+        self.assertTrue(any(line.endswith(f"is not in the current folder; using {tokenizer}") for line in run.messages()))
+        self.assertTrue(any("save_for_all_ranks has no effect here: " in line for line in run.messages("WARNING")))
 
     def test_an_option_without_effect_is_told(self):
         run = self.train("--optimizer.early_step_in_backward", "--training.max_norm=1.0")

@@ -28,10 +28,8 @@ TEST(Checks, a_profiling_period_holds_its_warm_up) {
   EXPECT_EQ(said_about("[profiling]\nprofile_freq = 3"), "");
 }
 
-TEST(Checks, async_tensor_parallel_needs_compile) {
-  const char* text = "[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true";
-  EXPECT_TRUE(contains(said_about(text), "needs compile.enable = true"));
-  EXPECT_EQ(said_about(text, {"--compile.enable"}), "");
+TEST(Checks, async_tensor_parallel_does_not_need_compile_as_it_does_upstream) {
+  EXPECT_EQ(said_about("[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true"), "");
 }
 
 TEST(Checks, stepping_inside_backward_does_not_go_with_a_pipeline_since_2025) {
@@ -47,7 +45,18 @@ TEST(Checks, stepping_inside_backward_says_that_clipping_is_off) {
 }
 
 TEST(Checks, weight_decay_that_flips_weights_is_refused) {
-  EXPECT_TRUE(contains(said_about("[optimizer]\nlr = 0.1\nweight_decay = 100"), "would flip the weights"));
+  EXPECT_TRUE(contains(said_about("[optimizer]\nlr = 0.1\nweight_decay = 100"),
+                       "job.toml:3:16: optimizer.weight_decay = 100 times optimizer.lr = 0.1 is above 1"));
+  EXPECT_TRUE(contains(said_about("[optimizer]\nlr = 11"), "job.toml:2:6: optimizer.weight_decay = 0.1 times"));
+  EXPECT_EQ(said_about("[optimizer]\nlr = 11\nname = \"Adam\""), "");  // its decay goes through the moments
+}
+
+TEST(Checks, a_size_that_breaks_nothing_has_no_upper_limit) {
+  for (const char* text :
+       {"[optimizer]\nlr = 250\nweight_decay = 0", "[optimizer]\neps = 100", "[training]\nloss_chunks = 1000000",
+        "[[optimizer.param_groups]]\nmatch = \"norm\"\nlr_multiplier = 1e5\nweight_decay_multiplier = 1e4"}) {
+    EXPECT_EQ(said_about(text), "");
+  }
 }
 
 TEST(Checks, microbatches_divide_the_batch_only_where_there_is_a_pipeline) {

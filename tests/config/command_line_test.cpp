@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "support.h"
 
 namespace titan {
 namespace {
+
+class CommandLineFile : public ScratchTest {};
 
 TEST(CommandLine, takes_values_as_the_next_word_or_behind_an_equals_sign) {
   JobConfig config = load_words({"--training.steps", "7", "--optimizer.lr=1e-4", "--job.description=a = b"}).config;
@@ -101,14 +101,24 @@ TEST(CommandLine, wins_over_the_file_which_wins_over_the_default) {
 
 TEST(CommandLine, all_problems_are_told_and_a_value_of_an_unknown_option_is_not_taken_for_a_file) {
   std::string text = said(load_words({"--training.stps", "5", "-x", "a.toml", "b.toml", "--compil.enable"}));
-  EXPECT_TRUE(contains(text, "--training.stps: training.stps is no option; did you mean training.steps?")) << text;
+  EXPECT_TRUE(contains(text, "--training.stps: training.stps is no option; did you mean --training.steps?")) << text;
   EXPECT_TRUE(contains(text, "no option begins with a single dash")) << text;
   EXPECT_TRUE(contains(text, "b.toml: a second config file (the first is a.toml)")) << text;
-  EXPECT_TRUE(contains(text, "compil.enable is no option; did you mean compile.enable?")) << text;
+  EXPECT_TRUE(contains(text, "compil.enable is no option; did you mean --compile.enable?")) << text;
+}
+
+TEST(CommandLine, problems_come_in_the_order_of_the_words) {
+  std::string text = said(load_words({"--training.steps=x", "--nonsense_word", "--optimizer.lr=y", "-z"}));
+  std::vector<size_t> at;
+  for (const char* word : {"--training.steps: ", "--nonsense_word: ", "--optimizer.lr: ", "-z: "}) {
+    at.push_back(text.find(std::string("command line: ") + word));
+    EXPECT_NE(at.back(), std::string::npos) << word << text;
+  }
+  EXPECT_TRUE(std::is_sorted(at.begin(), at.end())) << text;
 }
 
 TEST(CommandLine, a_mistyped_negative_flag_is_recognised) {
-  EXPECT_TRUE(contains(said(load_words({"--debug.no-determinstic"})), "did you mean debug.deterministic?"));
+  EXPECT_TRUE(contains(said(load_words({"--debug.no-determinstic"})), "did you mean --debug.no-deterministic?"));
 }
 
 TEST(CommandLine, tables_are_for_the_file) {
@@ -121,9 +131,8 @@ TEST(CommandLine, a_value_may_look_like_anything) {
   EXPECT_EQ(load_words({"--job.description", "'quoted' \"twice\""}).config.job.description, "'quoted' \"twice\"");
 }
 
-TEST(CommandLine, the_config_file_is_a_word_of_its_own_or_an_option) {
-  std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "named.toml";
-  std::ofstream(file) << "[training]\nsteps = 77\n";
+TEST_F(CommandLineFile, the_config_file_is_a_word_of_its_own_or_an_option) {
+  std::filesystem::path file = write("named.toml", "[training]\nsteps = 77\n");
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{file},
                                              {"--job.config_file", file},

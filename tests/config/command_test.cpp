@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -29,14 +30,10 @@ Said run(const std::vector<std::string>& words) {
   return {code, output.str(), errors.str()};
 }
 
-std::filesystem::path temporary(const std::string& name, const std::string& text) {
-  std::filesystem::path path = std::filesystem::path(testing::TempDir()) / name;
-  std::ofstream(path) << text;
-  return path;
-}
+class ConfigCommand : public ScratchTest {};
 
-TEST(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_value) {
-  std::filesystem::path file = temporary("show.toml", "[training]\nbatch_size = 3\n");
+TEST_F(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_value) {
+  std::filesystem::path file = write("show.toml", "[training]\nbatch_size = 3\n");
   Said said = run({"show", file, "--training.steps", "5"});
   EXPECT_EQ(said.code, 0);
   EXPECT_TRUE(contains(said.output, "local_batch_size = 3")) << said.output;
@@ -46,7 +43,7 @@ TEST(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_v
   EXPECT_TRUE(contains(said.errors, "training.batch_size is now training.local_batch_size")) << said.errors;
 }
 
-TEST(ConfigCommand, show_can_print_json) {
+TEST_F(ConfigCommand, show_can_print_json) {
   Said said = run({"show", "--json", "--quantize.linear.float8.filter_fqns", "wo,w2"});
   auto json = nlohmann::json::parse(said.output);
   EXPECT_EQ(json["training"]["seq_len"], 2048);
@@ -54,15 +51,15 @@ TEST(ConfigCommand, show_can_print_json) {
   EXPECT_TRUE(json["debug"]["seed"].is_null());
 }
 
-TEST(ConfigCommand, show_of_a_bad_config_prints_only_the_problems_and_exits_64) {
+TEST_F(ConfigCommand, show_of_a_bad_config_prints_only_the_problems_and_exits_64) {
   Said said = run({"show", "--training.stps", "5", "--training.steps", "x"});
   EXPECT_EQ(said.code, 64);
   EXPECT_EQ(said.output, "");
   EXPECT_TRUE(contains(said.errors, "2 problems in the configuration:\ncommand line: --training.stps")) << said.errors;
 }
 
-TEST(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_file) {
-  std::filesystem::path file = temporary("explain.toml", "[training]\nlocal_batch_size = 3\n");
+TEST_F(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_file) {
+  std::filesystem::path file = write("explain.toml", "[training]\nlocal_batch_size = 3\n");
   Said said = run({"explain", "training.batch-size", file});
   EXPECT_EQ(said.code, 0);
   EXPECT_TRUE(contains(said.output, "training.batch_size is now training.local_batch_size")) << said.output;
@@ -71,31 +68,46 @@ TEST(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_
   EXPECT_TRUE(contains(said.output, "value     3 (" + file.string() + ":2:20)")) << said.output;
 }
 
-TEST(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
+TEST_F(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
   Said said = run({"explain", "optimizer.beta"});
   EXPECT_TRUE(contains(said.output, "optimizer.beta1\n") && contains(said.output, "optimizer.beta2\n")) << said.output;
   EXPECT_TRUE(contains(run({"explain", "compile.enable"}).output, "not built yet: fused kernels")) << said.output;
 }
 
-TEST(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
+TEST_F(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
   Said said = run({"explain", "training.stps"});
   EXPECT_EQ(said.code, 64);
   EXPECT_EQ(said.errors, "training.stps is no option; did you mean training.steps?\n");
 }
 
-TEST(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {
-  std::filesystem::path a = temporary("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
-  std::filesystem::path b = temporary("b.toml", "[training]\nlocal_batch_size = 3\nsteps = 7\n");
+TEST_F(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {
+  std::filesystem::path a = write("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
+  std::filesystem::path b = write("b.toml", "[training]\nlocal_batch_size = 3\nsteps = 7\n");
   Said said = run({"diff", a, b});
-  EXPECT_EQ(said.code, 0);
-  EXPECT_EQ(split(said.output, '\n').size(), 2u) << said.output;
-  EXPECT_TRUE(contains(said.output, "training.steps")) << said.output;
+  EXPECT_EQ(said.code, 1);
+  std::vector<std::string> lines = split(said.output, '\n');
+  ASSERT_EQ(lines.size(), 3u) << said.output;
+  EXPECT_TRUE(contains(lines[1], "training.steps")) << said.output;
   EXPECT_EQ(run({"diff", b, b}).output, "no option differs\n");
+  EXPECT_EQ(run({"diff", b, b}).code, 0);
   EXPECT_EQ(run({"diff", b}).code, 64);
 }
 
-TEST(ConfigCommand, an_unknown_command_exits_64_with_the_usage) {
+TEST_F(ConfigCommand, diff_titles_its_columns_and_shows_a_former_spelling_beside_the_value) {
+  std::filesystem::path a = write("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
+  std::filesystem::path b = write("b.toml", "[training]\nlocal_batch_size = 4\n");
+  Said said = run({"diff", a, b});
+  std::vector<std::string> lines = split(said.output, '\n');
+  ASSERT_EQ(lines.size(), 3u) << said.output;
+  EXPECT_EQ(lines[0].find(a.string()), lines[1].find("3 (as training.batch_size)")) << said.output;
+  EXPECT_EQ(lines[0].find(b.string()), lines[1].rfind("4")) << said.output;
+  EXPECT_EQ(said.errors, "");
+}
+
+TEST_F(ConfigCommand, an_unknown_command_exits_64_with_the_usage) {
   EXPECT_EQ(run({"shw"}).code, 64);
+  EXPECT_TRUE(contains(run({"shw"}).errors, "config has no command shw; did you mean config show?\n"));
+  EXPECT_EQ(run({"show", "--help"}).code, 0);
   EXPECT_TRUE(contains(run({}).errors, "titan_train config show"));
   EXPECT_EQ(run({"--help"}).code, 0);
 }
@@ -116,35 +128,88 @@ TEST(Docs, the_page_on_configuration_holds_the_tables_of_the_schema) {
   EXPECT_TRUE(contains(page, docs_text(Schema()))) << "write the output of `titan_train config docs` into the page";
 }
 
-TEST(Completion, bash_completes_options_values_and_subcommands) {
-  std::vector<std::string> subcommands{"config", "completion"};
-  std::filesystem::path script = temporary("completion.bash", completion_script(Schema(), "bash", subcommands));
-  auto complete = [&](const std::string& words) {
-    std::filesystem::path out = std::filesystem::path(testing::TempDir()) / "completed.txt";
-    std::string program = "source '" + script.string() + "'; COMP_WORDS=(titan_train " + words +
-                          "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _titan_train; echo \"${COMPREPLY[*]}\" > '" +
-                          out.string() + "'";
-    std::filesystem::path file = temporary("program.bash", program);
-    EXPECT_EQ(std::system(("bash --norc '" + file.string() + "'").c_str()), 0);
-    return trim(read_file(out));
-  };
-  EXPECT_EQ(complete("--training.seq"), "--training.seq_len");
-  EXPECT_EQ(complete("--lr_scheduler.decay_type co"), "cosine");
-  EXPECT_EQ(complete("--lr_scheduler.decay_type = s"), "sqrt");
-  EXPECT_EQ(complete("comple"), "completion");
-  EXPECT_EQ(complete("--compile.no"), "--compile.no-enable");
+CompletionWords program_words() {
+  return {{{"train", {}, true}, {"config", {"show", "diff"}, true}, {"tokenizer", {"train", "info"}, false}},
+          {{"model.flavor", {"debugmodel", "8B"}}}};
 }
 
-TEST(Completion, zsh_loads_its_script_where_there_is_a_zsh) {
-  std::string script = completion_script(Schema(), "zsh", {});
-  EXPECT_TRUE(contains(script, "#compdef titan_train"));
-  EXPECT_TRUE(contains(script, "[--lr_scheduler.decay_type]=\"linear sqrt cosine\""));
+/// What the shell's completion function offers for the last of `words`, sorted; nothing when the shell is not there.
+class Completion : public ScratchTest {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"here/job.toml", "here/job.txt", "here/jobs/1.toml"}) write(name, "");
+  }
+
+  std::string run(const std::string& shell, const std::string& program) {
+    const std::filesystem::path script = write("titan." + shell, completion_script(Schema(), shell, program_words()));
+    const std::filesystem::path out = folder_ / ("offered." + shell + ".out");
+    const std::filesystem::path file = write(
+        "program." + shell, "cd '" + (folder_ / "here").string() + "'\nsource '" + script.string() + "'\n" + program);
+    const std::string command =
+        (shell == "bash" ? "bash --norc '" : "zsh -f '") + file.string() + "' > '" + out.string() + "'";
+    EXPECT_EQ(std::system(command.c_str()), 0) << program;
+    std::vector<std::string> offered = split(trim(read_file(out)), '\n');
+    std::sort(offered.begin(), offered.end());
+    return join(offered, " ");
+  }
+  std::string bash(const std::string& words) {
+    return run("bash", "COMP_WORDS=(titan_train " + words +
+                           "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _titan_train; printf '%s\n' \"${COMPREPLY[@]}\"");
+  }
+  /// With stand-ins for what zsh itself has only while somebody types: all candidates, not yet filtered by the word.
+  std::string zsh(const std::string& words) {
+    return run("zsh",
+               "compadd() { shift; print -l -- \"$@\"; }\n_files() { print -- \"files $*\"; }\ncompset() { :; }\n"
+               "words=(titan_train " +
+                   words + "); CURRENT=${#words}; _titan_train");
+  }
+};
+
+TEST_F(Completion, bash_completes_options_values_and_subcommands) {
+  EXPECT_EQ(bash("--training.seq"), "--training.seq_len");
+  EXPECT_EQ(bash("--lr_scheduler.decay_type co"), "cosine");
+  EXPECT_EQ(bash("--lr_scheduler.decay_type = s"), "sqrt");
+  EXPECT_EQ(bash("tok"), "tokenizer");
+  EXPECT_EQ(bash("--compile.no"), "--compile.no-enable");
+}
+
+TEST_F(Completion, bash_completes_the_word_after_a_subcommand) {
+  EXPECT_EQ(bash("config s"), "show");
+  EXPECT_EQ(bash("tokenizer t"), "train");
+  EXPECT_EQ(bash("config show --training.seq"), "--training.seq_len");
+  EXPECT_EQ(bash("tokenizer info --training.seq"), "");
+}
+
+TEST_F(Completion, bash_knows_flavors_and_gives_a_flag_a_value_only_behind_its_equals_sign) {
+  EXPECT_EQ(bash("--model.flavor d"), "debugmodel");
+  EXPECT_EQ(bash("--compile.enable ="), "false true");
+  EXPECT_EQ(bash("--compile.enable = t"), "true");
+  EXPECT_EQ(bash("--compile.enable j"), "job.toml jobs");
+}
+
+TEST_F(Completion, bash_offers_toml_files_and_folders_as_config_and_any_file_as_a_value) {
+  EXPECT_EQ(bash("job"), "job.toml jobs");
+  EXPECT_EQ(bash("config show job"), "job.toml jobs");
+  EXPECT_EQ(bash("--job.config_file job"), "job.toml jobs");
+  EXPECT_EQ(bash("--model.tokenizer_path job"), "job.toml job.txt jobs");
+  EXPECT_EQ(bash("tokenizer info job"), "job.toml job.txt jobs");
+}
+
+TEST_F(Completion, zsh_offers_the_same) {
   if (std::system("command -v zsh > /dev/null 2>&1") != 0) GTEST_SKIP() << "no zsh on this machine";
-  std::filesystem::path file = temporary("completion.zsh", script);
-  EXPECT_EQ(std::system(("zsh -f '" + file.string() + "'").c_str()), 0);
+  EXPECT_EQ(zsh("config s"), "diff show");
+  EXPECT_EQ(zsh("tokenizer t"), "info train");
+  EXPECT_EQ(zsh("tokenizer info j"), "files");
+  EXPECT_EQ(zsh("--model.flavor d"), "8B debugmodel");
+  EXPECT_EQ(zsh("--lr_scheduler.decay_type=s"), "cosine linear sqrt");
+  EXPECT_EQ(zsh("--compile.enable=t"), "false true");
+  EXPECT_EQ(zsh("--compile.enable j"), "files -g *.toml");
+  EXPECT_EQ(zsh("--model.tokenizer_path j"), "files");
+  EXPECT_EQ(zsh("jo"), "config files -g *.toml tokenizer train");
+  EXPECT_TRUE(contains(zsh("--tr"), "--training.seq_len"));
 }
 
-TEST(Completion, another_shell_is_refused_with_the_two_that_are_known) {
+TEST_F(Completion, another_shell_is_refused_with_the_two_that_are_known) {
   std::ostringstream output;
   std::ostringstream errors;
   EXPECT_EQ(completion_command(Schema(), std::vector<std::string>{"fish"}, {}, output, errors), 64);

@@ -57,6 +57,16 @@ TEST(Generation, the_choice_of_a_norm_says_december_alone_but_may_stand_beside_l
   EXPECT_EQ(loaded.config.job.generation, "2026");
 }
 
+TEST(Generation, is_explained_with_the_place_that_decided) {
+  EXPECT_EQ(load("[training]\nbatch_size = 4").generation_reason,
+            "training.batch_size at job.toml:2:1 is a spelling that only December 2024 knew");
+  EXPECT_EQ(load("[job]\nprint_config = false\n[compile]\nenable = false").generation_reason,
+            "job.print_config at job.toml:2:1 is a later spelling than December 2024's");
+  EXPECT_EQ(load("", {"--job.generation=2024"}).generation_reason, "asked for at command line: --job.generation");
+  EXPECT_EQ(load("[training]\nsteps = 4", {"--training.batch_size=4"}).generation_reason,
+            "the file has no spelling that only December 2024 knew");
+}
+
 TEST(Generation, december_cuts_a_batch_into_as_many_microbatches_as_stages) {
   const char* text = "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 2\n";
   EXPECT_EQ(load(text).config.parallelism.pipeline_parallel_microbatch_size, 4);

@@ -36,7 +36,7 @@ TEST(Mutants, a_damaged_config_is_refused_with_places_or_means_exactly_what_it_s
       std::string shown = dump_toml(schema, loaded.config);
       LoadedConfig again = load_config_text(schema, shown, "shown.toml");
       EXPECT_EQ(said(again), "") << file << ": " << damaged.edit;
-      EXPECT_EQ(diff_configs(schema, loaded.config, again.config), "") << file << ": " << damaged.edit;
+      EXPECT_EQ(diff_configs(schema, {loaded.config}, {again.config}), "") << file << ": " << damaged.edit;
     }
   }
   EXPECT_GT(tried, 3000);

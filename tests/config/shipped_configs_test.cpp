@@ -3,6 +3,7 @@
 #include "support.h"
 #include "titan/base/filesystem.h"
 #include "titan/config/dump.h"
+#include "titan/config/start.h"
 
 namespace titan {
 namespace {
@@ -119,7 +120,7 @@ TEST(ShippedConfigs, what_is_shown_of_each_loads_back_to_the_same_config) {
     LoadedConfig loaded = load_words({file.string()});
     LoadedConfig again = load_config_text(schema, dump_toml(schema, loaded.config, &loaded.origins), "shown.toml");
     EXPECT_EQ(said(again), "") << file;
-    EXPECT_EQ(diff_configs(schema, loaded.config, again.config), "") << file;
+    EXPECT_EQ(diff_configs(schema, {loaded.config}, {again.config}), "") << file;
   }
 }
 

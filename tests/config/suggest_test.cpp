@@ -63,6 +63,17 @@ TEST(Suggestions, a_former_spelling_is_suggested_with_todays_name) {
                        "did you mean training.local_batch_size (formerly training.batch_size)?"));
 }
 
+TEST(Suggestions, a_right_name_in_a_wrong_section_or_in_none_is_sent_to_its_own) {
+  EXPECT_EQ(said_about("[training]\nlr = 1e-3"),
+            "job.toml:2:1: training.lr is no option; did you mean optimizer.lr?\n");
+  EXPECT_EQ(said(load_words({"--lr", "1e-3"})), "command line: --lr: lr is no option; did you mean --optimizer.lr?\n");
+  for (auto [typed, meant] :
+       {std::pair("model.eps", "optimizer.eps"), std::pair("optimizer.warmup_steps", "lr_scheduler.warmup_steps"),
+        std::pair("training.dim", "model.override.dim")}) {
+    EXPECT_EQ(Schema().suggest(typed, 1), std::vector<std::string>{meant}) << typed;
+  }
+}
+
 TEST(Suggestions, nonsense_gets_none) { EXPECT_TRUE(Schema().suggest("quite.something_else_entirely").empty()); }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST(Toml, every_problem_is_told_at_once_in_the_order_of_the_file) {
   EXPECT_TRUE(contains(text, "\njob.toml:3:11:"));
   EXPECT_TRUE(contains(text, "\njob.toml:4:2:"));
   EXPECT_TRUE(contains(text, "\njob.toml:6:8:"));
-  EXPECT_TRUE(contains(text, "\ncommand line: --lr: lr is no option; did you mean optimizer.lr?"));
+  EXPECT_TRUE(contains(text, "\ncommand line: --lr: lr is no option; did you mean --optimizer.lr?"));
 }
 
 TEST(Toml, broken_syntax_is_a_problem_with_its_place_beside_those_of_the_command_line) {

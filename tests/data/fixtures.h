@@ -1,4 +1,5 @@
-// Small helpers that the tests of the data part share.
+// Small helpers that the tests of the data part share: folders that go away, errors by code and message, tokenizers
+// and sources that need no file.
 #pragma once
 
 #include <gtest/gtest.h>

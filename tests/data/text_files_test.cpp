@@ -43,6 +43,25 @@ TEST(TextFiles, AFolderIsReadInTheOrderOfItsPathsAndWhatIsNoTextIsLeftOut) {
   auto source = open(folder.string());
   EXPECT_EQ(texts_of(source), (std::vector<std::string>{"one", "two", "three"}));
   EXPECT_PRED_FORMAT2(test::contains, source.description(), "3 files");
+  EXPECT_EQ(source.take_notices(), std::vector<std::string>{"corpus " + folder.string() +
+                                                            ": 1 file of another kind is left out, such as readme.md"});
+}
+
+TEST(TextFiles, HowManyFilesOfAFolderAreLeftOutIsTold) {
+  TemporaryFolder folder;
+  for (const char* name : {"a.txt", "c.parquet", "b.jsonl.gz"}) folder.write(name, "text");
+  const std::vector<std::string> notices = open(folder.string()).take_notices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_PRED_FORMAT2(test::contains, notices[0], "2 files of other kinds are left out, such as b.jsonl.gz");
+  EXPECT_TRUE(open(folder.write("d/only.txt", "text")).take_notices().empty());
+}
+
+TEST(TextFiles, TheCaseOfAnExtensionDoesNotMatter) {
+  TemporaryFolder folder;
+  folder.write("A.TXT", "one");
+  folder.write("B.Jsonl", "{\"text\": \"two\"}\n");
+  auto source = open(folder.string());
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"one", "two"}));
 }
 
 TEST(TextFiles, AGlobChoosesFiles) {
@@ -50,6 +69,14 @@ TEST(TextFiles, AGlobChoosesFiles) {
   for (const char* name : {"part-2.txt", "part-1.txt", "other.txt"}) folder.write(name, name);
   auto source = open(folder.string() + "/part-*.txt");
   EXPECT_EQ(texts_of(source), (std::vector<std::string>{"part-1.txt", "part-2.txt"}));
+}
+
+TEST(TextFiles, HalfASurrogatePairInARecordIsAMalformedCharacterNotABadRecord) {
+  TemporaryFolder folder;
+  auto source = open(folder.write("a.jsonl", "{\"text\": \"cut \\ud83d\"}\n{\"text\": \"whole \\ud83e\\udd94\"}\n"));
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"cut \uFFFD", "whole 🦔"}));
+  EXPECT_EQ(source.counters().invalid_utf8, 1);
+  EXPECT_EQ(source.counters().bad_records, 0);
 }
 
 TEST(TextFiles, ALargeTextFileIsCutAtBlankLinesElseLinesElseCharacters) {
@@ -152,6 +179,9 @@ TEST(TextFiles, WhatCannotBeReadIsSaidWithTheRemedy) {
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "holds no supported file, only such as a.parquet");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("empty.txt", "")), "the file is empty");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "Give a .txt, .jsonl");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("corpus", "text")), "does not say what kind of text");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("list.json", "[\n{\"text\": \"a\"}\n]\n")),
+                      "a .json file is read as one record per line");
 }
 
 TEST(TextFiles, FingerprintsDifferWhenNamesOrSizesDo) {

@@ -90,5 +90,33 @@ TEST(TokenizerTools, ATokenizerIsTrainedFromFilesToo) {
   EXPECT_PRED_FORMAT2(test::contains, said.str(), "corpus.txt");
 }
 
+TEST(TokenizerTools, RecordsThatTrainingSkippedAreCountedAndShown) {
+  TemporaryFolder folder;
+  std::string records = "{\n{}\n";
+  for (int i = 0; i < 200; ++i) records += "{\"text\": \"the cat and the hat and the bat\"}\n";
+  TokenizerTraining training = training_into(folder, 520);
+  training.dataset.dataset = "text";
+  training.dataset.path = folder.write("corpus.jsonl", records);
+  training.dataset.bad_record = BadRecord::skip;
+  std::ostringstream said;
+  train_tokenizer(training, said);
+  EXPECT_PRED_FORMAT2(test::contains, said.str(), "corpus.jsonl:1: this line is no JSON");
+  EXPECT_PRED_FORMAT2(test::contains, said.str(), "2 bad records were left out");
+}
+
+TEST(TokenizerTools, AnOutputThatCannotBeWrittenIsToldBeforeAnythingIsRead) {
+  TemporaryFolder folder;
+  std::ostringstream said;
+  auto refused = [&](const std::filesystem::path& output) {
+    TokenizerTraining training = training_into(folder, 520);
+    training.output = output;
+    training.dataset.dataset = "no such dataset";  // another error, were it looked at
+    return message_of(ExitCode::storage, [&] { train_tokenizer(training, said); });
+  };
+  EXPECT_PRED_FORMAT2(test::contains, refused(folder / "none/x.model"), "none, which is no folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(folder.string()), "is a folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(""), "names no file");
+}
+
 }  // namespace
 }  // namespace titan

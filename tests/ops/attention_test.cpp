@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "support/operation.h"
 #include "titan/base/error.h"
@@ -76,14 +77,99 @@ TEST_P(AttentionCases, OutputAndGradientsFollowTheMaskedFloat64Softmax) {
 
 INSTANTIATE_TEST_SUITE_P(
     Attention, AttentionCases,
-    ::testing::Values(AttentionCase{"one token", 1, 1, 1, 1, 8, {}}, AttentionCase{"odd", 2, 37, 3, 3, 16, {}},
-                      AttentionCase{"long", 1, 131, 2, 2, 32, {}}, AttentionCase{"grouped", 2, 37, 6, 2, 16, {}},
-                      AttentionCase{"one key head", 1, 65, 4, 1, 8, {}},
-                      AttentionCase{"bf16", 2, 67, 4, 4, 16, {}, at::kBFloat16},
-                      AttentionCase{"bf16 grouped", 2, 67, 6, 2, 16, {}, at::kBFloat16},
-                      AttentionCase{"documents", 2, 41, 4, 2, 16, {{0, 7, 30}, {0}}},
-                      AttentionCase{"documents of one token", 1, 9, 2, 2, 8, {{0, 1, 2, 8}}},
-                      AttentionCase{"bf16 documents", 3, 33, 4, 2, 16, {{0, 16}, {0, 1, 32}, {0}}, at::kBFloat16}));
+    ::testing::Values(
+        AttentionCase{"one token", 1, 1, 1, 1, 8, {}}, AttentionCase{"odd", 2, 37, 3, 3, 16, {}},
+        AttentionCase{"long", 1, 131, 2, 2, 32, {}}, AttentionCase{"grouped", 2, 37, 6, 2, 16, {}},
+        AttentionCase{"one key head", 1, 65, 4, 1, 8, {}}, AttentionCase{"one tile", 1, 64, 2, 1, 64, {}},
+        AttentionCase{"two tiles", 1, 128, 2, 2, 16, {}}, AttentionCase{"many tiles", 1, 449, 1, 1, 20, {}},
+        AttentionCase{"smallest head", 2, 33, 3, 1, 2, {}}, AttentionCase{"wide head", 1, 97, 2, 1, 128, {}},
+        AttentionCase{"widest head", 1, 70, 1, 1, 256, {}}, AttentionCase{"head of odd size", 1, 70, 2, 2, 83, {}},
+        AttentionCase{"bf16", 2, 67, 4, 4, 16, {}, at::kBFloat16},
+        AttentionCase{"bf16 grouped", 2, 67, 6, 2, 16, {}, at::kBFloat16},
+        AttentionCase{"documents", 2, 41, 4, 2, 16, {{0, 7, 30}, {0}}},
+        AttentionCase{"documents over tiles", 1, 300, 2, 1, 16, {{0, 5, 69, 199}}},
+        AttentionCase{"documents of one token", 1, 9, 2, 2, 8, {{0, 1, 2, 8}}},
+        AttentionCase{"bf16 documents", 3, 33, 4, 2, 16, {{0, 16}, {0, 1, 32}, {0}}, at::kBFloat16}));
+
+TEST(Attention, Bf16ResultsAreOffByLittleMoreThanTheirOwnRounding) {
+  const Inputs inputs({"", 2, 150, 4, 2, 32, {}, at::kBFloat16});
+  PlainContext plain;
+  const at::Tensor output = make_sdpa_core(false)->forward(inputs.q, inputs.k, inputs.v, {}, plain.context);
+  const at::Tensor q = leaf(as_double(inputs.q)), k = leaf(as_double(inputs.k)), v = leaf(as_double(inputs.v));
+  const at::Tensor expected = masked_softmax(q, k, v, {});
+  const at::Tensor d = normal(output.sizes(), 4, at::kBFloat16);
+  const auto got = backward({output}, {d}, inputs.all());
+  const auto wanted = backward({expected}, {as_double(d)}, {q, k, v});
+  // Rounding float64 results to bf16 leaves 1.7e-3; the kept output is rounded too, which the gradients feel.
+  const double rounding = distance(expected.detach().to(at::kBFloat16), expected);
+  EXPECT_LE(distance(output, expected), 1.01 * rounding);
+  for (size_t i = 0; i < 3; ++i) EXPECT_LE(distance(got[i], wanted[i]), 1.5 * rounding) << "qkv"[i];
+}
+
+TEST(Attention, LargeScoresNeitherOverflowNorLoseTheSoftmax) {
+  const AttentionCase sizes{"", 1, 90, 2, 1, 16, {}};
+  const Inputs inputs(sizes);
+  const at::Tensor q = leaf(inputs.q * 60), k = leaf(inputs.k * 60);  // scores of several thousand
+  PlainContext plain;
+  const at::Tensor output = make_sdpa_core(false)->forward(q, k, inputs.v, {}, plain.context);
+  const at::Tensor expected = masked_softmax(as_double(q), as_double(k), as_double(inputs.v), {});
+  EXPECT_TRUE(near(output, expected, 1e-3));
+}
+
+TEST(Attention, ANaNIsSeenByLaterPlacesOnly) {
+  const Inputs inputs({"", 1, 100, 1, 1, 16, {}});
+  inputs.k.detach().select(1, 70).fill_(NAN);
+  PlainContext plain;
+  const at::Tensor output = make_sdpa_core(false)->forward(inputs.q, inputs.k, inputs.v, {}, plain.context);
+  const at::Tensor broken = output.detach().isnan().any(-1).flatten();
+  EXPECT_FALSE(broken.narrow(0, 0, 70).any().item<bool>());
+  EXPECT_TRUE(broken.narrow(0, 70, 30).all().item<bool>());
+}
+
+TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Inputs inputs({"", 2, 150, 4, 2, 16, {}, type});
+    const AttentionBounds bounds{{{0, 70, 75}, {0}}};
+    const at::Tensor d = normal(inputs.q.sizes(), 9, type);
+    auto run = [&](int threads) {
+      ThreadCount count(threads);
+      PlainContext plain;
+      const at::Tensor output = make_sdpa_core(true)->forward(inputs.q, inputs.k, inputs.v, bounds, plain.context);
+      std::vector<at::Tensor> results = backward({output}, {d}, inputs.all());
+      results.push_back(output.detach());
+      return results;
+    };
+    const auto one = run(1);
+    for (int threads : {2, 3, 8}) {
+      const auto several = run(threads);
+      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(several[i], one[i])) << threads << ' ' << i;
+    }
+  }
+}
+
+TEST(Attention, InputsOfAnyStridesGiveTheBitsOfContiguousOnes) {
+  const Inputs inputs({"", 2, 70, 4, 2, 24, {}});
+  const at::Tensor d = normal(inputs.q.sizes(), 5);
+  const auto core = make_sdpa_core(false);
+  auto run = [&](const std::function<at::Tensor(const at::Tensor&)>& laid_out) {
+    std::vector<at::Tensor> in;
+    for (const at::Tensor& input : inputs.all()) in.push_back(laid_out(input.detach()).set_requires_grad(true));
+    PlainContext plain;
+    const at::Tensor output = core->forward(in[0], in[1], in[2], {}, plain.context);
+    std::vector<at::Tensor> results = backward({output}, {laid_out(d)}, in);
+    results.push_back(output.detach());
+    return results;
+  };
+  const auto expected = run([](const at::Tensor& tensor) { return tensor.clone(); });
+  auto heads_first = [](const at::Tensor& tensor) { return tensor.transpose(1, 2).contiguous().transpose(1, 2); };
+  auto inside_a_product = [](const at::Tensor& tensor) {
+    return at::cat({at::zeros_like(tensor), tensor, tensor}, 2).narrow(2, tensor.size(2), tensor.size(2));
+  };
+  auto numbers_apart = [](const at::Tensor& tensor) { return tensor.transpose(1, 3).contiguous().transpose(1, 3); };
+  for (const auto& results : {run(heads_first), run(numbers_apart), run(inside_a_product)}) {
+    for (size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(same_bits(results[i], expected[i])) << i;
+  }
+}
 
 TEST(Attention, BoundsAreIgnoredByACausalCore) {
   const AttentionCase sizes{"", 2, 12, 2, 2, 8, {}};

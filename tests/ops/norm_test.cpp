@@ -7,6 +7,13 @@
 #include "support/operation.h"
 
 namespace titan {
+
+/// Names a case in the reports of the tests, which the support matrix reads.
+inline void PrintTo(NormType type, std::ostream* out) {
+  constexpr const char* names[] = {"rmsnorm", "fused_rmsnorm", "layernorm", "np_layernorm"};
+  *out << names[static_cast<size_t>(type)];
+}
+
 namespace {
 
 constexpr double kEpsilon = 1e-5;

@@ -99,13 +99,16 @@ TEST(Rotary, PositionsThatCountFromZeroGiveTheBitsOfNone) {
 
 TEST(Rotary, ProductsThatTheRecorderKeepsAreLeftAsTheyWere) {
   ImmediateSink sink;
-  for (int kept : {0, 1}) {
-    UnitContext context(UnitMode::train, RecomputePolicy::full().set(ResultKind::linear, kept, Keep::keep), sink);
-    context.recorder.start(Recorder::Phase::first_run);
-    std::array<at::Tensor, 2> products{normal({1, 5, 2, 4}, 1), normal({1, 5, 1, 4}, 2)};
-    const at::Tensor before = products[static_cast<size_t>(kept)].clone();
-    rotate(products[0], products[1], rotary_table(5, 4, 1e4, {}), {}, context);
-    EXPECT_TRUE(same_bits(products[static_cast<size_t>(kept)], before)) << kept;
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (int kept : {0, 1}) {
+      UnitContext context(UnitMode::train, RecomputePolicy::full().set(ResultKind::linear, kept, Keep::keep), sink);
+      context.recorder.start(Recorder::Phase::first_run);
+      std::array<at::Tensor, 2> products{normal({1, 5, 2, 4}, 1, type), normal({1, 5, 1, 4}, 2, type)};
+      const at::Tensor before = products[static_cast<size_t>(kept)].clone();
+      auto turned = rotate(products[0], products[1], rotary_table(5, 4, 1e4, {}), {}, context);
+      EXPECT_TRUE(same_bits(products[static_cast<size_t>(kept)], before)) << kept;
+      EXPECT_TRUE((kept == 0 ? turned.second : turned.first).is_alias_of(products[static_cast<size_t>(1 - kept)]));
+    }
   }
 }
 

@@ -8,6 +8,13 @@
 #include "support/tensors.h"
 
 namespace titan {
+
+/// Names a case in the reports of the tests, which the support matrix reads.
+inline void PrintTo(OptimizerImplementation implementation, std::ostream* out) {
+  constexpr const char* names[] = {"for-loop", "foreach", "fused"};
+  *out << names[static_cast<size_t>(implementation)];
+}
+
 namespace {
 
 /// Parameters with masters and gradient shards, in one block of memory (as residency lays them) or each on its own.
@@ -20,7 +27,7 @@ struct Shards {
     int64_t offset = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
       ParameterSpec spec{"p" + std::to_string(i), shapes[i], {}};
-      owned.push_back(std::make_unique<Parameter>(spec, TensorLayout(shapes[i])));
+      owned.push_back(std::make_unique<Parameter>(spec));
       auto cut = [&](const at::Tensor& block) {
         const at::Tensor view = block.narrow(0, offset, spec.numel()).view(shapes[i]);
         return one_block ? view : view.clone();
@@ -133,6 +140,63 @@ TEST_P(Adam, ASkippedStepLeavesEveryBitAlone) {
   }
 }
 
+/// The same parameters with bf16 send shards, in one block or each on its own.
+void add_copies(Shards& shards, bool one_block) {
+  at::Tensor block = at::zeros({shards.masters.numel()}, at::kBFloat16);
+  int64_t offset = 0;
+  for (Parameter* parameter : shards.all) {
+    const int64_t numel = parameter->spec().numel();
+    const at::Tensor view = block.narrow(0, offset, numel).view(parameter->spec().shape);
+    parameter->send = one_block ? view : view.clone();
+    offset += numel;
+  }
+}
+
+TEST_P(Adam, AFusedStepAlsoWritesTheBf16CopiesAndChangesNoBitOfTheMasters) {
+  Shards with(kShapes, one_block()), without(kShapes, one_block());
+  add_copies(with, one_block());
+  const bool fused = options().implementation == OptimizerImplementation::fused;
+  for (Shards* shards : {&with, &without}) {
+    Optimizer optimizer(shards->all, one_group(kShapes.size()), options());
+    for (int64_t t = 1; t <= 3; ++t) {
+      shards->draw_gradients(t);
+      optimizer.step(t, 0.01, control(*shards, 1.0));
+    }
+  }
+  for (size_t i = 0; i < with.all.size(); ++i) {
+    const Parameter& parameter = *with.all[i];
+    EXPECT_TRUE(same_bits(parameter.master, without.all[i]->master));
+    EXPECT_EQ(parameter.send_written, fused);
+    EXPECT_TRUE(same_bits(parameter.send, fused ? parameter.master.to(at::kBFloat16) : at::zeros_like(parameter.send)));
+    EXPECT_FALSE(without.all[i]->send_written);
+  }
+}
+
+TEST_P(Adam, ASkippedStepDoesNotClaimToHaveWrittenCopies) {
+  Shards shards(kShapes, one_block());
+  add_copies(shards, one_block());
+  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  shards.all[1]->gradient_shard.fill_(NAN);
+  optimizer.step(1, 0.01, control(shards));
+  for (const Parameter* parameter : shards.all) EXPECT_FALSE(parameter->send_written);
+}
+
+TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradient) {
+  constexpr double kClip = 0.3, kDecay = 0.125;
+  const OptimizerOptions options{.decoupled_decay = false, .weight_decay = kDecay};
+  Shards shards({{1000}}, /*one_block=*/true);
+  const at::Tensor weights = as_double(shards.all[0]->master);
+  const at::Tensor almost = weights * (1 + 1e-5 * as_double(normal({1000}, 2)));
+  shards.all[0]->gradient_shard.copy_(almost * (-kDecay / kClip));
+  const double norm = as_double(shards.all[0]->gradient_shard).norm().item<double>();
+  const StepControl now = control(shards, kClip * (norm + 1e-6));
+  Float64Adam expected(shards.all[0]->master);
+  expected.step(1, 0.01, kDecay, kClip, shards.all[0]->gradient_shard, options);
+  Optimizer optimizer(shards.all, one_group(1), options);
+  optimizer.step(1, 0.01, now);
+  EXPECT_TRUE(near(optimizer.first_moment(0), expected.m, 1e-6));
+}
+
 TEST_P(Adam, Bf16MastersRoundOnceAndKeepFp32Moments) {
   Shards shards(kShapes, one_block(), at::kBFloat16);
   Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
@@ -211,7 +275,7 @@ TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
 TEST(Optimizer, AParameterWithoutGradientOrFrozenIsNotStepped) {
   Shards shards({{4}, {4}}, true);
   ParameterSpec spec{"frozen", {4}, {}, /*trainable=*/false};
-  Parameter frozen(spec, TensorLayout(spec.shape));
+  Parameter frozen(spec);
   frozen.master = normal({4}, 9);
   frozen.gradient_shard = at::ones({4});
   shards.draw_gradients(1);

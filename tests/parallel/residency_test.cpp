@@ -10,13 +10,13 @@ namespace titan {
 namespace {
 
 struct Watched {
-  std::shared_ptr<SlotPool> slots;
+  std::shared_ptr<PoisonedSlots> slots;
   std::shared_ptr<std::vector<std::string>> log = std::make_shared<std::vector<std::string>>();
   std::unique_ptr<SmallModel> small;
 
   Watched(const ModelRequest& request, int64_t slot_count, const PlanRequest& plan = small_plan()) {
     auto make = [&](const WeightGroupPlan& group, std::vector<Parameter*> members, const PlanRequest&) {
-      if (!slots) slots = std::make_shared<SlotPool>(slot_count, 16384);
+      if (!slots) slots = std::make_shared<PoisonedSlots>(slot_count, 16384);
       return std::make_unique<PoisonedResidency>(group, std::move(members), slots, log);
     };
     small = std::make_unique<SmallModel>(request, plan, ExecutorOptions{}, make);
@@ -32,28 +32,14 @@ ModelRequest with_layers(const std::string& name, int64_t layers) {
 TEST(Residency, WeightsAreFetchedOneUnitAheadAndReducedAfterTheirLastUse) {
   Watched watched(with_layers("llama3", 1), 2);
   watched.small->run(watched.small->batch());
-  EXPECT_EQ(*watched.log, (std::vector<std::string>{"acquire tok_embeddings for F0",
-                                                    "prefetch layers.0 for F1",
-                                                    "storage tok_embeddings",
-                                                    "release tok_embeddings for F0",  //
-                                                    "acquire layers.0 for F1",
-                                                    "prefetch head for F2",
-                                                    "storage layers.0",         //
-                                                    "release layers.0 for F1",  //
-                                                    "acquire head for F2",
-                                                    "storage head",
-                                                    "release head for F2",  //
-                                                    "acquire head for B2",
-                                                    "prefetch layers.0 for B1",
-                                                    "release head for B2",  //
-                                                    "last reduce head",     //
-                                                    "acquire layers.0 for B1",
-                                                    "prefetch tok_embeddings for B0",
-                                                    "release layers.0 for B1",
-                                                    "last reduce layers.0",  //
-                                                    "acquire tok_embeddings for B0",
-                                                    "release tok_embeddings for B0",  //
-                                                    "last reduce tok_embeddings"}));
+  EXPECT_EQ(
+      *watched.log,
+      (std::vector<std::string>{
+          "acquire tok_embeddings for F0", "prefetch layers.0 for F1", "release tok_embeddings for F0",
+          "acquire layers.0 for F1", "prefetch head for F2", "release layers.0 for F1", "acquire head for F2",
+          "storage head", "release head for F2", "acquire head for B2", "prefetch layers.0 for B1",
+          "release head for B2", "last reduce head", "acquire layers.0 for B1", "storage layers.0",
+          "release layers.0 for B1", "last reduce layers.0", "storage tok_embeddings", "last reduce tok_embeddings"}));
 }
 
 TEST(Residency, ATiedMatrixIsFetchedForBothUsesAndReducedAfterTheEmbedding) {
@@ -61,30 +47,27 @@ TEST(Residency, ATiedMatrixIsFetchedForBothUsesAndReducedAfterTheEmbedding) {
   watched.small->run(watched.small->batch());
   EXPECT_EQ(*watched.log, (std::vector<std::string>{"acquire tok_embeddings for F0",
                                                     "prefetch layers.0 for F1",
-                                                    "storage tok_embeddings",
-                                                    "release tok_embeddings for F0",  //
+                                                    "release tok_embeddings for F0",
                                                     "acquire layers.0 for F1",
                                                     "prefetch head for F2",
                                                     "prefetch tok_embeddings for F2",
-                                                    "storage layers.0",
-                                                    "release layers.0 for F1",  //
+                                                    "release layers.0 for F1",
                                                     "acquire head for F2",
                                                     "acquire tok_embeddings for F2",
                                                     "storage head",
+                                                    "storage tok_embeddings",
                                                     "release head for F2",
-                                                    "release tok_embeddings for F2",  //
+                                                    "release tok_embeddings for F2",
                                                     "acquire head for B2",
                                                     "acquire tok_embeddings for B2",
                                                     "prefetch layers.0 for B1",
                                                     "release head for B2",
                                                     "release tok_embeddings for B2",
-                                                    "last reduce head",  //
+                                                    "last reduce head",
                                                     "acquire layers.0 for B1",
-                                                    "prefetch tok_embeddings for B0",
+                                                    "storage layers.0",
                                                     "release layers.0 for B1",
-                                                    "last reduce layers.0",  //
-                                                    "acquire tok_embeddings for B0",
-                                                    "release tok_embeddings for B0",
+                                                    "last reduce layers.0",
                                                     "last reduce tok_embeddings"}));
 }
 
@@ -171,6 +154,43 @@ TEST(ResidentWeights, CopiesAreMadeOncePerChangeOfTheMasters) {
   EXPECT_EQ(output.weight()[0][0].item<float>(), 2.0f);
 }
 
+TEST(ResidentWeights, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMakesThem) {
+  PlanRequest plan = small_plan();
+  plan.compute = ElementType::bfloat16;
+  SmallModel small(small_request(), plan);
+  Parameter& output = small.model->parameter("output.weight");
+  auto first_weight = [&] {
+    small.executor->infer(small.batch(), UnitMode::evaluate);
+    return output.weight()[0][0].item<float>();
+  };
+  first_weight();
+  for (const auto& parameter : small.model->parameter_handles()) parameter->send_written = true;
+  output.master.fill_(2.0);
+  output.send.fill_(3.0);  // what a copy of the master would not hold
+  small.executor->weights_changed();
+  EXPECT_EQ(first_weight(), 3.0f);
+  EXPECT_FALSE(output.send_written) << "said once, believed once";
+  small.executor->weights_changed();
+  EXPECT_EQ(first_weight(), 2.0f);
+
+  output.master.fill_(4.0);
+  output.send_written = true;  // but its neighbours in the group were not written
+  small.executor->weights_changed();
+  EXPECT_EQ(first_weight(), 4.0f);
+}
+
+TEST(ResidentWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
+  PlanRequest plan = small_plan();
+  plan.compute = ElementType::bfloat16;
+  SmallModel small(small_request(), plan);
+  Parameter& output = small.model->parameter("output.weight");
+  for (const auto& parameter : small.model->parameter_handles()) parameter->send_written = true;
+  output.master.fill_(5.0);
+  small.executor->weights_changed();  // no copy was ever made
+  small.executor->infer(small.batch(), UnitMode::evaluate);
+  EXPECT_EQ(output.weight()[0][0].item<float>(), 5.0f);
+}
+
 TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) {
   auto transient = [](const WeightGroupPlan& group, std::vector<Parameter*> members, const PlanRequest& request) {
     return std::make_unique<ResidentWeights>(group, std::move(members), request, at::kCPU, true);
@@ -186,8 +206,12 @@ TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) 
 
 TEST(ResidentWeights, AGroupThatNoMicrobatchTouchedReducesToZero) {
   ParameterSpec spec{"unused", {3, 2}, {}};
-  Parameter parameter(spec, TensorLayout(spec.shape));
-  const WeightGroupPlan group{"unused", {spec}, 6, 0};
+  Parameter parameter(spec);
+  const Box box = parameter.shard_box();
+  WeightGroupPlan group;
+  group.name = "unused";
+  group.parameters = {{spec, parameter.layout(), box, box, 3}};
+  group.numel = group.shard_numel = 6;
   ResidentWeights weights(group, {&parameter}, {}, at::kCPU, false);
   weights.gradient_storage();
   parameter.gradient().fill_(NAN);

@@ -1,15 +1,16 @@
 """Runs every check of the program from outside and prints the totals; exit code 1 when one failed.
 
-    python tests/reference/run_all.py [--binary build/release/titan_train] [--only NAME ...] [--list]
+    python tests/reference/run_all.py [--binary build/release/titan_train] [--only NAME ...] [--list] [--results FILE]
 
 `*_test.py`, here and in tests/behaviour, are unittest modules, run in this process. `*_oracle.py` are programs of their
 own, started with TITAN_BINARY in the environment; each counts as one check: exit 0 passed, 77 left out, anything else
-failed. Needs requirements.txt.
+failed. Needs requirements.txt. With --results, FILE gets what became of each: {"module: Class.test": "passed"}.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -26,16 +27,23 @@ class Totals:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
         self.left_out: list[str] = []
+        self.outcomes: dict[str, str] = {}
 
     def skip(self, what: str, reason: str) -> None:
         self.skipped += 1
         self.left_out.append(f"{what}: {reason}")
 
+    def note(self, test_id: str, outcome: str) -> None:
+        """Named as C++ tests are in reports: "training_test: Learning.test_the_loss_falls"."""
+        self.outcomes[test_id.replace(".", ": ", 1)] = outcome
+
 
 class CountingResult(unittest.TextTestResult):
     """Names each passed test with its time, and counts them."""
 
-    passed = 0
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.passed: list[str] = []
 
     def startTest(self, test):
         super().startTest(test)
@@ -45,7 +53,7 @@ class CountingResult(unittest.TextTestResult):
     def stopTest(self, test):
         super().stopTest(test)
         if self.problems() == self.problems_before:
-            self.passed += 1
+            self.passed.append(test.id())
             self.stream.writeln(f"  {time.monotonic() - self.started:6.1f} s  {test.id()}")
 
     def problems(self) -> int:  # failed sub-tests included
@@ -56,10 +64,16 @@ def run_tests(names: list[str], totals: Totals) -> None:
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
     runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=CountingResult, verbosity=0)
     result = runner.run(suite)
-    totals.passed += result.passed
-    totals.failed += len({getattr(test, "test_case", test).id() for test, _ in result.failures + result.errors})
+    failed = {getattr(test, "test_case", test).id() for test, _ in result.failures + result.errors}
+    totals.passed += len(result.passed)
+    totals.failed += len(failed)
     for test, reason in result.skipped:
         totals.skip(test.id(), reason)
+        totals.note(test.id(), "skipped")
+    for test_id in result.passed:
+        totals.note(test_id, "passed")
+    for test_id in failed:
+        totals.note(test_id, "failed")
 
 
 def run_oracle(path: pathlib.Path, totals: Totals) -> None:
@@ -72,8 +86,10 @@ def run_oracle(path: pathlib.Path, totals: Totals) -> None:
         totals.skip(path.stem, "it says why above")
     elif code == 0:
         totals.passed += 1
+        totals.note(path.stem, "passed")
     else:
         totals.failed += 1
+        totals.note(path.stem, "failed")
         print(f"FAILED {path.name}: exit {code}", flush=True)
 
 
@@ -81,6 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs every independent check of titan_train.")
     parser.add_argument("--binary", help="the titan_train to test; default: $TITAN_BINARY")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="file names without .py")
+    parser.add_argument("--results", type=pathlib.Path, help="a JSON file to write")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     arguments = parser.parse_args()
     if arguments.binary:
@@ -100,6 +117,8 @@ def main() -> int:
     for path in oracles:
         if path.stem in wanted:
             run_oracle(path, totals)
+    if arguments.results:
+        arguments.results.write_text(json.dumps(totals.outcomes, indent=1, sort_keys=True))
     for line in totals.left_out:
         print(f"left out  {line}")
     print(f"{totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped")

@@ -11,6 +11,10 @@ formatted() {
   "$checkout/scripts/format.sh" --check
 }
 
+tidy() {
+  "$checkout/scripts/format.sh" --tidy
+}
+
 if command -v shellcheck >/dev/null; then
   check "shellcheck has nothing to say about the scripts" shell_scripts
 else
@@ -21,5 +25,13 @@ if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
   check "every C++ source is formatted" formatted
 else
   skip "every C++ source is formatted" "clang-format 14 is not installed"
+fi
+# A quarter of an hour on two cores.
+if [ -n "${TITAN_TEST_FULL:-}" ]; then
+  if clang-tidy --version 2>/dev/null | grep -q 'version 14\.'; then
+    check "clang-tidy has nothing to say about the sources" tidy
+  else
+    skip "clang-tidy has nothing to say about the sources" "clang-tidy 14 is not installed"
+  fi
 fi
 finish

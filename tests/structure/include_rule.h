@@ -1,4 +1,5 @@
 // The include rule of docs/architecture.md as a function over the text of one file.
+// Apart from the test that walks the sources, so that the rule itself is tested on texts that break it.
 #pragma once
 
 #include <string>

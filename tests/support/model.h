@@ -1,4 +1,5 @@
 // A small Llama with everything it needs to run steps: plan, resident weights, executor; and batches for it.
+// For tests of what the executor does to a whole model; sizes are odd where the model lets them be.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,9 @@
 #include "titan/parallel/residency.h"
 
 namespace titan {
+
+/// Names a case in the reports of the tests, which the support matrix reads.
+inline void PrintTo(ElementType type, std::ostream* out) { *out << name(type); }
 
 /// Small, odd where the model lets it be, grouped-query unless `kv_heads` says otherwise.
 inline ModelRequest small_request(const std::string& name = "llama3", int64_t kv_heads = 2) {
@@ -49,11 +53,11 @@ struct SmallModel {
     std::vector<std::unique_ptr<Residency>> residencies;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
-      for (const ParameterSpec& spec : group.parameters) members.push_back(&model->parameter(spec.name));
+      for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
       residencies.push_back(make_residency(group, members, plan.request));
     }
     for (const auto& parameter : model->parameter_handles()) {
-      initialise(*parameter, parameter->layout().first_box(), /*seed=*/11);
+      initialise(*parameter, parameter->shard_box(), /*seed=*/11);
       // Norm weights of exactly one would hide a forgotten weight.
       if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->spec().shape, 77).mul_(0.1));
     }

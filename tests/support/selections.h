@@ -1,4 +1,5 @@
 // Every recompute selection a config can name, for tests that must hold for all of them.
+// A policy that is added there is tested for equal gradients and predicted bytes without a test of its own.
 #pragma once
 
 #include <ostream>

@@ -1,4 +1,5 @@
 // What the tensor tests share: reproducible tensors and comparisons that say by how much two tensors differ.
+// Distances are computed in float64 whatever the tensors' own dtype.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -37,6 +37,17 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// What `act` returns. An Error that it throws gets "; `remedy`" after its message: who knows why something was done
+/// often knows better what to do than the place where it failed.
+template <class Act>
+auto with_remedy(std::string_view remedy, const Act& act) {
+  try {
+    return act();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}; {}", error.what(), remedy));
+  }
+}
+
 /// A broken invariant of the program itself (exit code 70): the message names the condition, the values and the place.
 class InvariantError : public Error {
  public:

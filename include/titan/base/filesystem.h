@@ -13,7 +13,9 @@ namespace titan {
 /// The whole file; throws Error(code) "cannot read PATH: reason".
 std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCode::storage);
 
-/// Writes beside `path`, syncs, renames over it and syncs the folder: readers see the old file or the new one.
+/// Writes beside `path`, syncs, renames over it and syncs the folder: readers see the old file or the new one. What is
+/// there and no regular file (a device, a pipe) is written to as it is. Throws Error(storage) "cannot write PATH:
+/// reason".
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 /// Makes `path` and its parents; throws Error(storage) with the reason when that fails.

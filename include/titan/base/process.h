@@ -1,4 +1,6 @@
-// What the process knows of itself and its machine: memory in use, name and cores of the machine, the wish to stop.
+// What the process knows of itself and its machine: memory in use, processor and host name, cores, the wish to stop.
+// Asked by the trainer for its start report, its console line and its loop. Only StopSignals changes anything, and it
+// must: a signal handler has no other way to reach the loop. Knows nothing of devices.
 #pragma once
 
 #include <atomic>
@@ -20,9 +22,10 @@ std::vector<int> allowed_cores();
 /// {0, 1, 2, 5} → "0-2,5", as taskset and /proc write it.
 std::string core_list(const std::vector<int>& cores);
 
-/// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. A second SIGINT ends the process at
-/// once; so does a SIGALRM 4 s after the first signal, with a line saying so, when the loop has not ended by then. One
-/// object lives in `main`; handlers are restored when it goes.
+/// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. When the loop has not ended 4 s after
+/// a SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), SIGALRM ends the process with a
+/// line that says so; a SIGINT after the first signal ends it at once. One object lives in `main`; handlers are
+/// restored when it goes.
 class StopSignals {
  public:
   StopSignals();

@@ -1,4 +1,6 @@
 // A config as text: TOML that loads back to the same config, JSON for programs, and the difference of two.
+// Behind `config show`, `config diff`, job.print_config and job.save_config_file. What is written follows from the
+// schema alone, so an option added there appears here.
 #pragma once
 
 #include <string>
@@ -16,7 +18,14 @@ std::string dump_toml(const Schema& schema, const JobConfig& config, const Origi
 /// The same as nested objects, none as null.
 std::string dump_json(const Schema& schema, const JobConfig& config);
 
-/// One line per option whose value differs, "key  a  b"; empty when none does (job.config_file is left out).
-std::string diff_configs(const Schema& schema, const JobConfig& a, const JobConfig& b);
+/// One of the configs that are compared.
+struct DiffSide {
+  const JobConfig& config;
+  std::string title = {};            ///< of its column, such as the file's name
+  const Origins* origins = nullptr;  ///< to show the spelling of a value that was given under a former one
+};
+
+/// A line of titles and one per option whose value differs; empty when none does (job.config_file is left out).
+std::string diff_configs(const Schema& schema, const DiffSide& a, const DiffSide& b);
 
 }  // namespace titan

@@ -1,4 +1,5 @@
 // The schema as text for people: --help, `config explain`, and the tables of docs/configuration.md.
+// Pure functions of the schema; a test compares the page with what docs_text says, so the two cannot part.
 #pragma once
 
 #include <string>

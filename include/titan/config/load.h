@@ -19,6 +19,7 @@ struct LoadedConfig {
   Origins origins;                 ///< where each given option was given
   std::vector<Problem> problems;   ///< errors only; when there are any, `config` must not be used to run anything
   std::vector<std::string> notes;  ///< one line each: renamed options, options without effect, adjusted values
+  std::string generation_reason;   ///< why job.generation is what it is
 };
 
 /// Reads `arguments` (without the program's name): `[FILE] [--section.key value]…`, see docs/configuration.md.
@@ -31,13 +32,6 @@ LoadedConfig load_config(const Schema& schema, std::span<const std::string> argu
 /// The same with the text of a file at hand; `name` is what places call it.
 LoadedConfig load_config_text(const Schema& schema, std::string_view text, const std::string& name,
                               std::span<const std::string> overrides = {}, std::span<const ConfigCheck> checks = {});
-
-/// What `loaded` asks for and this build cannot do yet, all of it: to be called when training starts, not for `config
-/// show`.
-std::vector<Problem> check_buildable(const Schema& schema, const LoadedConfig& loaded);
-
-/// Files that training reads and that are not there: tokenizer and datasets (exit code bad_data).
-std::vector<Problem> check_inputs(const LoadedConfig& loaded);
 
 /// This part's own checks over several options; load_config runs them.
 std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins);

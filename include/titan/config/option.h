@@ -44,6 +44,7 @@ class Option {
   std::string reason;           ///< the part that is to come, or why there is no effect
   std::vector<Value> harmless;  ///< values that ask for nothing; for no_effect, empty means all
   std::optional<Condition> condition;
+  std::string idle_alone;  ///< why it has no effect in a run of one process; empty: it has one there too
 
   std::function<void(JobConfig&, const Value&)> write;  ///< empty for an option that is only accepted
   std::function<Value(const JobConfig&)> read;
@@ -76,6 +77,7 @@ class Option {
   Option& not_built(std::string part, std::vector<Value> harmless_values = {});
   Option& no_effect(std::string why, std::vector<Value> harmless_values = {});
   Option& only_when(Condition when);
+  Option& among_several(std::string why_idle_alone);  ///< matters only in a run of several processes
   /// A key of the option's tables.
   Option& field(const std::string& name, ValueType type, Value default_value, std::string help_text);
 

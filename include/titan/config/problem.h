@@ -17,7 +17,7 @@ struct Place {
   enum class Kind { default_value, file, command_line };
   Kind kind = Kind::default_value;
   std::string source;  ///< the file; the word as typed; or the option's key
-  int line = 0;        ///< 1-based, files only
+  int line = 0;        ///< 1-based; of the command line the number of the word, which only sorts
   int column = 0;
 
   std::string to_string() const;
@@ -27,7 +27,8 @@ enum class Severity { error, note };
 
 struct Problem {
   Place where;
-  std::string key;     ///< the option concerned, in its current spelling; empty when it is the file itself
+  std::string key;     ///< the option concerned, in its current spelling; for a mistyped key or section the one it most
+                       ///< likely meant; empty when it is the file itself
   std::string what;    ///< what is wrong, without a full stop
   std::string remedy;  ///< what to do about it, without a full stop
   Severity severity = Severity::error;
@@ -57,6 +58,9 @@ class Origins {
 
 /// A check of a whole config. It is called after every value has its type and its own range.
 using ConfigCheck = std::function<std::vector<Problem>(const JobConfig&, const Origins&)>;
+
+/// Files by position, then the command line in its order, then defaults.
+void sort_by_place(std::vector<Problem>& problems);
 
 /// One line per problem: `configs/a.toml:12:3: training.stps is no option; did you mean training.steps?`
 std::string format_problem(const Problem& problem);

@@ -42,6 +42,8 @@ class Schema {
   std::vector<std::string> suggest_section(std::string_view name) const;
   /// The keys that `prefix` may stand for: exact, else current keys that begin with it, else former ones.
   std::vector<std::string> completions(std::string_view prefix) const;
+  /// The option that a current or former spelling stands for.
+  std::string current_key(const std::string& key) const;
   /// "training.steps", or for a former spelling "training.local_batch_size (formerly training.batch_size)".
   std::string display_name(const std::string& key) const;
 

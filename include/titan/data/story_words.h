@@ -1,4 +1,6 @@
 // The words that stories choose from: tables only. Knows nothing of sentences.
+// The generator (stories.cpp) draws from them and fills the slots of the plots with what it drew. The generated corpus
+// is a function of these tables, and a saved data position names a place in it: a changed word makes another corpus.
 #pragma once
 
 #include <span>

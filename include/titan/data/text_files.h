@@ -14,10 +14,19 @@
 
 namespace titan {
 
-/// The files that `path` names: itself, all supported files in and below a folder, or what a glob (* ? [) matches;
-/// sorted. Throws Error(bad_data): nothing there, nothing supported in it, only empty files, a format that is not built
-/// yet.
-std::vector<std::filesystem::path> find_text_files(const std::string& path);
+struct TextFiles {
+  std::vector<std::filesystem::path> files;  ///< sorted by path
+  int64_t left_out = 0;                      ///< files of other kinds in a folder, hidden ones not counted
+  std::string left_out_example;              ///< the name of one of them
+};
+
+/// The files that `path` names: itself, all supported files in and below a folder, or what a glob (* ? [) matches.
+/// Throws Error(bad_data): nothing there, nothing supported in it, only empty files, a format that is not built yet.
+TextFiles find_text_files(const std::string& path);
+
+enum class TextForm { none, whole, records };
+/// How a file is read, by its name whatever the case: .txt as a whole, .jsonl and .json record by record.
+TextForm text_form(const std::filesystem::path& path);
 
 class TextFileSource : public DocumentSource {
  public:

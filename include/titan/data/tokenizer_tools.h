@@ -18,7 +18,8 @@ struct TokenizerTraining {
   std::filesystem::path output;  ///< a tiktoken model file
 };
 
-/// Learns a vocabulary, writes it, and says on `out` what was made from what.
+/// Learns a vocabulary, writes it, and says on `out` what was made from what. Throws Error: bad_config for a size that
+/// cannot be, storage for an output that cannot be written, bad_data for text that cannot be used or is too little.
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out);
 
 struct TokenizerEncoding {

@@ -1,4 +1,6 @@
-// Failed kernel launches as exceptions. No formatting library: nvcc compiles what includes this.
+// Failed kernel launches as exceptions: every launcher calls it once, right behind its launch.
+// No formatting library and no LibTorch: nvcc compiles what includes this. What a kernel does wrong while it runs is
+// seen by a later call of CUDA, not here.
 #pragma once
 
 namespace titan {

@@ -29,8 +29,8 @@ class AttentionCore {
                              const AttentionBounds& bounds, UnitContext& context) const = 0;
 };
 
-/// Causal attention, scale 1/√d: the CPU flash kernel; on CUDA cuDNN, then flash, and the efficient kernel for fp32.
-/// With document starts a token attends only inside its own document: one kernel call per document.
+/// Causal attention, scale 1/√d: tiles of our own on the CPU; on CUDA cuDNN, then flash, and the efficient kernel for
+/// fp32. With document starts a token attends only inside its own document: one kernel call per document.
 std::unique_ptr<AttentionCore> make_sdpa_core(bool block_causal);
 
 }  // namespace titan

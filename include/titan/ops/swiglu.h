@@ -1,4 +1,5 @@
 // silu(gate) · up: the activation of Llama's feed-forward layer (Shazeer, "GLU variants improve transformer", 2020).
+// It saves its two inputs; its result is one that a recompute policy may keep or drop (ResultKind::activation).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,6 @@
 // The learning rate as a pure function of the step: no scheduler state to save, resume or get wrong.
+// The trainer asks it once per step, `titan_train lr-table` for all of them. Multipliers of parameter groups come on
+// top of it, in the optimizer.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,8 @@ class Optimizer {
             const OptimizerOptions& options);
 
   /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor
-  /// and the skip flag are read where the tensors are.
+  /// and the skip flag are read where the tensors are. Fused on the CPU, a step of fp32 masters writes bf16 send shards
+  /// in the same pass, and says so (Parameter::send_written).
   void step(int64_t step, double lr, const StepControl& control);
   /// The same for one weight group's parameters (stepping in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
@@ -58,6 +59,7 @@ class Optimizer {
   struct Stretch {
     std::vector<const State*> states;
     at::Tensor weight, gradient, first, second;
+    at::Tensor copy;  // the compute copies, where the step writes them too
   };
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);

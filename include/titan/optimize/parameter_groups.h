@@ -1,4 +1,6 @@
 // Which parameters share a learning rate and a weight decay: `[[optimizer.param_groups]]` against the model's names.
+// Names only, no tensors: the config check asks it about a model that was never built, the optimizer about the one that
+// was.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // The device a run trains on: choosing it, its memory, and reading a step's results without stopping it.
+// What the trainer asks of CUDA itself lies behind these functions, so nothing else in it differs between a CPU-only
+// and a CUDA build.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "titan/optimize/gradient_norm.h"
+#include "titan/train/step_runner.h"
 
 namespace titan {
 
@@ -16,7 +18,7 @@ struct DeviceInfo {
   at::Device device{at::kCPU};
   std::string name;
   int64_t memory_bytes = 0;
-  std::string uuid;  ///< of a GPU
+  std::string uuid = {};  ///< of a GPU
 };
 
 /// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
@@ -32,16 +34,17 @@ struct StepValues {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
+  int stop_signal = 0;
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
 class StepReadback {
  public:
-  StepReadback(const at::Tensor& loss, const StepControl& control);
+  explicit StepReadback(const StepOutcome& outcome);
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip}; pinned when the device is a GPU
+  at::Tensor host_;  // fp64 {loss, norm, skip, stop signal}; pinned when the device is a GPU
   std::optional<c10::Event> copied_;
 };
 

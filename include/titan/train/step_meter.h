@@ -1,36 +1,46 @@
-// Counts what happens between two reports and turns it into a StepReport.
+// Counts what happens between two reports and turns it into a StepReport: tokens per second, FLOPS, waits, time left.
+// Owned by the trainer, told of every finished step; a report begins a new interval. Knows the clock and nothing of how
+// a report is written.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 
 #include "titan/data/chunk_stream.h"
+#include "titan/distributed/communicator.h"
 #include "titan/report/step_report.h"
 #include "titan/train/device.h"
 
 namespace titan {
 
+/// Adds to `report` the extremes of step time and memory over the ranks of `world`; all of them call it. Null: nothing.
+void compare_ranks(StepReport& report, Communicator* world, const at::Device& device);
+
 class StepMeter {
  public:
-  StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token);
+  using Clock = std::chrono::steady_clock;
+
+  /// `tokens_per_step` of all `ranks`; rates are per rank. The first interval begins at `start`.
+  StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
+            int64_t ranks = 1, Clock::time_point start = Clock::now());
 
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
   /// The report of `step`, over everything since the last one; starts a new interval.
-  StepReport report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters);
-  /// Time spent elsewhere (validation, a dump) does not count as training time.
-  void exclude(std::chrono::steady_clock::duration time) { interval_start_ += time; }
+  StepReport report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
+                    Clock::time_point now = Clock::now());
+  /// Time spent elsewhere (validation) does not count as training time.
+  void exclude(Clock::duration time) { interval_start_ += time; }
   int64_t skipped_steps() const { return skipped_steps_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const DeviceInfo& device_;
   int64_t total_steps_;
   int64_t tokens_per_step_;
   int64_t flops_per_token_;
+  int64_t ranks_;
   std::optional<double> peak_flops_;
-  Clock::time_point interval_start_ = Clock::now();
+  Clock::time_point interval_start_;
   int64_t interval_steps_ = 0;
   double interval_wait_ = 0;
   int64_t steps_seen_ = 0;

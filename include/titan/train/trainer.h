@@ -10,15 +10,16 @@
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
-#include "titan/distributed/world.h"
+#include "titan/distributed/mesh_groups.h"
 #include "titan/model/model.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
-#include "titan/parallel/executor.h"
+#include "titan/parallel/assembly.h"
 #include "titan/report/metrics_log.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
 #include "titan/train/step_meter.h"
+#include "titan/train/step_runner.h"
 #include "titan/train/validator.h"
 
 namespace titan {
@@ -26,7 +27,7 @@ namespace titan {
 class Trainer {
  public:
   /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
-  /// All three arguments outlive the trainer.
+  /// `world`: which rank of how many this process is; only rank 0 writes metrics. All ranks call alike.
   Trainer(const JobConfig& config, const World& world, const Log& log);
 
   /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
@@ -43,6 +44,7 @@ class Trainer {
     DataCounters counters;
   };
 
+  void join_ranks();
   void build_model();
   void open_data();
   void show_start(const StepBatch& first) const;
@@ -50,9 +52,6 @@ class Trainer {
   void show_memory(int64_t peak_bytes) const;
   /// False when the corpus has run out.
   bool train_step(int64_t step);
-  at::Tensor forward_backward(const std::vector<BatchContext>& microbatches, int64_t step);
-  void step_group_in_backward(size_t group, int64_t step);
-  std::vector<BatchContext> microbatches_of(const StepBatch& batch) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
@@ -61,32 +60,28 @@ class Trainer {
   const JobConfig& config_;
   const Log& log_;
   bool colour_;
+  World world_;
   DeviceInfo device_;
+  MeshPlace place_;
+  MeshGroups groups_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelDescription description_;
-  std::unique_ptr<Model> model_;
-  std::vector<Parameter*> parameters_;
-  std::vector<std::vector<Parameter*>> group_parameters_;
+  Assembly assembly_;
   std::vector<ParameterGroup> optimizer_groups_;
-  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
-  DataCounters read_;  // up to the last step
+  int stop_signal_ = 0;  // that all ranks agreed to follow
+  DataCounters read_;    // up to the last step
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<StepMeter> meter_;
   std::deque<PendingStep> pending_;
-
-  // Of the step under way, when the optimizer steps in backward.
-  at::Tensor squared_norm_;
-  at::Tensor any_skipped_;
-  at::Tensor step_loss_;
-  std::unique_ptr<DebugDump> dump_;
 };
 
 }  // namespace titan

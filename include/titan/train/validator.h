@@ -1,9 +1,12 @@
 // The validation loop: the loss over a separate corpus, summed over valid tokens, with the executor's forward walk.
+// Owned by the trainer. Every validation opens its corpus anew, at its beginning, and leaves weights, optimizer and the
+// training stream untouched.
 #pragma once
 
 #include <memory>
 #include <optional>
 
+#include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
 #include "titan/parallel/executor.h"
@@ -14,18 +17,29 @@ namespace titan {
 
 class Validator {
  public:
-  Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal);
+  /// Reads the set's first batch, so that what is wrong with the set is told before training and not after its first
+  /// step. Throws Error(bad_data).
+  Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
+            const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log);
 
   /// Step 1 and every validation.freq steps.
   bool due(int64_t step) const;
   /// The whole set, or validation.steps batches of it, from its beginning each time; nothing when a signal asks to stop
-  /// before its end. Throws Error(bad_data) when the set does not fill one batch.
+  /// before its end. The first run warns about what the set is found to hold: every later one reads the same.
+  /// Throws Error(bad_data).
   std::optional<ValidationReport> run(int64_t step, Executor& executor, const DeviceInfo& device);
 
  private:
+  std::unique_ptr<BatchStream> open() const;
+  void tell(const DataCounters& counters);
+
   const JobConfig& config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool block_causal_;
+  MeshPlace place_;
+  std::shared_ptr<Communicator> loss_;  // ranks that read different samples; null where this process is alone
+  const Log& log_;
+  bool told_ = false;
 };
 
 }  // namespace titan

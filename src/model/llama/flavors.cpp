@@ -71,8 +71,8 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
   if (a.head_dim() % 2 != 0) fail(fmt::format("head size {} is odd; rotary embedding turns pairs", a.head_dim()));
   if (a.vocabulary < request.tokenizer_vocabulary) {
     fail(
-        fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits, or "
-                    "a flavor with a larger vocabulary",
+        fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits with "
+                    "model.tokenizer_path, or a larger vocabulary with model.override.vocab_size or another flavor",
                     request.tokenizer_vocabulary, a.vocabulary));
   }
   const int64_t longest = request.max_sequence > 0 ? request.max_sequence : longest_context(request);

@@ -1,4 +1,6 @@
 // Llama 2, 3, 3.1 and 3.2: the family's entry in the registry and its arguments.
+// From a request (name, flavor, overriding sizes, tokenizer) to arguments; from those to a description without tensors
+// and to the model itself. Nothing outside of this folder includes it but the registry and tests.
 #pragma once
 
 #include <cstdint>
@@ -61,5 +63,7 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block)
 int64_t llama_block_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape,
                                 const RecomputePolicy& policy);
 int64_t llama_head_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
+/// Gathers and scatters of the stream over the tensor-parallel ranks, per microbatch, of one block.
+StreamExchanges llama_block_exchanges(const RecomputePolicy& policy);
 
 }  // namespace titan

@@ -5,12 +5,9 @@
 
 #include <cstdint>
 
-namespace titan {
+#include "titan/kernels/cpu_values.h"
 
-/// A bf16 number in memory: the upper half of an fp32.
-struct BFloat16Bits {
-  uint16_t bits;
-};
+namespace titan {
 
 struct RmsNormShape {
   int64_t rows;

@@ -1,26 +1,9 @@
-#include "cpu_kernels.h"
-
-#include <bit>
-
-// One body, several instruction sets; cmake/Parts.cmake gives this file the options that turn its loops into vectors.
-#define TITAN_VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#define TITAN_INLINE inline __attribute__((always_inline))
+#include "cpu_rms_norm.h"
 
 namespace titan {
 namespace {
 
 constexpr int64_t kLanes = 32;  // partial sums kept side by side, added up in one fixed order
-
-TITAN_INLINE float widen(float value) { return value; }
-TITAN_INLINE float widen(BFloat16Bits value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
-
-TITAN_INLINE void narrow(float value, float& out) { out = value; }
-/// Round to nearest, ties to even; a NaN stays one.
-TITAN_INLINE void narrow(float value, BFloat16Bits& out) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-  out.bits = static_cast<uint16_t>(value != value ? 0x7FC0 : rounded);
-}
 
 template <class T>
 TITAN_INLINE float rounded(float value) {

@@ -1,0 +1,38 @@
+// What a training start needs beyond a valid config: parts that are built, files that are there, enough processors.
+// Asked by `titan_train train` alone: `config show` judges a config wherever it lies. It looks at the file system and
+// opens nothing; what is in a file is for the part that reads it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "titan/base/error.h"
+#include "titan/config/load.h"
+
+namespace titan {
+
+/// What the user asks for and this build cannot do yet: each switch once, without the options that only refine it.
+std::vector<Problem> check_buildable(const Schema& schema, const LoadedConfig& loaded);
+
+/// One line per given option that matters only among several processes.
+std::vector<std::string> notes_for_one_process(const Schema& schema, const LoadedConfig& loaded);
+
+/// Files that training reads and that are not there: tokenizer and datasets.
+std::vector<Problem> check_inputs(const LoadedConfig& loaded);
+
+/// Replaces every input path by the place it was found at, and says so for each that is not in the current folder.
+/// A relative path written in a config file is looked for in the current folder, then in the folder of that file and in
+/// the three above it; one from the command line in the current folder only.
+std::vector<std::string> locate_inputs(LoadedConfig& loaded);
+
+/// More CPU threads than `processors` can run without standing in each other's way.
+std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processors);
+
+/// Everything that keeps `loaded` from being trained here.
+struct StartCheck {
+  std::vector<Problem> problems;      ///< by place, those of the config itself included
+  ExitCode code = ExitCode::success;  ///< bad_data when files are missing and nothing else is wrong, else bad_config
+};
+StartCheck check_start(const Schema& schema, const LoadedConfig& loaded, int64_t processors);
+
+}  // namespace titan

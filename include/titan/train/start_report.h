@@ -1,0 +1,41 @@
+// The lines that a run shows before and after its first step: memory by purpose, parameter groups, the text it reads.
+// Pure functions from numbers to lines; the trainer knows the numbers and says when.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/ops/parameter.h"
+#include "titan/optimize/parameter_groups.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+/// One line per purpose that takes any bytes, then `total_bytes` as "together".
+std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, int64_t total_bytes);
+
+/// What was known to be taken when the process stood at its peak; what nobody accounted for is the last row.
+struct MeasuredMemory {
+  int64_t before_bytes = 0;  // of the process before the job made anything; 0 where only the job's own is counted
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t peak_bytes = 0;
+};
+std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> parameters, const MeasuredMemory& measured);
+
+/// A head and one line per group: pattern, tensors, parameters, multipliers.
+std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,
+                                               std::span<Parameter* const> parameters);
+
+/// torchtitan's line about the mesh: the axes longer than one, outermost first.
+std::string mesh_line(const DeviceMesh& mesh);
+/// What was applied to the model, in torchtitan's words, and what a step sends; nothing for a single process.
+std::vector<std::string> parallelism_lines(const Plan& plan);
+
+/// `text` as part of one line of a terminal: nothing in it moves the cursor or changes colours, and it ends with "…"
+/// where it was too long. Text comes from a corpus, so any bytes are taken.
+std::string excerpt(std::string text);
+
+}  // namespace titan

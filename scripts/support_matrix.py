@@ -1,0 +1,153 @@
+"""Writes docs/support.md: what works on which device, and the tests that show it.
+
+    support_matrix.py RESULTS BINARY [--write]
+
+tests/features.toml names the features and, for each, patterns over names of tests. RESULTS is the folder of one run of
+scripts/test.sh: GoogleTest's JSON reports and python.json. BINARY is the titan_train that was tested; it says itself
+which parts are not built. A pattern that fits no passed test, or a failed one, is an error, so a row cannot outlive its
+tests. Without --write the page must be what comes out.
+"""
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FEATURES = ROOT / "tests" / "features.toml"
+PAGE = ROOT / "docs" / "support.md"
+NOT_BUILT = re.compile(r"\*not built yet: ([^*]+)\*")
+OPTION = re.compile(r"^\| `([^`]+)` \|")
+HEAD = """# What works
+
+Each row names the tests that show it (`tests/features.toml`); what is not built is what the program itself says. The
+page is made from a run of the tests by `scripts/test.sh --update-support`, and `scripts/test.sh` fails when it is not
+what the tests show: when one of them failed, was left out or is gone.
+
+* **tested**: these tests ran and passed.
+* **compiles only**: the code is part of the CUDA build, and no test has run it on a GPU.
+* **not built**: refused with a message when it is asked for.
+* —: does not touch the device.
+"""
+
+
+@dataclasses.dataclass
+class Feature:
+    name: str
+    tests: list[str]
+    built: bool = True  # false: the tests show that it is refused
+
+
+@dataclasses.dataclass
+class Part:
+    title: str
+    features: list[Feature]
+    on_device: bool = True
+
+
+def read_features(path: pathlib.Path) -> list[Part]:
+    """Raises TypeError for a key that is none, KeyError for one that is missing."""
+    parts = []
+    for table in tomllib.loads(path.read_text())["part"]:
+        features = [Feature(**entry) for entry in table.pop("feature")]
+        parts.append(Part(features=features, **table))
+    return parts
+
+
+def googletest_outcomes(program: str, report: dict) -> dict[str, str]:
+    """By "program: Suite.Case (parameter)"."""
+    outcomes = {}
+    for suite in report["testsuites"]:
+        for case in suite["testsuite"]:
+            name = f"{program}: {suite['name']}.{case['name']}"
+            if parameter := case.get("value_param"):
+                name += f" {parameter}" if parameter.startswith("(") else f" ({parameter})"
+            outcome = "passed" if case["result"] == "COMPLETED" else "skipped"
+            outcomes[name] = "failed" if case.get("failures") else outcome
+    return outcomes
+
+
+def read_outcomes(folder: pathlib.Path) -> dict[str, str]:
+    outcomes = {}
+    for path in sorted(folder.glob("*.json")):
+        report = json.loads(path.read_text())
+        outcomes |= googletest_outcomes(path.stem, report) if "testsuites" in report else report
+    return outcomes
+
+
+def problems_of(feature: Feature, outcomes: dict[str, str]) -> list[str]:
+    problems = [] if feature.tests else [f"{feature.name}: no tests are named"]
+    for pattern in feature.tests:
+        if re.match(r"[\w ]*[*?[]", pattern):
+            problems.append(f'{feature.name}: "{pattern}" does not begin with the whole name of a program or module')
+            continue
+        fitting = fnmatch.filter(outcomes, pattern)
+        failed = [name for name in fitting if outcomes[name] == "failed"]
+        if failed:
+            problems.append(f"{feature.name}: failed: {', '.join(failed)}")
+        elif not any(outcomes[name] == "passed" for name in fitting):
+            why = f"of {len(fitting)} tests none ran" if fitting else "there is no such test"
+            problems.append(f'{feature.name}: "{pattern}": {why}')
+    return problems
+
+
+def unbuilt_parts(option_tables: str) -> dict[str, list[str]]:
+    """From `titan_train config docs`: the options of each part that is not built."""
+    parts: dict[str, list[str]] = {}
+    section = ""
+    for line in option_tables.splitlines():
+        if line.startswith("### "):
+            section = line[4:].strip("` ")
+        option, part = OPTION.match(line), NOT_BUILT.search(line)
+        if option and part:
+            parts.setdefault(part[1], []).append(f"{section}.{option[1]}")
+    return parts
+
+
+def render(parts: list[Part], unbuilt: dict[str, list[str]]) -> str:
+    lines = [HEAD]
+    for part in parts:
+        lines += [f"## {part.title}", "", "| | CPU | CUDA | shown by |", "|---|---|---|---|"]
+        for feature in part.features:
+            cpu = "tested" if feature.built else "not built"
+            cuda = cpu if not feature.built else "compiles only" if part.on_device else "—"
+            shown_by = ", ".join(f"`{pattern}`" for pattern in feature.tests)
+            lines.append(f"| {feature.name} | {cpu} | {cuda} | {shown_by} |")
+        lines.append("")
+    lines += ["## Options of parts that are not built", "", "| part | options |", "|---|---|"]
+    for name in sorted(unbuilt, key=str.casefold):
+        shown = ", ".join(f"`{option}`" for option in unbuilt[name][:3])
+        more = len(unbuilt[name]) - 3
+        lines.append(f"| {name} | {shown}{f' and {more} more' if more > 0 else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Checks or writes docs/support.md.")
+    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("binary")
+    parser.add_argument("--write", action="store_true", help="write the page instead of checking it")
+    arguments = parser.parse_args()
+    parts = read_features(FEATURES)
+    outcomes = read_outcomes(arguments.results)
+    problems = [problem for part in parts for feature in part.features for problem in problems_of(feature, outcomes)]
+    tables = subprocess.run([arguments.binary, "config", "docs"], check=True, capture_output=True, text=True).stdout
+    page = render(parts, unbuilt_parts(tables))
+    if not problems and arguments.write:
+        PAGE.write_text(page)
+    elif not problems and (not PAGE.exists() or PAGE.read_text() != page):
+        problems = [f"{PAGE.relative_to(ROOT)} is not what the tests show; run scripts/test.sh --update-support"]
+    for problem in problems:
+        print(f"not ok support: {problem}")
+    if not problems:
+        print(f"ok support: every feature of {FEATURES.relative_to(ROOT)} is shown by tests that passed")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

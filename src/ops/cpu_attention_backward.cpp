@@ -1,0 +1,157 @@
+#include "cpu_attention_tiles.h"
+
+namespace titan {
+namespace {
+
+/// Scratch memory: a tile of queries of one head, a tile of keys, and the key head's gradients of the whole document.
+struct BackwardTiles {
+  int64_t floats;           // of all of it
+  int64_t row_size;         // head_dim in whole vectors
+  float* query_columns;     // [row_size][kAttentionTile], q·log2(e)/√d transposed
+  float* query_rows;        // [kAttentionTile][row_size]
+  float* d_output_columns;  // [row_size][kAttentionTile]
+  float* d_output_rows;     // [kAttentionTile][row_size]
+  float* d_query;           // [kAttentionTile][row_size]; the output's rows at first
+  float* keys;              // [kAttentionTile][row_size]
+  float* values;            // [kAttentionTile][row_size]
+  float* weights;           // [kAttentionTile][kAttentionTile] the scores, then the softmax
+  float* d_scores;          // [kAttentionTile][kAttentionTile] the gradient of the softmax, then of the scores
+  float* log_sum;           // [kAttentionTile] in powers of two
+  float* delta;             // [kAttentionTile] Σ_c d_output · output
+  float* d_keys;            // [length][row_size]
+  float* d_values;          // [length][row_size]
+
+  BackwardTiles(const AttentionSizes& sizes, float* memory) : row_size(round_up(sizes.head_dim, kRowMultiple)) {
+    Scratch scratch{memory};
+    for (float** tile : {&query_columns, &query_rows, &d_output_columns, &d_output_rows, &d_query}) {
+      *tile = scratch.take(kAttentionTile * row_size);
+    }
+    for (float** tile : {&keys, &values}) *tile = scratch.take(kAttentionTile * row_size);
+    for (float** tile : {&weights, &d_scores}) *tile = scratch.take(kAttentionTile * kAttentionTile);
+    for (float** row : {&log_sum, &delta}) *row = scratch.take(kAttentionTile);
+    for (float** whole : {&d_keys, &d_values}) *whole = scratch.take(round_up(sizes.length, kAttentionTile) * row_size);
+    floats = scratch.floats;
+  }
+};
+
+/// delta[i] = Σ_c a[i][c] · b[i][c] for whole squares of lanes.
+template <class S>
+TITAN_INLINE void row_products(float* delta, const float* a, const float* b, int64_t row_size) {
+  using Vector = typename S::Vector;
+  for (int64_t row = 0; row < kAttentionTile; row += S::kLanes) {
+    Vector sums[S::kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < S::kLanes; ++i) {
+      const int64_t at = (row + i) * row_size;
+      sums[i] = vector_at<S>(a + at) * vector_at<S>(b + at);
+      for (int64_t column = S::kLanes; column < row_size; column += S::kLanes) {
+        sums[i] += vector_at<S>(a + at + column) * vector_at<S>(b + at + column);
+      }
+    }
+    transpose<S>(sums);
+    Vector total = sums[0];
+#pragma GCC unroll 16
+    for (int i = 1; i < S::kLanes; ++i) total += sums[i];
+    vector_at<S>(delta + row) = total;
+  }
+}
+
+/// weights ← 2^(score − log_sum) and d_scores ← weights · (d_weights − delta) of one vector of queries, `at` its first.
+template <class S>
+TITAN_INLINE void differentiate_softmax(const BackwardTiles& t, const ScoreTile& tile, int64_t at) {
+  using Vector = typename S::Vector;
+  const Vector log_sum = vector_at<S>(t.log_sum + at);
+  const Vector delta = vector_at<S>(t.delta + at);
+  const int64_t keys = tile.keys_seen(at + S::kLanes - 1);
+  const int64_t seen_by_all = tile.keys_seen(at);
+  for (int64_t key = 0; key < seen_by_all; ++key) {
+    Vector& score = vector_at<S>(t.weights + key * kAttentionTile + at);
+    Vector& d_score = vector_at<S>(t.d_scores + key * kAttentionTile + at);
+    Vector weight = score - log_sum;
+    power_of_two<S>(weight);
+    score = weight;
+    d_score = weight * (d_score - delta);
+  }
+  Vector lanes;
+  number_lanes<S>(lanes);
+  for (int64_t key = seen_by_all; key < keys; ++key) {
+    Vector& score = vector_at<S>(t.weights + key * kAttentionTile + at);
+    Vector& d_score = vector_at<S>(t.d_scores + key * kAttentionTile + at);
+    Vector weight = score - log_sum;
+    power_of_two<S>(weight);
+    const auto unseen = lanes < static_cast<float>(key + tile.offset - at);
+    score = unseen ? Vector{} : weight;
+    d_score = unseen ? Vector{} : weight * (d_score - delta);
+  }
+}
+
+template <class S, class T>
+TITAN_INLINE void load_queries(const AttentionBackward<T>& document, const BackwardTiles& t, int64_t head,
+                               int64_t first, int64_t queries) {
+  const int64_t dim = document.sizes.head_dim;
+  auto load = [&](float* tile, const HeadRows<const T>& rows) __attribute__((always_inline)) {
+    load_tile(tile, t.row_size, rows.row(head, first), rows.place_stride, queries, dim, kAttentionTile);
+  };
+  load(t.query_rows, document.query);
+  load(t.d_output_rows, document.d_output);
+  load(t.d_query, document.output);
+  const float scale = kLog2e / __builtin_sqrtf(static_cast<float>(dim));
+  transpose_tile<S>(t.query_columns, kAttentionTile, t.query_rows, t.row_size, kAttentionTile, t.row_size, scale);
+  transpose_tile<S>(t.d_output_columns, kAttentionTile, t.d_output_rows, t.row_size, kAttentionTile, t.row_size, 1.0f);
+  row_products<S>(t.delta, t.d_output_rows, t.d_query, t.row_size);
+  const float* log_sum_exp = document.log_sum_exp.row(head, first);
+  for (int64_t i = 0; i < kAttentionTile; ++i) t.log_sum[i] = i < queries ? log_sum_exp[i] * kLog2e : 0;
+  std::fill(t.d_query, t.d_query + kAttentionTile * t.row_size, 0.0f);
+}
+
+/// Adds what queries [first, first + queries) of one head give to the key head's gradients, and writes their own.
+template <class S, class T>
+TITAN_INLINE void backward_tile(const AttentionBackward<T>& document, const BackwardTiles& t, int64_t key_head,
+                                int64_t head, int64_t first, int64_t queries) {
+  const int64_t dim = document.sizes.head_dim;
+  load_queries<S>(document, t, head, first, queries);
+  for (int64_t key = 0; key < first + queries; key += kAttentionTile) {
+    const ScoreTile tile{queries, std::min(kAttentionTile, first + queries - key), key - first};
+    load_keys(t.keys, t.row_size, document.key, key_head, key, tile.keys, dim);
+    load_keys(t.values, t.row_size, document.value, key_head, key, tile.keys, dim);
+    score_product<S>(t.weights, t.keys, t.row_size, t.query_columns, dim, tile);
+    score_product<S>(t.d_scores, t.values, t.row_size, t.d_output_columns, dim, tile);
+    for (int64_t at = 0; at < queries; at += S::kLanes) differentiate_softmax<S>(t, tile, at);
+    sum_over_queries<S>(t.d_values + key * t.row_size, t.weights, t.d_output_rows, t.row_size, tile);
+    sum_over_queries<S>(t.d_keys + key * t.row_size, t.d_scores, t.query_rows, t.row_size, tile);
+    sum_over_keys<S, Start::add>(t.d_query, t.d_scores, t.keys, t.row_size, tile, nullptr);
+  }
+  store_tile(document.d_query.row(head, first), document.d_query.place_stride, t.d_query, t.row_size, queries, dim,
+             1 / __builtin_sqrtf(static_cast<float>(dim)));
+}
+
+template <class S, class T>
+TITAN_INLINE void backward(const AttentionBackward<T>& document, int64_t key_head, float* scratch) {
+  const BackwardTiles t(document.sizes, scratch);
+  const auto [length, query_heads, key_heads, dim] = document.sizes;
+  const int64_t repeats = query_heads / key_heads;
+  const int64_t whole = round_up(length, kAttentionTile) * t.row_size;
+  for (float* sums : {t.d_keys, t.d_values}) std::fill(sums, sums + whole, 0.0f);
+  for (int64_t head = key_head * repeats; head < (key_head + 1) * repeats; ++head) {
+    for (int64_t first = 0; first < length; first += kAttentionTile) {
+      backward_tile<S>(document, t, key_head, head, first, std::min(kAttentionTile, length - first));
+    }
+  }
+  store_tile(document.d_key.row(key_head, 0), document.d_key.place_stride, t.d_keys, t.row_size, length, dim,
+             1 / __builtin_sqrtf(static_cast<float>(dim)));
+  store_tile(document.d_value.row(key_head, 0), document.d_value.place_stride, t.d_values, t.row_size, length, dim,
+             1.0f);
+}
+
+}  // namespace
+
+TITAN_DEFINE_SIMD(cpu_attention_backward, backward,
+                  (const AttentionBackward<float>& document, int64_t key_head, float* scratch),
+                  (document, key_head, scratch))
+TITAN_DEFINE_SIMD(cpu_attention_backward, backward,
+                  (const AttentionBackward<BFloat16Bits>& document, int64_t key_head, float* scratch),
+                  (document, key_head, scratch))
+
+int64_t attention_backward_scratch(const AttentionSizes& sizes) { return BackwardTiles(sizes, nullptr).floats; }
+
+}  // namespace titan

@@ -1,0 +1,141 @@
+#include "titan/app/program.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <new>
+#include <stdexcept>
+
+#include "run.h"
+#include "titan/app/commands.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+struct Failure {
+  std::string name;
+  std::function<void()> fail;
+  int code;
+  std::string says;
+};
+
+void PrintTo(const Failure& failure, std::ostream* out) { *out << failure.name; }
+
+std::vector<Failure> failures() {
+  auto error = [](ExitCode code) { return [code] { throw Error(code, "what; what to do"); }; };
+  return {
+      {"BadConfig", error(ExitCode::bad_config), 64, "titan_train: what; what to do\n"},
+      {"BadData", error(ExitCode::bad_data), 65, "titan_train: what; what to do\n"},
+      {"Bug", error(ExitCode::bug), 70, "titan_train: what; what to do\n"},
+      {"OutOfMemory", error(ExitCode::out_of_memory), 71, "titan_train: what; what to do\n"},
+      {"NonFinite", error(ExitCode::non_finite), 72, "titan_train: what; what to do\n"},
+      {"Storage", error(ExitCode::storage), 73, "titan_train: what; what to do\n"},
+      {"HostAllocation", [] { throw std::bad_alloc(); }, 71,
+       "titan_train: out of memory; try a smaller training.local_batch_size or training.seq_len, or "
+       "activation_checkpoint.mode = \"full\"\n"},
+      {"TensorAllocation", [] { TORCH_CHECK(false, "x: can't allocate memory: you tried to allocate 8 bytes. Error"); },
+       71, "out of memory (you tried to allocate 8 bytes)"},
+      {"DeviceAllocation", [] { TORCH_CHECK(false, "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has"); }, 71,
+       "out of memory (Tried to allocate 2 GiB)"},
+      {"Tensors", [] { TORCH_CHECK(false, "shapes differ\nand a second line"); }, 70,
+       "titan_train: internal error: shapes differ\n"},
+      {"FileSystem",
+       [] {
+         throw std::filesystem::filesystem_error("cannot rename", "a",
+                                                 std::make_error_code(std::errc::no_space_on_device));
+       },
+       73, "No space left on device"},
+      {"AnythingElse", [] { throw std::runtime_error("odd"); }, 70, "titan_train: internal error: odd\n"},
+  };
+}
+
+class ExitCodeOf : public ::testing::TestWithParam<Failure> {};
+
+TEST_P(ExitCodeOf, AFailureIsOneLineOnStandardErrorAndTheCodeOfItsKind) {
+  const Failure& failure = GetParam();
+  const Outcome outcome = outcome_of([&] {
+    return exit_code_of([&] {
+      failure.fail();
+      return 0;
+    });
+  });
+  EXPECT_EQ(outcome.code, failure.code);
+  EXPECT_TRUE(holds(outcome.errors, failure.says));
+  EXPECT_TRUE(outcome.errors.starts_with("titan_train: ")) << outcome.errors;
+  EXPECT_EQ(outcome.errors.find('\n'), outcome.errors.size() - 1) << outcome.errors;
+  EXPECT_EQ(outcome.output, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Failures, ExitCodeOf, ::testing::ValuesIn(failures()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ExitCodeOf, WithoutAFailureItIsWhatTheFunctionReturns) {
+  const Outcome outcome = outcome_of([] { return exit_code_of([] { return 37; }); });
+  EXPECT_EQ(outcome.code, 37);
+  EXPECT_EQ(outcome.errors, "");
+}
+
+TEST(RunProgram, VersionIsNameAndNumber) {
+  const Outcome outcome = run({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(::testing::internal::RE::FullMatch(outcome.output, "titan_train [0-9]+\\.[0-9]+\\.[0-9]+\n"))
+      << outcome.output;
+}
+
+TEST(RunProgram, HelpNamesEveryCommandAndEveryWayToAskGivesTheSame) {
+  const Outcome help = run({"help"});
+  EXPECT_EQ(help.code, 0);
+  for (const Command& command : commands()) EXPECT_TRUE(holds(help.output, "titan_train " + std::string(command.name)));
+  EXPECT_TRUE(holds(help.output, "seq_len"));
+  for (const char* word : {"--help", "-h"}) EXPECT_EQ(run({word}).output, help.output) << word;
+  EXPECT_EQ(run({"train", "--help"}).output, help.output);
+  EXPECT_EQ(run({"lr-table", "-h"}).output, help.output);
+}
+
+TEST(RunProgram, HelpOfASectionIsAboutThatSectionOnly) {
+  const Outcome help = run({"help", "checkpoint"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_TRUE(holds(help.output, "keep_latest_k"));
+  EXPECT_FALSE(holds(help.output, "seq_len"));
+}
+
+TEST(RunProgram, AConfigThatIsNotThereIsAConfigError) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"none.toml"}, {"train", "none.toml"}, {"lr-table", "none.toml"}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 64);
+    EXPECT_TRUE(holds(outcome.errors, "none.toml"));
+    EXPECT_EQ(outcome.output, "");
+  }
+}
+
+TEST(RunProgram, EveryProblemOfTheCommandLineIsListedAtOnce) {
+  const Outcome outcome = run({"--training.stps=4", "--optimizer.lr=abc"});
+  EXPECT_EQ(outcome.code, 64);
+  EXPECT_TRUE(holds(outcome.errors, "training.steps"));
+  EXPECT_TRUE(holds(outcome.errors, "abc"));
+}
+
+TEST(RunProgram, ConfigShowPrintsTheConfigThatTrainingWouldUse) {
+  const Outcome outcome = run({"config", "show", "--optimizer.lr=0.125"});
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_TRUE(holds(outcome.output, "lr = 0.125"));
+}
+
+TEST(RunProgram, TheRateTableShowsEveryStepAndItsFactor) {
+  const Outcome outcome = run({"lr-table", "--training.steps=4", "--lr_scheduler.warmup_steps=2", "--optimizer.lr=0.5",
+                               "--lr_scheduler.decay_ratio=0", "--job.generation=2026"});
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_EQ(outcome.output,
+            "      step            lr      factor\n"
+            "         1  2.500000e-01    0.500000\n"
+            "         2  5.000000e-01    1.000000\n"
+            "         3  5.000000e-01    1.000000\n"
+            "         4  5.000000e-01    1.000000\n");
+}
+
+}  // namespace
+}  // namespace titan

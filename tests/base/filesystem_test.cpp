@@ -1,0 +1,95 @@
+#include "titan/base/filesystem.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of its own for each test.
+class Files : public ::testing::Test {
+ protected:
+  Files() {
+    std::string pattern = (fs::temp_directory_path() / "titan-files-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~Files() override { fs::remove_all(folder_); }
+
+  /// The message of the storage error that writing to `path` ends with.
+  static std::string refused(const fs::path& path) {
+    try {
+      write_file_atomically(path, "bytes");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::storage);
+      return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return {};
+  }
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Files, WritingReplacesTheWholeFileAndLeavesNothingElse) {
+  for (const std::string bytes : {"first and longer", "second", ""}) {
+    write_file_atomically(folder_ / "a", bytes);
+    EXPECT_EQ(read_file(folder_ / "a"), bytes);
+  }
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, AFailedWriteNamesThePlaceAskedForAndLeavesNothing) {
+  EXPECT_EQ(refused(folder_ / "none/a"),
+            "cannot write " + (folder_ / "none/a").string() + ": No such file or directory");
+  fs::create_directory(folder_ / "b");
+  EXPECT_EQ(refused(folder_ / "b"), "cannot write " + (folder_ / "b").string() + ": Is a directory");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, WhatIsNoRegularFileIsWrittenToAndNotReplaced) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_file_atomically(pipe, "through");
+  std::array<char, 16> buffer{};
+  EXPECT_EQ(::read(reader, buffer.data(), buffer.size()), 7);
+  EXPECT_STREQ(buffer.data(), "through");
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST_F(Files, AFolderIsNoFileToRead) {
+  EXPECT_THROW(read_file(folder_), Error);
+  EXPECT_THROW(read_file(folder_ / "none"), Error);
+}
+
+TEST_F(Files, FilesThatDoNotTellTheirSizeAreReadToTheirEnd) {
+  if (!fs::exists("/proc/self/status")) GTEST_SKIP() << "needs /proc";
+  EXPECT_EQ(fs::file_size("/proc/self/status"), 0u);
+  EXPECT_NE(read_file("/proc/self/status").find("VmRSS"), std::string::npos);
+}
+
+TEST_F(Files, LinesAreAppendedToWhatIsThere) {
+  for (const char* line : {"one", "two"}) EXPECT_TRUE(AppendFile(folder_ / "log").append_line(line));
+  EXPECT_EQ(read_file(folder_ / "log"), "one\ntwo\n");
+}
+
+TEST_F(Files, AFileThatCannotBeOpenedSaysSoAtEveryLineAndDoesNotThrow) {
+  AppendFile file(folder_ / "none/log");
+  EXPECT_FALSE(file.append_line("one"));
+  EXPECT_FALSE(file.append_line("two"));
+  EXPECT_NE(file.last_error().find("No such file or directory"), std::string::npos) << file.last_error();
+}
+
+}  // namespace
+}  // namespace titan

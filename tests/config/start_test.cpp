@@ -1,0 +1,221 @@
+#include "titan/config/start.h"
+
+#include <gtest/gtest.h>
+
+#include "support.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+std::string missing_parts(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  return format_problems(check_buildable(Schema(), load(text, overrides)));
+}
+
+TEST(Buildable, a_plain_run_on_one_device_asks_for_nothing_that_is_missing) {
+  EXPECT_EQ(missing_parts(""), "");
+  EXPECT_EQ(missing_parts("[parallelism]\ndata_parallel_shard_degree = 1"), "");
+}
+
+TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
+  std::string text = missing_parts(R"([checkpoint]
+enable = true
+interval = 100
+[compile]
+enable = true
+)",
+                                   {"--parallelism.context_parallel_degree", "2", "--metrics.enable_tensorboard"});
+  EXPECT_TRUE(
+      contains(text, "job.toml:2:10: checkpoint.enable = true needs a part that is not built yet: checkpoints"));
+  EXPECT_TRUE(contains(text, "job.toml:5:10: compile.enable = true needs a part that is not built yet: fused kernels"));
+  EXPECT_TRUE(
+      contains(text, "command line: --parallelism.context_parallel_degree: parallelism.context_parallel_degree = 2"));
+  EXPECT_TRUE(contains(text, "metrics.enable_tensorboard = true"));
+}
+
+TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) {
+  EXPECT_EQ(missing_parts("[checkpoint]\ninterval = 100\n[profiling]\nprofile_freq = 50"), "");
+}
+
+TEST(Buildable, a_missing_part_is_told_once_by_its_switch_and_not_by_what_refines_it) {
+  const std::string text = missing_parts(
+      "[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 600\n"
+      "[float8]\nenable_float8_linear = true\nenable_fsdp_float8_all_gather = true\n"
+      "[experimental]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = \"GPipe\"\n");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
+  EXPECT_TRUE(contains(text, "job.toml:2:21: checkpoint.enable = true needs a part")) << text;
+  EXPECT_TRUE(contains(text, "job.toml:6:24: model.converters = [\"quantize.linear.float8\"] needs a part")) << text;
+  EXPECT_TRUE(contains(text, "job.toml:9:28: parallelism.pipeline_parallel_degree = 2 needs a part")) << text;
+}
+
+TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_told) {
+  Schema schema;
+  for (const Option& option : schema.options()) {
+    if (option.availability != Availability::not_built || !option.condition) continue;
+    for (Generation generation : {Generation::december_2024, Generation::last_2026}) {
+      EXPECT_FALSE(option.condition->holds(default_config(schema, generation))) << option.key;
+    }
+    auto is_its_switch = [&](const Option& other) {
+      return other.availability == Availability::not_built && !other.condition &&
+             contains(option.condition->text, other.key);
+    };
+    EXPECT_TRUE(std::any_of(schema.options().begin(), schema.options().end(), is_its_switch)) << option.key;
+  }
+}
+
+TEST(Buildable, what_a_file_says_by_writing_out_a_default_asks_for_nothing) {
+  EXPECT_EQ(missing_parts("[checkpoint]\nenable = false\n[parallelism]\ncontext_parallel_degree = 1"), "");
+}
+
+TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {
+  const char* text =
+      "[comm]\ntrain_timeout_seconds = 30\ntrace_buf_size = 0\n[metrics]\nsave_for_all_ranks = true\n"
+      "[parallelism]\nfsdp_reshard_after_forward = \"never\"\n";
+  EXPECT_EQ(missing_parts(text), "");
+  EXPECT_EQ(join(notes_for_one_process(Schema(), load(text)), "\n"),
+            "job.toml:5:22: metrics.save_for_all_ranks has no effect here: its one rank writes its metrics anyway\n"
+            "job.toml:7:30: parallelism.fsdp_reshard_after_forward has no effect here: one process holds every "
+            "parameter whole\n"
+            "job.toml:2:25: comm.train_timeout_seconds has no effect here: one process waits for nobody");
+  EXPECT_TRUE(notes_for_one_process(Schema(), load("[comm]\ntrain_timeout_seconds = 100")).empty());
+}
+
+TEST(OneProcess, a_world_may_have_one_rank_or_more) {
+  const char* text = "[comm]\nrank = 0\nmaster = \"a:1\"\n";
+  EXPECT_EQ(missing_parts(text, {"--comm.world_size", "1"}), "");
+  EXPECT_EQ(missing_parts(text, {"--comm.world_size", "2"}), "");
+}
+
+TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {
+  EXPECT_EQ(said_about("[checkpoint]\nenable = true\n[compile]\nenable = true"), "");
+}
+
+class Inputs : public ScratchTest {};
+
+TEST_F(Inputs, a_tokenizer_or_corpus_that_is_not_there_is_named_with_its_place) {
+  std::string text = format_problems(check_inputs(
+      load("[model]\ntokenizer_path = \"no.model\"\n[training]\ndataset = \"text\"\ndataset_path = \"no.txt\"")));
+  EXPECT_TRUE(contains(text, "job.toml:2:18: model.tokenizer_path = \"no.model\" does not exist")) << text;
+  EXPECT_TRUE(contains(text, "job.toml:5:16: training.dataset_path = \"no.txt\" does not exist")) << text;
+}
+
+TEST_F(Inputs, a_glob_that_matches_is_there_and_one_that_does_not_is_told) {
+  write("a.txt", "x");
+  auto about = [&](const std::string& pattern) {
+    return format_problems(
+        check_inputs(load("[training]\ndataset = \"text\"\ndataset_path = \"" + (folder_ / pattern).string() +
+                          "\"\n[model]\ntokenizer_path = \"" + folder_.string() + "\"")));
+  };
+  EXPECT_EQ(about("*.txt"), "");
+  EXPECT_TRUE(contains(about("*.jsonl"), "*.jsonl\" does not exist")) << about("*.jsonl");
+}
+
+TEST_F(Inputs, c4_is_never_downloaded) {
+  std::string text = format_problems(check_inputs(load("[validation]\nenable = true")));
+  EXPECT_TRUE(contains(text, "training.dataset = \"c4_test\" is not downloaded")) << text;
+  EXPECT_TRUE(contains(text, "validation.dataset = \"c4_validation\" is not downloaded")) << text;
+}
+
+TEST_F(Inputs, generated_stories_need_no_file) {
+  std::filesystem::path tokenizer = write("present.model", "x");
+  LoadedConfig loaded = load("[training]\ndataset = \"stories\"", {"--model.tokenizer_path", tokenizer});
+  EXPECT_TRUE(check_inputs(loaded).empty());
+}
+
+/// An installation: configs/sub/job.toml and tokenizers/t.model, which the config names by its path from the top.
+class Installation : public ScratchTest {
+ protected:
+  void SetUp() override {
+    write("root/tokenizers/t.model", "x");
+    write_config("./tokenizers/t.model");
+  }
+  void write_config(const std::string& tokenizer) const {
+    write("root/configs/sub/job.toml",
+          "[model]\ntokenizer_path = \"" + tokenizer + "\"\n[training]\ndataset = \"stories\"\n");
+  }
+
+  std::filesystem::path root_ = folder_ / "root";
+  std::filesystem::path config_ = root_ / "configs/sub/job.toml";
+};
+
+TEST_F(Installation, a_path_in_a_config_is_found_above_the_config_and_said_to_be) {
+  LoadedConfig loaded = load_words({config_});
+  EXPECT_EQ(format_problems(check_inputs(loaded)), "");
+  const std::string place = root_ / "tokenizers/t.model";
+  EXPECT_EQ(join(locate_inputs(loaded), "\n"),
+            "model.tokenizer_path = \"./tokenizers/t.model\" is not in the current folder; using " + place);
+  EXPECT_EQ(*loaded.config.model.tokenizer_path, place);
+}
+
+TEST_F(Installation, the_current_folder_comes_first_and_needs_no_line) {
+  // Tests run in the source folder, which has this file.
+  write_config("README.md");
+  write("root/configs/sub/README.md", "x");
+  LoadedConfig loaded = load_words({config_});
+  ASSERT_TRUE(std::filesystem::exists("README.md"));
+  EXPECT_TRUE(locate_inputs(loaded).empty());
+  EXPECT_EQ(*loaded.config.model.tokenizer_path, "README.md");
+}
+
+TEST_F(Installation, a_path_that_is_nowhere_is_told_with_every_folder_that_was_tried) {
+  write_config("no.model");
+  const std::string text = format_problems(check_inputs(load_words({config_})));
+  const std::string here = std::filesystem::current_path();
+  const std::string parent = root_.parent_path();
+  EXPECT_TRUE(contains(text, "(looked in " + here + ", " + (root_ / "configs/sub").string() + ", " +
+                                 (root_ / "configs").string() + ", " + root_.string() + ", " + parent + ")"))
+      << text;
+}
+
+TEST_F(Installation, a_path_of_the_command_line_is_looked_for_in_the_current_folder_only) {
+  LoadedConfig loaded = load_words({config_, "--model.tokenizer_path=tokenizers/t.model"});
+  EXPECT_TRUE(contains(format_problems(check_inputs(loaded)),
+                       "(looked in " + std::filesystem::current_path().string() + "); name a tokenizer file"));
+  EXPECT_TRUE(locate_inputs(loaded).empty());
+}
+
+TEST(Threads, a_few_per_processor_are_allowed_and_many_are_refused_with_the_limit) {
+  EXPECT_TRUE(check_threads(load("[training]\nthreads = 8"), 2).empty());
+  EXPECT_TRUE(check_threads(load("[training]\nthreads = 0"), 2).empty());
+  EXPECT_EQ(format_problems(check_threads(load("[training]\nthreads = 9"), 2)),
+            "job.toml:2:11: training.threads = 9 on 2 processors: so many threads only wait for each other; "
+            "use at most 8, or 0 for one per processor\n");
+}
+
+TEST(Start, errors_missing_parts_and_missing_files_are_one_list_in_the_order_of_the_file) {
+  LoadedConfig loaded = load(
+      "[checkpoint]\nenable = true\n[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = \"no.model\"",
+      {"--compile.enable"});
+  const StartCheck start = check_start(Schema(), loaded, 2);
+  EXPECT_EQ(start.code, ExitCode::bad_config);
+  std::vector<std::string> places;
+  for (const Problem& problem : start.problems) places.push_back(problem.where.to_string());
+  EXPECT_EQ(places, (std::vector<std::string>{"job.toml:2:10", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
+                                              "command line: --compile.enable", "default of training.dataset"}))
+      << format_problems(start.problems);
+}
+
+TEST(Start, only_what_is_missing_on_this_machine_ends_with_the_code_of_bad_data) {
+  const StartCheck start = check_start(Schema(), load("[training]\ndataset = \"stories\""), 2);
+  EXPECT_EQ(start.code, ExitCode::bad_data);
+  EXPECT_EQ(start.problems.size(), 1u);
+}
+
+TEST(Start, a_default_is_not_held_against_somebody_who_mistyped_the_option) {
+  for (const char* text : {"[model]\ntokenizer_pth = \"x\"\n[training]\ndataset = \"stories\"",
+                           "[modl]\ntokenizer_path = \"x\"\n[training]\ndataset = \"stories\"",
+                           "[model]\ntokenizer_path = 3\n[training]\ndataset = \"stories\"", "[model"}) {
+    const StartCheck start = check_start(Schema(), load(text), 2);
+    EXPECT_EQ(start.problems.size(), 1u) << format_problems(start.problems);
+    EXPECT_EQ(start.code, ExitCode::bad_config);
+  }
+}
+
+TEST(Start, a_sound_config_with_its_files_has_nothing_against_it) {
+  const StartCheck start = check_start(Schema(), load_words({source_folder() / "configs/debug_model.toml"}), 2);
+  EXPECT_EQ(format_problems(start.problems), "");
+  EXPECT_EQ(start.code, ExitCode::success);
+}
+
+}  // namespace
+}  // namespace titan

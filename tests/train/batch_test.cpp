@@ -1,0 +1,66 @@
+#include "titan/train/batch.h"
+
+#include <gtest/gtest.h>
+
+#include "support/tensors.h"
+
+namespace titan {
+namespace {
+
+/// Two samples of three tokens; the second sample begins a document at its last position.
+MicroBatch a_microbatch() {
+  MicroBatch batch;
+  batch.samples = 2;
+  batch.sequence_length = 3;
+  batch.tokens = {1, 2, 3, 4, 5, 6};
+  batch.labels = {2, 3, 4, 5, kIgnoredLabel, 7};
+  batch.positions = {0, 1, 2, 0, 1, 0};
+  batch.document_bounds = {{0}, {0, 2}};
+  return batch;
+}
+
+at::Tensor matrix(std::vector<int64_t> values) { return at::tensor(values, at::kLong).view({2, 3}); }
+
+TEST(ToDevice, TokensAndLabelsLieRowByRowAndTheScaleIsHandedOn) {
+  const BatchContext context = to_device(a_microbatch(), 0.25, /*block_causal=*/false, at::kCPU);
+  EXPECT_TRUE(same_bits(context.tokens, matrix({1, 2, 3, 4, 5, 6})));
+  EXPECT_TRUE(same_bits(context.labels, matrix({2, 3, 4, 5, kIgnoredLabel, 7})));
+  EXPECT_EQ(context.loss_scale, 0.25);
+}
+
+TEST(ToDevice, OnlyBlockCausalAttentionIsToldPositionsAndDocumentBounds) {
+  const BatchContext causal = to_device(a_microbatch(), 1, /*block_causal=*/false, at::kCPU);
+  EXPECT_FALSE(causal.positions.defined());
+  EXPECT_TRUE(causal.bounds.document_starts.empty());
+  const BatchContext block = to_device(a_microbatch(), 1, /*block_causal=*/true, at::kCPU);
+  EXPECT_TRUE(same_bits(block.positions, matrix({0, 1, 2, 0, 1, 0})));
+  ASSERT_EQ(block.bounds.document_starts.size(), 2u);
+  EXPECT_EQ(std::vector<int64_t>(block.bounds.document_starts[1].begin(), block.bounds.document_starts[1].end()),
+            (std::vector<int64_t>{0, 2}));
+}
+
+TEST(ToDevice, EveryMicrobatchOfAStepHasTheScaleOfTheWholeGlobalBatch) {
+  StepBatch step;
+  step.microbatches = {a_microbatch(), a_microbatch(), a_microbatch()};
+  step.valid_tokens = 15;
+  const std::vector<BatchContext> contexts = to_device(step, false, at::kCPU);
+  ASSERT_EQ(contexts.size(), 3u);
+  for (const BatchContext& context : contexts) EXPECT_EQ(context.loss_scale, 1.0 / 15);
+}
+
+TEST(ToDevice, AStepWithoutAnyValidTokenHasAFiniteScale) {
+  StepBatch step;
+  step.microbatches = {a_microbatch()};
+  step.valid_tokens = 0;
+  EXPECT_EQ(to_device(step, false, at::kCPU)[0].loss_scale, 1.0);
+}
+
+TEST(ToDevice, TheTensorsAreCopiesThatOutliveTheBatch) {
+  MicroBatch batch = a_microbatch();
+  const BatchContext context = to_device(batch, 1, false, at::kCPU);
+  batch.tokens.assign(6, 99);
+  EXPECT_EQ(context.tokens.max().item<int64_t>(), 6);
+}
+
+}  // namespace
+}  // namespace titan

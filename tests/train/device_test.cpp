@@ -1,0 +1,74 @@
+#include "titan/train/device.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "titan/base/error.h"
+#include "titan/base/process.h"
+
+namespace titan {
+namespace {
+
+TEST(ChooseDevice, TheCpuIsTakenWhenAskedForAndSaysWhatItIs) {
+  const DeviceInfo device = choose_device("cpu");
+  EXPECT_TRUE(device.device.is_cpu());
+  EXPECT_FALSE(device.name.empty());
+  EXPECT_GT(device.memory_bytes, 0);
+}
+
+TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
+  if (at::hasCUDA()) GTEST_SKIP() << "there is a CUDA device here";
+  try {
+    choose_device("cuda");
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    EXPECT_NE(std::string(error.what()).find("training.device = \"cpu\""), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(choose_device("auto").device.is_cpu());
+}
+
+StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double signal = 0) {
+  return {loss,
+          {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
+          at::scalar_tensor(signal, at::kDouble)};
+}
+
+TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
+  StepReadback readback(outcome(at::scalar_tensor(1.0 + 1e-15, at::kDouble), 1e300, 0, 15));
+  const StepValues values = readback.wait();
+  EXPECT_EQ(values.loss, 1.0 + 1e-15);
+  EXPECT_EQ(values.grad_norm, 1e300);
+  EXPECT_FALSE(values.skipped);
+  EXPECT_EQ(values.stop_signal, 15);
+}
+
+TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {
+  StepReadback readback(
+      outcome(at::scalar_tensor(std::nan(""), at::kDouble), std::numeric_limits<double>::infinity(), 1));
+  const StepValues values = readback.wait();
+  EXPECT_TRUE(std::isnan(values.loss));
+  EXPECT_TRUE(std::isinf(values.grad_norm));
+  EXPECT_TRUE(values.skipped);
+}
+
+TEST(StepReadback, WhatHappensToTheTensorsAfterwardsDoesNotMatter) {
+  at::Tensor loss = at::scalar_tensor(2.0, at::kDouble);
+  StepReadback readback(outcome(loss, 1, 0));
+  loss.fill_(7);
+  EXPECT_EQ(readback.wait().loss, 2.0);
+}
+
+TEST(PeakMemory, OfTheCpuIsWhatTheProcessHeldAtMostEvenAfterItWasFreed) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const int64_t before = resident_bytes();
+  at::ones({kBytes / 4}, at::kFloat);
+  EXPECT_GE(peak_memory_bytes(at::kCPU), before + kBytes * 9 / 10);
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,126 @@
+#include "titan/train/job.h"
+
+#include <gtest/gtest.h>
+
+#include "job.h"
+
+namespace titan {
+namespace {
+
+/// What check_model and the other checks say of a config.
+std::string said(const std::vector<std::string>& words, const std::string& toml = "") {
+  const std::vector<ConfigCheck> checks{check_model};
+  return format_problems(load_config_text(Schema(), toml, "job.toml", words, checks).problems);
+}
+
+::testing::AssertionResult holds(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
+}
+
+TEST(AccumulationSteps, AreTheMicrobatchesThatMakeTheGlobalBatch) {
+  const std::string local = "--training.local_batch_size=4";
+  EXPECT_EQ(accumulation_steps(job_config({local})), 1);
+  EXPECT_EQ(accumulation_steps(job_config({local, "--training.global_batch_size=4"})), 1);
+  EXPECT_EQ(accumulation_steps(job_config({local, "--training.global_batch_size=20"})), 5);
+}
+
+TEST(PlanRequestOfAJob, CarriesSizesTypesAndPolicies) {
+  const PlanRequest request = make_plan_request(
+      job_config({"--training.local_batch_size=3", "--training.global_batch_size=6", "--training.seq_len=48",
+                  "--training.mixed_precision_param=bfloat16", "--training.loss_chunks=5",
+                  "--optimizer.early_step_in_backward", "--activation_checkpoint.mode=full"}));
+  EXPECT_EQ(request.samples, 3);
+  EXPECT_EQ(request.accumulation, 2);
+  EXPECT_EQ(request.sequence_length, 48);
+  EXPECT_EQ(request.master, ElementType::float32);
+  EXPECT_EQ(request.compute, ElementType::bfloat16);
+  EXPECT_EQ(request.loss_chunks, 5);
+  EXPECT_TRUE(request.step_in_backward);
+  EXPECT_EQ(request.recompute.mode, RecomputeSelection::Mode::full);
+}
+
+TEST(RecomputeSelectionOfAJob, FollowsModeAndOption) {
+  auto selection = [](const std::string& mode, const std::string& option) {
+    return make_recompute_selection(
+        job_config({"--activation_checkpoint.mode=" + mode, "--activation_checkpoint.selective_ac_option=" + option}));
+  };
+  using Mode = RecomputeSelection::Mode;
+  EXPECT_EQ(selection("none", "2").mode, Mode::none);
+  EXPECT_EQ(selection("selective", "op").mode, Mode::selective_operations);
+  const RecomputeSelection third = selection("selective", "3");
+  EXPECT_EQ(third.mode, Mode::selective_layers);
+  EXPECT_EQ(third.every, 3);
+  const RecomputeSelection parts = selection("selective", "norm,swiglu");
+  EXPECT_EQ(parts.mode, Mode::selective_parts);
+  EXPECT_EQ(parts.parts, (std::vector<std::string>{"norm", "swiglu"}));
+}
+
+TEST(DatasetsOfAJob, TrainingAndValidationHaveTheirOwnPathAndOnlyValidationIsHeldOut) {
+  const JobConfig config =
+      job_config({"--training.dataset=text", "--training.dataset_path=a.txt", "--validation.enable",
+                  "--validation.dataset=stories", "--data.bad_record=skip", "--data.text_field=body"});
+  const DatasetOptions training = make_training_dataset(config), validation = make_validation_dataset(config);
+  EXPECT_EQ(training.dataset, "text");
+  EXPECT_EQ(training.path, "a.txt");
+  EXPECT_FALSE(training.validation);
+  EXPECT_EQ(training.text_field, "body");
+  EXPECT_EQ(training.bad_record, BadRecord::skip);
+  EXPECT_EQ(validation.dataset, "stories");
+  EXPECT_EQ(validation.path, "");
+  EXPECT_TRUE(validation.validation);
+}
+
+TEST(BatchPlansOfAJob, ValidationHasItsOwnSizesAndNeverAccumulates) {
+  const JobConfig config = job_config({"--training.local_batch_size=2", "--training.global_batch_size=8",
+                                       "--training.seq_len=64", "--validation.enable", "--validation.dataset=stories",
+                                       "--validation.local_batch_size=5", "--validation.seq_len=32"});
+  const BatchPlan training = make_batch_plan(config), validation = make_validation_plan(config);
+  EXPECT_EQ(training.global_batch(), 8);
+  EXPECT_EQ(training.accumulation, 4);
+  EXPECT_EQ(training.sequence_length, 64);
+  EXPECT_EQ(validation.global_batch(), 5);
+  EXPECT_EQ(validation.sequence_length, 32);
+}
+
+TEST(ModelRequestOfAJob, TheLongerOfTrainingAndValidationSequencesCounts) {
+  const std::vector<std::string> words{"--training.seq_len=64", "--validation.dataset=stories",
+                                       "--validation.seq_len=256"};
+  std::vector<std::string> enabled = words;
+  enabled.push_back("--validation.enable");
+  EXPECT_EQ(make_model_request(job_config(words), 300).sequence_length, 64);
+  const ModelRequest request = make_model_request(job_config(enabled), 300);
+  EXPECT_EQ(request.sequence_length, 256);
+  EXPECT_EQ(request.tokenizer_vocabulary, 300);
+}
+
+TEST(CheckModel, AnUnknownFlavorIsToldWithTheNearestAndAll) {
+  const std::string problem = said({"--model.name=llama3", "--model.flavor=8b"});
+  EXPECT_TRUE(holds(problem, "llama3 has no flavor \"8b\""));
+  EXPECT_TRUE(holds(problem, "did you mean \"8B\"?"));
+  EXPECT_TRUE(holds(problem, "405B"));
+}
+
+TEST(CheckModel, ASequenceThatIsTooLongIsToldByTheNameOfTheOptionThatAsksForIt) {
+  EXPECT_TRUE(holds(said({"--training.seq_len=999999"}), "--training.seq_len: "));
+  const std::string problem =
+      said({"--validation.enable", "--validation.dataset=stories", "--validation.seq_len=999999"});
+  EXPECT_TRUE(holds(problem, "--validation.seq_len: "));
+  EXPECT_FALSE(holds(problem, "training.seq_len"));
+}
+
+TEST(CheckModel, SizesThatDoNotFitAreToldAtTheSizeThatWasGiven) {
+  EXPECT_TRUE(holds(said({"--model.override.n_heads=7"}), "--model.override.n_heads: "));
+  EXPECT_TRUE(holds(said({}, "[model.override]\nn_kv_heads = 5\n"), "job.toml:2:"));
+}
+
+TEST(CheckModel, EveryParameterGroupThatFitsNothingIsToldTogether) {
+  const std::string group = "[[optimizer.param_groups]]\nmatch = ";
+  const std::string problem = said({}, group + "\"experts\"\n" + group + "\"router\"\n" + group + "\"(\"\n");
+  EXPECT_TRUE(holds(problem, "experts"));
+  EXPECT_TRUE(holds(problem, "router"));
+  EXPECT_TRUE(holds(problem, "\"(\""));
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,78 @@
+#include "titan/train/start_report.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ops/empty.h>
+
+#include <map>
+#include <memory>
+
+namespace titan {
+namespace {
+
+std::unique_ptr<Parameter> a_parameter(const std::string& name, std::vector<int64_t> shape, bool own_copy) {
+  ParameterSpec spec{name, shape, {}};
+  auto parameter = std::make_unique<Parameter>(spec);
+  parameter->master = at::empty(shape, at::kFloat);
+  parameter->send = own_copy ? at::empty(shape, at::kBFloat16) : parameter->master;
+  return parameter;
+}
+
+TEST(MemoryTable, ShowsWhatTakesBytesAndTheTotal) {
+  const std::vector<MemoryPurpose> purposes{{"parameters", 3 << 20}, {"gradients", 0}, {"the rest", -5}};
+  EXPECT_EQ(memory_table(purposes, 4 << 20), (std::vector<std::string>{"  parameters                     3.00 MiB",
+                                                                       "  together                       4.00 MiB"}));
+}
+
+TEST(MemoryByPurpose, TheRowsAddUpToThePeak) {
+  const auto a = a_parameter("a", {16, 4}, false), b = a_parameter("b", {10}, true);
+  const std::vector<Parameter*> parameters{a.get(), b.get()};
+  const std::vector<MemoryPurpose> rows = memory_by_purpose(
+      parameters, {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
+  std::map<std::string, int64_t> by_name;
+  int64_t sum = 0;
+  for (const MemoryPurpose& row : rows) {
+    by_name[row.name] = row.bytes;
+    sum += row.bytes;
+  }
+  EXPECT_EQ(sum, 9999);
+  EXPECT_EQ(by_name["parameters"], (64 + 10) * 4);
+  EXPECT_EQ(by_name["parameters, compute copy"], 10 * 2);
+  EXPECT_EQ(by_name["process and libraries"], 1000);
+  EXPECT_EQ(by_name["optimizer state"], 600);
+}
+
+TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {
+  const auto a = a_parameter("a", {1000, 4}, false), b = a_parameter("b", {10}, false),
+             c = a_parameter("c", {6}, false);
+  const std::vector<Parameter*> parameters{a.get(), b.get(), c.get()};
+  const std::vector<ParameterGroup> groups{{"", 1, 1, {0}}, {"norm", 0.5, 0, {1, 2}}};
+  const std::vector<std::string> lines = parameter_group_table(groups, parameters);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "parameter groups:                          tensors    parameters   lr x   decay x");
+  EXPECT_EQ(lines[1], "  (all others)                                   1         4,000      1        1");
+  EXPECT_EQ(lines[2], "  norm                                           2            16    0.5        0");
+}
+
+TEST(Excerpt, IsOneLineInWhichNothingMovesTheCursor) {
+  EXPECT_EQ(excerpt("one\ntwo\tthree\r\x1b[31mred\x7f"), "one two three  [31mred ");
+  EXPECT_EQ(excerpt("a\u009b31mb\u2028c\u202ed\u2066e"), "a 31mb c d e");
+}
+
+TEST(Excerpt, OrdinaryTextOfAnyScriptIsLeftAlone) {
+  const std::string text = "déjà vu · 你好 · שלום · 🦔";
+  EXPECT_EQ(excerpt(text), text);
+}
+
+TEST(Excerpt, AnIncompleteCharacterBecomesAReplacement) { EXPECT_EQ(excerpt("caf\xc3"), "caf\uFFFD"); }
+
+TEST(Excerpt, LongTextIsCutAtACharacterAndSaysSo) {
+  std::string text, expected;
+  for (int i = 0; i < 200; ++i) text += "é";
+  for (int i = 0; i < 120; ++i) expected += "é";
+  EXPECT_EQ(excerpt(text), expected + "…");
+  EXPECT_EQ(excerpt(expected), expected);
+}
+
+}  // namespace
+}  // namespace titan
