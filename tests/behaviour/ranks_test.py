@@ -15,7 +15,7 @@ import subprocess
 import time
 import unittest
 
-from program import BAD_CONFIG, INTERRUPTED, OK, ROOT, UNFRIENDLY, BehaviourTest
+from program import BAD_CONFIG, INTERRUPTED, OK, ROOT, SMALL, UNFRIENDLY, BehaviourTest
 
 LAUNCHER, BUG, PEER_FAILURE = 69, 70, 74
 END_LIMIT_SECONDS = 10.0
@@ -301,12 +301,47 @@ class Ranks(BehaviourTest):
                 run.popen.send_signal(number)
                 self.expect_end(run, 128 + number, begin, rf"was killed by signal {int(number)}")
 
+    # ---- in training
+
+    def launch_training(self, ranks: int, *words) -> Process:
+        small = [*SMALL, "--training.steps=1000000", "--debug.seed=1"]
+        return self.start("launch", "-n", ranks, "configs/debug_model.toml", *small, *self.options(), *words)
+
+    def test_a_rank_killed_at_any_moment_of_training_ends_all_and_is_named(self):
+        # A step takes milliseconds, so that the kill finds each run in another phase of it.
+        for killed in (0, 1, 2):
+            with self.subTest(killed=killed):
+                run = self.launch_training(3)
+                victim = self.process_of(run.wait_for("step:  3 "), killed)
+                begin = time.monotonic()
+                os.kill(victim, signal.SIGKILL)
+                self.expect_end(run, 128 + signal.SIGKILL, begin, rf"rank {killed} was killed by signal 9")
+                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} .* ended without a word", run.text())), 1)
+
+    def test_a_killed_rank_is_named_when_the_others_wait_for_its_first_step(self):
+        run = self.launch_training(2, "--model.override.dim=512", "--model.override.n_layers=8", "--training.seq_len=1024")
+        victim = self.process_of(run.wait_for("Training starts"), 1)
+        begin = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        self.expect_end(run, 128 + signal.SIGKILL, begin, "rank 1 was killed by signal 9")
+
+    def test_ctrl_c_in_training_ends_all_ranks_after_the_same_step(self):
+        run = self.launch_training(2)
+        run.wait_for("step:  3 ")
+        begin = time.monotonic()
+        run.popen.send_signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED, run.text())
+        self.assertLess(time.monotonic() - begin, END_LIMIT_SECONDS)
+        self.assertRegex(run.text(), r"stopped by a signal after step \d+ of 1000000")
+        self.expect_friendly(run.text())
+        self.expect_nothing_left()
+
     # ---- launch itself
 
     def test_launch_tells_a_bad_config_once_and_starts_nothing(self):
         run = self.start("launch", "-n", 4, "configs/debug_model.toml", "--training.stps=3", *self.options())
         self.assertEqual(run.end(), BAD_CONFIG)
-        self.assertEqual(run.text().count("did you mean training.steps?"), 1)
+        self.assertEqual(run.text().count("did you mean --training.steps?"), 1)
         self.assertNotIn("[rank", run.text())
 
     def test_launch_refuses_numbers_and_ranks_that_make_no_sense(self):
