@@ -39,7 +39,7 @@ function(titan_tensor_test name)
 endfunction()
 
 if(TITAN_TORCH)
-  foreach(part distributed ops model parallel optimize checkpoint report train)
+  foreach(part distributed ops model parallel optimize checkpoint report train tools)
     titan_tensor_test(${part})
   endforeach()
   titan_tensor_test(app titan_app)

@@ -21,6 +21,7 @@ constexpr size_t kLongestLine = size_t{1} << 16;
 /// Pointers to the strings, ended by a null, as execve wants them.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
+  result.reserve(words.size() + 1);
   for (std::string& word : words) result.push_back(word.data());
   result.push_back(nullptr);
   return result;
@@ -32,7 +33,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
     const std::string_view word(*entry);
     if (!variables.contains(std::string(word.substr(0, word.find('='))))) words.emplace_back(word);
   }
-  for (const auto& [name, value] : variables) words.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) words.push_back(fmt::format("{}={}", name, value));
   return words;
 }
 

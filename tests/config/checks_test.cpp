@@ -82,6 +82,8 @@ TEST(Checks, rank_world_size_and_master_belong_together) {
   EXPECT_TRUE(contains(said_about("[comm]\nrank = 0"), "belong together"));
   EXPECT_EQ(said_about("[comm]\nrank = 0\nworld_size = 2\nmaster = \"a:1\""), "");
   EXPECT_TRUE(contains(said_about("[comm]\nrank = 2\nworld_size = 2\nmaster = \"a:1\""), "ranks count from 0"));
+  EXPECT_EQ(said_about("[comm]\nmode = \"fake_backend\"\nworld_size = 32"), "");
+  EXPECT_TRUE(contains(said_about("[comm]\nmode = \"local_tensor\""), "titan_train launch -n N"));
 }
 
 TEST(Checks, checkpoint_options_that_need_each_other_say_so) {
