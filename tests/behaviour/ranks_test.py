@@ -284,15 +284,13 @@ class Ranks(BehaviourTest):
         run.end()
         self.expect_nothing_left()
 
-    def test_ctrl_c_and_sigterm_reach_every_rank_once(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with self.subTest(number.name):
-                run = self.launch(2, "--hold=600")
-                run.wait_for("ranks agree")
-                begin = time.monotonic()
-                run.popen.send_signal(number)
-                # A second SIGINT would end a rank at once, without its line.
-                self.expect_end(run, INTERRUPTED, begin, "stopped by a signal; the work under way was dropped")
+    def test_ctrl_c_reaches_every_rank_once(self):
+        run = self.launch(2, "--hold=600")
+        run.wait_for("ranks agree")
+        begin = time.monotonic()
+        run.popen.send_signal(signal.SIGINT)
+        # A second one would end a rank at once, without its line.
+        self.expect_end(run, INTERRUPTED, begin, "stopped by a signal; the work under way was dropped")
 
     def test_other_signals_are_passed_on(self):
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -308,7 +306,7 @@ class Ranks(BehaviourTest):
     def test_launch_tells_a_bad_config_once_and_starts_nothing(self):
         run = self.start("launch", "-n", 4, "configs/debug_model.toml", "--training.stps=3", *self.options())
         self.assertEqual(run.end(), BAD_CONFIG)
-        self.assertEqual(run.text().count("did you mean training.steps?"), 1)
+        self.assertEqual(run.text().count("did you mean --training.steps?"), 1)
         self.assertNotIn("[rank", run.text())
 
     def test_launch_refuses_numbers_and_ranks_that_make_no_sense(self):
