@@ -21,21 +21,33 @@ struct LinearBackward : BackwardNode {
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     at::Tensor dx;
+    std::vector<WeightProduct> of_weights;
     for (size_t i = 0; i < weights.size(); ++i) {
       if (!gradients[i].defined()) continue;
       Operand dy = products->quantise(as_matrix(gradients[i], weights[i]->weight().size(0)), *context);
       gradients[i].reset();
       if (task_should_compute_output(0)) products->input_gradient(dy, weights[i]->weight(), dx);
-      if (weights[i]->trainable()) submit_weight_gradient(weights[i], std::move(dy));
+      if (weights[i]->trainable()) of_weights.push_back({weights[i], std::move(dy)});
     }
+    if (!of_weights.empty()) submit(std::move(of_weights));
     x = {};
     return {dx.defined() ? dx.view(input_shape) : dx};
   }
 
-  void submit_weight_gradient(Parameter* weight, Operand dy) {
-    context->sink->submit([weight, products = products, x = x, dy = std::move(dy)] {
-      products->weight_gradient(dy, x, weight->gradient(), weight->gradient_written());
-      weight->mark_gradient_written();
+ private:
+  struct WeightProduct {
+    Parameter* weight;
+    Operand dy;
+  };
+
+  void submit(std::vector<WeightProduct> of_weights) {
+    context->sink->submit([products = products, x = x, of_weights = std::move(of_weights)]() mutable {
+      const Operand shared = products->for_weight_gradients(x, of_weights[0].weight->gradient());
+      for (WeightProduct& of : of_weights) {
+        products->weight_gradient(of.dy, shared, of.weight->gradient(), of.weight->gradient_written());
+        of.weight->mark_gradient_written();
+        of.dy = {};
+      }
     });
   }
 };
@@ -51,6 +63,10 @@ at::Tensor DenseProducts::forward(const Operand& x, const at::Tensor& weight) co
 void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const {
   at::Tensor share = product(dy.data, weight);
   dx = dx.defined() ? dx.add_(share) : share;
+}
+
+Operand DenseProducts::for_weight_gradients(const Operand& x, const at::Tensor& gradient) const {
+  return round_weight_gradient_ ? x : Operand{x.data.to(gradient.scalar_type()), {}, {}};
 }
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
