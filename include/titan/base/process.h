@@ -14,6 +14,10 @@ int64_t peak_resident_bytes();
 int64_t total_memory_bytes();
 std::string processor_name();
 
+/// Starts this program afresh in this process, same command line, with `name`=`value` in its environment: for libraries
+/// that read theirs while they are loaded. Returns only where that is not possible.
+void restart_with(const std::string& name, const std::string& value);
+
 /// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. A second SIGINT ends the process at
 /// once; so does a SIGALRM 4 s after the first signal, with a line saying so, when the loop has not ended by then. One
 /// object lives in `main`; handlers are restored when it goes.
