@@ -2,7 +2,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
 #include "titan/app/commands.h"
@@ -27,8 +29,15 @@ void keep_freed_memory() {
 
 /// Between two parallel loops OpenMP's threads spin, and unless told otherwise for milliseconds, much longer than these
 /// pauses are: on a machine with other work to do, they take the processor from the thread that they wait for. 3,000
-/// rounds, some tens of microseconds, cost nothing on an idle machine. libgomp reads this while it is loaded.
-void limit_spinning() {
+/// rounds, some tens of microseconds, cost nothing on an idle machine. libgomp reads this while it is loaded, hence a
+/// second start, which would find a pipe that the config came through empty.
+void limit_spinning(std::span<const std::string> arguments) {
+  auto is_pipe = [](const std::string& word) {
+    std::error_code none;
+    const std::filesystem::file_status status = std::filesystem::status(word, none);
+    return std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status);
+  };
+  if (std::any_of(arguments.begin(), arguments.end(), is_pipe)) return;
   if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY")) restart_with("GOMP_SPINCOUNT", "3000");
 }
 
@@ -52,9 +61,9 @@ int report_problems(const Schema& schema, const LoadedConfig& loaded) {
 }  // namespace
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
-  limit_spinning();  // before anything is read: a config may come through a pipe
   const LoadedConfig loaded = load_config(schema, arguments, config_checks());
   if (int code = report_problems(schema, loaded)) return code;
+  limit_spinning(arguments);
   const JobConfig& config = loaded.config;
   const Log log(::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing);
   const StopSignals signals;
