@@ -167,14 +167,21 @@ check_losses() {
 }
 
 check_failure() {
-  local launcher=$1 ranks=$2 status=0 begin=$SECONDS
+  local launcher=$1 ranks=$2 status=0 begin seconds started told="failed with exit code 70: .*--fail asks for it"
   local sentence="a failing rank under $launcher ends all $ranks, and its message is printed"
-  start "$launcher" "$ranks" ranks --hold 600 --fail 1 --job.dump_folder="$scratch/run" || status=$?
-  if [ "$status" -ne 0 ] && [ $((SECONDS - begin)) -le $((end_limit + 5)) ] &&
-    grep -q "failed with exit code 70: .*--fail asks for it" "$scratch/output" && ! pgrep -f "$scratch/run" >/dev/null; then
+  : >"$scratch/output"
+  start "$launcher" "$ranks" ranks --hold 600 --fail 1 --job.dump_folder="$scratch/run" &
+  started=$!
+  until grep -q "$told" "$scratch/output" || ! kill -0 "$started" 2>/dev/null; do sleep 0.1; done
+  # The ranks' end, not that of the launcher, which may have much to say.
+  begin=$SECONDS
+  while pgrep -f "^$binary ranks .*$scratch/run" >/dev/null; do sleep 0.1; done
+  seconds=$((SECONDS - begin))
+  wait "$started" || status=$?
+  if [ "$status" -ne 0 ] && [ "$seconds" -le "$end_limit" ] && grep -q "$told" "$scratch/output"; then
     ok "$sentence"
   else
-    echo "exit code $status after $((SECONDS - begin)) s; left running: $(pgrep -af "$scratch/run")" >>"$scratch/output"
+    echo "exit code $status; the ranks ended $seconds s after the message" >>"$scratch/output"
     not_ok "$sentence" "$scratch/output"
   fi
 }

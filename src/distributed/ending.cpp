@@ -3,13 +3,16 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <thread>
 
 #include "titan/base/error.h"
 
 namespace titan {
 
-void end_for_peer() { ::_exit(static_cast<int>(ExitCode::peer_failure)); }
+void end_for_peer() {
+  std::this_thread::sleep_for(kNoticeTime);
+  ::_exit(static_cast<int>(ExitCode::peer_failure));
+}
 
 void end_stuck(int code, const std::string& text) {
   const std::string line = "titan_train: " + text + "\n";

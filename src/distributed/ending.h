@@ -16,6 +16,10 @@ inline constexpr std::chrono::seconds kHeardLimit{1};
 /// How long a rank that lost a peer waits to hear what really happened.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
+/// How long a rank stays after the one that failed is gone: launchers look at their processes every tenth of a second
+/// or so, and are to find that one first.
+inline constexpr std::chrono::milliseconds kNoticeTime{500};
+
 [[noreturn]] void end_for_peer();
 [[noreturn]] void end_stuck(int code, const std::string& text);
 

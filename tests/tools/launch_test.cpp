@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdlib>
+
 #include "titan/base/filesystem.h"
 
 namespace titan {
@@ -85,6 +87,22 @@ TEST_F(LaunchTest, AKilledRankGivesItsSignalAsExitCodeAndEndsTheOthers) {
 TEST_F(LaunchTest, ARankThatDoesNotWantToEndIsMadeTo) {
   const Result result = launch(2, "[ $RANK = 1 ] || exit 5; trap '' TERM; while :; do sleep 1000; done");
   EXPECT_EQ(result.code, 5);
+}
+
+TEST_F(LaunchTest, SignalsOfTheUserReachEveryRank) {
+  // Rank 0 sends what a user would, once both ranks are ready for it.
+  const std::string script =
+      "trap 'echo told; exit 9' TERM USR1 USR2; : > $0/$RANK; until [ -e $0/0 ] && [ -e $0/1 ]; do :; done; "
+      "[ $RANK = 1 ] || kill -$SIGNAL $PPID; while :; do sleep 0.01; done";
+  for (const char* signal : {"TERM", "USR1", "USR2"}) {
+    for (const char* ready : {"0", "1"}) std::filesystem::remove(folder_ / ready);
+    ::setenv("SIGNAL", signal, /*overwrite=*/1);
+    const Result result = launch(2, script);
+    EXPECT_EQ(result.code, 9);
+    EXPECT_NE(result.output.find("[rank0] told\n"), std::string::npos) << signal << result.output;
+    EXPECT_NE(result.output.find("[rank1] told\n"), std::string::npos) << signal << result.output;
+  }
+  ::unsetenv("SIGNAL");
 }
 
 TEST_F(LaunchTest, AProgramThatIsNotThereEndsWithTheShellsCodeForThat) {
