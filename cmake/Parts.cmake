@@ -37,6 +37,9 @@ if(TITAN_TORCH)
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
+  # LibTorch carries Gloo without its headers; the one file that makes a Gloo group sees declarations of our own.
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_communicator.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_stub)
   if(TITAN_WITH_CUDA)
     target_compile_definitions(titan_core PUBLIC TITAN_WITH_CUDA)
   endif()

@@ -4,13 +4,14 @@
 #   scripts/train.sh CONFIG.toml [--section.key VALUE]...       any config; arguments go to titan_train as they are
 # CONFIG_FILE names the config when no argument does. A config that is not found from the current folder is taken from
 # the checkout, and then titan_train runs in the checkout: relative paths, those of the outputs too, start there.
+#   NGPU=4 LOG_RANK=0 CONFIG_FILE=... scripts/train.sh          four processes on this machine; LOG_RANK: whose log is shown
+#   NGPU=32 COMM_MODE=fake_backend scripts/train.sh             one step of one rank of 32, alone, without communication
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-# Some launchers of other trainers set these two; one process is what this script starts.
-[ "${NGPU:-1}" = 1 ] || fail 64 "NGPU=$NGPU: this script starts one process" \
-  "Several need a launcher, which is no part of titan yet. Unset NGPU or set it to 1."
-[ "${LOG_RANK:-0}" = 0 ] || say "LOG_RANK=$LOG_RANK has no effect here: there is one process, and it prints"
-
+ranks=${NGPU:-1}
+case $ranks in
+  '' | *[!0-9]* | 0*) fail 64 "NGPU=$ranks is no number of processes" "Unset it, or give a number from 1 on." ;;
+esac
 names_config=no
 for argument in "$@"; do
   case $argument in --job.config_file* | --job.config-file*) names_config=yes ;; esac
@@ -23,7 +24,15 @@ case ${1:-} in
     shift
     ;;
 esac
+case ${COMM_MODE:-default} in
+  default) ;;
+  fake_backend) set -- --comm.mode=fake_backend --comm.world_size="$ranks" --training.steps=1 "$@" ;;
+  local_tensor) fail 64 "COMM_MODE=local_tensor is not offered here" \
+    "NGPU=N COMM_MODE=fake_backend is the dry run of one rank; NGPU=N alone runs all ranks on this machine." ;;
+  *) fail 64 "COMM_MODE=$COMM_MODE is unknown (there is only fake_backend)" ;;
+esac
 [ -z "$config" ] || set -- "$config" "$@"
+[ "${COMM_MODE:-default}" != default ] || [ "$ranks" = 1 ] || set -- launch -n "$ranks" --log-rank "${LOG_RANK:-0}" "$@"
 
 "$TITAN_ROOT/scripts/setup.sh"
 build_targets titan_train

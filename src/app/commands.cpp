@@ -55,10 +55,14 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 6> all{{
+  static constexpr std::array<Command, 9> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
+      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
+      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
       {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
+      {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
+       run_plan},
       {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
       {"completion", "bash|zsh", "print a shell completion script", false, run_completion},
       {"help", "[SECTION]", "this text, or the options of a section", false, run_help},

@@ -18,7 +18,7 @@ int run_help(const Schema& schema, std::span<const std::string> arguments) {
   if (arguments.empty()) {
     std::cout << "titan_train: trains Llama models\n\n";
     for (const Command& command : commands()) {
-      std::cout << fmt::format("  titan_train {:<11}{:<31} {}\n", command.name, command.arguments, command.purpose);
+      std::cout << fmt::format("  titan_train {:<11}{:<36} {}\n", command.name, command.arguments, command.purpose);
     }
     std::cout << "\nOptions, given as --section.key value after the config file, or in it:\n\n";
   }

@@ -1,16 +1,16 @@
 #include <malloc.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <iostream>
-#include <thread>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
 
 #include "titan/app/commands.h"
+#include "titan/app/job_problems.h"
+#include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/log.h"
 #include "titan/base/process.h"
-#include "titan/config/config_command.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"
@@ -27,47 +27,61 @@ void keep_freed_memory() {
   ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
 }
 
+/// Between two parallel loops OpenMP's threads spin, and unless told otherwise for milliseconds, much longer than these
+/// pauses are: on a machine with other work to do, they take the processor from the thread that they wait for. 3,000
+/// rounds, some tens of microseconds, cost nothing on an idle machine. libgomp reads this while it is loaded.
+void limit_spinning() {
+  if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY")) restart_with("GOMP_SPINCOUNT", "3000");
+}
+
 /// The lines about the config itself; `located` are those about its files.
 void show_config(const Log& log, const Schema& schema, const LoadedConfig& loaded,
-                 const std::vector<std::string>& located) {
+                 const std::vector<std::string>& located, const World& world) {
   const JobConfig& config = loaded.config;
   log.info("Starting job: {}", config.job.description);
   log.info("Defaults and formulas of {} (job.generation {}): {}",
            generation_of(config) == Generation::december_2024 ? "December 2024" : "February 2026",
            config.job.generation, loaded.generation_reason);
   for (const std::string& line : located) log.info(line);
-  for (const std::string& note : loaded.notes) log.warning(note);
-  for (const std::string& note : notes_for_one_process(schema, loaded)) log.warning(note);
+  // Every rank has the same notes: one says them.
+  for (const std::string& note : loaded.notes) world.rank == 0 ? log.warning(note) : log.info(note);
+  if (!world.is_distributed()) {
+    for (const std::string& note : notes_for_one_process(schema, loaded)) log.warning(note);
+  }
   if (config.job.print_config) log.info(dump_json(schema, config));
+}
+
+void save_config(const Schema& schema, const JobConfig& config) {
+  const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
+  with_remedy("name a file that can be written in job.save_config_file", [&] {
+    make_folders(path.parent_path());
+    write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
+  });
 }
 
 }  // namespace
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
+  limit_spinning();  // before anything is read: a config may come through a pipe
   if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
   LoadedConfig loaded = load_config(schema, arguments, config_checks());
-  const StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
-  if (!start.problems.empty()) {
-    print_problems(std::cerr, start.problems);
-    return static_cast<int>(start.code);
-  }
+  if (const int code = report_job_problems(schema, loaded)) return code;
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
-  const Log log(::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing);
   const StopSignals signals;
   // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
   ::signal(SIGXFSZ, SIG_IGN);
   keep_freed_memory();
-  show_config(log, schema, loaded, located);
-  Trainer trainer(config, log);
-  if (config.job.save_config_file) {
-    const std::filesystem::path path = std::filesystem::path(config.job.dump_folder) / *config.job.save_config_file;
-    with_remedy("name a file that can be written in job.save_config_file", [&] {
-      make_folders(path.parent_path());
-      write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
-    });
-  }
-  return static_cast<int>(trainer.run());
+  RankSession session(schema, config, detect_launch(config));
+  const Log& log = session.log();
+  std::optional<Trainer> trainer;
+  auto train = [&](const World& world) {
+    show_config(log, schema, loaded, located, world);
+    trainer.emplace(config, world, log);
+    if (config.job.save_config_file && world.rank == 0) save_config(schema, config);
+    return trainer->run();
+  };
+  return session.run(train, [&] { trainer.reset(); });
 }
 
 }  // namespace titan

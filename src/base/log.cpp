@@ -1,28 +1,82 @@
 #include "titan/base/log.h"
 
 #include <spdlog/sinks/ansicolor_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-namespace titan {
+#include <mutex>
+#include <optional>
 
-Log::Log(bool colour, std::string prefix) : colour_(colour), prefix_(std::move(prefix)) {
-  std::shared_ptr<spdlog::sinks::sink> sink;
-  if (colour) {
-    sink = std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>();
-  } else {
-    sink = std::make_shared<spdlog::sinks::stdout_sink_mt>();
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+constexpr std::string_view kAfterLevel = " - ";
+constexpr const char* kLine = "[titan] %Y-%m-%d %H:%M:%S,%e - root - %^%v%$";
+
+/// Appends to a file that is made at the first line, so that a rank that never starts leaves none behind. A disk that
+/// is full costs lines, not the run.
+class FileSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(std::filesystem::path path) : path_(std::move(path)) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (!file_) {
+      std::error_code ignored;  // opening the file says it again, and append_line is false then
+      std::filesystem::create_directories(path_.parent_path(), ignored);
+      file_.emplace(path_);
+    }
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    file_->append_line({line.data(), line.size() - 1});  // the formatter ends a line, and so does append_line
   }
-  logger_ = std::make_shared<spdlog::logger>("titan", std::move(sink));
-  logger_->set_pattern("[titan] %Y-%m-%d %H:%M:%S,%e - root - %^%v%$");
+  void flush_() override {}
+
+ private:
+  std::filesystem::path path_;
+  std::optional<AppendFile> file_;
+};
+
+/// For people, without time and level: what `main` prints of an error looks the same.
+class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit ErrorSink(std::string prefix) : prefix_(std::move(prefix)) { set_level(spdlog::level::warn); }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const std::string_view payload(message.payload.data(), message.payload.size());
+    const std::string_view text = payload.substr(payload.find(kAfterLevel) + kAfterLevel.size());
+    const char* kind = message.level == spdlog::level::warn ? "warning" : "titan_train";
+    const std::string line = fmt::format("{}{}: {}\n", prefix_, kind, text);
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+  void flush_() override { std::fflush(stderr); }
+
+ private:
+  std::string prefix_;
+};
+
+}  // namespace
+
+Log::Log(const LogTargets& targets) : colour_(targets.console && targets.colour) {
+  logger_ = std::make_shared<spdlog::logger>("titan");
+  auto& sinks = logger_->sinks();
+  if (targets.console && targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>());
+  if (targets.console && !targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  if (!targets.file.empty()) sinks.push_back(std::make_shared<FileSink>(targets.file));
+  if (targets.error_prefix) sinks.push_back(std::make_shared<ErrorSink>(*targets.error_prefix));
+  logger_->set_pattern(kLine);
   logger_->flush_on(spdlog::level::info);
 }
 
 Log::~Log() = default;
 
-void Log::info(std::string_view message) const { logger_->info("INFO - {}{}", prefix_, message); }
-void Log::warning(std::string_view message) const { logger_->warn("WARNING - {}{}", prefix_, message); }
-void Log::error(std::string_view message) const { logger_->error("ERROR - {}{}", prefix_, message); }
+void Log::info(std::string_view message) const { logger_->info("INFO - {}", message); }
+void Log::warning(std::string_view message) const { logger_->warn("WARNING - {}", message); }
+void Log::error(std::string_view message) const { logger_->error("ERROR - {}", message); }
 void Log::flush() const { logger_->flush(); }
 
 }  // namespace titan

@@ -1,14 +1,20 @@
 #include "titan/base/process.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -48,6 +54,20 @@ int64_t read_limit(const char* path) {
 
 }  // namespace
 
+void restart_with(const std::string& name, const std::string& value) {
+  std::error_code unreadable;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unreadable);
+  std::ifstream file("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (unreadable || words.empty()) return;
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  ::execv(program.c_str(), arguments.data());
+}
+
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t pages = 0;
@@ -75,6 +95,39 @@ std::string processor_name() {
     if (line.starts_with("model name")) return trim(line.substr(line.find(':') + 1));
   }
   return "CPU";
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+std::vector<int> allowed_cores() {
+  // A mask of fixed size does not reach the last cores of the largest machines, and is then refused.
+  for (int most = CPU_SETSIZE; most <= 1 << 20; most *= 2) {
+    const size_t bytes = CPU_ALLOC_SIZE(most);
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(most), [](cpu_set_t* m) { CPU_FREE(m); });
+    if (::sched_getaffinity(0, bytes, mask.get()) != 0) continue;
+    std::vector<int> cores;
+    for (int core = 0; core < most; ++core) {
+      if (CPU_ISSET_S(core, bytes, mask.get())) cores.push_back(core);
+    }
+    return cores;
+  }
+  return {};
+}
+
+std::string core_list(const std::vector<int>& cores) {
+  std::string text;
+  for (size_t begin = 0; begin < cores.size();) {
+    size_t end = begin + 1;
+    while (end < cores.size() && cores[end] == cores[end - 1] + 1) ++end;
+    if (!text.empty()) text += ',';
+    text += std::to_string(cores[begin]);
+    if (end - begin > 1) text += '-' + std::to_string(cores[end - 1]);
+    begin = end;
+  }
+  return text;
 }
 
 StopSignals::StopSignals() {

@@ -92,11 +92,6 @@ void check_optimizer(const JobConfig& config, const Origins& origins, Problems& 
 
 void check_parallelism(const JobConfig& config, const Origins& origins, Problems& problems) {
   const ParallelismSection& parallelism = config.parallelism;
-  if (parallelism.enable_async_tensor_parallel && parallelism.tensor_parallel_degree > 1 && !config.compile.enable) {
-    problems.push_back(origins.problem("parallelism.enable_async_tensor_parallel",
-                                       "parallelism.enable_async_tensor_parallel needs compile.enable = true",
-                                       "set it, or leave async tensor parallel off"));
-  }
   if (parallelism.pipeline_parallel_degree == 1) return;
   if (config.training.local_batch_size % parallelism.pipeline_parallel_microbatch_size != 0) {
     problems.push_back(origins.problem(
@@ -125,8 +120,9 @@ void check_parallelism(const JobConfig& config, const Origins& origins, Problems
 
 void check_communication(const JobConfig& config, const Origins& origins, Problems& problems) {
   const CommSection& comm = config.comm;
-  int given = int{comm.rank.has_value()} + int{comm.world_size.has_value()} + int{comm.master.has_value()};
-  if (given != 0 && given != 3) {
+  const bool dry_run = comm.mode == "fake_backend";
+  const int given = int{comm.rank.has_value()} + int{comm.world_size.has_value()} + int{comm.master.has_value()};
+  if (!dry_run && given != 0 && given != 3) {
     const char* present = comm.rank ? "comm.rank" : comm.world_size ? "comm.world_size" : "comm.master";
     problems.push_back(origins.problem(present, "comm.rank, comm.world_size and comm.master belong together",
                                        "give all three, or none and let the launcher say them"));

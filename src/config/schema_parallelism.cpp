@@ -26,17 +26,16 @@ Condition context_parallel() {
 template <class Fields>
 void describe_degrees(Fields& parallelism) {
   using S = ParallelismSection;
-  auto degree = [&](const char* name, int64_t S::*member, const char* part, const char* help) -> Option& {
-    return parallelism.add(name, member, 1).at_least(1).at_most(kMostRanks).later().not_built(part).help(help);
+  auto degree = [&](const char* name, int64_t S::*member, const char* help) -> Option& {
+    return parallelism.add(name, member, 1).at_least(1).at_most(kMostRanks).later().help(help);
   };
-  degree("data_parallel_replicate_degree", &S::data_parallel_replicate_degree, "data parallel",
+  degree("data_parallel_replicate_degree", &S::data_parallel_replicate_degree,
          "replicas of the model: DDP, or the outer axis of HSDP");
   parallelism.add("data_parallel_shard_degree", &S::data_parallel_shard_degree, -1)
       .later()
       .at_least(1)
       .at_most(kMostRanks)
       .or_else(-1)
-      .not_built("data parallel", {Value(int64_t{1})})
       .help("ranks over which parameters, gradients and states are sharded (FSDP); -1: all that are left");
   parallelism.add("fsdp_reshard_after_forward", &S::fsdp_reshard_after_forward, "default")
       .later()
@@ -44,18 +43,17 @@ void describe_degrees(Fields& parallelism) {
       .among_several("one process holds every parameter whole")
       .only_when(sharded())
       .help("free gathered parameters after forward; default: yes without a pipeline, no with one");
-  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor parallel", "ranks that share every matrix");
+  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "ranks that share every matrix");
   parallelism.add("disable_loss_parallel", &S::disable_loss_parallel, false)
       .later()
-      .not_built("tensor parallel")
       .only_when(tensor_parallel())
       .help("gather the logits instead of computing the loss on shards of the vocabulary");
   parallelism.add("enable_async_tensor_parallel", &S::enable_async_tensor_parallel, false)
       .later()
-      .not_built("async tensor parallel")
       .only_when(tensor_parallel())
-      .help("overlap tensor-parallel communication with products (needs compile.enable)");
-  degree("context_parallel_degree", &S::context_parallel_degree, "context parallel", "ranks that share every sequence");
+      .help("overlap tensor-parallel communication with products; ranks on one host");
+  degree("context_parallel_degree", &S::context_parallel_degree, "ranks that share every sequence")
+      .not_built("context parallel");
   parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")
       .later()
       .choices({"allgather", "alltoall"})
@@ -142,34 +140,39 @@ void describe_comm(Schema& schema) {
   const std::string nobody = "one process waits for nobody";
   const std::string no_address = "one process needs no address";
   Section comm(
-      schema, "comm", "How the processes of a run find and watch each other.",
+      schema, "comm", "How the processes of a run find and watch each other (docs/launch.md).",
       [](auto& config) -> auto& { return config.comm; });
   comm.add("init_timeout_seconds", &S::init_timeout_seconds, 300)
       .at_least(1)
+      .at_most(1e9)
       .among_several(nobody)
-      .help("limit of a collective until the end of the first step");
+      .help("how long ranks wait for each other at the start; limit of a collective until the end of the first step");
   comm.add("train_timeout_seconds", &S::train_timeout_seconds, 100)
       .at_least(1)
+      .at_most(1e9)
       .among_several(nobody)
-      .help("limit afterwards");
+      .help("limit of a collective afterwards");
+  const std::string dumps = "what collectives did is not written out after a timeout yet";
   comm.add("trace_buf_size", &S::trace_buf_size, 20000)
       .at_least(0)
-      .among_several(nobody)
+      .no_effect(dumps)
       .help("collectives remembered for the dump after a timeout; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()
-      .among_several(nobody)
+      .no_effect(dumps)
       .help("folder of those dumps, under job.dump_folder");
   comm.add("save_traces_file_prefix", &S::save_traces_file_prefix, "rank_")
       .later()
-      .among_several(nobody)
+      .no_effect(dumps)
       .help("beginning of their names");
   comm.add("mode", &S::mode, "default")
       .later()
-      .choices({"default", "fake_backend", "local_tensor"})
-      .not_built("dry runs")
-      .help("real communication, or a dry run of one rank or of all ranks on one device");
+      .choices({"default", "fake_backend"})
+      .refuses(
+          "local_tensor",
+          "\"fake_backend\" is the dry run of one rank, and titan_train launch -n N runs all ranks on this machine")
+      .help("real communication, or a dry run: comm.rank of comm.world_size alone in one process");
   comm.add("rank", &S::rank, std::nullopt)
       .own()
       .at_least(0)
@@ -178,9 +181,13 @@ void describe_comm(Schema& schema) {
   comm.add("world_size", &S::world_size, std::nullopt)
       .own()
       .at_least(1)
-      .not_built("several processes", {Value(int64_t{1})})
-      .help("number of processes");
-  comm.add("master", &S::master, std::nullopt).own().not_empty().among_several(no_address).help("host:port of rank 0");
+      .at_most(kMostRanks)
+      .help("number of processes, when no launcher says it");
+  comm.add("master", &S::master, std::nullopt)
+      .own()
+      .not_empty()
+      .among_several(no_address)
+      .help("host:port where rank 0 listens");
 }
 
 }  // namespace

@@ -53,7 +53,6 @@ void describe_numbers(TrainingFields& training) {
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()
-      .not_built("units kept in fp32")
       .help("units whose parameters stay in fp32 under mixed precision");
   training.add("weight_gradient_dtype", &S::weight_gradient_dtype, "float32")
       .own()
@@ -76,7 +75,6 @@ void describe_numbers(TrainingFields& training) {
       .at_least(0)
       .help("CPU threads, at most four per processor; 0: all cores");
   training.add("enable_cpu_offload", &S::enable_cpu_offload, false)
-      .not_built("CPU offload")
       .help("keep parameters, gradients and optimizer states in host memory");
 }
 

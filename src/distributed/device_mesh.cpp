@@ -1,5 +1,7 @@
 #include "titan/distributed/device_mesh.h"
 
+#include <algorithm>
+
 #include "titan/base/error.h"
 
 namespace titan {
@@ -31,6 +33,24 @@ int64_t DeviceMesh::coordinate(int64_t rank, MeshAxis axis) const {
   TITAN_CHECK(rank >= 0 && rank < world_, rank, world_);
   for (size_t inner = sizes_.size(); inner-- > static_cast<size_t>(axis) + 1;) rank /= sizes_[inner];
   return rank % size(axis);
+}
+
+int64_t DeviceMesh::size(std::span<const MeshAxis> axes) const {
+  int64_t product = 1;
+  for (MeshAxis axis : axes) product *= size(axis);
+  return product;
+}
+
+std::vector<int64_t> DeviceMesh::group(int64_t rank, std::span<const MeshAxis> axes) const {
+  std::vector<int64_t> ranks;
+  for (int64_t other = 0; other < world_; ++other) {
+    const bool shares = std::all_of(kMeshAxes.begin(), kMeshAxes.end(), [&](MeshAxis axis) {
+      const bool free = std::find(axes.begin(), axes.end(), axis) != axes.end();
+      return free || coordinate(other, axis) == coordinate(rank, axis);
+    });
+    if (shares) ranks.push_back(other);
+  }
+  return ranks;
 }
 
 int64_t DeviceMesh::data_parallel_rank(int64_t rank) const {

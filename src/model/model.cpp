@@ -12,7 +12,7 @@ Parameter& Model::parameter(std::string_view name) const {
 }
 
 Parameter& Model::add_parameter(const ParameterSpec& spec) {
-  parameters_by_order_.push_back(std::make_unique<Parameter>(spec, TensorLayout(spec.shape)));
+  parameters_by_order_.push_back(std::make_unique<Parameter>(spec));
   return *parameters_by_order_.back();
 }
 

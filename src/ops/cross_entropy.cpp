@@ -2,10 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include "titan/data/batch_stream.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/linear.h"
 #include "titan/ops/matrix_product.h"
+#include "vocabulary.h"
 
 namespace titan {
 namespace {
@@ -16,20 +16,17 @@ struct HandOnBackward : BackwardNode {
   torch::autograd::variable_list backward(torch::autograd::variable_list) override { return {std::move(d_hidden)}; }
 };
 
-/// One chunk: adds its token losses (unscaled) to `loss` and, when wanted, returns scale · (softmax − one-hot) in fp32.
-at::Tensor chunk_loss(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& weight, double scale,
-                      bool want_gradient, at::Tensor& loss) {
+/// One chunk of rows: losses, and the gradient of this rank's logits.
+RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& weight,
+                       const Vocabulary& vocabulary, const CrossEntropyOptions& options, bool want_gradient) {
   at::Tensor logits = at::mm(hidden, weight.t()).to(at::kFloat);  // narrow ones are gone before the next are made
-  at::Tensor log_probability = at::_log_softmax(logits, 1, /*half_to_float=*/false);
-  logits.reset();
-  at::Tensor valid = labels.ne(kIgnoredLabel);
-  at::Tensor target = labels.clamp_min(0).unsqueeze(1);
-  at::Tensor picked = log_probability.gather(1, target).squeeze(1);
-  loss.sub_(at::where(valid, picked, at::zeros({}, picked.options())).sum(at::kDouble));
-  if (!want_gradient) return {};
-  at::Tensor gradient = log_probability.exp_();
-  gradient.scatter_add_(1, target, at::full({1, 1}, -1.0, gradient.options()).expand(target.sizes()));
-  return gradient.mul_(valid.to(at::kFloat).mul_(scale).unsqueeze(1));
+  if (!vocabulary.communicator) return row_losses(std::move(logits), labels, options.loss_scale, want_gradient);
+  if (options.tensor_parallel->loss_parallel) {
+    return parallel_row_losses(std::move(logits), labels, options.loss_scale, want_gradient, vocabulary);
+  }
+  RowLosses losses = row_losses(vocabulary.gather(logits), labels, options.loss_scale, want_gradient);
+  if (want_gradient) losses.gradient = vocabulary.own(losses.gradient).contiguous();
+  return losses;
 }
 
 }  // namespace
@@ -38,8 +35,11 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
                                 const CrossEntropyOptions& options, UnitContext& context) {
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
-  const at::Tensor hidden = input.reshape({-1, input.size(-1)});
+  const TokenExchange* exchange = options.tensor_parallel ? options.tensor_parallel->exchange.get() : nullptr;
+  const at::Tensor mine = input.detach().reshape({-1, input.size(-1)});
+  const at::Tensor hidden = exchange ? gather_rows(*exchange, mine) : mine;
   const at::Tensor labels = input_labels.reshape({-1});
+  const Vocabulary vocabulary(weight, options.tensor_parallel);
   const DenseProducts products(options.round_weight_gradient);
   at::Tensor loss = at::zeros({}, hidden.options().dtype(at::kDouble));
   at::Tensor d_hidden = graph ? at::empty(hidden.sizes(), hidden.options()) : at::Tensor();
@@ -48,13 +48,13 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
   for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, rows - begin);
     at::Tensor x = hidden.narrow(0, begin, count);
-    at::Tensor d_logits =
-        chunk_loss(x, labels.narrow(0, begin, count), weight.weight(), options.loss_scale, graph, loss);
+    RowLosses losses = chunk_losses(x, labels.narrow(0, begin, count), weight.weight(), vocabulary, options, graph);
+    loss.add_(losses.sum);
     if (!graph) continue;
     // Narrow for this product; wide again, and the narrow ones gone, before the weight gradient makes copies of its
     // own.
-    d_logits = d_logits.to(hidden.scalar_type());
-    Operand dy{std::move(d_logits), {}, {}};
+    Operand dy{std::move(losses.gradient), {}, {}};
+    dy.data = dy.data.to(hidden.scalar_type());
     d_hidden.narrow(0, begin, count).copy_(product(dy.data, weight.weight()));
     if (weight.trainable()) {
       if (!options.round_weight_gradient) dy.data = dy.data.to(weight.gradient().scalar_type());
@@ -64,12 +64,19 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
   }
   loss.mul_(options.loss_scale);
   if (graph) {
+    if (exchange) d_hidden = scatter_rows(*exchange, d_hidden);
     auto node = std::make_shared<HandOnBackward>();
     context.note_saved(d_hidden);
     node->d_hidden = d_hidden.view(input.sizes());
     connect(std::move(node), {&input}, {loss});
   }
   return loss;
+}
+
+at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel) {
+  BelowAutograd below;
+  const at::Tensor rows = tensor_parallel ? gather_rows(*tensor_parallel->exchange, hidden) : hidden;
+  return Vocabulary(weight, tensor_parallel).gather(at::mm(rows, weight.weight().t()));
 }
 
 }  // namespace titan

@@ -11,7 +11,19 @@ int64_t ParameterSpec::numel() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-Parameter::Parameter(ParameterSpec spec, TensorLayout layout) : spec_(std::move(spec)), layout_(std::move(layout)) {}
+Parameter::Parameter(ParameterSpec spec)
+    : spec_(std::move(spec)),
+      layout_(spec_.shape),
+      shard_box_(layout_.first_box()),
+      unsharded_box_(layout_.first_box()) {}
+
+void Parameter::place(TensorLayout layout, Box shard_box, Box unsharded_box, bool speaks) {
+  TITAN_CHECK(layout.global_shape() == spec_.shape, name());
+  layout_ = std::move(layout);
+  shard_box_ = std::move(shard_box);
+  unsharded_box_ = std::move(unsharded_box);
+  speaks_ = speaks;
+}
 
 const at::Tensor& Parameter::weight() const {
   TITAN_CHECK(weight_.defined() && "the weight is acquired", name());

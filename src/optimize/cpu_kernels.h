@@ -6,10 +6,13 @@
 
 #include "titan/kernels/adam.h"
 #include "titan/kernels/cpu_values.h"
+#include "titan/kernels/exact_sum.h"
 
 namespace titan {
 
-double cpu_sum_of_squares(const float* values, int64_t count);
+/// Adds the squares of `count` values to kExactSlots `slots`, laid out as kernels/exact_sum.h says. Not normalised: at
+/// most 2^40 values may be added between two calls of exact_carry.
+void cpu_add_squares(const float* values, int64_t count, int64_t* slots);
 
 /// Memory of one step: `count` elements each; `copy` is null or receives the new weights rounded to bf16.
 struct AdamMemory {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan_parts.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -9,65 +10,74 @@ namespace {
 
 size_t group_with(const Plan& plan, const std::string& parameter) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    for (const ParameterSpec& spec : plan.groups[g].parameters) {
-      if (spec.name == parameter) return g;
+    for (const ParameterPlan& member : plan.groups[g].parameters) {
+      if (member.spec.name == parameter) return g;
     }
   }
   throw InvariantError(fmt::format("internal error: no unit before its borrower owns {}", parameter));
 }
 
+WeightGroupPlan plan_group(const UnitDescription& unit, const PlanRequest& request) {
+  WeightGroupPlan group;
+  group.name = unit.name;
+  for (const ParameterSpec& spec : unit.parameters) {
+    group.parameters.push_back(plan_parameter(spec, request));
+    group.numel += group.parameters.back().unsharded.numel();
+    group.shard_numel += group.parameters.back().shard.numel();
+  }
+  return group;
+}
+
+ActivationShape activation_shape(const PlanRequest& request, ElementType compute) {
+  return {request.samples, request.sequence_length, size_of(compute), request.place.mesh.size(MeshAxis::tp)};
+}
+
 void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& family) {
-  const PlanRequest& request = plan.request;
-  const ActivationShape shape{request.samples, request.sequence_length, size_of(request.compute)};
   int64_t block = 0;
   for (const UnitDescription& unit : model.units) {
-    UnitPlan planned{unit.name, unit.role, {}, RecomputePolicy::none(), 0};
+    UnitPlan planned;
+    planned.name = unit.name;
+    planned.role = unit.role;
     if (!unit.parameters.empty()) {
       planned.groups.push_back(plan.groups.size());
-      plan.groups.push_back({unit.name, unit.parameters, unit.numel(), plan.units.size()});
+      plan.groups.push_back(plan_group(unit, plan.request));
     }
     for (const std::string& parameter : unit.borrowed) planned.groups.push_back(group_with(plan, parameter));
-    if (unit.role == UnitRole::block) planned.policy = family.policy(request.recompute, block++);
-    planned.saved_bytes = unit.saved_bytes(shape, planned.policy);
+    if (unit.role == UnitRole::block) planned.policy = family.policy(plan.request.recompute, block++);
+    planned.weights_in_backward = unit.role != UnitRole::embedding;
+    planned.gradients_in_forward = unit.role == UnitRole::head;
     plan.units.push_back(std::move(planned));
   }
   // Backward walks the chain from its end: a group is complete after its first user.
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    for (size_t u = plan.units.size(); u-- > 0;) {
-      const std::vector<size_t>& used = plan.units[u].groups;
-      if (std::find(used.begin(), used.end(), g) != used.end()) plan.groups[g].reduce_after = u;
-    }
+  for (size_t u = plan.units.size(); u-- > 0;) {
+    for (size_t g : plan.units[u].groups) plan.groups[g].reduce_after = u;
   }
 }
 
-void add_memory(Plan& plan, const ModelDescription& model) {
-  const PlanRequest& request = plan.request;
-  const int64_t n = plan.parameter_count;
-  const int64_t tokens = request.samples * request.sequence_length;
-  auto add = [&](const char* name, int64_t bytes) {
-    if (bytes > 0) plan.memory.push_back({name, bytes});
-  };
-  add("parameters", n * size_of(request.master));
-  if (request.compute != request.master) add("parameters, compute copy", n * size_of(request.compute));
-  int64_t largest_group = 0;
-  for (const WeightGroupPlan& group : plan.groups) largest_group = std::max(largest_group, group.numel);
-  add("gradients", (request.step_in_backward ? largest_group : n) * size_of(ElementType::float32));
-  add("optimizer state", n * request.optimizer_moments * size_of(request.optimizer_state));
-  int64_t activations = 0;
-  for (const UnitPlan& unit : plan.units) activations += unit.saved_bytes;
-  add("activations kept", activations);
-  add("one block recomputed", [&] {
-    int64_t most = 0;
-    const ActivationShape shape{request.samples, request.sequence_length, size_of(request.compute)};
-    for (size_t u = 0; u < plan.units.size(); ++u) {
-      if (!plan.units[u].policy.checkpointed()) continue;
-      int64_t whole = model.units[u].saved_bytes(shape, RecomputePolicy::none());
-      most = std::max(most, whole - plan.units[u].saved_bytes);
+/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a group with it.
+void choose_dtypes(Plan& plan) {
+  const std::vector<std::string>& kept = plan.request.keep_fp32;
+  auto named = [&](const std::string& name) { return std::find(kept.begin(), kept.end(), name) != kept.end(); };
+  std::vector<bool> wide(plan.groups.size());
+  for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows a wide group is wide as a whole
+    for (UnitPlan& unit : plan.units) {
+      const bool is_wide =
+          named(unit.name) || std::any_of(unit.groups.begin(), unit.groups.end(), [&](size_t g) { return wide[g]; });
+      unit.compute = is_wide ? ElementType::float32 : plan.request.compute;
+      for (size_t g : unit.groups) wide[g] = wide[g] || is_wide;
     }
-    return most;
-  }());
-  const int64_t chunk_rows = (tokens + request.loss_chunks - 1) / request.loss_chunks;
-  add("logits of one chunk", 2 * chunk_rows * model.vocabulary * size_of(ElementType::float32));
+  }
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    plan.groups[g].compute = wide[g] ? ElementType::float32 : plan.request.compute;
+  }
+}
+
+void add_activations(Plan& plan, const ModelDescription& model) {
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    UnitPlan& unit = plan.units[u];
+    plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
+    unit.saved_bytes = model.units[u].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
+  }
 }
 
 }  // namespace
@@ -77,7 +87,7 @@ std::string_view name(ElementType type) { return type == ElementType::float32 ? 
 
 int64_t WeightGroupPlan::offset_of(size_t index) const {
   int64_t offset = 0;
-  for (size_t i = 0; i < index; ++i) offset += parameters[i].numel();
+  for (size_t i = 0; i < index; ++i) offset += parameters[i].unsharded.numel();
   return offset;
 }
 
@@ -87,12 +97,23 @@ int64_t Plan::predicted_bytes() const {
   return total;
 }
 
+const GroupTraffic* Plan::traffic_of(std::string_view group) const {
+  for (const GroupTraffic& entry : traffic) {
+    if (entry.group == group) return &entry;
+  }
+  return nullptr;
+}
+
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request) {
   Plan plan;
   plan.request = request;
   plan.parameter_count = model.parameter_count();
   plan.flops_per_token = model.flops_per_token(request.sequence_length);
   add_units(plan, model, family);
+  choose_dtypes(plan);
+  add_activations(plan, model);
+  assign_slots(plan);
+  add_traffic(plan, model);
   add_memory(plan, model);
   return plan;
 }

@@ -11,18 +11,36 @@ namespace titan {
 
 at::ScalarType scalar_type(ElementType type) { return type == ElementType::float32 ? at::kFloat : at::kBFloat16; }
 
+void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, Communicator* communicator) {
+  if (!communicator) return;
+  std::vector<at::Tensor> shards;
+  int64_t numel = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!plan.parameters[i].copied_over_tensor) continue;
+    shards.push_back(parameters[i]->gradient_shard);
+    numel += shards.back().numel();
+  }
+  if (numel > 0) communicator->all_reduce(std::move(shards))->wait();
+}
+
 ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
-                                 const PlanRequest& request, const at::Device& device, bool transient_gradients)
-    : parameters_(std::move(parameters)), transient_gradients_(transient_gradients) {
+                                 const PlanRequest& request, const at::Device& device, bool transient_gradients,
+                                 GroupCommunicators communicators)
+    : plan_(plan),
+      parameters_(std::move(parameters)),
+      communicators_(std::move(communicators)),
+      transient_gradients_(transient_gradients) {
   TITAN_CHECK(parameters_.size() == plan.parameters.size(), plan.name, parameters_.size(), plan.parameters.size());
   const at::TensorOptions options(device);
   masters_ = at::empty({plan.numel}, options.dtype(scalar_type(request.master)));
-  if (request.compute != request.master) {
-    copies_ = at::empty({plan.numel}, options.dtype(scalar_type(request.compute)));
+  if (plan.compute != request.master) {
+    copies_ = at::empty({plan.numel}, options.dtype(scalar_type(plan.compute)));
   }
   std::vector<at::Tensor> masters = cut(masters_);
   std::vector<at::Tensor> sends = copies_.defined() ? cut(copies_) : masters;
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterPlan& planned = plan.parameters[i];
+    parameters_[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
     parameters_[i]->master = masters[i];
     parameters_[i]->send = sends[i];
   }
@@ -31,9 +49,9 @@ ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parame
 std::vector<at::Tensor> ResidentWeights::cut(const at::Tensor& block) const {
   std::vector<at::Tensor> views;
   int64_t offset = 0;
-  for (const Parameter* parameter : parameters_) {
-    const int64_t numel = parameter->spec().numel();
-    views.push_back(block.narrow(0, offset, numel).view(parameter->spec().shape));
+  for (const ParameterPlan& parameter : plan_.parameters) {
+    const int64_t numel = parameter.unsharded.numel();
+    views.push_back(block.narrow(0, offset, numel).view(parameter.unsharded.extent));
     offset += numel;
   }
   return views;
@@ -73,6 +91,13 @@ void ResidentWeights::reduce(bool is_last) {
     if (!parameter->gradient_written()) parameter->gradient().zero_();
     parameter->gradient_shard = parameter->gradient();
   }
+  if (communicators_.replicate) reduction_ = communicators_.replicate->all_reduce({gradients_});
+}
+
+void ResidentWeights::settle() {
+  if (reduction_) reduction_->wait();
+  reduction_.reset();
+  reduce_copies(plan_, parameters_, communicators_.tensor.get());
 }
 
 void ResidentWeights::finish_step() {

@@ -31,6 +31,8 @@ struct Palette {
   bool on_;
 };
 
+std::string gibibytes(int64_t bytes) { return fmt::format("{:.2f}GiB", static_cast<double>(bytes) / kGiB); }
+
 std::string memory_field(int64_t used, int64_t total) {
   const double share = total > 0 ? 100.0 * static_cast<double>(used) / static_cast<double>(total) : 0.0;
   return fmt::format("memory: {:5.2f}GiB({:.2f}%)", static_cast<double>(used) / kGiB, share);
@@ -69,6 +71,11 @@ std::string console_line(const StepReport& r, bool colour) {
                                  p.cyan("tflops: " + grouped(tflops)), p.magenta(mfu));
   line += fmt::format("  lr: {:.2e}  data: {:.1f}ms  eta: {}", r.learning_rate, 1e3 * r.data_wait_seconds,
                       human_duration(r.eta_seconds));
+  if (r.ranks) {
+    line += fmt::format("  ranks: {:.1f}-{:.1f}ms {}-{}", 1e3 * r.ranks->fastest_step_seconds,
+                        1e3 * r.ranks->slowest_step_seconds, gibibytes(r.ranks->least_memory_bytes),
+                        gibibytes(r.ranks->most_memory_bytes));
+  }
   if (r.skipped_steps > 0) line += fmt::format("  skipped: {}", r.skipped_steps);
   if (r.bad_records > 0) line += fmt::format("  bad records: {}", r.bad_records);
   return line;
@@ -90,6 +97,12 @@ std::string json_line(const StepReport& r) {
   line["data_bad_records"] = r.bad_records;
   line["data_loops"] = r.data_loops;
   line["skipped_steps"] = r.skipped_steps;
+  if (r.ranks) {
+    line["ranks"] = {{"fastest_step_seconds", number(r.ranks->fastest_step_seconds)},
+                     {"slowest_step_seconds", number(r.ranks->slowest_step_seconds)},
+                     {"least_memory_bytes", r.ranks->least_memory_bytes},
+                     {"most_memory_bytes", r.ranks->most_memory_bytes}};
+  }
   return line.dump();
 }
 

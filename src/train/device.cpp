@@ -14,7 +14,7 @@
 
 namespace titan {
 
-DeviceInfo choose_device(const std::string& wanted) {
+DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   const bool present = wanted != "cpu" && at::hasCUDA();
   if (wanted == "cuda" && !present) {
     throw Error(
@@ -22,11 +22,26 @@ DeviceInfo choose_device(const std::string& wanted) {
         "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
         "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
   }
-  if (!present) return {at::kCPU, processor_name(), total_memory_bytes()};
+  if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}};
 #ifdef TITAN_WITH_CUDA
-  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(0);
-  return {at::Device(at::kCUDA, 0), properties->name, static_cast<int64_t>(properties->totalGlobalMem)};
+  // A launcher that shows every rank its own GPU alone shows it as number 0.
+  const int64_t visible = at::cuda::device_count();
+  const int64_t index = visible == 1 ? 0 : local_rank;
+  if (index >= visible) {
+    throw Error(
+        ExitCode::launcher,
+        fmt::format("local rank {} has no GPU: this process sees {}; start at most one rank per GPU on a host, or "
+                    "say training.device = \"cpu\"",
+                    local_rank, visible));
+  }
+  at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(properties->uuid.bytes);
+  return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
+          static_cast<int64_t>(properties->totalGlobalMem),
+          fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties->uuid.bytes, ""))};
 #else
+  (void)local_rank;
   throw InvariantError("internal error: a CUDA device in a CPU-only build");
 #endif
 }
@@ -49,8 +64,9 @@ void reset_peak_memory(const at::Device& device) {
   (void)device;
 }
 
-StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
-  at::Tensor values = at::stack({loss.to(at::kDouble), control.norm, control.skip.to(at::kDouble)});
+StepReadback::StepReadback(const StepOutcome& outcome) {
+  at::Tensor values = at::stack(
+      {outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble), outcome.stop_signal});
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -64,7 +80,7 @@ StepReadback::StepReadback(const at::Tensor& loss, const StepControl& control) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0};
+  return {values[0], values[1], values[2] != 0, static_cast<int>(values[3])};
 }
 
 }  // namespace titan

@@ -6,6 +6,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/optimize/parameter_groups.h"
+#include "titan/train/step_runner.h"
 
 namespace titan {
 namespace {
@@ -41,6 +42,38 @@ Problem model_problem(const JobConfig& config, const Origins& origins, std::stri
   return origins.problem("model.flavor", std::move(what), "choose another flavor");
 }
 
+/// What keeps `degree` ranks from sharing every matrix of a block; empty when nothing does.
+std::string tensor_parallel_obstacle(const ModelDescription& model, int64_t degree) {
+  if (model.heads % degree != 0) return fmt::format("{} heads", model.heads);
+  if (model.kv_heads % degree != 0) return fmt::format("{} heads of keys and values", model.kv_heads);
+  for (const UnitDescription& unit : model.units) {
+    if (unit.role != UnitRole::block) continue;
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!parameter.tensor_parallel_dimension) continue;
+      const int64_t size = parameter.shape[static_cast<size_t>(*parameter.tensor_parallel_dimension)];
+      if (size % degree != 0) return fmt::format("{} rows or columns of {}", size, parameter.name);
+    }
+  }
+  return {};
+}
+
+std::vector<Problem> check_tensor_parallel(const ModelDescription& model, const JobConfig& config,
+                                           const Origins& origins) {
+  const int64_t degree = config.parallelism.tensor_parallel_degree;
+  const std::string obstacle = tensor_parallel_obstacle(model, degree);
+  if (obstacle.empty()) return {};
+  std::vector<std::string> allowed;
+  for (int64_t d = 1; d <= model.heads; ++d) {
+    if (tensor_parallel_obstacle(model, d).empty() && config.training.seq_len % d == 0) {
+      allowed.push_back(std::to_string(d));
+    }
+  }
+  return {origins.problem("parallelism.tensor_parallel_degree",
+                          fmt::format("parallelism.tensor_parallel_degree = {} does not divide {} of {} {}", degree,
+                                      obstacle, config.model.name, config.model.flavor),
+                          "degrees that do: " + join(allowed, ", "))};
+}
+
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
@@ -73,22 +106,49 @@ RecomputeSelection make_recompute_selection(const JobConfig& config) {
   return selection;
 }
 
-PlanRequest make_plan_request(const JobConfig& config) {
+DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
+  const ParallelismSection& degrees = config.parallelism;
+  return DeviceMesh(
+      {degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree, degrees.data_parallel_shard_degree,
+       degrees.context_parallel_degree, degrees.tensor_parallel_degree},
+      world);
+}
+
+PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   PlanRequest request;
   request.samples = config.training.local_batch_size;
   request.sequence_length = config.training.seq_len;
-  request.accumulation = accumulation_steps(config);
+  request.accumulation = accumulation_steps(config, place);
   request.master = element_type(config.training.dtype);
   request.compute = element_type(config.training.mixed_precision_param);
   request.step_in_backward = config.optimizer.early_step_in_backward;
   request.loss_chunks = config.training.loss_chunks;
   request.recompute = make_recompute_selection(config);
+  request.place = place;
+  const std::string& reshard = config.parallelism.fsdp_reshard_after_forward;
+  request.reshard = reshard == "always"  ? ReshardPolicy::always
+                    : reshard == "never" ? ReshardPolicy::never
+                                         : ReshardPolicy::standard;
+  request.keep_fp32 = config.training.keep_fp32;
+  request.loss_parallel = !config.parallelism.disable_loss_parallel;
+  request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
+  request.cpu_offload = config.training.enable_cpu_offload;
+  request.norm_message_bytes = StepRunner::kNormMessageBytes;
+  request.loss_message_bytes = StepRunner::kLossMessageBytes;
   return request;
 }
 
-int64_t accumulation_steps(const JobConfig& config) {
-  if (config.training.global_batch_size <= 0) return 1;
-  return std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size);
+int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place) {
+  const int64_t global = config.training.global_batch_size;
+  if (global <= 0) return 1;
+  const int64_t at_once = config.training.local_batch_size * place.mesh.data_parallel_degree();
+  if (global % at_once != 0) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {} on {} "
+                            "data-parallel ranks; use a multiple of {}, or -1",
+                            global, config.training.local_batch_size, place.mesh.data_parallel_degree(), at_once));
+  }
+  return global / at_once;
 }
 
 DatasetOptions make_training_dataset(const JobConfig& config) {
@@ -101,12 +161,14 @@ DatasetOptions make_validation_dataset(const JobConfig& config) {
   return options;
 }
 
-BatchPlan make_batch_plan(const JobConfig& config) {
-  return {config.training.seq_len, config.training.local_batch_size, accumulation_steps(config), 1, 0};
+BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place) {
+  return {config.training.seq_len, config.training.local_batch_size, accumulation_steps(config, place),
+          place.mesh.data_parallel_degree(), place.mesh.data_parallel_rank(place.rank)};
 }
 
-BatchPlan make_validation_plan(const JobConfig& config) {
-  return {config.validation.seq_len, config.validation.local_batch_size, 1, 1, 0};
+BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) {
+  return {config.validation.seq_len, config.validation.local_batch_size, 1, place.mesh.data_parallel_degree(),
+          place.mesh.data_parallel_rank(place.rank)};
 }
 
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
@@ -121,9 +183,12 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
                                 "there are: " + join(flavors, ", "))};
   }
   std::vector<std::string> names;
+  std::vector<Problem> problems;
   try {
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
-    for (const UnitDescription& unit : family->describe(make_model_request(config, 1)).units) {
+    const ModelDescription model = family->describe(make_model_request(config, 1));
+    problems = check_tensor_parallel(model, config, origins);
+    for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }
   } catch (const Error& error) {
@@ -132,9 +197,9 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
   try {
     assign_parameter_groups(names, config.optimizer.param_groups);
   } catch (const Error& error) {
-    return {origins.problem("optimizer.param_groups", error.what(), "")};
+    problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
   }
-  return {};
+  return problems;
 }
 
 }  // namespace titan

@@ -62,6 +62,37 @@ std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> g
   return lines;
 }
 
+std::string mesh_line(const DeviceMesh& mesh) {
+  std::vector<std::string> names, sizes;
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) == 1) continue;
+    names.push_back(fmt::format("'{}'", name(axis)));
+    sizes.push_back(std::to_string(mesh.size(axis)));
+  }
+  return fmt::format("Building {}-D device mesh with [{}], [{}]", names.size(), join(names, ", "), join(sizes, ", "));
+}
+
+std::vector<std::string> parallelism_lines(const Plan& plan) {
+  const PlanRequest& request = plan.request;
+  std::vector<std::string> lines;
+  const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
+  if (request.place.mesh.size(MeshAxis::tp) > 1) lines.push_back("Applied Tensor Parallelism to the model");
+  if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
+  if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
+  if (request.cpu_offload) lines.push_back("Applied CPU Offloading to the model");
+  for (const GroupTraffic& group : plan.traffic) {
+    for (size_t k = 0; k < kCollectives; ++k) {
+      const Traffic& traffic = group.table[k];
+      if (traffic.calls == 0) continue;
+      const auto kind = static_cast<Collective>(k);
+      lines.push_back(fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {}", group.group,
+                                  name(kind), group.ranks, traffic.calls,
+                                  human_bytes(sent_bytes(kind, traffic, group.ranks))));
+    }
+  }
+  return lines;
+}
+
 std::string excerpt(std::string text) {
   repair_utf8(text);
   std::string line;
@@ -76,14 +107,14 @@ std::string excerpt(std::string text) {
 }
 
 void Trainer::show_start(const StepBatch& first) const {
-  const Plan& plan = executor_->plan();
+  const Plan& plan = assembly_.executor->plan();
   const PlanRequest& request = plan.request;
   log_.info("dtypes: parameters {}, compute {}, gradients float32, optimizer states {}", name(request.master),
             name(request.compute), name(request.optimizer_state));
   log_.info("memory by purpose (predicted):");
   for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
   if (optimizer_groups_.size() > 1) {
-    for (const std::string& line : parameter_group_table(optimizer_groups_, parameters_)) log_.info(line);
+    for (const std::string& line : parameter_group_table(optimizer_groups_, assembly_.parameters)) log_.info(line);
   }
   if (request.step_in_backward && config_.training.max_norm > 0) {
     log_.warning(
@@ -93,7 +124,7 @@ void Trainer::show_start(const StepBatch& first) const {
   const auto count = std::min<int64_t>(kExcerptTokens, static_cast<int64_t>(tokens.size()));
   const std::vector<int32_t> head(tokens.begin(), tokens.begin() + count);
   log_.info("first {} tokens of the first batch: {}", count, excerpt(tokenizer_->decode(head)));
-  const BatchPlan batch = make_batch_plan(config_);
+  const BatchPlan batch = make_batch_plan(config_, place_);
   log_.info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "
       "sequence length {}, total steps {} (warmup {}); {} tokens per step",
@@ -106,10 +137,11 @@ void Trainer::show_memory(int64_t peak_bytes) const {
   MeasuredMemory measured{
       .before_bytes = bytes_before_, .optimizer_bytes = optimizer_->state_bytes(), .peak_bytes = peak_bytes};
   if (!config_.optimizer.early_step_in_backward) {
-    measured.gradient_bytes = executor_->plan().parameter_count * size_of(ElementType::float32);
+    measured.gradient_bytes = assembly_.executor->plan().parameter_count * size_of(ElementType::float32);
   }
   log_.info("memory by purpose (actual, peak of the first step):");
-  for (const std::string& line : memory_table(memory_by_purpose(parameters_, measured), peak_bytes)) log_.info(line);
+  for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes))
+    log_.info(line);
 }
 
 }  // namespace titan

@@ -1,17 +1,33 @@
 #include "titan/train/step_meter.h"
 
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
 
 #include "titan/base/process.h"
 
 namespace titan {
 
+void compare_ranks(StepReport& report, Communicator* world, const at::Device& device) {
+  if (!world) return;
+  const double seconds = report.step_seconds;
+  const auto bytes = static_cast<double>(report.memory_bytes);
+  // One message: the least of x is minus the largest of −x.
+  at::Tensor extremes = at::tensor({-seconds, seconds, -bytes, bytes}, at::kDouble).to(device);
+  world->all_reduce({extremes}, Reduction::max)->wait();
+  const at::Tensor host = extremes.cpu();
+  const double* value = host.const_data_ptr<double>();
+  report.ranks =
+      StepReport::Ranks{-value[0], value[1], static_cast<int64_t>(-value[2]), static_cast<int64_t>(value[3])};
+}
+
 StepMeter::StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
-                     Clock::time_point start)
+                     int64_t ranks, Clock::time_point start)
     : device_(device),
       total_steps_(total_steps),
       tokens_per_step_(tokens_per_step),
       flops_per_token_(flops_per_token),
+      ranks_(ranks),
       peak_flops_(device.device.is_cpu() ? std::nullopt : peak_flops_of(device.name)),
       interval_start_(start) {}
 
@@ -34,7 +50,8 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
   report.learning_rate = learning_rate;
   report.step_seconds = seconds / steps;
   report.data_wait_seconds = interval_wait_ / steps;
-  report.tokens_per_second = static_cast<double>(tokens_per_step_) * steps / std::max(seconds, 1e-9);
+  report.tokens_per_second =
+      static_cast<double>(tokens_per_step_) / static_cast<double>(ranks_) * steps / std::max(seconds, 1e-9);
   report.flops_per_token = flops_per_token_;
   report.peak_flops = peak_flops_;
   report.memory_bytes = peak_memory_bytes(device_.device);

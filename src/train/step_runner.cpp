@@ -1,52 +1,102 @@
 #include "titan/train/step_runner.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
+
+#include "titan/optimize/exact_sum.h"
 
 namespace titan {
+namespace {
 
-StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<Parameter*> parameters,
-                       std::vector<std::vector<Parameter*>> group_parameters, const StepOptions& options)
+/// Parameters that this rank counts in the norm: of what every tensor-parallel rank holds, only the first one's copy.
+std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
+                                                        const std::vector<std::vector<Parameter*>>& groups) {
+  const bool first = plan.request.place.coordinate(MeshAxis::tp) == 0;
+  std::vector<std::vector<Parameter*>> counted(groups.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t i = 0; i < groups[g].size(); ++i) {
+      if (first || !plan.groups[g].parameters[i].copied_over_tensor) counted[g].push_back(groups[g][i]);
+    }
+  }
+  return counted;
+}
+
+}  // namespace
+
+StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
+                       const StepOptions& options, StepCommunicators communicators)
     : executor_(executor),
       optimizer_(optimizer),
-      parameters_(std::move(parameters)),
       group_parameters_(std::move(group_parameters)),
-      options_(options) {
+      counted_(counted_parameters(executor.plan(), group_parameters_)),
+      options_(options),
+      communicators_(std::move(communicators)) {
   if (options.step_in_backward) {
     executor.on_group_reduced([this](size_t group) { step_group(group); });
   }
 }
 
-StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, DebugDump* dump) {
-  const at::TensorOptions scalar = at::TensorOptions(microbatches[0].tokens.device()).dtype(at::kDouble);
-  progress_ = {step, rate, dump, at::zeros({}, scalar), at::zeros({}, scalar), at::zeros({}, scalar.dtype(at::kFloat))};
+StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, int stop_signal,
+                            DebugDump* dump) {
+  device_ = microbatches[0].tokens.device();
+  const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
+  progress_ = {step,
+               rate,
+               dump,
+               at::zeros({}, scalar),
+               at::full({}, stop_signal, scalar),
+               {},
+               at::zeros({}, scalar.dtype(at::kFloat))};
   for (size_t a = 0; a < microbatches.size(); ++a) {
+    const bool is_last = a + 1 == microbatches.size();
     // Each is done before the next begins, so all use the first slot of the executor.
     progress_.loss = progress_.loss + executor_.forward(microbatches[a], 0);
-    executor_.backward(microbatches[a], 0, a + 1 == microbatches.size());
+    if (is_last) sum_loss();
+    executor_.backward(microbatches[a], 0, is_last);
   }
   StepControl control;
   if (options_.step_in_backward) {
-    control = {progress_.squared_norm.sqrt(), at::ones({}, scalar.dtype(at::kFloat)), progress_.any_skipped};
+    control = control_from(progress_.squares, /*max_norm=*/0, progress_.loss);
+    control.skip = progress_.any_skipped;
   } else {
-    control = control_step(parameters_, options_.max_norm, progress_.loss);
+    control = control_from(squares_of(counted_), options_.max_norm, progress_.loss);
   }
   if (dump) dump->add_gradients(progress_.loss, control.norm);
   if (!options_.step_in_backward) optimizer_.step(step, rate, control);
   executor_.weights_changed();
   executor_.finish_step();
-  StepOutcome outcome{progress_.loss, control};
+  StepOutcome outcome{progress_.loss, control, progress_.stop_signal};
   progress_ = {};
   return outcome;
 }
 
+void StepRunner::sum_loss() {
+  if (!communicators_.loss) return;
+  at::Tensor message = at::stack({progress_.loss, progress_.stop_signal});
+  communicators_.loss->all_reduce({message})->wait();
+  progress_.loss = message[0];
+  progress_.stop_signal = message[1];
+}
+
+at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> groups) {
+  std::vector<Parameter*> parameters;
+  for (const std::vector<Parameter*>& group : groups) parameters.insert(parameters.end(), group.begin(), group.end());
+  // Offloaded gradients are summed where they are.
+  const bool on_host = !parameters.empty() && parameters[0]->gradient_shard.is_cpu();
+  at::Tensor squares = local_squares(parameters, on_host ? at::Device(at::kCPU) : device_).to(device_);
+  if (!communicators_.model) return squares;
+  at::Tensor message = at::cat({squares, progress_.stop_signal.to(at::kLong).view({1})});
+  communicators_.model->all_reduce({message})->wait();
+  progress_.stop_signal = message[kExactSlots].to(at::kDouble);
+  return message.narrow(0, 0, kExactSlots);
+}
+
 void StepRunner::step_group(size_t group) {
-  const std::vector<Parameter*>& parameters = group_parameters_[group];
-  const StepControl control = control_step(parameters, /*max_norm=*/0, progress_.loss);
-  progress_.squared_norm = progress_.squared_norm + control.norm.square();
+  const at::Tensor squares = squares_of({&counted_[group], 1});
+  const StepControl control = control_from(squares, /*max_norm=*/0, progress_.loss);
+  progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;
   progress_.any_skipped = progress_.any_skipped.maximum(control.skip);
-  if (progress_.dump) progress_.dump->add_gradients_of(parameters);
-  optimizer_.step_some(parameters, progress_.step, progress_.rate, control);
+  if (progress_.dump) progress_.dump->add_gradients_of(group_parameters_[group]);
+  optimizer_.step_some(group_parameters_[group], progress_.step, progress_.rate, control);
   executor_.finish_group(group);
 }
 

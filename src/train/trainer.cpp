@@ -22,12 +22,14 @@ ExitCode Trainer::run() {
   const int64_t steps = config_.training.steps;
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
-  meter_ =
-      std::make_unique<StepMeter>(device_, steps, make_batch_plan(config_).global_batch() * config_.training.seq_len,
-                                  executor_->plan().flops_per_token);
+  meter_ = std::make_unique<StepMeter>(device_, steps,
+                                       make_batch_plan(config_, place_).global_batch() * config_.training.seq_len,
+                                       assembly_.executor->plan().flops_per_token, world_.size);
   int64_t step = 0;
-  int signal = 0;
-  while (step < steps && (signal = StopSignals::received()) == 0) {
+  while (step < steps) {
+    // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
+    if (!world_.is_distributed()) stop_signal_ = StopSignals::received();
+    if (stop_signal_ != 0) break;
     if (!train_step(step + 1)) {
       log_.warning("Ran out of data; last step was canceled.");
       break;
@@ -36,15 +38,15 @@ ExitCode Trainer::run() {
     if (validator_ && validator_->due(step)) {
       settle_all();
       const auto start = std::chrono::steady_clock::now();
-      if (const std::optional<ValidationReport> report = validator_->run(step, *executor_, device_)) {
+      if (const std::optional<ValidationReport> report = validator_->run(step, *assembly_.executor, device_)) {
         log_.info(console_line(*report, colour_));
-        metrics_->append(json_line(*report));
+        if (metrics_) metrics_->append(json_line(*report));
       }
       meter_->exclude(std::chrono::steady_clock::now() - start);
     }
   }
   settle_all();
-  return finish(step, signal);
+  return finish(step, stop_signal_);
 }
 
 bool Trainer::train_step(int64_t step) {
@@ -59,14 +61,14 @@ bool Trainer::train_step(int64_t step) {
   const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device);
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
-  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, dump.get());
+  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back({step, rate, StepReadback(outcome.loss, outcome.control), wait, batch.counters});
+  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters});
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
   while (pending_.size() > allowed) {
@@ -79,10 +81,11 @@ bool Trainer::train_step(int64_t step) {
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
   if (std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
-  auto dump = std::make_unique<DebugDump>(parameters_, microbatches);
+  DumpRanks ranks{groups_.world, groups_.loss, world_.rank == 0};
+  auto dump = std::make_unique<DebugDump>(assembly_.parameters, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
     std::vector<at::Tensor> logits;
-    for (const BatchContext& batch : microbatches) logits.push_back(executor_->infer(batch, UnitMode::logits));
+    for (const BatchContext& batch : microbatches) logits.push_back(assembly_.executor->infer(batch, UnitMode::logits));
     dump->add_logits(logits);
   }
   return dump;
@@ -91,6 +94,8 @@ std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<B
 void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
   meter_->add_step(pending.data_wait_seconds, values.skipped);
+  stop_signal_ = std::max(stop_signal_, values.stop_signal);
+  if (pending.step == 1) groups_.set_timeout(std::chrono::seconds(config_.comm.train_timeout_seconds));
   if (values.skipped) {
     // In backward the units are judged one by one, so those with finite gradients have been stepped.
     const std::string_view changed = config_.optimizer.early_step_in_backward
@@ -106,9 +111,10 @@ void Trainer::settle(PendingStep& pending) {
     log_.warning("{}; the step is skipped", what);
   }
   if (pending.step != 1 && pending.step % config_.metrics.log_freq != 0) return;
-  const StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
+  StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
+  compare_ranks(report, groups_.world.get(), device_.device);
   log_.info(console_line(report, colour_));
-  metrics_->append(json_line(report));
+  if (metrics_) metrics_->append(json_line(report));
   if (pending.step == 1) {
     show_memory(report.memory_bytes);
   }
@@ -129,7 +135,7 @@ ExitCode Trainer::finish(int64_t last_step, int signal) {
     log_.info("Training completed");
   }
   log_.info("outputs lie in {}", config_.job.dump_folder);
-  log_.info("  metrics       {}", metrics_->path().string());
+  if (metrics_) log_.info("  metrics       {}", metrics_->path().string());
   return signal != 0 ? ExitCode::interrupted : ExitCode::success;
 }
 

@@ -13,8 +13,13 @@
 namespace titan {
 
 Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
-                     const Log& log)
-    : config_(config), tokenizer_(std::move(tokenizer)), block_causal_(block_causal), log_(log) {
+                     const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log)
+    : config_(config),
+      tokenizer_(std::move(tokenizer)),
+      block_causal_(block_causal),
+      place_(place),
+      loss_(std::move(loss)),
+      log_(log) {
   open()->next();
 }
 
@@ -25,7 +30,7 @@ std::unique_ptr<BatchStream> Validator::open() const {
   options.restart_positions = block_causal_;
   options.timeout = std::chrono::seconds(config_.data.timeout);
   return std::make_unique<BatchStream>(open_dataset(make_validation_dataset(config_)), tokenizer_,
-                                       make_validation_plan(config_), options);
+                                       make_validation_plan(config_, place_), options);
 }
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
@@ -39,7 +44,8 @@ std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor,
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
-    if (StopSignals::received() != 0) return std::nullopt;
+    // Ranks stop together: with several, the training loop agrees on it after the set.
+    if (!loss_ && StopSignals::received() != 0) return std::nullopt;
     std::optional<StepBatch> next = stream->next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {
@@ -52,6 +58,7 @@ std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor,
       if (!told_) log_.warning("validation: {}", notice);
     }
   }
+  if (loss_) loss_->all_reduce({loss})->wait();
   tell(read);
   ValidationReport report;
   report.step = step;

@@ -105,9 +105,7 @@ class OptimizerOptions(TrainingTest):
                 after = self.train(*wanted, steps=3)
                 inside = self.train(*wanted, "--optimizer.early_step_in_backward", steps=3)
                 self.assert_same_weights(after, inside, step=3)
-                for (loss, norm), (other_loss, other_norm) in zip(self.values(after), self.values(inside), strict=True):
-                    self.assertEqual(loss, other_loss)
-                    self.assertAlmostEqual(norm, other_norm, delta=1e-9 * norm)
+                self.assertEqual(self.values(after), self.values(inside))  # losses and norms
                 for name, gradient in after.dump(3).gradients.items():
                     self.assertTrue(gradient.equal(inside.dump(3).gradients[name]), name)
 

@@ -28,10 +28,8 @@ TEST(Checks, a_profiling_period_holds_its_warm_up) {
   EXPECT_EQ(said_about("[profiling]\nprofile_freq = 3"), "");
 }
 
-TEST(Checks, async_tensor_parallel_needs_compile) {
-  const char* text = "[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true";
-  EXPECT_TRUE(contains(said_about(text), "needs compile.enable = true"));
-  EXPECT_EQ(said_about(text, {"--compile.enable"}), "");
+TEST(Checks, async_tensor_parallel_does_not_need_compile_as_it_does_upstream) {
+  EXPECT_EQ(said_about("[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true"), "");
 }
 
 TEST(Checks, stepping_inside_backward_does_not_go_with_a_pipeline_since_2025) {
@@ -84,6 +82,8 @@ TEST(Checks, rank_world_size_and_master_belong_together) {
   EXPECT_TRUE(contains(said_about("[comm]\nrank = 0"), "belong together"));
   EXPECT_EQ(said_about("[comm]\nrank = 0\nworld_size = 2\nmaster = \"a:1\""), "");
   EXPECT_TRUE(contains(said_about("[comm]\nrank = 2\nworld_size = 2\nmaster = \"a:1\""), "ranks count from 0"));
+  EXPECT_EQ(said_about("[comm]\nmode = \"fake_backend\"\nworld_size = 32"), "");
+  EXPECT_TRUE(contains(said_about("[comm]\nmode = \"local_tensor\""), "titan_train launch -n N"));
 }
 
 TEST(Checks, checkpoint_options_that_need_each_other_say_so) {

@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "support.h"
 
 namespace titan {
 namespace {
+
+class CommandLineFile : public ScratchTest {};
 
 TEST(CommandLine, takes_values_as_the_next_word_or_behind_an_equals_sign) {
   JobConfig config = load_words({"--training.steps", "7", "--optimizer.lr=1e-4", "--job.description=a = b"}).config;
@@ -131,9 +131,8 @@ TEST(CommandLine, a_value_may_look_like_anything) {
   EXPECT_EQ(load_words({"--job.description", "'quoted' \"twice\""}).config.job.description, "'quoted' \"twice\"");
 }
 
-TEST(CommandLine, the_config_file_is_a_word_of_its_own_or_an_option) {
-  std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "named.toml";
-  std::ofstream(file) << "[training]\nsteps = 77\n";
+TEST_F(CommandLineFile, the_config_file_is_a_word_of_its_own_or_an_option) {
+  std::filesystem::path file = write("named.toml", "[training]\nsteps = 77\n");
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{file},
                                              {"--job.config_file", file},

@@ -30,14 +30,10 @@ Said run(const std::vector<std::string>& words) {
   return {code, output.str(), errors.str()};
 }
 
-std::filesystem::path temporary(const std::string& name, const std::string& text) {
-  std::filesystem::path path = std::filesystem::path(testing::TempDir()) / name;
-  std::ofstream(path) << text;
-  return path;
-}
+class ConfigCommand : public ScratchTest {};
 
-TEST(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_value) {
-  std::filesystem::path file = temporary("show.toml", "[training]\nbatch_size = 3\n");
+TEST_F(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_value) {
+  std::filesystem::path file = write("show.toml", "[training]\nbatch_size = 3\n");
   Said said = run({"show", file, "--training.steps", "5"});
   EXPECT_EQ(said.code, 0);
   EXPECT_TRUE(contains(said.output, "local_batch_size = 3")) << said.output;
@@ -47,7 +43,7 @@ TEST(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_v
   EXPECT_TRUE(contains(said.errors, "training.batch_size is now training.local_batch_size")) << said.errors;
 }
 
-TEST(ConfigCommand, show_can_print_json) {
+TEST_F(ConfigCommand, show_can_print_json) {
   Said said = run({"show", "--json", "--quantize.linear.float8.filter_fqns", "wo,w2"});
   auto json = nlohmann::json::parse(said.output);
   EXPECT_EQ(json["training"]["seq_len"], 2048);
@@ -55,15 +51,15 @@ TEST(ConfigCommand, show_can_print_json) {
   EXPECT_TRUE(json["debug"]["seed"].is_null());
 }
 
-TEST(ConfigCommand, show_of_a_bad_config_prints_only_the_problems_and_exits_64) {
+TEST_F(ConfigCommand, show_of_a_bad_config_prints_only_the_problems_and_exits_64) {
   Said said = run({"show", "--training.stps", "5", "--training.steps", "x"});
   EXPECT_EQ(said.code, 64);
   EXPECT_EQ(said.output, "");
   EXPECT_TRUE(contains(said.errors, "2 problems in the configuration:\ncommand line: --training.stps")) << said.errors;
 }
 
-TEST(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_file) {
-  std::filesystem::path file = temporary("explain.toml", "[training]\nlocal_batch_size = 3\n");
+TEST_F(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_file) {
+  std::filesystem::path file = write("explain.toml", "[training]\nlocal_batch_size = 3\n");
   Said said = run({"explain", "training.batch-size", file});
   EXPECT_EQ(said.code, 0);
   EXPECT_TRUE(contains(said.output, "training.batch_size is now training.local_batch_size")) << said.output;
@@ -72,21 +68,21 @@ TEST(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_
   EXPECT_TRUE(contains(said.output, "value     3 (" + file.string() + ":2:20)")) << said.output;
 }
 
-TEST(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
+TEST_F(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
   Said said = run({"explain", "optimizer.beta"});
   EXPECT_TRUE(contains(said.output, "optimizer.beta1\n") && contains(said.output, "optimizer.beta2\n")) << said.output;
   EXPECT_TRUE(contains(run({"explain", "compile.enable"}).output, "not built yet: fused kernels")) << said.output;
 }
 
-TEST(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
+TEST_F(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
   Said said = run({"explain", "training.stps"});
   EXPECT_EQ(said.code, 64);
   EXPECT_EQ(said.errors, "training.stps is no option; did you mean training.steps?\n");
 }
 
-TEST(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {
-  std::filesystem::path a = temporary("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
-  std::filesystem::path b = temporary("b.toml", "[training]\nlocal_batch_size = 3\nsteps = 7\n");
+TEST_F(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {
+  std::filesystem::path a = write("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
+  std::filesystem::path b = write("b.toml", "[training]\nlocal_batch_size = 3\nsteps = 7\n");
   Said said = run({"diff", a, b});
   EXPECT_EQ(said.code, 1);
   std::vector<std::string> lines = split(said.output, '\n');
@@ -97,9 +93,9 @@ TEST(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spel
   EXPECT_EQ(run({"diff", b}).code, 64);
 }
 
-TEST(ConfigCommand, diff_titles_its_columns_and_shows_a_former_spelling_beside_the_value) {
-  std::filesystem::path a = temporary("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
-  std::filesystem::path b = temporary("b.toml", "[training]\nlocal_batch_size = 4\n");
+TEST_F(ConfigCommand, diff_titles_its_columns_and_shows_a_former_spelling_beside_the_value) {
+  std::filesystem::path a = write("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
+  std::filesystem::path b = write("b.toml", "[training]\nlocal_batch_size = 4\n");
   Said said = run({"diff", a, b});
   std::vector<std::string> lines = split(said.output, '\n');
   ASSERT_EQ(lines.size(), 3u) << said.output;
@@ -108,7 +104,7 @@ TEST(ConfigCommand, diff_titles_its_columns_and_shows_a_former_spelling_beside_t
   EXPECT_EQ(said.errors, "");
 }
 
-TEST(ConfigCommand, an_unknown_command_exits_64_with_the_usage) {
+TEST_F(ConfigCommand, an_unknown_command_exits_64_with_the_usage) {
   EXPECT_EQ(run({"shw"}).code, 64);
   EXPECT_TRUE(contains(run({"shw"}).errors, "config has no command shw; did you mean config show?\n"));
   EXPECT_EQ(run({"show", "--help"}).code, 0);
@@ -138,20 +134,17 @@ CompletionWords program_words() {
 }
 
 /// What the shell's completion function offers for the last of `words`, sorted; nothing when the shell is not there.
-class Completion : public testing::Test {
+class Completion : public ScratchTest {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / "completion";
-    std::filesystem::create_directories(folder_ / "jobs");
-    for (const char* name : {"job.toml", "job.txt"}) std::ofstream(folder_ / name) << "";
+    for (const char* name : {"here/job.toml", "here/job.txt", "here/jobs/1.toml"}) write(name, "");
   }
 
   std::string run(const std::string& shell, const std::string& program) {
-    const std::filesystem::path script =
-        temporary("titan." + shell, completion_script(Schema(), shell, program_words()));
+    const std::filesystem::path script = write("titan." + shell, completion_script(Schema(), shell, program_words()));
     const std::filesystem::path out = folder_ / ("offered." + shell + ".out");
-    const std::filesystem::path file =
-        temporary("program." + shell, "cd '" + folder_.string() + "'\nsource '" + script.string() + "'\n" + program);
+    const std::filesystem::path file = write(
+        "program." + shell, "cd '" + (folder_ / "here").string() + "'\nsource '" + script.string() + "'\n" + program);
     const std::string command =
         (shell == "bash" ? "bash --norc '" : "zsh -f '") + file.string() + "' > '" + out.string() + "'";
     EXPECT_EQ(std::system(command.c_str()), 0) << program;
@@ -170,8 +163,6 @@ class Completion : public testing::Test {
                "words=(titan_train " +
                    words + "); CURRENT=${#words}; _titan_train");
   }
-
-  std::filesystem::path folder_;
 };
 
 TEST_F(Completion, bash_completes_options_values_and_subcommands) {

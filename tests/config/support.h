@@ -2,8 +2,12 @@
 // A text is loaded as "job.toml", so that expected places read job.toml:line:column.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +36,24 @@ inline std::string said_about(std::string_view text, const std::vector<std::stri
 }
 
 inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+/// A folder for the files of one test, removed at its end; several checkouts may run their tests at the same time.
+class ScratchTest : public testing::Test {
+ protected:
+  ScratchTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "titan-config-XXXXXX").string();
+    folder_ = std::filesystem::canonical(::mkdtemp(pattern.data()));
+  }
+  ~ScratchTest() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+
+  std::filesystem::path folder_;
+};
 
 inline std::filesystem::path source_folder() { return TITAN_SOURCE_DIR; }
 

@@ -27,7 +27,7 @@ class ToyEmbedding : public Unit {
     anchor_ = at::empty({0}).set_requires_grad(true);
   }
   Stream forward(const Stream&, const BatchContext& batch, UnitContext& context) override {
-    return {embedding(anchor_, batch.tokens, weight_, context)};
+    return {embedding(anchor_, batch.tokens, weight_, nullptr, context)};
   }
 
  private:
@@ -116,7 +116,7 @@ struct RunningToy {
     std::vector<std::unique_ptr<Residency>> residencies;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
-      for (const ParameterSpec& spec : group.parameters) members.push_back(&model->parameter(spec.name));
+      for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
       residencies.push_back(std::make_unique<ResidentWeights>(group, members, request, at::kCPU, false));
     }
     for (const auto& p : model->parameter_handles()) initialise(*p, p->layout().first_box(), 3);

@@ -20,7 +20,7 @@ Initialiser truncated(double deviation, double bound) {
 /// The box of a parameter as `initialise` draws it.
 at::Tensor drawn(const std::string& name, std::vector<int64_t> shape, const Initialiser& initialiser, const Box& box,
                  uint64_t seed = kSeed, at::ScalarType type = at::kFloat) {
-  Parameter parameter({name, shape, initialiser}, TensorLayout(shape));
+  Parameter parameter({name, shape, initialiser});
   parameter.master = at::full(box.extent, NAN, at::TensorOptions(type));
   initialise(parameter, box, seed);
   return parameter.master;

@@ -27,7 +27,7 @@ struct Shards {
     int64_t offset = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
       ParameterSpec spec{"p" + std::to_string(i), shapes[i], {}};
-      owned.push_back(std::make_unique<Parameter>(spec, TensorLayout(shapes[i])));
+      owned.push_back(std::make_unique<Parameter>(spec));
       auto cut = [&](const at::Tensor& block) {
         const at::Tensor view = block.narrow(0, offset, spec.numel()).view(shapes[i]);
         return one_block ? view : view.clone();
@@ -275,7 +275,7 @@ TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
 TEST(Optimizer, AParameterWithoutGradientOrFrozenIsNotStepped) {
   Shards shards({{4}, {4}}, true);
   ParameterSpec spec{"frozen", {4}, {}, /*trainable=*/false};
-  Parameter frozen(spec, TensorLayout(spec.shape));
+  Parameter frozen(spec);
   frozen.master = normal({4}, 9);
   frozen.gradient_shard = at::ones({4});
   shards.draw_gradients(1);

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "support/exact_reference.h"
+#include "support/model.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
 
@@ -14,7 +17,7 @@ struct Gradients {
   explicit Gradients(const std::vector<at::Tensor>& gradients) {
     for (const at::Tensor& gradient : gradients) {
       ParameterSpec spec{"p" + std::to_string(owned.size()), gradient.sizes().vec(), {}};
-      owned.push_back(std::make_unique<Parameter>(spec, TensorLayout(spec.shape)));
+      owned.push_back(std::make_unique<Parameter>(spec));
       owned.back()->gradient_shard = gradient;
       all.push_back(owned.back().get());
     }
@@ -85,10 +88,52 @@ TEST(GradientNorm, AParameterWhoseGradientWasNotReducedIsABug) {
   EXPECT_THROW(control_step(gradients.all, 1.0, loss()), InvariantError);
 }
 
-TEST(SumOfSquares, IsExactForSmallIntegersWhateverTheTail) {
-  for (int64_t count : {0, 1, 31, 32, 33, 32768, 32769, 100000}) {
-    EXPECT_EQ(sum_of_squares(at::full({count}, 3.0f)), 9.0 * static_cast<double>(count)) << count;
+/// `full` in `ranks` uneven pieces of dim 0, some perhaps empty; as a rank's gradient shards.
+Gradients shards_of(const std::vector<at::Tensor>& full, int64_t rank, int64_t ranks) {
+  std::vector<at::Tensor> shards;
+  for (const at::Tensor& tensor : full) {
+    const int64_t rows = (tensor.size(0) + ranks - 1) / ranks;
+    const int64_t begin = std::min(rank * rows, tensor.size(0));
+    shards.push_back(tensor.narrow(0, begin, std::min(rows, tensor.size(0) - begin)));
   }
+  return Gradients(shards);
+}
+
+TEST(GradientNorm, HasTheSameBitsHoweverManyRanksTheGradientsAreCutInto) {
+  const std::vector<at::Tensor> full{normal({257, 129}, 1), normal({1}, 2), normal({200003}, 3, at::kFloat, 1e-3)};
+  const StepControl alone = control_step(Gradients(full).all, 1.0, loss());
+  for (int64_t ranks : {2, 3, 4, 8}) {
+    at::Tensor sum = local_squares({}, at::kCPU);
+    for (int64_t rank = ranks; rank-- > 0;) sum.add_(local_squares(shards_of(full, rank, ranks).all, at::kCPU));
+    const StepControl together = control_from(sum, 1.0, loss());
+    EXPECT_TRUE(same_bits(together.norm, alone.norm)) << ranks;
+    EXPECT_TRUE(same_bits(together.clip, alone.clip)) << ranks;
+  }
+}
+
+TEST(GradientNorm, OneRanksBadValueSkipsTheStepOfAll) {
+  at::Tensor sum = local_squares(Gradients({at::ones({3})}).all, at::kCPU);
+  sum.add_(local_squares(Gradients({at::tensor({1.0f, -INFINITY})}).all, at::kCPU));
+  const StepControl control = control_from(sum, 1.0, loss());
+  EXPECT_EQ(control.norm.item<double>(), INFINITY);
+  EXPECT_EQ(control.skip.item<float>(), 1.0f);
+}
+
+TEST(GradientNorm, OfAModelIsTheRootOfTheExactSumOverItsGradients) {
+  SmallModel small(small_request());
+  small.executor->forward(small.batch(), 0);
+  small.executor->backward(small.batch(), 0, /*is_last=*/true);
+  std::vector<Parameter*> parameters;
+  BigSum sum;
+  for (const auto& parameter : small.model->parameter_handles()) {
+    parameters.push_back(parameter.get());
+    const at::Tensor& gradient = parameter->gradient_shard;
+    for (int64_t i = 0; i < gradient.numel(); ++i) sum.add_square(gradient.const_data_ptr<float>()[i]);
+  }
+  ASSERT_GT(sum.rounded(), 0);
+  EXPECT_EQ(control_step(parameters, 0, loss()).norm.item<double>(), std::sqrt(sum.rounded()));
+  std::reverse(parameters.begin(), parameters.end());
+  EXPECT_EQ(control_step(parameters, 0, loss()).norm.item<double>(), std::sqrt(sum.rounded()));
 }
 
 }  // namespace

@@ -247,8 +247,8 @@ TEST(Executor, EachGroupIsAnnouncedOnceRightAfterItsLastReduction) {
   std::vector<size_t> order;
   small.executor->on_group_reduced([&](size_t group) {
     order.push_back(group);
-    for (const ParameterSpec& spec : small.plan.groups[group].parameters) {
-      EXPECT_TRUE(small.model->parameter(spec.name).gradient_shard.defined()) << spec.name;
+    for (const ParameterPlan& planned : small.plan.groups[group].parameters) {
+      EXPECT_TRUE(small.model->parameter(planned.spec.name).gradient_shard.defined()) << planned.spec.name;
     }
   });
   const BatchContext batch = small.batch();

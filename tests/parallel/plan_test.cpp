@@ -36,7 +36,7 @@ TEST(Plan, ATiedHeadBorrowsTheEmbeddingsGroupWhichIsCompleteAfterTheEmbedding) {
   EXPECT_EQ(plan.units.back().groups, (std::vector<size_t>{4, 0}));
   EXPECT_EQ(plan.groups[0].reduce_after, 0u);
   ASSERT_EQ(plan.groups[4].parameters.size(), 1u);
-  EXPECT_EQ(plan.groups[4].parameters[0].name, "norm.weight");
+  EXPECT_EQ(plan.groups[4].parameters[0].spec.name, "norm.weight");
 }
 
 TEST(Plan, ATiedModelWithoutNormWeightsHasAHeadWithoutAGroupOfItsOwn) {
@@ -53,8 +53,8 @@ TEST(Plan, ParametersOfAGroupLieOneAfterTheOtherInTheOrderOfFusedProducts) {
   std::vector<std::string> suffixes;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     EXPECT_EQ(group.offset_of(i), offset);
-    offset += group.parameters[i].numel();
-    suffixes.push_back(group.parameters[i].name.substr(std::string("layers.0.").size()));
+    offset += group.parameters[i].spec.numel();
+    suffixes.push_back(group.parameters[i].spec.name.substr(std::string("layers.0.").size()));
   }
   EXPECT_EQ(group.numel, offset);
   EXPECT_EQ(suffixes,

@@ -16,9 +16,9 @@
 namespace titan {
 
 /// Blocks of memory that weight groups take turns in.
-class SlotPool {
+class PoisonedSlots {
  public:
-  SlotPool(int64_t slots, int64_t numel) {
+  PoisonedSlots(int64_t slots, int64_t numel) {
     for (int64_t i = 0; i < slots; ++i) free_.push_back(at::full({numel}, NAN));
   }
   at::Tensor take() {
@@ -39,8 +39,8 @@ class SlotPool {
 
 class PoisonedResidency : public Residency {
  public:
-  PoisonedResidency(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, std::shared_ptr<SlotPool> slots,
-                    std::shared_ptr<std::vector<std::string>> log)
+  PoisonedResidency(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
+                    std::shared_ptr<PoisonedSlots> slots, std::shared_ptr<std::vector<std::string>> log)
       : name_(plan.name), parameters_(std::move(parameters)), slots_(std::move(slots)), log_(std::move(log)) {
     for (Parameter* parameter : parameters_) parameter->master = at::empty(parameter->spec().shape);
   }
@@ -85,6 +85,7 @@ class PoisonedResidency : public Residency {
       parameter->set_gradient({});
     }
   }
+  void settle() override {}
   void finish_step() override {}
   void weights_changed() override {}
 
@@ -105,7 +106,7 @@ class PoisonedResidency : public Residency {
 
   std::string name_;
   std::vector<Parameter*> parameters_;
-  std::shared_ptr<SlotPool> slots_;
+  std::shared_ptr<PoisonedSlots> slots_;
   std::shared_ptr<std::vector<std::string>> log_;
   at::Tensor slot_;
   bool held_ = false;

@@ -9,7 +9,7 @@ make_checkout() {
   touch "my titan/configs/debug_model.toml" "my titan/configs/other.toml" site/torch/lib/libtorch_cpu.so
   program ninja </dev/null
   export PATH=$PWD/bin:$PATH TITAN_SKIP_SETUP=1
-  unset CONFIG_FILE NGPU LOG_RANK TITAN_LIBTORCH TITAN_CUDA
+  unset CONFIG_FILE NGPU LOG_RANK COMM_MODE TITAN_LIBTORCH TITAN_CUDA
   root=$PWD/my\ titan
   touch "$root/build/release/build.ninja"
   echo "TITAN_LIBTORCH_FOUND:INTERNAL=$PWD/site" >"$root/build/release/CMakeCache.txt"
@@ -67,10 +67,23 @@ through_a_link() {
 
 several_processes() {
   make_checkout
-  NGPU=8 expect 64 "$root/scripts/train.sh"
-  expect_text "NGPU=8"
+  NGPU=8 expect 0 "$root/scripts/train.sh" --training.steps 3
+  expect_equal "$root: [launch][-n][8][--log-rank][0][configs/debug_model.toml][--training.steps][3]" "$printed"
+  NGPU=2 LOG_RANK=0,1 CONFIG_FILE=configs/other.toml expect 0 "$root/scripts/train.sh"
+  expect_equal "$root: [launch][-n][2][--log-rank][0,1][configs/other.toml]" "$printed"
   NGPU=1 LOG_RANK=0 expect 0 "$root/scripts/train.sh"
   expect_equal "$root: [configs/debug_model.toml]" "$printed"
+  NGPU=two expect 64 "$root/scripts/train.sh"
+  expect_text "NGPU=two"
+}
+
+dry_run() {
+  make_checkout
+  NGPU=32 COMM_MODE=fake_backend expect 0 "$root/scripts/train.sh" --training.steps=2
+  expect_equal "$root: [configs/debug_model.toml][--comm.mode=fake_backend][--comm.world_size=32][--training.steps=1][--training.steps=2]" "$printed"
+  COMM_MODE=local_tensor expect 64 "$root/scripts/train.sh"
+  expect_text "COMM_MODE=fake_backend"
+  COMM_MODE=else expect 64 "$root/scripts/train.sh"
 }
 
 becomes_the_trainer() {
@@ -99,7 +112,8 @@ check "train.sh passes overrides and what follows -- unchanged" overrides_only
 check "train.sh takes the config from CONFIG_FILE when no argument names one" config_file_variable
 check "train.sh adds no config to one given as --job.config_file" config_file_option
 check "train.sh leaves a config it cannot find to titan_train's own message" through_a_link
-check "train.sh refuses several processes" several_processes
+check "train.sh starts NGPU processes and shows the ranks of LOG_RANK" several_processes
+check "train.sh with COMM_MODE=fake_backend is one step of one rank" dry_run
 check "train.sh becomes the trainer: signals and exit codes are the trainer's" becomes_the_trainer
 check "train.sh does not train after a failed build" failed_build
 finish

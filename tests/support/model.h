@@ -53,11 +53,11 @@ struct SmallModel {
     std::vector<std::unique_ptr<Residency>> residencies;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
-      for (const ParameterSpec& spec : group.parameters) members.push_back(&model->parameter(spec.name));
+      for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
       residencies.push_back(make_residency(group, members, plan.request));
     }
     for (const auto& parameter : model->parameter_handles()) {
-      initialise(*parameter, parameter->layout().first_box(), /*seed=*/11);
+      initialise(*parameter, parameter->shard_box(), /*seed=*/11);
       // Norm weights of exactly one would hide a forgotten weight.
       if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->spec().shape, 77).mul_(0.1));
     }

@@ -19,7 +19,7 @@ namespace titan {
 inline std::unique_ptr<Parameter> live_parameter(const std::string& name, const at::Tensor& weight,
                                                  bool trainable = true) {
   ParameterSpec spec{name, weight.sizes().vec(), {}, trainable};
-  auto parameter = std::make_unique<Parameter>(spec, TensorLayout(spec.shape));
+  auto parameter = std::make_unique<Parameter>(spec);
   parameter->set_weight(weight);
   parameter->set_gradient(at::full(weight.sizes(), NAN, at::TensorOptions(at::kFloat)));
   return parameter;

@@ -16,7 +16,7 @@ struct Fixture {
   Fixture() {
     for (const char* name : {"first.weight", "second.weight"}) {
       ParameterSpec spec{name, {2, 3}, {}};
-      owned.push_back(std::make_unique<Parameter>(spec, TensorLayout(spec.shape)));
+      owned.push_back(std::make_unique<Parameter>(spec));
       owned.back()->master = normal({2, 3}, owned.size());
       parameters.push_back(owned.back().get());
     }

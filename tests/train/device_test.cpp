@@ -32,21 +32,24 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
 }
 
-StepControl control(double norm, float skip) {
-  return {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)};
+StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double signal = 0) {
+  return {loss,
+          {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
+          at::scalar_tensor(signal, at::kDouble)};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
-  StepReadback readback(at::scalar_tensor(1.0 + 1e-15, at::kDouble), control(1e300, 0));
+  StepReadback readback(outcome(at::scalar_tensor(1.0 + 1e-15, at::kDouble), 1e300, 0, 15));
   const StepValues values = readback.wait();
   EXPECT_EQ(values.loss, 1.0 + 1e-15);
   EXPECT_EQ(values.grad_norm, 1e300);
   EXPECT_FALSE(values.skipped);
+  EXPECT_EQ(values.stop_signal, 15);
 }
 
 TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {
-  StepReadback readback(at::scalar_tensor(std::nan(""), at::kDouble),
-                        control(std::numeric_limits<double>::infinity(), 1));
+  StepReadback readback(
+      outcome(at::scalar_tensor(std::nan(""), at::kDouble), std::numeric_limits<double>::infinity(), 1));
   const StepValues values = readback.wait();
   EXPECT_TRUE(std::isnan(values.loss));
   EXPECT_TRUE(std::isinf(values.grad_norm));
@@ -55,7 +58,7 @@ TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {
 
 TEST(StepReadback, WhatHappensToTheTensorsAfterwardsDoesNotMatter) {
   at::Tensor loss = at::scalar_tensor(2.0, at::kDouble);
-  StepReadback readback(loss, control(1, 0));
+  StepReadback readback(outcome(loss, 1, 0));
   loss.fill_(7);
   EXPECT_EQ(readback.wait().loss, 2.0);
 }

@@ -12,7 +12,7 @@ namespace {
 
 std::unique_ptr<Parameter> a_parameter(const std::string& name, std::vector<int64_t> shape, bool own_copy) {
   ParameterSpec spec{name, shape, {}};
-  auto parameter = std::make_unique<Parameter>(spec, TensorLayout(shape));
+  auto parameter = std::make_unique<Parameter>(spec);
   parameter->master = at::empty(shape, at::kFloat);
   parameter->send = own_copy ? at::empty(shape, at::kBFloat16) : parameter->master;
   return parameter;

@@ -13,7 +13,9 @@ const StepMeter::Clock::time_point kStart{};
 
 DeviceInfo a_device() { return {at::Device(at::kCPU), "made-up processor", int64_t{1} << 30}; }
 
-StepMeter a_meter(const DeviceInfo& device) { return {device, /*total_steps=*/10, /*tokens_per_step=*/600, 7, kStart}; }
+StepMeter a_meter(const DeviceInfo& device) {
+  return {device, /*total_steps=*/10, /*tokens_per_step=*/600, 7, /*ranks=*/1, kStart};
+}
 
 TEST(StepMeter, SpeedsAreOverTheStepsSinceTheLastReport) {
   const DeviceInfo device = a_device();

@@ -28,9 +28,11 @@ struct Steps {
     std::vector<std::vector<Parameter*>> groups;
     for (const WeightGroupPlan& group : small.plan.groups) {
       groups.emplace_back();
-      for (const ParameterSpec& spec : group.parameters) groups.back().push_back(&small.model->parameter(spec.name));
+      for (const ParameterPlan& planned : group.parameters) {
+        groups.back().push_back(&small.model->parameter(planned.spec.name));
+      }
     }
-    runner = std::make_unique<StepRunner>(*small.executor, *optimizer, parameters, std::move(groups), options);
+    runner = std::make_unique<StepRunner>(*small.executor, *optimizer, std::move(groups), options);
   }
 
   static ModelRequest request_of(const std::string& family) { return small_request(family); }
@@ -44,8 +46,8 @@ struct Steps {
   /// Keeps each group's gradients as they are reduced; for runners that do not step in backward.
   void record_gradients(std::map<std::string, at::Tensor>& gradients) {
     small.executor->on_group_reduced([this, &gradients](size_t group) {
-      for (const ParameterSpec& spec : small.plan.groups[group].parameters) {
-        gradients[spec.name] = small.model->parameter(spec.name).gradient_shard.clone();
+      for (const ParameterPlan& planned : small.plan.groups[group].parameters) {
+        gradients[planned.spec.name] = small.model->parameter(planned.spec.name).gradient_shard.clone();
       }
     });
   }

@@ -17,7 +17,7 @@ std::string run(const JobConfig& config, ExitCode expected = ExitCode::success) 
   ::testing::internal::CaptureStdout();
   {
     const Log log;
-    EXPECT_EQ(Trainer(config, log).run(), expected);
+    EXPECT_EQ(Trainer(config, World(), log).run(), expected);
   }
   return ::testing::internal::GetCapturedStdout();
 }
@@ -81,7 +81,7 @@ TEST_P(Diverging, AbortEndsTheRunAtTheFirstStepThatIsNotFiniteAndNamesIt) {
   ::testing::internal::CaptureStdout();
   std::string message;
   try {
-    Trainer(job, log).run();
+    Trainer(job, World(), log).run();
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::non_finite);
@@ -126,7 +126,7 @@ TEST(Trainer, ATokenizerLargerThanTheVocabularyIsRefusedWithBothSizes) {
   const Log log;
   ::testing::internal::CaptureStdout();
   try {
-    Trainer trainer(config, log);
+    Trainer trainer(config, World(), log);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_config);

@@ -47,7 +47,7 @@ struct Fixture {
   }
 
   Validator make(const JobConfig& config) const {
-    return {config, std::make_shared<LetterTokenizer>(), /*block_causal=*/false, log};
+    return {config, std::make_shared<LetterTokenizer>(), /*block_causal=*/false, {}, nullptr, log};
   }
 
   std::optional<ValidationReport> run(const JobConfig& config) {

@@ -35,6 +35,11 @@ void refuse_mistyped_command(const std::string& word);
 std::vector<ConfigCheck> config_checks();
 
 int run_train(const Schema& schema, std::span<const std::string> arguments);
+int run_plan(const Schema& schema, std::span<const std::string> arguments);
+int run_ranks(const Schema& schema, std::span<const std::string> arguments);
+/// What is left of the words of `ranks` for the config, as run_ranks takes them.
+std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
+int run_launch(const Schema& schema, std::span<const std::string> arguments);
 int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
 int run_help(const Schema& schema, std::span<const std::string> arguments);
 

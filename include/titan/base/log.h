@@ -1,10 +1,13 @@
 // The program's log: made once in `main`, passed by reference to whoever speaks to the user.
-// One line per call, on standard output, in torchtitan's shape; spdlog behind it, so no header of it leaks.
+// One line per call, in torchtitan's shape: on standard output, or for a rank other than 0 in a file of its own.
+// spdlog is behind it, and no header of it leaks.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,10 +17,18 @@ class logger;
 
 namespace titan {
 
+/// Where one rank's lines go.
+struct LogTargets {
+  bool console = true;
+  bool colour = false;           ///< ANSI colours for warnings and errors on the console
+  std::filesystem::path file{};  ///< appended to, made with its folders at the first line; empty: none
+  /// When given, warnings and errors go to standard error, too, with this before them ("[rank 3] ").
+  std::optional<std::string> error_prefix{};
+};
+
 class Log {
  public:
-  /// `colour`: ANSI colours for warnings and errors; `prefix`: put before every message (empty, or "[rank 3] ").
-  explicit Log(bool colour = false, std::string prefix = {});
+  explicit Log(const LogTargets& targets = {});
   ~Log();
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
@@ -39,7 +50,6 @@ class Log {
 
  private:
   bool colour_;
-  std::string prefix_;
   std::shared_ptr<spdlog::logger> logger_;
 };
 

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace titan {
 
@@ -33,6 +35,10 @@ class DeviceMesh {
   /// Position of `rank` along `axis`; ranks are numbered row-major, tp fastest.
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
+  int64_t size(std::span<const MeshAxis> axes) const;
+  /// The ranks that differ from `rank` along `axes` only, `rank` among them, ascending: one group of a communicator.
+  std::vector<int64_t> group(int64_t rank, std::span<const MeshAxis> axes) const;
+
   /// Ranks that read different data: dp_replicate × dp_shard.
   int64_t data_parallel_degree() const { return size(MeshAxis::dp_replicate) * size(MeshAxis::dp_shard); }
   int64_t data_parallel_rank(int64_t rank) const;
@@ -42,6 +48,14 @@ class DeviceMesh {
  private:
   int64_t world_;
   std::array<int64_t, 5> sizes_;
+};
+
+/// One rank of a mesh; by default the only one.
+struct MeshPlace {
+  DeviceMesh mesh{ParallelDegrees{1, 1, 1, 1, 1}, 1};
+  int64_t rank = 0;
+
+  int64_t coordinate(MeshAxis axis) const { return mesh.coordinate(rank, axis); }
 };
 
 }  // namespace titan

@@ -19,8 +19,16 @@ struct ActivationShape {
   int64_t samples = 1;
   int64_t length = 1;
   int64_t element_size = 4;  // of the compute dtype
+  int64_t tensor_ranks = 1;  // ranks that share every matrix: the stream's tokens, heads and hidden features are cut
 
   int64_t tokens() const { return samples * length; }
+};
+
+/// How often one microbatch's stream is gathered from and scattered to the ranks that share every matrix, forward,
+/// replay and backward together.
+struct StreamExchanges {
+  int64_t gathers = 0;
+  int64_t scatters = 0;
 };
 
 struct UnitDescription {
@@ -32,6 +40,9 @@ struct UnitDescription {
   std::vector<std::string> borrowed;
   /// Bytes held from its forward to its backward, its input included.
   std::function<int64_t(const ActivationShape&, const RecomputePolicy&)> saved_bytes;
+  std::function<StreamExchanges(const RecomputePolicy&)> exchanges = [](const RecomputePolicy&) {
+    return StreamExchanges{};
+  };
 
   int64_t numel() const;
 };

@@ -40,6 +40,11 @@ struct ModelStrategies {
   std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>();
   int64_t loss_chunks = 8;
   bool round_weight_gradient = false;
+  std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;  // null: matrices are whole
+
+  std::shared_ptr<const TokenExchange> exchange() const {
+    return tensor_parallel ? tensor_parallel->exchange : nullptr;
+  }
 };
 
 /// The recompute selection of the config, in the model's terms.

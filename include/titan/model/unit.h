@@ -15,7 +15,8 @@
 
 namespace titan {
 
-/// What flows between units: a short list of tensors, usually the one residual stream [B, T, D].
+/// What flows between units: a short list of tensors, usually the one residual stream [tokens, D],
+/// the B·T tokens of a microbatch row-major or this rank's share of them.
 using Stream = std::vector<at::Tensor>;
 
 /// The facts of one microbatch, handed to every unit and not differentiated.

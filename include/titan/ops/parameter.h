@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,22 +27,34 @@ struct ParameterSpec {
   std::vector<int64_t> shape;
   Initialiser initialiser;
   bool trainable = true;
+  /// The dimension that ranks sharing every matrix cut; none: each of them holds a copy.
+  std::optional<int64_t> tensor_parallel_dimension = std::nullopt;
 
   int64_t numel() const;
 };
 
 class Parameter {
  public:
-  Parameter(ParameterSpec spec, TensorLayout layout);
+  /// Whole and alone until `place` says otherwise.
+  explicit Parameter(ParameterSpec spec);
+
+  /// How it lies over the ranks, and which parts are this rank's: the box it owns (master, optimizer state, reduced
+  /// gradient) and the box that operations see between acquire and release.
+  /// `speaks`: no other rank with the same box is asked for it first.
+  void place(TensorLayout layout, Box shard_box, Box unsharded_box, bool speaks);
 
   const std::string& name() const { return spec_.name; }
   const ParameterSpec& spec() const { return spec_; }
   const TensorLayout& layout() const { return layout_; }
+  const Box& shard_box() const { return shard_box_; }
+  const Box& unsharded_box() const { return unsharded_box_; }
+  /// Of the ranks that hold the same box exactly one does.
+  bool speaks_for_shard() const { return speaks_; }
   bool trainable() const { return spec_.trainable; }
 
   // What operations use, between Residency::acquire and release.
 
-  /// The unsharded weight in the compute dtype. Fails when nobody acquired it.
+  /// The unsharded weight (the part in `unsharded_box`) in the compute dtype. Fails when nobody acquired it.
   const at::Tensor& weight() const;
   /// This weight and those that follow it in storage as one matrix of `rows` rows: a fused product's operand.
   at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }
@@ -71,6 +84,9 @@ class Parameter {
 
   ParameterSpec spec_;
   TensorLayout layout_;
+  Box shard_box_;
+  Box unsharded_box_;
+  bool speaks_ = true;
   at::Tensor weight_;
   at::Tensor gradient_;
   bool gradient_written_ = false;

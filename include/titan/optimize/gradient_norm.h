@@ -1,5 +1,5 @@
 // The norm of all gradients, the clip factor it gives and whether anything is not finite: computed on the device, never
-// waited for by the host before the optimizer runs.
+// waited for by the host before the optimizer runs. In two halves, so that ranks can add up between them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +18,16 @@ struct StepControl {
   at::Tensor skip;  // 1 when the norm or the loss is not finite
 };
 
-/// `max_norm` 0: no clipping. Sums are fp64, per parameter, in the order given: the same bits whatever the thread
-/// count.
-StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss);
+/// The exact sum of squares of these gradient shards, as optimize/exact_sum.h keeps it: int64 [kExactSlots] on
+/// `device`, where the shards are. Sums of ranks that hold different elements add up, by an all-reduce, to the sum of
+/// all.
+at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Device& device);
 
-/// Σ x² of a contiguous fp32 CPU tensor in fp64: fixed blocks summed in order.
-double sum_of_squares(const at::Tensor& tensor);
+/// `squares`: summed over all ranks. The norm is the root of the exact sum, rounded to fp64 once: the same bits
+/// whatever the threads, the cut, and the order. `max_norm` 0: no clipping.
+StepControl control_from(const at::Tensor& squares, double max_norm, const at::Tensor& loss);
+
+/// Both, where one process holds every gradient, on the device of `loss`.
+StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss);
 
 }  // namespace titan

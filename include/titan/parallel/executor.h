@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -79,7 +80,12 @@ class Executor {
   void acquire(size_t unit, UsePhase phase, int64_t microbatch);
   void release(size_t unit, UsePhase phase, int64_t microbatch);
   void prefetch(size_t unit, UsePhase phase, int64_t microbatch);
+  void gradient_storage(size_t unit);
+  /// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
+  Stream as_computed_in(size_t unit, Stream stream) const;
   void reduce(size_t group, bool is_last);
+  /// Ends the reduction under way.
+  void settle();
   std::vector<UnitState>& states_of(int64_t microbatch);
 
   Plan plan_;
@@ -91,6 +97,7 @@ class Executor {
   ImmediateSink immediate_;
   QueueSink queue_;
   bool deferred_ = false;
+  std::optional<size_t> reducing_;              // the group whose reduction is under way
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]
 };
 

@@ -1,12 +1,16 @@
-// The plan: a pure function of the model's description and the job's choices. It says which parameters live together,
-// in what order units use them, when gradients are complete, what is recomputed and what everything costs. It needs no
-// GPU, no process group and no tensor memory; the executor carries it out.
+// The plan: a pure function of the model's description and the job's choices. It says how every parameter lies over the
+// ranks, which parameters live together, in what order units use them, what is gathered and reduced when and how large
+// it is, what is recomputed and what everything costs. It needs no GPU, no process group and no tensor memory; the
+// executor carries it out.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "titan/distributed/communicator.h"
+#include "titan/distributed/device_mesh.h"
 #include "titan/model/description.h"
 #include "titan/model/model.h"
 #include "titan/ops/recompute.h"
@@ -16,6 +20,13 @@ namespace titan {
 enum class ElementType { float32, bfloat16 };
 int64_t size_of(ElementType type);
 std::string_view name(ElementType type);
+
+/// When gathered weights may go: after their forward, or only when the step is over.
+enum class ReshardPolicy {
+  standard,  // after forward, but for the head, whose backward comes next
+  always,
+  never,
+};
 
 /// What the plan is made for. Sizes are of one rank.
 struct PlanRequest {
@@ -29,16 +40,49 @@ struct PlanRequest {
   bool step_in_backward = false;
   int64_t loss_chunks = 8;
   RecomputeSelection recompute;
+
+  MeshPlace place;
+  ReshardPolicy reshard = ReshardPolicy::standard;
+  std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
+  bool loss_parallel = true;
+  bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
+  bool cpu_offload = false;            // masters, optimizer states and reduced gradients live on the host
+  int64_t norm_message_bytes = 0;      // what ranks exchange to know the norm of all gradients, and the loss
+  int64_t loss_message_bytes = 0;
+
+  /// Ranks over which each parameter is cut (FSDP).
+  int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
+  int64_t tokens() const { return samples * sequence_length; }
+};
+
+/// One parameter over the ranks, and on this one.
+struct ParameterPlan {
+  ParameterSpec spec;
+  TensorLayout layout;  // the tensor-parallel cut, then FSDP's of dimension 0 of what that leaves
+  Box unsharded;        // what operations see on this rank
+  Box shard;            // what this rank owns
+  int64_t chunk_rows;   // rows of dimension 0 that each rank contributes to a collective, the last ones padded
+  bool speaks = true;   // for its shard, among the ranks that hold the same
+  bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
+
+  bool even(int64_t shards) const { return chunk_rows * shards == unsharded.extent[0]; }
+  /// Elements that one rank contributes to a collective.
+  int64_t chunk_numel() const;
 };
 
 /// Parameters that are gathered, reduced and stored together, in storage order.
 struct WeightGroupPlan {
   std::string name;
-  std::vector<ParameterSpec> parameters;
-  int64_t numel = 0;
+  std::vector<ParameterPlan> parameters;
+  int64_t numel = 0;        // unsharded elements on this rank
+  int64_t shard_numel = 0;  // elements this rank owns
+  ElementType compute = ElementType::float32;
   size_t reduce_after = 0;  // its gradient is complete after the backward of this unit
+  bool keep_after_forward = false;
+  size_t weight_slot = 0;    // of Plan::weight_slots, when weights are gathered
+  size_t gradient_slot = 0;  // of Plan::gradient_slots, when weights are gathered
 
-  /// Elements before parameter `index`.
+  /// Unsharded elements before parameter `index`.
   int64_t offset_of(size_t index) const;
 };
 
@@ -48,6 +92,9 @@ struct UnitPlan {
   std::vector<size_t> groups;  // weight groups it uses, its own first
   RecomputePolicy policy = RecomputePolicy::none();
   int64_t saved_bytes = 0;  // per microbatch, from its forward to its backward
+  ElementType compute = ElementType::float32;
+  bool weights_in_backward = true;    // an embedding's backward reads none
+  bool gradients_in_forward = false;  // the head makes its weight gradients in forward
 };
 
 /// One line of the memory table: bytes by purpose.
@@ -56,18 +103,46 @@ struct MemoryPurpose {
   int64_t bytes = 0;
 };
 
+/// What one step sends through the communicator `group` of `ranks` ranks.
+struct GroupTraffic {
+  std::string group;
+  int64_t ranks = 1;
+  TrafficTable table{};
+};
+
 struct Plan {
   PlanRequest request;
   std::vector<WeightGroupPlan> groups;
   std::vector<UnitPlan> units;
+  std::vector<int64_t> weight_slots;    // bytes of each slot that gathered weights take turns in
+  std::vector<int64_t> gradient_slots;  // bytes of each slot of gradients before reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
+  int64_t stream_bytes = 0;  // of all tokens of a microbatch, in the widest dtype a unit computes in
   std::vector<MemoryPurpose> memory;
+  std::vector<GroupTraffic> traffic;
+  /// Bytes per step from the host to the device and back (CPU offload).
+  int64_t to_device_bytes = 0;
+  int64_t to_host_bytes = 0;
 
+  /// Weights are cut over ranks, or live on the host: they come and go.
+  bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
   int64_t predicted_bytes() const;
+  const GroupTraffic* traffic_of(std::string_view group) const;
 };
 
-/// `family` names the recompute policy of each block.
+/// Names of the communicators that the plan counts for; axes in docs/distributed.md.
+namespace group_names {
+inline constexpr const char* kGather = "fsdp_gather";
+inline constexpr const char* kScatter = "fsdp_scatter";
+inline constexpr const char* kReplicate = "dp_replicate";
+inline constexpr const char* kTensor = "tp";
+inline constexpr const char* kLoss = "loss";
+inline constexpr const char* kModel = "model";
+}  // namespace group_names
+
+/// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not
+/// divide what they cut.
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request);
 
 }  // namespace titan

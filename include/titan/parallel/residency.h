@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "titan/distributed/communicator.h"
 #include "titan/ops/parameter.h"
 #include "titan/parallel/plan.h"
 
@@ -33,8 +34,10 @@ class Residency {
   virtual void release(const Use& use) = 0;
   /// The handles' gradients have storage from here on; a second call within one step changes nothing.
   virtual void gradient_storage() = 0;
-  /// The group's gradient of one microbatch is complete; with `is_last` that of the step, and the shards become valid.
+  /// The group's gradient of one microbatch is complete; with `is_last` that of the step, and its reduction begins.
   virtual void reduce(bool is_last) = 0;
+  /// The reduction that began is over: the shards of the gradient are valid.
+  virtual void settle() = 0;
   /// The optimizer is done with the gradient shards.
   virtual void finish_step() = 0;
   /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
@@ -42,36 +45,53 @@ class Residency {
   virtual void weights_changed() = 0;
 };
 
+/// The communicators that weights and gradients travel through; null where the group would have one member.
+struct GroupCommunicators {
+  std::shared_ptr<Communicator> gather;     // shards of a weight → the weight
+  std::shared_ptr<Communicator> scatter;    // gradients → sums, cut; the same ranks, a queue of its own
+  std::shared_ptr<Communicator> replicate;  // replicas of a shard
+  std::shared_ptr<Communicator> tensor;     // ranks that share every matrix
+};
+
 /// Every weight stays on the device: masters, a compute copy where the dtypes differ, fp32 gradients. Storage follows
-/// the plan's order, so neighbours form fused operands; all three are one block of memory per group.
+/// the plan's order, so neighbours form fused operands; all three are one block of memory per group. Replicas add their
+/// gradients up (DDP).
 class ResidentWeights : public Residency {
  public:
   /// `parameters` in the group's storage order. With `transient_gradients` the gradient block lives from its first use
   /// in a step to finish_step (an optimizer that steps in backward needs no more).
   ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-                  const at::Device& device, bool transient_gradients);
+                  const at::Device& device, bool transient_gradients, GroupCommunicators communicators = {});
 
   void prefetch(const Use& use) override;
   void acquire(const Use& use) override;
   void release(const Use& use) override;
   void gradient_storage() override;
   void reduce(bool is_last) override;
+  void settle() override;
   void finish_step() override;
   void weights_changed() override;
 
  private:
   std::vector<at::Tensor> cut(const at::Tensor& block) const;
 
+  WeightGroupPlan plan_;
   std::vector<Parameter*> parameters_;
+  GroupCommunicators communicators_;
   bool transient_gradients_;
   at::Tensor masters_;
   at::Tensor copies_;     // undefined when the dtypes agree
   at::Tensor gradients_;  // undefined until first used
   bool gradients_open_ = false;
+  Pending reduction_;
   uint64_t version_ = 1;
   uint64_t copied_version_ = 0;
 };
 
 at::ScalarType scalar_type(ElementType type);
+
+/// Sums the gradient shards of parameters that every tensor-parallel rank holds whole, over those ranks. `communicator`
+/// null: does nothing.
+void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, Communicator* communicator);
 
 }  // namespace titan

@@ -28,6 +28,15 @@ struct StepReport {
   int64_t bad_records = 0;
   int64_t data_loops = 0;
   int64_t skipped_steps = 0;
+
+  /// Over all ranks; none for a single process.
+  struct Ranks {
+    double fastest_step_seconds = 0;
+    double slowest_step_seconds = 0;
+    int64_t least_memory_bytes = 0;
+    int64_t most_memory_bytes = 0;
+  };
+  std::optional<Ranks> ranks;
 };
 
 /// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.

@@ -3,29 +3,44 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "titan/checkpoint/safetensors.h"
+#include "titan/distributed/communicator.h"
 #include "titan/model/unit.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 
 namespace titan {
 
+/// The ranks a dump is gathered from; null where this process is alone.
+struct DumpRanks {
+  std::shared_ptr<Communicator> world;
+  std::shared_ptr<Communicator> data;  // ranks that read different samples, in the order of the samples
+  bool writes = true;                  // this rank writes the file
+};
+
 class DebugDump {
  public:
-  /// Collects "param.NAME" (copies) and the batch.
-  DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches);
+  /// Collects "param.NAME" (copies) and the batch. Every rank makes one and calls it alike; `ranks` says how their
+  /// parts become whole.
+  DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches, DumpRanks ranks = {});
   void add_logits(const std::vector<at::Tensor>& logits);
   /// "grad.NAME", "loss" and "grad_norm": after the last reduction, before the optimizer.
   void add_gradients(const at::Tensor& loss, const at::Tensor& grad_norm);
   /// One group's gradients, when the optimizer steps in backward.
   void add_gradients_of(std::span<Parameter* const> parameters);
-  /// "param_after.NAME", then the file `folder`/debug/step-N/step.safetensors.
+  /// "param_after.NAME", then the file `folder`/debug/step-N/step.safetensors; written by one rank.
   std::filesystem::path write(const std::filesystem::path& folder, int64_t step);
 
  private:
+  /// Samples of all data-parallel ranks, microbatch by microbatch: the order of the global batch.
+  at::Tensor global_batch(const std::vector<at::Tensor>& microbatches) const;
+  void add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard);
+
+  DumpRanks ranks_;
   std::vector<Parameter*> parameters_;
   NamedTensors tensors_;
 };

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "titan/optimize/gradient_norm.h"
+#include "titan/train/step_runner.h"
 
 namespace titan {
 
@@ -18,10 +18,12 @@ struct DeviceInfo {
   at::Device device{at::kCPU};
   std::string name;
   int64_t memory_bytes = 0;
+  std::string uuid = {};  ///< of a GPU
 };
 
-/// `wanted`: auto, cpu or cuda. Throws Error(bad_config) when cuda is wanted and there is none.
-DeviceInfo choose_device(const std::string& wanted);
+/// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
+/// Error(bad_config) when cuda is wanted and there is none, Error(launcher) when the place has no GPU.
+DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);
@@ -32,16 +34,17 @@ struct StepValues {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
+  int stop_signal = 0;
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
 class StepReadback {
  public:
-  StepReadback(const at::Tensor& loss, const StepControl& control);
+  explicit StepReadback(const StepOutcome& outcome);
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip}; pinned when the device is a GPU
+  at::Tensor host_;  // fp64 {loss, norm, skip, stop signal}; pinned when the device is a GPU
   std::optional<c10::Event> copied_;
 };
 

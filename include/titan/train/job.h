@@ -16,14 +16,17 @@ namespace titan {
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary);
 RecomputeSelection make_recompute_selection(const JobConfig& config);
-PlanRequest make_plan_request(const JobConfig& config);
+/// The mesh that the config's degrees make of `world` ranks. Throws Error(bad_config) when they do not fit.
+DeviceMesh make_mesh(const JobConfig& config, int64_t world);
+PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place = {});
 /// Microbatches of one step: global / (local · data-parallel degree).
-int64_t accumulation_steps(const JobConfig& config);
+/// Throws Error(bad_config) when the ranks of the mesh do not divide it.
+int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place = {});
 
 DatasetOptions make_training_dataset(const JobConfig& config);
 DatasetOptions make_validation_dataset(const JobConfig& config);
-BatchPlan make_batch_plan(const JobConfig& config);
-BatchPlan make_validation_plan(const JobConfig& config);
+BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place = {});
+BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place = {});
 
 /// The model part's own check of a config: does the family have the flavor, do the sizes fit together. Joins the list
 /// that config prints; needs no tokenizer.

@@ -29,6 +29,11 @@ std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> paramet
 std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,
                                                std::span<Parameter* const> parameters);
 
+/// torchtitan's line about the mesh: the axes longer than one, outermost first.
+std::string mesh_line(const DeviceMesh& mesh);
+/// What was applied to the model, in torchtitan's words, and what a step sends; nothing for a single process.
+std::vector<std::string> parallelism_lines(const Plan& plan);
+
 /// `text` as part of one line of a terminal: nothing in it moves the cursor or changes colours, and it ends with "…"
 /// where it was too long. Text comes from a corpus, so any bytes are taken.
 std::string excerpt(std::string text);

@@ -7,18 +7,22 @@
 #include <cstdint>
 
 #include "titan/data/chunk_stream.h"
+#include "titan/distributed/communicator.h"
 #include "titan/report/step_report.h"
 #include "titan/train/device.h"
 
 namespace titan {
 
+/// Adds to `report` the extremes of step time and memory over the ranks of `world`; all of them call it. Null: nothing.
+void compare_ranks(StepReport& report, Communicator* world, const at::Device& device);
+
 class StepMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The first interval begins at `start`.
+  /// `tokens_per_step` of all `ranks`; rates are per rank. The first interval begins at `start`.
   StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
-            Clock::time_point start = Clock::now());
+            int64_t ranks = 1, Clock::time_point start = Clock::now());
 
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
@@ -34,6 +38,7 @@ class StepMeter {
   int64_t total_steps_;
   int64_t tokens_per_step_;
   int64_t flops_per_token_;
+  int64_t ranks_;
   std::optional<double> peak_flops_;
   Clock::time_point interval_start_;
   int64_t interval_steps_ = 0;

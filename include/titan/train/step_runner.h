@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "titan/kernels/exact_sum.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/executor.h"
 #include "titan/train/debug_dump.h"
@@ -18,25 +19,38 @@ struct StepOptions {
   bool step_in_backward = false;  // a group is stepped right after its reduction; nothing is clipped then
 };
 
-/// Device scalars of a step whose work is enqueued. The loss (fp64) is that of the weights before the step.
+/// Over which ranks the step's scalars add up; null where this process is alone.
+struct StepCommunicators {
+  std::shared_ptr<Communicator> loss;   // ranks that read different tokens
+  std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
+};
+
+/// Device scalars of a step whose work is enqueued, the same on all ranks. The loss (fp64) is that of the weights
+/// before the step.
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;
+  at::Tensor stop_signal;  // fp64: the largest signal number any rank brought along, 0 for none
 };
 
 class StepRunner {
  public:
-  /// `parameters` in canonical order, which is the order of the norm's sum; `group_parameters`: the same by weight
-  /// group of the plan. Executor and optimizer outlive this.
-  StepRunner(Executor& executor, Optimizer& optimizer, std::vector<Parameter*> parameters,
-             std::vector<std::vector<Parameter*>> group_parameters, const StepOptions& options);
+  /// What ranks exchange once a step: the exact sum of squares, and the wish to stop.
+  static constexpr int64_t kNormMessageBytes = (kExactSlots + 1) * sizeof(int64_t);
+  static constexpr int64_t kLossMessageBytes = 2 * sizeof(double);
+
+  /// `group_parameters` by weight group of the plan. Executor and optimizer outlive this.
+  StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
+             const StepOptions& options, StepCommunicators communicators = {});
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
   /// Runs step `step` (1-based) at peak rate `rate`. The microbatches' loss_scale makes the loss a mean over the valid
   /// tokens of all of them. Loss or gradients that are not finite leave the weights as they are; with step_in_backward,
-  /// those of the groups concerned. `dump`, when given, gets loss, norm and gradients.
-  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, DebugDump* dump = nullptr);
+  /// those of the groups concerned. `stop_signal` travels with the step's sums, so that all ranks learn of it after the
+  /// same step. `dump`, when given, gets loss, norm and gradients.
+  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, int stop_signal = 0,
+                  DebugDump* dump = nullptr);
 
  private:
   /// What the step under way has come to; only used when stepping in backward.
@@ -44,16 +58,22 @@ class StepRunner {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, squared_norm, any_skipped;
+    at::Tensor loss, stop_signal, squares, any_skipped;
   };
 
   void step_group(size_t group);
+  /// The exact sum of squares of these groups' gradients over all ranks that hold parts of them.
+  at::Tensor squares_of(std::span<const std::vector<Parameter*>> groups);
+  /// Adds up the loss over the ranks, before the backward that would act on it.
+  void sum_loss();
 
   Executor& executor_;
   Optimizer& optimizer_;
-  std::vector<Parameter*> parameters_;
   std::vector<std::vector<Parameter*>> group_parameters_;
+  std::vector<std::vector<Parameter*>> counted_;  // by group: what this rank counts in the norm
   StepOptions options_;
+  StepCommunicators communicators_;
+  at::Device device_{at::kCPU};
   Progress progress_;
 };
 

@@ -10,10 +10,11 @@
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
+#include "titan/distributed/mesh_groups.h"
 #include "titan/model/model.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
-#include "titan/parallel/executor.h"
+#include "titan/parallel/assembly.h"
 #include "titan/report/metrics_log.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
@@ -26,7 +27,8 @@ namespace titan {
 class Trainer {
  public:
   /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
-  Trainer(const JobConfig& config, const Log& log);
+  /// `world`: which rank of how many this process is; only rank 0 writes metrics. All ranks call alike.
+  Trainer(const JobConfig& config, const World& world, const Log& log);
 
   /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
   /// abort.
@@ -42,6 +44,7 @@ class Trainer {
     DataCounters counters;
   };
 
+  void join_ranks();
   void build_model();
   void open_data();
   void show_start(const StepBatch& first) const;
@@ -57,13 +60,14 @@ class Trainer {
   const JobConfig& config_;
   const Log& log_;
   bool colour_;
+  World world_;
   DeviceInfo device_;
+  MeshPlace place_;
+  MeshGroups groups_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelDescription description_;
-  std::unique_ptr<Model> model_;
-  std::vector<Parameter*> parameters_;
+  Assembly assembly_;
   std::vector<ParameterGroup> optimizer_groups_;
-  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
@@ -72,7 +76,8 @@ class Trainer {
 
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
-  DataCounters read_;  // up to the last step
+  int stop_signal_ = 0;  // that all ranks agreed to follow
+  DataCounters read_;    // up to the last step
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<StepMeter> meter_;

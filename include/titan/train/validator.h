@@ -19,7 +19,8 @@ class Validator {
  public:
   /// Reads the set's first batch, so that what is wrong with the set is told before training and not after its first
   /// step. Throws Error(bad_data).
-  Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal, const Log& log);
+  Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
+            const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log);
 
   /// Step 1 and every validation.freq steps.
   bool due(int64_t step) const;
@@ -35,6 +36,8 @@ class Validator {
   const JobConfig& config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool block_causal_;
+  MeshPlace place_;
+  std::shared_ptr<Communicator> loss_;  // ranks that read different samples; null where this process is alone
   const Log& log_;
   bool told_ = false;
 };

@@ -15,6 +15,13 @@ Initialiser truncated(double deviation, double bound = 2.0) {
   return {Initialiser::Kind::truncated_normal, deviation, -bound, bound};
 }
 
+/// A matrix; ranks that share it cut its outputs (rows: dimension 0) or its inputs (columns: 1).
+ParameterSpec matrix(std::string name, int64_t rows, int64_t columns, Initialiser initialiser, int64_t cut) {
+  return {std::move(name), {rows, columns}, initialiser, true, cut};
+}
+constexpr int64_t kRows = 0;
+constexpr int64_t kColumns = 1;
+
 ParameterSpec norm_parameter(const std::string& name, const LlamaArguments& arguments) {
   return {name, {arguments.dim}, {}};
 }
@@ -26,7 +33,7 @@ class LlamaModel : public Model {
   LlamaModel(const LlamaArguments& arguments, const ModelStrategies& strategies)
       : arguments_(arguments), rotary_(std::make_shared<RotaryTable>()) {
     Parameter& embedding = add_parameter(llama_embedding_parameter(arguments));
-    chain_.push_back(std::make_shared<LlamaEmbedding>(embedding));
+    chain_.push_back(std::make_shared<LlamaEmbedding>(embedding, strategies));
     register_module("tok_embeddings", std::make_shared<WeightModule>(embedding));
     auto layers = register_module("layers", std::make_shared<torch::nn::Module>());
     for (int64_t layer = 0; layer < arguments.layers; ++layer) {
@@ -123,7 +130,10 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
                          UnitRole::embedding,
                          {llama_embedding_parameter(a)},
                          {},
-                         [](const ActivationShape& shape, const RecomputePolicy&) { return 8 * shape.tokens(); }});
+                         [](const ActivationShape& shape, const RecomputePolicy&) { return 8 * shape.tokens(); },
+                         [](const RecomputePolicy&) {
+                           return StreamExchanges{1, 1};
+                         }});
   for (int64_t layer = 0; layer < a.layers; ++layer) {
     model.units.push_back({fmt::format("layers.{}", layer),
                            UnitRole::block,
@@ -131,13 +141,17 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
                            {},
                            [a](const ActivationShape& shape, const RecomputePolicy& policy) {
                              return llama_block_saved_bytes(a, shape, policy);
-                           }});
+                           },
+                           llama_block_exchanges});
   }
   std::vector<std::string> borrowed;
   if (a.tied) borrowed.push_back(llama_embedding_parameter(a).name);
   model.units.push_back(
       {"head", UnitRole::head, llama_head_parameters(a), borrowed,
-       [a](const ActivationShape& shape, const RecomputePolicy&) { return llama_head_saved_bytes(a, shape); }});
+       [a](const ActivationShape& shape, const RecomputePolicy&) { return llama_head_saved_bytes(a, shape); },
+       [](const RecomputePolicy&) {
+         return StreamExchanges{1, 1};
+       }});
   return model;
 }
 
@@ -145,7 +159,7 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
 
 // Distributions: torchtitan.md §2.5. A tied matrix begins as the output layer does.
 ParameterSpec llama_embedding_parameter(const LlamaArguments& a) {
-  ParameterSpec spec{"tok_embeddings.weight", {a.vocabulary, a.dim}, {Initialiser::Kind::normal, 1.0}};
+  ParameterSpec spec = matrix("tok_embeddings.weight", a.vocabulary, a.dim, {Initialiser::Kind::normal, 1.0}, kRows);
   if (a.tied) {
     const double deviation = 1 / std::sqrt(static_cast<double>(a.dim));
     spec.initialiser = truncated(deviation, 3 * deviation);
@@ -159,13 +173,13 @@ std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& a, int64
   const int64_t query = a.heads * a.head_dim();
   const int64_t key_value = a.kv_heads * a.head_dim();
   std::vector<ParameterSpec> specs{
-      {prefix + "attention.wq.weight", {query, a.dim}, truncated(kInitialDeviation)},
-      {prefix + "attention.wk.weight", {key_value, a.dim}, truncated(kInitialDeviation)},
-      {prefix + "attention.wv.weight", {key_value, a.dim}, truncated(kInitialDeviation)},
-      {prefix + "attention.wo.weight", {a.dim, query}, truncated(deep)},
-      {prefix + "feed_forward.w1.weight", {a.hidden, a.dim}, truncated(kInitialDeviation)},
-      {prefix + "feed_forward.w3.weight", {a.hidden, a.dim}, truncated(deep)},
-      {prefix + "feed_forward.w2.weight", {a.dim, a.hidden}, truncated(deep)},
+      matrix(prefix + "attention.wq.weight", query, a.dim, truncated(kInitialDeviation), kRows),
+      matrix(prefix + "attention.wk.weight", key_value, a.dim, truncated(kInitialDeviation), kRows),
+      matrix(prefix + "attention.wv.weight", key_value, a.dim, truncated(kInitialDeviation), kRows),
+      matrix(prefix + "attention.wo.weight", a.dim, query, truncated(deep), kColumns),
+      matrix(prefix + "feed_forward.w1.weight", a.hidden, a.dim, truncated(kInitialDeviation), kRows),
+      matrix(prefix + "feed_forward.w3.weight", a.hidden, a.dim, truncated(deep), kRows),
+      matrix(prefix + "feed_forward.w2.weight", a.dim, a.hidden, truncated(deep), kColumns),
   };
   if (has_norm_weights(a)) {
     specs.push_back(norm_parameter(prefix + "attention_norm.weight", a));
@@ -179,7 +193,7 @@ std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& a) {
   if (has_norm_weights(a)) specs.push_back(norm_parameter("norm.weight", a));
   if (!a.tied) {
     const double deviation = 1 / std::sqrt(static_cast<double>(a.dim));
-    specs.push_back({"output.weight", {a.vocabulary, a.dim}, truncated(deviation, 3 * deviation)});
+    specs.push_back(matrix("output.weight", a.vocabulary, a.dim, truncated(deviation, 3 * deviation), kRows));
   }
   return specs;
 }

@@ -57,8 +57,10 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block)
   return RecomputePolicy::none();
 }
 
+// Under tensor parallelism the stream and what lies on it (block input, norms, residuals) is cut by tokens; heads and
+// hidden features are cut by ranks: each tensor is 1/ranks of its size either way.
 int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& shape, const RecomputePolicy& policy) {
-  const int64_t tokens = shape.tokens();
+  const int64_t tokens = shape.tokens() / shape.tensor_ranks;
   const int64_t model = tokens * a.dim * shape.element_size;
   const int64_t key_value = tokens * a.kv_heads * a.head_dim() * shape.element_size;
   const int64_t hidden = tokens * a.hidden * shape.element_size;
@@ -86,7 +88,22 @@ int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& 
 int64_t llama_head_saved_bytes(const LlamaArguments& a, const ActivationShape& shape) {
   const int64_t statistics = a.norm == NormType::rmsnorm || a.norm == NormType::fused_rmsnorm ? 1 : 2;
   // Its input, the norm's statistics, and the gradient of the normed stream that forward leaves.
-  return 2 * shape.tokens() * a.dim * shape.element_size + 4 * shape.tokens() * statistics;
+  const int64_t tokens = shape.tokens() / shape.tensor_ranks;
+  return 2 * tokens * a.dim * shape.element_size + 4 * tokens * statistics;
+}
+
+StreamExchanges llama_block_exchanges(const RecomputePolicy& policy) {
+  // Forward gathers for q‖k‖v and for gate‖up and scatters after both writers. Backward gathers the gradients of both
+  // writers, scatters those of both readers, and gathers both readers' inputs again for their weight gradients.
+  StreamExchanges exchanges{2 + 2 + 2, 2 + 2};
+  if (!policy.checkpointed()) return exchanges;
+  auto replayed = [&](std::initializer_list<int> products) {
+    return std::any_of(products.begin(), products.end(),
+                       [&](int p) { return policy.of(ResultKind::linear, p) == Keep::recompute; });
+  };
+  exchanges.gathers += int64_t{replayed({kQuery, kKey, kValue})} + int64_t{replayed({kGate, kUp})};
+  exchanges.scatters += int64_t{replayed({kAttentionOutput})} + int64_t{replayed({kDown})};
+  return exchanges;
 }
 
 }  // namespace titan

@@ -1,10 +1,8 @@
 #include "titan/model/llama/units.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 
 #include "titan/ops/cross_entropy.h"
-#include "titan/ops/differentiable.h"
 #include "titan/ops/embedding.h"
 #include "titan/ops/swiglu.h"
 
@@ -18,12 +16,13 @@ void add_weight(torch::nn::Module& parent, const std::string& name, Parameter* p
 
 }  // namespace
 
-LlamaEmbedding::LlamaEmbedding(Parameter& weight) : Unit("tok_embeddings"), weight_(weight) {
+LlamaEmbedding::LlamaEmbedding(Parameter& weight, const ModelStrategies& strategies)
+    : Unit("tok_embeddings"), weight_(weight), exchange_(strategies.exchange()) {
   anchor_ = at::empty({0}).set_requires_grad(true);
 }
 
 Stream LlamaEmbedding::forward(const Stream&, const BatchContext& batch, UnitContext& context) {
-  return {embedding(anchor_, batch.tokens, weight_, context)};
+  return {embedding(anchor_, batch.tokens, weight_, exchange_.get(), context)};
 }
 
 // Ordinals: results of one kind are numbered in forward order; llama_policy names them by these numbers.
@@ -33,10 +32,11 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       rotary_(std::move(rotary)),
       attention_norm_(arguments.norm, p.attention_norm, arguments.norm_epsilon, 0),
       ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
-      query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, arguments.head_dim()),
-      attention_output_({p.wo}, 3, strategies.products),
-      gate_up_({p.w1, p.w3}, 4, strategies.products),
-      down_({p.w2}, 6, strategies.products),
+      query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, StreamSide::input, strategies.exchange()),
+      attention_output_({p.wo}, 3, strategies.products, StreamSide::output, strategies.exchange()),
+      gate_up_({p.w1, p.w3}, 4, strategies.products, StreamSide::input, strategies.exchange()),
+      down_({p.w2}, 6, strategies.products, StreamSide::output, strategies.exchange()),
+      head_dim_(arguments.head_dim()),
       attention_(make_sdpa_core(arguments.block_causal)) {
   auto attention = register_module("attention", std::make_shared<torch::nn::Module>());
   add_weight(*attention, "wq", p.wq);
@@ -53,7 +53,8 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
 
 Stream LlamaBlock::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
   auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
-  std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context);
+  const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), head_dim_};
+  std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context, heads);
   normed_x.reset();
   auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context);
   at::Tensor attended = attention_->forward(query, key, qkv[2], batch.bounds, context);
@@ -73,17 +74,16 @@ LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter
       norm_(arguments.norm, norm, arguments.norm_epsilon, 0),
       output_(output),
       loss_chunks_(strategies.loss_chunks),
-      round_weight_gradient_(strategies.round_weight_gradient) {}
+      round_weight_gradient_(strategies.round_weight_gradient),
+      tensor_parallel_(strategies.tensor_parallel) {}
 
 Stream LlamaHead::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
   at::Tensor normed = norm_.forward(input[0], {}, context).normed;
-  const int64_t tokens = normed.size(0) * normed.size(1);
   if (context.mode == UnitMode::logits) {
-    BelowAutograd below;
-    at::Tensor logits = at::mm(normed.view({tokens, -1}), output_.weight().t());
-    return {logits.view({normed.size(0), normed.size(1), -1})};
+    at::Tensor logits = linear_logits(normed, output_, tensor_parallel_.get());
+    return {logits.view({batch.tokens.size(0), batch.tokens.size(1), -1})};
   }
-  CrossEntropyOptions options{loss_chunks_, batch.loss_scale, round_weight_gradient_};
+  CrossEntropyOptions options{loss_chunks_, batch.loss_scale, round_weight_gradient_, tensor_parallel_.get()};
   return {linear_cross_entropy(normed, batch.labels, output_, options, context)};
 }
 

@@ -17,11 +17,12 @@ struct RotaryTable {
 
 class LlamaEmbedding : public Unit {
  public:
-  explicit LlamaEmbedding(Parameter& weight);
+  LlamaEmbedding(Parameter& weight, const ModelStrategies& strategies);
   Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
 
  private:
   Parameter& weight_;
+  std::shared_ptr<const TokenExchange> exchange_;
   at::Tensor anchor_;
 };
 
@@ -46,6 +47,7 @@ class LlamaBlock : public Unit {
   LinearGroup attention_output_;
   LinearGroup gate_up_;
   LinearGroup down_;
+  int64_t head_dim_;
   std::unique_ptr<AttentionCore> attention_;
 };
 
@@ -60,6 +62,7 @@ class LlamaHead : public Unit {
   Parameter& output_;
   int64_t loss_chunks_;
   bool round_weight_gradient_;
+  std::shared_ptr<const TensorParallel> tensor_parallel_;
 };
 
 }  // namespace titan

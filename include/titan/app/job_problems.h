@@ -1,0 +1,16 @@
+// What is wrong with a job before it starts, printed; shared by the subcommands that start one.
+#pragma once
+
+#include "titan/config/load.h"
+#include "titan/config/schema.h"
+
+namespace titan {
+
+/// Prints what keeps `loaded` from being run: options, parts that are not built, files that are not there. Returns the
+/// exit code to end with, 0 when there is nothing. On a host's other ranks, only says that local rank 0 lists them.
+int report_job_problems(const Schema& schema, const LoadedConfig& loaded);
+
+/// The first kind alone.
+int report_config_problems(const LoadedConfig& loaded);
+
+}  // namespace titan

@@ -1,0 +1,43 @@
+// One rank's stay in a run: who it is, its log, and the promise that whatever ends it early ends the others, too.
+// Shared by the subcommands that run on several ranks; a single process is the case with nobody to tell.
+#pragma once
+
+#include <functional>
+
+#include "titan/base/log.h"
+#include "titan/config/job_config.h"
+#include "titan/config/schema.h"
+#include "titan/distributed/rendezvous.h"
+
+namespace titan {
+
+class RankSession {
+ public:
+  /// Rank 0 logs to the console, every other rank to logs/rank-NNNN.log of the dump folder, and warnings and errors to
+  /// standard error as well. LOG_RANK, a comma list or "all", names ranks that log to the console, too.
+  RankSession(const Schema& schema, const JobConfig& config, Launch launch);
+
+  const Log& log() const { return log_; }
+
+  /// Meets the other ranks, does `work` as one of them, and returns the exit code to end with. What `work` throws is
+  /// told to the others before `tear_down` lets go of what it made. Throws on rank 0 and in a single process; the
+  /// errors of other ranks go to their logs.
+  int run(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
+
+ private:
+  int run_as_rank(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
+  Rendezvous meet();
+  RankFacts own_facts() const;
+  void leave(AbortWatcher& watcher) const;
+
+  const Schema& schema_;
+  const JobConfig& config_;
+  Launch launch_;
+  Log log_;
+  bool rank_zero_tells_ = false;  // of this rank's failure
+};
+
+/// Who this process is, by a config without problems.
+Launch detect_launch(const JobConfig& config);
+
+}  // namespace titan

@@ -1,0 +1,33 @@
+// Communicators over LibTorch's process groups: Gloo between CPUs, NCCL between GPUs. Members find each other through
+// the run's store under the group's name.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "titan/distributed/communicator.h"
+
+namespace titan {
+
+struct GroupRequest {
+  std::string name;       // what the group is for; equal on all ranks
+  std::string instance;   // which of the groups of that name; equal on all members
+  std::string interface;  // network interface for Gloo; empty: that of the host's name
+  int64_t rank = 0;       // of this process within the group
+  int64_t size = 1;
+  std::chrono::milliseconds timeout{300'000};
+};
+
+/// Blocks until all members have called it. Throws Error(launcher) naming the group when they have not within the
+/// timeout.
+std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const GroupRequest& request);
+
+/// `device_index`: the GPU of this process. Fails in a build without CUDA.
+std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const GroupRequest& request, int device_index);
+
+}  // namespace titan

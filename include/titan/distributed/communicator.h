@@ -1,0 +1,93 @@
+// The ranks of one or several mesh axes talking to each other. Every call is counted here, by the wrapper that all
+// backends share and that knows nothing of the plan: the tests hold plan and counts against each other. Calls are made
+// in the same order by all members; the result counts after `wait`.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace titan {
+
+enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce };
+inline constexpr size_t kCollectives = 3;
+std::string_view name(Collective kind);
+
+enum class Reduction : uint8_t { sum, max, min };
+
+/// What went through a communicator: calls (a list of tensors is one call) and the bytes of the whole tensors: the
+/// gathered output, the input of a reduce-scatter, the tensor of an all-reduce.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+
+  Traffic& operator+=(const Traffic& other);
+  bool operator==(const Traffic&) const = default;
+};
+using TrafficTable = std::array<Traffic, kCollectives>;
+
+/// Bytes that one rank of `ranks` sends for `traffic` in the ring algorithms, the least there is:
+/// (n−1)/n of the tensors for all-gather and reduce-scatter, twice that for all-reduce.
+double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks);
+
+/// A collective under way. Destroying it without waiting waits.
+class PendingCollective {
+ public:
+  virtual ~PendingCollective() = default;
+  /// The outputs may be used by what the caller enqueues next. On the CPU: blocks until they are there. Throws
+  /// Error(peer_failure) when the other ranks did not answer within the timeout. A second call does nothing.
+  virtual void wait() = 0;
+};
+using Pending = std::unique_ptr<PendingCollective>;
+
+class Communicator {
+ public:
+  Communicator(std::string name, int64_t rank, int64_t size) : name_(std::move(name)), rank_(rank), size_(size) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const std::string& name() const { return name_; }
+  /// Position of this process in the group, and the group's size.
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
+  /// outputs[i] [size·n, …] become the inputs[i] [n, …] of all ranks, one below the other, as one call.
+  [[nodiscard]] Pending all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
+  /// outputs[i] [n, …] become this rank's rows of the sums of all ranks' inputs[i] [size·n, …], as one call.
+  [[nodiscard]] Pending reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
+  /// Every tensor becomes the reduction of all ranks' in place, as one call.
+  [[nodiscard]] Pending all_reduce(std::vector<at::Tensor> tensors, Reduction reduction = Reduction::sum);
+
+  /// Limit of every later call.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+
+  const TrafficTable& traffic() const { return traffic_; }
+  void reset_traffic() { traffic_ = {}; }
+
+ protected:
+  using Tensors = std::vector<at::Tensor>;
+  virtual Pending start_all_gather(Tensors outputs, Tensors inputs) = 0;
+  virtual Pending start_reduce_scatter(Tensors outputs, Tensors inputs) = 0;
+  virtual Pending start_all_reduce(Tensors tensors, Reduction reduction) = 0;
+
+ private:
+  void count(Collective kind, const Tensors& whole);
+
+  std::string name_;
+  int64_t rank_;
+  int64_t size_;
+  TrafficTable traffic_{};
+};
+
+/// A group of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. Gathered rows
+/// of the others are zero, sums are this rank's own share.
+std::unique_ptr<Communicator> make_fake_communicator(std::string name, int64_t rank, int64_t size);
+
+}  // namespace titan

@@ -1,0 +1,66 @@
+// Who this process is among the ranks of a run, and where they meet, told from options and environment variables alone.
+// A pure function of its arguments: nothing is read, resolved or connected here. docs/launch.md is its table.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/config/job_config.h"
+
+namespace titan {
+
+/// What launchers tell a process.
+struct LaunchContext {
+  /// The value of an environment variable; nothing when it is unset.
+  std::function<std::optional<std::string>(std::string_view name)> variable;
+  /// Id of the process that started this host's ranks: what they have in common where a launcher names no job.
+  std::function<int64_t()> launcher_process;
+};
+
+/// Where the ranks of a run find each other.
+struct MeetingPoint {
+  enum class Kind {
+    nowhere,    ///< a single process or a dry run
+    rank_zero,  ///< rank 0 listens on the first free one of `ports`
+    agent       ///< the launcher keeps a store on ports[0], and every rank is its client
+  };
+  Kind kind = Kind::nowhere;
+  std::string host;
+  std::vector<uint16_t> ports;
+  std::string run;  ///< names the run; keeps two runs that share a host from meeting each other
+};
+
+struct Launch {
+  std::string launcher;  ///< "torchrun", "mpirun", …; empty for a single process
+  int64_t rank = 0;
+  int64_t size = 1;
+  int64_t local_rank = 0;
+  int64_t local_size = 1;
+  bool fake = false;
+  MeetingPoint meeting{};
+};
+
+/// The first that applies: a dry run (comm.mode); comm.rank, comm.world_size and comm.master; RANK and WORLD_SIZE
+/// (torchrun, titan_train launch); Open MPI; PMI (MPICH, Intel MPI); a Slurm step; other launchers; a single process.
+/// Throws Error(launcher) for variables that contradict each other or say too little, with what to do.
+Launch detect_launch(const CommSection& comm, const LaunchContext& context);
+
+/// The context of the running process.
+LaunchContext process_context();
+
+/// The first host of Slurm's list notation: "n[001-015],h2" → "n001", "n[07,9]-x" → "n07-x".
+/// Throws Error(launcher) when the list is empty or a bracket is not closed.
+std::string first_node(std::string_view node_list);
+
+/// Tasks of node `index` in Slurm's notation: "4(x2),3" is 4, 4, 3. Nothing when the text is malformed or too short.
+std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t index);
+
+/// Nine ports above Linux's ephemeral range that follow from `key`: 61440 + (key + 0…8) mod 4096. All ranks of a run
+/// try the same ones in the same order.
+std::vector<uint16_t> derived_ports(uint64_t key);
+
+}  // namespace titan

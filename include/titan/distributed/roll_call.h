@@ -1,0 +1,73 @@
+// The ranks of a run as they report to rank 0: who is there, whether they belong together, and the start table.
+// Pure bookkeeping: how the reports travel is the rendezvous' business.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace titan {
+
+/// What a rank says of itself when it joins.
+struct RankFacts {
+  int64_t rank = 0;
+  int64_t size = 1;
+  std::string host;
+  int64_t process = 0;
+  std::string device;       ///< "cpu", "cuda:3"
+  std::string device_uuid;  ///< of a GPU; empty: may be shared
+  std::vector<int> cores;   ///< that it may run on
+  int64_t threads = 0;      ///< that its user asks for; 0: as many as it has cores
+  std::string program;      ///< fingerprint of the executable
+  std::string config;       ///< the resolved config as JSON, without what belongs to one rank
+  /// Not empty: why this rank cannot take part (exit code `problem_code`); it then only tells the others.
+  std::string problem;
+  int problem_code = 0;
+
+  /// "rank 3 (host, process 4711)".
+  std::string name() const;
+  std::string to_json() const;
+  /// Nothing when `text` is not what to_json writes.
+  static std::optional<RankFacts> from_json(std::string_view text);
+};
+
+/// Why a run cannot start.
+struct Refusal {
+  int code;  ///< exit code of every rank
+  std::string text;
+};
+
+class RollCall {
+ public:
+  /// `zero`: the facts of rank 0, with which everybody's are compared.
+  explicit RollCall(RankFacts zero);
+
+  /// A refusal, or nothing when the rank fits: the same world size, a free place, a GPU of its own, the same program
+  /// and the same config.
+  std::optional<Refusal> add(RankFacts facts);
+  bool is_complete() const { return present_ == size(); }
+  /// "rank 3", "ranks 3 and 5", "ranks 3, 5 and 6 to 9".
+  std::string missing() const;
+  const std::optional<RankFacts>& facts(int64_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+
+  /// Cores that a rank may count on: those it may run on, shared evenly with the ranks of its host that have the same.
+  int64_t core_share(int64_t rank) const;
+  /// The start table of a complete roll call, a line each, at most `most` ranks; then one line per warning.
+  std::vector<std::string> table(int64_t most = 64) const;
+  /// Ranks that ask for more threads than their share of cores.
+  std::vector<std::string> warnings() const;
+
+ private:
+  std::optional<Refusal> disagreement(const RankFacts& facts) const;
+
+  std::vector<std::optional<RankFacts>> ranks_;
+  int64_t present_ = 0;
+};
+
+/// "3", "3 and 5", "3, 5 and 7 to 9": rising numbers as a sentence has them.
+std::string number_list(const std::vector<int64_t>& numbers);
+
+}  // namespace titan

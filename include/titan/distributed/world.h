@@ -1,0 +1,31 @@
+// Who this process is among the processes (ranks) of a run. Made once, by rendezvous or by nobody: a default World is a
+// single process. Passed on by reference; it knows neither the mesh nor any process group.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace titan {
+
+struct World {
+  int64_t rank = 0;
+  int64_t size = 1;
+  int64_t local_rank = 0;  // among the ranks of this host
+  int64_t local_size = 1;
+  /// Cores that this rank may count on: those it may run on, shared evenly with the ranks of its host that have the
+  /// same ones. 0: it need not share.
+  int64_t cores = 0;
+  /// Keys that every rank sees, for making process groups and agreeing on things; null for a single process and for a
+  /// dry run.
+  c10::intrusive_ptr<c10d::Store> store;
+  /// comm.mode = "fake_backend": rank `rank` of `size` is alone in this process, and communication does nothing.
+  bool fake = false;
+  /// What the rank was detected from, for the start line: "torchrun", "srun", …; empty for a single process.
+  std::string launcher;
+
+  bool is_distributed() const { return size > 1; }
+};
+
+}  // namespace titan

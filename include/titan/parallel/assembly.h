@@ -1,0 +1,32 @@
+// From a plan to a model that runs on this rank: the model with its handles, the residency of every weight group, the
+// initial weights and the executor. The only place that knows which implementation carries out which choice of a plan.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "titan/distributed/mesh_groups.h"
+#include "titan/model/model.h"
+#include "titan/parallel/executor.h"
+#include "titan/parallel/memory_arena.h"
+
+namespace titan {
+
+struct Assembly {
+  std::unique_ptr<Model> model;
+  std::vector<Parameter*> parameters;                     // in canonical order
+  std::vector<std::vector<Parameter*>> group_parameters;  // the same by weight group of the plan
+  std::shared_ptr<HostLink> link;                         // null when weights stay where they are
+  std::unique_ptr<Executor> executor;
+};
+
+/// `strategies` without its tensor parallelism, which comes from plan and groups. Weights begin as a pure function of
+/// `seed`, whatever the layout.
+Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
+                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {});
+
+/// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
+/// on every rank, bit for bit. `world` null: the shard is everything. For debugging: every rank holds the whole tensor.
+at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world);
+
+}  // namespace titan

@@ -1,0 +1,89 @@
+// Weights that come and go: each rank owns a shard of every parameter (FSDP; with replicas of the shards HSDP), gathers
+// a group's shards into a slot of memory before a unit runs, and adds up and cuts the group's gradients after it.
+// Groups take turns in the slots as the plan says.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "titan/parallel/memory_arena.h"
+#include "titan/parallel/residency.h"
+
+namespace titan {
+
+/// Memory that several groups use one after the other. It remembers whose weights it holds and of which version, so
+/// that asking again for what is still there costs nothing.
+struct Slot {
+  at::Tensor memory;  // bytes
+  const void* holder = nullptr;
+  uint64_t version = 0;
+  int64_t users = 0;  // acquires without release
+};
+
+/// The slots of a plan, weights and gradients, on the compute device. Shared by all groups.
+class SlotPool {
+ public:
+  SlotPool(const Plan& plan, MemoryArena& device);
+
+  Slot& weights(size_t index) { return weights_.at(index); }
+  Slot& gradients(size_t index) { return gradients_.at(index); }
+  /// Weight slots in use now.
+  int64_t in_use() const;
+
+ private:
+  std::vector<Slot> weights_;
+  std::vector<Slot> gradients_;
+};
+
+class ShardedWeights : public Residency {
+ public:
+  /// `link` says where shards live and where units run.
+  ShardedWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
+                 std::shared_ptr<SlotPool> slots, std::shared_ptr<HostLink> link, GroupCommunicators communicators);
+  ~ShardedWeights() override;
+
+  void prefetch(const Use& use) override;
+  void acquire(const Use& use) override;
+  void release(const Use& use) override;
+  void gradient_storage() override;
+  void reduce(bool is_last) override;
+  void settle() override;
+  void finish_step() override;
+  void weights_changed() override;
+
+ private:
+  void refresh_sends();
+  void start_gather(const at::Tensor& memory);
+  void start_scatter();
+  std::vector<at::Tensor> shards_of(const at::Tensor& block) const;
+  /// Views of a slot: the unsharded parameters, and behind them (offload) this rank's shards as one block.
+  std::vector<at::Tensor> unsharded_in(const at::Tensor& memory, at::ScalarType type) const;
+  at::Tensor staged_in(const at::Tensor& memory, at::ScalarType type) const;
+
+  WeightGroupPlan plan_;
+  std::vector<Parameter*> parameters_;
+  int64_t shards_;
+  std::shared_ptr<SlotPool> slots_;
+  std::shared_ptr<HostLink> link_;
+  GroupCommunicators communicators_;
+
+  at::Tensor masters_;          // home, training.dtype
+  at::Tensor copies_;           // home, compute dtype; undefined when the dtypes agree
+  at::Tensor gradient_shards_;  // home, fp32
+  uint64_t version_ = 1;
+  uint64_t sent_version_ = 0;
+
+  /// A gather or a reduction under way, with what has to be copied when it is over.
+  struct Transfer {
+    Pending pending;
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
+    bool under_way = false;
+
+    void finish();
+  };
+  Transfer gather_;
+  Transfer reduction_;
+  bool gradients_open_ = false;
+};
+
+}  // namespace titan

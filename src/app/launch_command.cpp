@@ -1,0 +1,90 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+
+#include "titan/app/commands.h"
+#include "titan/app/job_problems.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/config/load.h"
+#include "titan/tools/launch.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kMostRanks = 1024;
+
+struct Options {
+  int64_t ranks = 0;
+  std::string log_rank = "0";
+  std::vector<std::string> rest;  // what the ranks are started with
+};
+
+std::optional<Options> parse(std::span<const std::string> arguments, std::ostream& out) {
+  Options options;
+  CLI::App app("Train with several processes on this machine", "titan_train launch");
+  app.add_option("-n,--ranks", options.ranks, "Number of processes")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
+  app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
+      ->capture_default_str();
+  // From the first other word on, everything is the ranks'.
+  app.prefix_command();
+  app.footer("A config file and --section.key options follow, as for training; or `ranks` and its options.");
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // the order CLI11 asks for
+  } catch (const CLI::CallForHelp&) {
+    out << app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& problem) {
+    throw Error(ExitCode::bad_config, std::string("launch: ") + problem.what() + " (titan_train launch --help)");
+  }
+  options.rest = app.remaining();
+  if (!options.rest.empty() && options.rest[0] == "--") options.rest.erase(options.rest.begin());
+  return options;
+}
+
+/// "0,2" or "all"; empty for all.
+std::set<int64_t> parse_ranks(const std::string& text, int64_t ranks) {
+  std::set<int64_t> chosen;
+  if (trim(text) == "all") return chosen;
+  for (const std::string& part : split(text, ',')) {
+    const std::string word = trim(part);
+    int64_t rank = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), rank);
+    if (error != std::errc() || end != word.data() + word.size() || rank < 0 || rank >= ranks) {
+      throw Error(ExitCode::bad_config,
+                  fmt::format("launch: --log-rank {} is no rank of 0 to {}; write a comma list of ranks, "
+                              "or all",
+                              word, ranks - 1));
+    }
+    chosen.insert(rank);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+int run_launch(const Schema& schema, std::span<const std::string> arguments) {
+  const std::optional<Options> options = parse(arguments, std::cout);
+  if (!options) return 0;
+  LaunchRequest request;
+  request.ranks = options->ranks;
+  request.program = std::filesystem::read_symlink("/proc/self/exe");
+  request.arguments = options->rest;
+  request.shown_ranks = parse_ranks(options->log_rank, options->ranks);
+  // What is wrong with the job is told once, before anything is started; the ranks read the config again.
+  const bool trains = request.arguments.empty() || request.arguments[0] != "ranks";
+  std::vector<std::string> words = request.arguments;
+  if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
+  if (!trains) words = config_words_of_ranks(words);
+  const LoadedConfig loaded = load_config(schema, words, config_checks());
+  if (const int code = trains ? report_job_problems(schema, loaded) : report_config_problems(loaded)) return code;
+  request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
+  return launch_ranks(request);
+}
+
+}  // namespace titan

@@ -1,0 +1,112 @@
+// titan_train plan: what a config would do on any number of ranks, without starting one.
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+
+#include "titan/app/commands.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/config/config_command.h"
+#include "titan/config/load.h"
+#include "titan/data/tokenizer.h"
+#include "titan/parallel/plan.h"
+#include "titan/train/job.h"
+#include "titan/train/start_report.h"
+
+namespace titan {
+namespace {
+
+struct Options {
+  int64_t world = 1;
+  int64_t rank = 0;
+  std::vector<std::string> rest;  // the config and its overrides
+};
+
+std::optional<Options> parse(std::span<const std::string> arguments) {
+  Options options;
+  CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
+  app.add_option("--world", options.world, "Number of ranks")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--rank", options.rank, "The rank whose parts are shown")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  app.allow_extras();
+  app.footer("A config file and --section.key options follow, as for training.");
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // the order CLI11 asks for
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& problem) {
+    throw Error(ExitCode::bad_config, std::string("plan: ") + problem.what() + " (titan_train plan --help)");
+  }
+  if (options.rank >= options.world) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("plan: --rank {} is not below --world {}", options.rank, options.world));
+  }
+  options.rest = app.remaining();
+  return options;
+}
+
+/// The tokenizer's size where its file is there; some flavors' vocabulary follows it.
+int64_t vocabulary_of(const JobConfig& config) {
+  const std::string place = tokenizer_location(config);
+  if (std::filesystem::exists(place)) return open_tokenizer(place)->vocabulary_size();
+  std::cerr << fmt::format(
+      "the tokenizer {} is not there: a vocabulary that follows it is taken as small as it may be\n", place);
+  return 1;
+}
+
+std::string shape(const std::vector<int64_t>& sizes) {
+  std::vector<std::string> words;
+  for (int64_t size : sizes) words.push_back(std::to_string(size));
+  return "[" + join(words, ", ") + "]";
+}
+
+void print_units(const Plan& plan) {
+  for (const WeightGroupPlan& group : plan.groups) {
+    std::cout << fmt::format("\n{}: {} elements, {} owned; {}{}\n", group.name, with_thousands(group.numel),
+                             with_thousands(group.shard_numel), name(group.compute),
+                             plan.gathers_weights() ? fmt::format(", weight slot {}, gradient slot {}",
+                                                                  group.weight_slot, group.gradient_slot)
+                                                    : "");
+    for (const ParameterPlan& parameter : group.parameters) {
+      std::cout << fmt::format("  {:<40} {:<18} seen {:<18} owned {} from {}\n", parameter.spec.name,
+                               shape(parameter.spec.shape), shape(parameter.unsharded.extent),
+                               shape(parameter.shard.extent), shape(parameter.shard.offset));
+    }
+  }
+}
+
+}  // namespace
+
+int run_plan(const Schema& schema, std::span<const std::string> arguments) {
+  const std::optional<Options> options = parse(arguments);
+  if (!options) return 0;
+  const LoadedConfig loaded = load_config(schema, options->rest, config_checks());
+  if (!loaded.problems.empty()) {
+    print_problems(std::cerr, loaded.problems);
+    return static_cast<int>(ExitCode::bad_config);
+  }
+  const JobConfig& config = loaded.config;
+  const MeshPlace place{make_mesh(config, options->world), options->rank};
+  const ModelFamily& family = *find_model_family(config.model.name);
+  const ModelDescription model = family.describe(make_model_request(config, vocabulary_of(config)));
+  const Plan plan = make_plan(model, family, make_plan_request(config, place));
+  std::cout << mesh_line(place.mesh) << "; rank " << options->rank << " of " << options->world << '\n';
+  std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
+                           with_thousands(plan.parameter_count));
+  print_units(plan);
+  std::cout << "\nper step:\n";
+  for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
+  if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
+  if (config.training.enable_cpu_offload) {
+    std::cout << fmt::format("  to the device {}, to the host {}\n",
+                             human_bytes(static_cast<double>(plan.to_device_bytes)),
+                             human_bytes(static_cast<double>(plan.to_host_bytes)));
+  }
+  std::cout << "\nmemory of this rank:\n";
+  for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) std::cout << line << '\n';
+  return 0;
+}
+
+}  // namespace titan

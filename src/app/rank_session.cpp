@@ -1,0 +1,138 @@
+#include "titan/app/rank_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <set>
+
+#include "titan/app/failure.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/philox.h"
+#include "titan/base/process.h"
+#include "titan/base/text.h"
+#include "titan/config/dump.h"
+#include "titan/train/device.h"
+
+namespace titan {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// Whether LOG_RANK names `rank`.
+bool is_shown(int64_t rank) {
+  for (const std::string& word : split(variable("LOG_RANK"), ',')) {
+    if (trim(word) == "all" || trim(word) == std::to_string(rank)) return true;
+  }
+  return false;
+}
+
+LogTargets log_targets(const JobConfig& config, const Launch& launch) {
+  LogTargets targets;
+  targets.colour = ::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing;
+  if (launch.rank == 0 || launch.fake) return targets;
+  targets.console = is_shown(launch.rank);
+  targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);
+  // titan_train launch marks every line itself.
+  targets.error_prefix = variable("TITAN_LAUNCHER").empty() ? fmt::format("[rank {}] ", launch.rank) : "";
+  return targets;
+}
+
+/// The config as all ranks must have it.
+std::string common_config(const Schema& schema, JobConfig config) {
+  config.comm.rank.reset();
+  config.job.config_file.clear();
+  return dump_json(schema, config);
+}
+
+}  // namespace
+
+RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch launch)
+    : schema_(schema), config_(config), launch_(std::move(launch)), log_(log_targets(config, launch_)) {}
+
+int RankSession::run(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down) {
+  if (launch_.rank == 0 || launch_.fake) return run_as_rank(work, tear_down);
+  try {
+    return run_as_rank(work, tear_down);
+  } catch (const RefusedByRankZero& refusal) {
+    log_.info(refusal.what());
+    return static_cast<int>(refusal.code());
+  } catch (...) {
+    const Failure failure = describe_failure(std::current_exception());
+    rank_zero_tells_ ? log_.info(failure.text) : log_.error(failure.text);
+    return static_cast<int>(failure.code);
+  }
+}
+
+int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& work,
+                             const std::function<void()>& tear_down) {
+  const Rendezvous met = meet();
+  ExitCode code{};
+  try {
+    code = work(met.world);
+  } catch (...) {
+    if (met.watcher) {
+      const Failure failure = describe_failure(std::current_exception());
+      rank_zero_tells_ = met.watcher->fail(static_cast<int>(failure.code), failure.text);
+    }
+    tear_down();
+    throw;
+  }
+  tear_down();
+  if (met.watcher) leave(*met.watcher);
+  return static_cast<int>(code);
+}
+
+RankFacts RankSession::own_facts() const {
+  RankFacts facts;
+  facts.rank = launch_.rank;
+  facts.size = launch_.size;
+  facts.host = host_name();
+  facts.process = ::getpid();
+  facts.cores = allowed_cores();
+  facts.threads = config_.training.threads;
+  facts.program = fmt::format("{:016x}", name_key(read_file("/proc/self/exe")));
+  facts.config = common_config(schema_, config_);
+  try {
+    const DeviceInfo device = choose_device(config_.training.device, launch_.local_rank);
+    facts.device = device.device.str();
+    facts.device_uuid = device.uuid;
+  } catch (const Error& error) {
+    facts.problem = error.what();
+    facts.problem_code = static_cast<int>(error.code());
+  }
+  return facts;
+}
+
+Rendezvous RankSession::meet() {
+  if (launch_.fake) log_.info("Dry run as rank {} of {}: communication does nothing", launch_.rank, launch_.size);
+  if (launch_.meeting.kind == MeetingPoint::Kind::nowhere) return meet_ranks(launch_, {}, {}, {});
+  log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
+            launch_.meeting.host);
+  auto tell = [this](const std::string& text, bool aloud) {
+    if (!aloud) return log_.info(text);
+    if (launch_.rank != 0) return log_.error(text);
+    std::cout.flush();
+    std::cerr << "titan_train: " + text + "\n" << std::flush;
+  };
+  Rendezvous met =
+      meet_ranks(launch_, own_facts(), std::chrono::seconds(config_.comm.init_timeout_seconds), std::move(tell));
+  for (const std::string& line : met.table) log_.info(line);
+  for (const std::string& warning : met.warnings) log_.warning(warning);
+  return met;
+}
+
+void RankSession::leave(AbortWatcher& watcher) const {
+  const std::vector<int64_t> unfinished = watcher.leave(std::chrono::seconds(config_.comm.train_timeout_seconds));
+  if (unfinished.empty()) return;
+  log_.warning("{} {} had not ended {} s after this one", unfinished.size() == 1 ? "rank" : "ranks",
+               number_list(unfinished), config_.comm.train_timeout_seconds);
+}
+
+Launch detect_launch(const JobConfig& config) { return detect_launch(config.comm, process_context()); }
+
+}  // namespace titan

@@ -1,0 +1,99 @@
+// titan_train ranks: the rendezvous without the training. Answers "do my processes find each other, and where do they
+// run?" within seconds, and lets a user see what the launcher and the scheduler make of a failure.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <sstream>
+
+#include "titan/app/commands.h"
+#include "titan/app/job_problems.h"
+#include "titan/app/rank_session.h"
+#include "titan/base/process.h"
+#include "titan/config/load.h"
+
+namespace titan {
+namespace {
+
+struct Options {
+  int64_t hold_seconds = 0;
+  std::vector<int64_t> failing_ranks;
+  std::vector<std::string> rest;  // the config and its overrides
+};
+
+std::optional<Options> parse(std::span<const std::string> arguments, std::ostream& out) {
+  Options options;
+  CLI::App app("Meet the other ranks, show who they are, and check that they agree", "titan_train ranks");
+  app.add_option("--hold", options.hold_seconds, "Then stay for so many seconds, watching each other");
+  app.add_option("--fail", options.failing_ranks,
+                 "These ranks fail after the check, to see what the launcher makes of it")
+      ->delimiter(',');
+  app.allow_extras();
+  app.footer("A config file and --section.key options may follow, as for training.");
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // the order CLI11 asks for
+  } catch (const CLI::CallForHelp&) {
+    out << app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& problem) {
+    throw Error(ExitCode::bad_config, std::string("ranks: ") + problem.what() + " (titan_train ranks --help)");
+  }
+  options.rest = app.remaining();
+  return options;
+}
+
+/// Every rank adds its number and reads the sum of all, each through its own connection to the store.
+void check_agreement(const World& world) {
+  world.store->add("ranks/sum", world.rank + 1);
+  if (world.store->add("ranks/count", 1) == world.size) world.store->set("ranks/all", "here");
+  world.store->wait({"ranks/all"});
+  const int64_t sum = world.store->add("ranks/sum", 0);
+  if (sum == world.size * (world.size + 1) / 2) return;
+  throw Error(ExitCode::launcher,
+              fmt::format("the store holds what ranks 0 to {} did not write ({}); see whether another run "
+                          "uses its port as well",
+                          world.size - 1, sum));
+}
+
+/// Waits in the store, where nothing looks at signals or at the other ranks: as a rank hangs in a collective.
+void hold(const World& world, int64_t seconds) {
+  if (seconds == 0) return;
+  try {
+    world.store->wait({"ranks/never"}, std::chrono::seconds(seconds));
+  } catch (const c10::Error&) {
+    // The time is up; or the store is gone, which the watcher tells better.
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments) {
+  std::ostringstream help;
+  const std::optional<Options> options = parse(arguments, help);
+  return options ? options->rest : std::vector<std::string>{};
+}
+
+int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
+  const std::optional<Options> options = parse(arguments, std::cout);
+  if (!options) return 0;
+  const LoadedConfig loaded = load_config(schema, options->rest, config_checks());
+  if (const int code = report_config_problems(loaded)) return code;
+  const StopSignals signals;
+  RankSession session(schema, loaded.config, detect_launch(loaded.config));
+  auto work = [&](const World& world) {
+    if (!world.store) {
+      session.log().info("A single process: there is nobody to meet");
+      return ExitCode::success;
+    }
+    check_agreement(world);
+    session.log().info("All {} ranks agree", world.size);
+    const std::vector<int64_t>& failing = options->failing_ranks;
+    if (std::find(failing.begin(), failing.end(), world.rank) != failing.end()) {
+      throw Error(ExitCode::bug, fmt::format("rank {} fails because --fail asks for it", world.rank));
+    }
+    hold(world, options->hold_seconds);
+    return StopSignals::received() != 0 ? ExitCode::interrupted : ExitCode::success;
+  };
+  return session.run(work, [] {});
+}
+
+}  // namespace titan

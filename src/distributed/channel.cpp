@@ -1,0 +1,199 @@
+#include "channel.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace titan {
+namespace {
+
+constexpr size_t kLongestLine = size_t{1} << 20;
+constexpr int kBacklog = 4096;
+// A host that lost its power says nothing: after about a minute without an answer it counts as gone. Shorter, and a
+// hiccup of the network, which training itself survives, would end the run.
+constexpr int kQuietSeconds = 20;
+constexpr int kProbeSeconds = 10;
+constexpr int kProbes = 4;
+constexpr std::chrono::seconds kSendLimit{5};
+
+void set(int socket, int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); }
+
+void set_keepalive(int socket) {
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kQuietSeconds);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+bool wait_for(int socket, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{socket, events, 0};
+    const int ready = ::poll(&entry, 1, poll_time(deadline));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+  }
+}
+
+/// Connects to one address; 0 or the error number.
+int connect_address(int socket, const addrinfo& address, Deadline deadline) {
+  if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!wait_for(socket, POLLOUT, deadline)) return ETIMEDOUT;
+  int reason = 0;
+  socklen_t length = sizeof reason;
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &reason, &length);
+  return reason;
+}
+
+}  // namespace
+
+int poll_time(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1000));
+}
+
+void Descriptor::close() {
+  if (value_ >= 0) ::close(value_);
+  value_ = -1;
+}
+
+Descriptor listen_on(bool loopback_only, uint16_t port) {
+  // An IPv6 socket takes IPv4 callers as well; not every machine has IPv6.
+  for (const int family : {AF_INET6, AF_INET}) {
+    if (loopback_only && family == AF_INET6) continue;
+    Descriptor listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!listener) continue;
+    set(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_storage storage{};
+    socklen_t length = 0;
+    if (family == AF_INET6) {
+      set(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+      sockaddr_in6 address{};
+      address.sin6_family = AF_INET6;
+      address.sin6_addr = in6addr_any;
+      address.sin6_port = htons(port);
+      std::memcpy(&storage, &address, length = sizeof address);
+    } else {
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
+      address.sin_port = htons(port);
+      std::memcpy(&storage, &address, length = sizeof address);
+    }
+    if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&storage), length) == 0) {
+      if (::listen(listener.get(), kBacklog) == 0) return listener;
+      return {};
+    }
+    if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL) return {};
+  }
+  return {};
+}
+
+uint16_t port_of(const Descriptor& listener) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) return 0;
+  uint16_t port = 0;  // at the same place in both families
+  std::memcpy(&port, reinterpret_cast<const char*>(&storage) + offsetof(sockaddr_in, sin_port), sizeof port);
+  return ntohs(port);
+}
+
+Channel::Channel(Descriptor socket) : socket_(std::move(socket)), open_(static_cast<bool>(socket_)) {
+  set_keepalive(socket_.get());
+}
+
+std::optional<Channel> Channel::connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
+                                        std::string& reason) {
+  const Deadline deadline = std::chrono::steady_clock::now() + limit;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found)) {
+    reason = ::gai_strerror(error);
+    return std::nullopt;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
+  for (const addrinfo* address = found; address; address = address->ai_next) {
+    Descriptor socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int error = socket ? connect_address(socket.get(), *address, deadline) : errno;
+    if (error == 0) return Channel(std::move(socket));
+    reason = std::strerror(error);
+  }
+  return std::nullopt;
+}
+
+std::optional<Channel> Channel::accept(const Descriptor& listener) {
+  Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket) return std::nullopt;
+  return Channel(std::move(socket));
+}
+
+bool Channel::send_line(std::string_view line) {
+  if (!open_) return false;
+  std::string bytes(line);
+  bytes += '\n';
+  const Deadline deadline = std::chrono::steady_clock::now() + kSendLimit;
+  for (std::string_view rest = bytes; !rest.empty();) {
+    const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      rest.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      if (!wait_for(socket_.get(), POLLOUT, deadline)) return false;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Channel::read_arrived() {
+  std::array<char, 65536> buffer;
+  while (open_) {
+    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (got > 0) {
+      received_.append(buffer.data(), static_cast<size_t>(got));
+      if (received_.size() > kLongestLine && received_.find('\n') == std::string::npos) open_ = false;
+    } else if (got < 0 && errno == EINTR) {
+      continue;
+    } else {
+      open_ = got < 0 && errno == EAGAIN;
+      return open_;
+    }
+  }
+  return false;
+}
+
+std::optional<std::string> Channel::take_line() {
+  const size_t end = received_.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+std::optional<std::string> Channel::wait_line(Deadline deadline) {
+  for (;;) {
+    if (std::optional<std::string> line = take_line()) return line;
+    if (!open_ || !wait_for(socket_.get(), POLLIN, deadline)) return std::nullopt;
+    read_arrived();
+  }
+}
+
+void Channel::close() {
+  open_ = false;
+  socket_.close();
+}
+
+}  // namespace titan

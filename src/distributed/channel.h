@@ -1,0 +1,78 @@
+// Lines of text over TCP between the ranks of a run, with limits on time and length. What the kernel does when a
+// process dies, closing its connections, is how the others notice.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace titan {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// Milliseconds until then, for poll(2): at least 0, and never more than a second, so that callers look around.
+int poll_time(Deadline deadline);
+
+/// A file descriptor that is closed when it goes.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+  explicit operator bool() const { return value_ >= 0; }
+  void close();
+
+ private:
+  int value_ = -1;
+};
+
+/// A listening socket: on the loopback address alone, or on every address of the host. Port 0 takes any free one.
+/// Nothing, with errno, when the port is taken or may not be used.
+Descriptor listen_on(bool loopback_only, uint16_t port);
+/// The port that a listening socket has.
+uint16_t port_of(const Descriptor& listener);
+
+/// One connection. Not safe for two threads at once, except that one may send while another reads.
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(Descriptor socket);
+  /// Nothing when no connection came about within `limit`; `reason` then says why.
+  static std::optional<Channel> connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
+                                        std::string& reason);
+  /// Takes the next caller of a listening socket; nothing when there is none.
+  static std::optional<Channel> accept(const Descriptor& listener);
+
+  /// False when the other side is gone.
+  bool send_line(std::string_view line);
+  /// Reads what has arrived, without waiting. False once the other side is gone or sent a line beyond all measure;
+  /// lines that came before can still be taken.
+  bool read_arrived();
+  std::optional<std::string> take_line();
+  /// Waits for a line; nothing when the other side is gone (is_open() is false then) or at the deadline.
+  std::optional<std::string> wait_line(Deadline deadline);
+
+  bool is_open() const { return open_; }
+  int descriptor() const { return socket_.get(); }
+  void close();
+  /// Keeps the connection open as long as the process lives: its end then tells the other side of the process' end.
+  void keep_until_exit() { socket_.release(); }
+
+ private:
+  Descriptor socket_;
+  std::string received_;
+  bool open_ = false;
+};
+
+}  // namespace titan

@@ -1,0 +1,90 @@
+#include "titan/distributed/communicator.h"
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+std::string_view name(Collective kind) {
+  constexpr std::array<std::string_view, kCollectives> names{"all-gather", "reduce-scatter", "all-reduce"};
+  return names[static_cast<size_t>(kind)];
+}
+
+Traffic& Traffic::operator+=(const Traffic& other) {
+  calls += other.calls;
+  bytes += other.bytes;
+  return *this;
+}
+
+double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks) {
+  const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  return static_cast<double>(traffic.bytes) * share * (kind == Collective::all_reduce ? 2 : 1);
+}
+
+void Communicator::count(Collective kind, const Tensors& whole) {
+  Traffic& traffic = traffic_[static_cast<size_t>(kind)];
+  ++traffic.calls;
+  for (const at::Tensor& tensor : whole) traffic.bytes += static_cast<int64_t>(tensor.nbytes());
+}
+
+Pending Communicator::all_gather(Tensors outputs, Tensors inputs) {
+  TITAN_CHECK(outputs.size() == inputs.size(), name_, outputs.size(), inputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    TITAN_CHECK(outputs[i].numel() == size_ * inputs[i].numel(), name_, outputs[i].numel(), inputs[i].numel());
+  }
+  count(Collective::all_gather, outputs);
+  return start_all_gather(std::move(outputs), std::move(inputs));
+}
+
+Pending Communicator::reduce_scatter(Tensors outputs, Tensors inputs) {
+  TITAN_CHECK(outputs.size() == inputs.size(), name_, outputs.size(), inputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    TITAN_CHECK(inputs[i].numel() == size_ * outputs[i].numel(), name_, outputs[i].numel(), inputs[i].numel());
+  }
+  count(Collective::reduce_scatter, inputs);
+  return start_reduce_scatter(std::move(outputs), std::move(inputs));
+}
+
+Pending Communicator::all_reduce(Tensors tensors, Reduction reduction) {
+  count(Collective::all_reduce, tensors);
+  return start_all_reduce(std::move(tensors), reduction);
+}
+
+namespace {
+
+class NothingPending : public PendingCollective {
+ public:
+  void wait() override {}
+};
+
+class FakeCommunicator : public Communicator {
+ public:
+  using Communicator::Communicator;
+  void set_timeout(std::chrono::milliseconds) override {}
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      outputs[i].zero_();
+      own_rows(outputs[i], inputs[i]).copy_(inputs[i]);
+    }
+    return std::make_unique<NothingPending>();
+  }
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(own_rows(inputs[i], outputs[i]));
+    return std::make_unique<NothingPending>();
+  }
+  Pending start_all_reduce(Tensors, Reduction) override { return std::make_unique<NothingPending>(); }
+
+ private:
+  at::Tensor own_rows(const at::Tensor& whole, const at::Tensor& share) const {
+    return whole.view({-1}).narrow(0, rank() * share.numel(), share.numel()).view(share.sizes());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_fake_communicator(std::string name, int64_t rank, int64_t size) {
+  return std::make_unique<FakeCommunicator>(std::move(name), rank, size);
+}
+
+}  // namespace titan

@@ -1,0 +1,29 @@
+#include "ending.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+void end_for_peer() { ::_exit(static_cast<int>(ExitCode::peer_failure)); }
+
+void end_stuck(int code, const std::string& text) {
+  const std::string line = "titan_train: " + text + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(code);
+}
+
+Wake::Wake() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Wake::ring() const { ::eventfd_write(event_.get(), 1); }
+
+void Wake::clear() const {
+  eventfd_t count = 0;
+  ::eventfd_read(event_.get(), &count);
+}
+
+}  // namespace titan

@@ -1,0 +1,34 @@
+// How a watcher ends its process: the one place besides `main` that does, because `main` may hang in a collective.
+#pragma once
+
+#include <string>
+
+#include "channel.h"
+
+namespace titan {
+
+/// From a failure that was reported to the end of the process: time for the tear-down, which may wait for dead peers.
+inline constexpr std::chrono::seconds kOwnEndLimit{3};
+/// How long the others wait for a failed rank to be gone, so that launchers see its exit code first.
+inline constexpr std::chrono::seconds kFirstToEndLimit{2};
+/// How long a failed rank waits for rank 0 to say that it has heard.
+inline constexpr std::chrono::seconds kHeardLimit{1};
+/// How long a rank that lost a peer waits to hear what really happened.
+inline constexpr std::chrono::seconds kTrueCauseLimit{2};
+
+[[noreturn]] void end_for_peer();
+[[noreturn]] void end_stuck(int code, const std::string& text);
+
+/// Wakes a thread that waits in poll(2).
+class Wake {
+ public:
+  Wake();
+  void ring() const;
+  void clear() const;
+  int descriptor() const { return event_.get(); }
+
+ private:
+  Descriptor event_;
+};
+
+}  // namespace titan

@@ -1,0 +1,139 @@
+// Gloo between CPUs. A list of tensors travels as one packed message: on sockets a call costs more than a copy. A
+// reduce-scatter is an all-to-all whose parts are added here in rank order: half the bytes of the all-reduce that the
+// library would make of it, and a sum whose order does not depend on the ring.
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <functional>
+
+#include "packing.h"
+#include "titan/base/error.h"
+#include "titan/distributed/backends.h"
+
+namespace titan {
+namespace {
+
+/// The library's exceptions as ours: the message says which group waited, the abort watcher says who died.
+template <class Call>
+auto translated(const std::string& group, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    std::string what = error.what();
+    throw Error(ExitCode::peer_failure,
+                fmt::format("communication in group {} failed ({}); another rank has ended or does not answer", group,
+                            what.substr(0, what.find('\n'))));
+  }
+}
+
+class GlooPending : public PendingCollective {
+ public:
+  GlooPending(std::string group, c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish)
+      : group_(std::move(group)), work_(std::move(work)), finish_(std::move(finish)) {}
+  ~GlooPending() override {
+    try {
+      wait();
+    } catch (const Error&) {  // whoever needs the result has its own wait, and its own error
+    }
+  }
+  void wait() override {
+    if (!work_) return;
+    const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
+    translated(group_, [&] { return work->wait(); });
+    if (finish_) finish_();
+  }
+
+ private:
+  std::string group_;
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::function<void()> finish_;
+};
+
+c10d::ReduceOp operation(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return c10d::ReduceOp::SUM;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
+      : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
+
+  void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    at::Tensor mine = flattened(inputs);
+    if (outputs.size() == 1 && outputs[0].is_contiguous()) {
+      at::Tensor whole = outputs[0].view({-1});
+      return pending(group_->_allgather_base(whole, mine), nullptr);
+    }
+    at::Tensor messages = at::empty({size() * mine.numel()}, mine.options());
+    auto work = group_->_allgather_base(messages, mine);
+    return pending(std::move(work), [messages = messages.view({size(), -1}), outputs = std::move(outputs)] {
+      unpack_rows(messages, outputs);
+    });
+  }
+
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    at::Tensor sent = pack_rows(inputs, size());
+    at::Tensor received = at::empty_like(sent);
+    std::vector<int64_t> even;
+    auto work = group_->alltoall_base(received, sent, even, even);
+    return pending(std::move(work), [sent, received, outputs = std::move(outputs)] {
+      // Narrow types are added in fp32 and rounded once.
+      const bool narrow = at::isReducedFloatingType(received.scalar_type());
+      at::Tensor sum = narrow ? received[0].to(at::kFloat) : received[0];
+      for (int64_t rank = 1; rank < received.size(0); ++rank) sum.add_(received[rank]);
+      unflatten(sum, outputs);
+    });
+  }
+
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    std::vector<at::Tensor> message{flattened(tensors)};
+    c10d::AllreduceOptions options;
+    options.reduceOp = operation(reduction);
+    auto work = group_->allreduce(message, options);
+    return pending(std::move(work), [message, tensors = std::move(tensors)] { unflatten(message[0], tensors); });
+  }
+
+ private:
+  Pending pending(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish) {
+    return std::make_unique<GlooPending>(name(), std::move(work), std::move(finish));
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const GroupRequest& request) {
+  auto options = c10d::ProcessGroupGloo::Options::create(request.timeout);
+  options->devices.push_back(request.interface.empty()
+                                 ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                 : c10d::ProcessGroupGloo::createDeviceForInterface(request.interface));
+  options->group_name = request.name + request.instance;
+  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
+  try {
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(named, static_cast<int>(request.rank),
+                                                             static_cast<int>(request.size), options);
+    return std::make_unique<GlooCommunicator>(request, std::move(group));
+  } catch (const std::exception& error) {
+    std::string what = error.what();
+    throw Error(ExitCode::launcher,
+                fmt::format("group {} of {} ranks could not be formed ({}); see that all ranks run and can reach each "
+                            "other",
+                            request.name, request.size, what.substr(0, what.find('\n'))));
+  }
+}
+
+}  // namespace titan

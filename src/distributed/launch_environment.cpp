@@ -1,0 +1,269 @@
+#include "titan/distributed/launch_environment.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "environment_variables.h"
+#include "titan/base/philox.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+constexpr uint64_t kFirstDerivedPort = 61440;
+constexpr uint64_t kDerivedPorts = 4096;
+constexpr uint64_t kPortAttempts = 9;
+constexpr const char* kLoopback = "127.0.0.1";
+/// Steps that Slurm numbers from here on are shells and daemons, not what srun was asked to run.
+constexpr int64_t kFirstSpecialStep = 0xfffffff0;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::launcher, message); }
+
+uint16_t parse_port(std::string_view text, std::string_view from) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) {
+    refuse(fmt::format("{} = \"{}\" is no port; give a number from 1 to 65535", from, text));
+  }
+  return static_cast<uint16_t>(port);
+}
+
+/// "host:port", "[::1]:port".
+MeetingPoint parse_master(const std::string& master) {
+  const size_t colon = master.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    refuse(fmt::format("comm.master = \"{}\" has no port; write host:port", master));
+  }
+  std::string host = master.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return {MeetingPoint::Kind::rank_zero,
+          host,
+          {parse_port(std::string_view(master).substr(colon + 1), "comm.master")},
+          "master"};
+}
+
+/// Where the ranks of a launcher without a store of its own meet: MASTER_ADDR and MASTER_PORT where the user set them;
+/// else this host when it is the only one. `job` names the run among those of the machine.
+MeetingPoint meet(const EnvironmentVariables& variables, const Launch& launch, const std::string& job,
+                  uint64_t port_key) {
+  MeetingPoint meeting{MeetingPoint::Kind::rank_zero, {}, derived_ports(port_key), launch.launcher + " " + job};
+  if (const auto port = variables.text("MASTER_PORT")) meeting.ports = {parse_port(*port, "MASTER_PORT")};
+  if (const auto address = variables.text("MASTER_ADDR")) {
+    meeting.host = *address;
+  } else if (launch.local_size == launch.size) {
+    meeting.host = kLoopback;
+  }
+  return meeting;
+}
+
+/// For launchers that name no job: the ranks of one host are children of one process; those of several hosts have only
+/// an address and a port in common, and the user must say both.
+void meet_without_job(const EnvironmentVariables& variables, const LaunchContext& context, Launch& launch) {
+  const bool one_host = launch.local_size == launch.size;
+  const std::string job = one_host ? fmt::format("of process {}", context.launcher_process()) : "on several hosts";
+  launch.meeting = meet(variables, launch, job, name_key(job));
+  if (one_host || launch.size == 1 || (variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"))) return;
+  refuse(fmt::format(
+      "{} started {} ranks and names no job by which they could find each other; set MASTER_ADDR to the host "
+      "of rank 0 and MASTER_PORT to a free port there (mpiexec -genv MASTER_ADDR host -genv MASTER_PORT "
+      "29500 …)",
+      launch.launcher, launch.size));
+}
+
+void require_host(const Launch& launch) {
+  if (!launch.meeting.host.empty() || launch.size == 1) return;
+  refuse(
+      fmt::format("{} ranks on several hosts, and {} does not say which host is that of rank 0; set MASTER_ADDR to it "
+                  "(mpirun -x MASTER_ADDR=host …)",
+                  launch.size, launch.launcher));
+}
+
+std::optional<Launch> from_dry_run(const CommSection& comm, const EnvironmentVariables& variables) {
+  if (comm.mode != "fake_backend") return std::nullopt;
+  Launch launch;
+  launch.launcher = "comm.mode = \"fake_backend\"";
+  launch.fake = true;
+  launch.rank = comm.rank ? *comm.rank : variables.number_or("RANK", 0);
+  launch.size = comm.world_size ? *comm.world_size : variables.number_or("WORLD_SIZE", 0);
+  if (launch.size == 0) {
+    refuse(
+        "comm.mode = \"fake_backend\" needs the number of ranks to stand for: give comm.world_size, or start it as "
+        "NGPU=32 COMM_MODE=fake_backend scripts/train.sh");
+  }
+  return launch;
+}
+
+std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVariables& variables) {
+  if (!comm.rank || !comm.world_size || !comm.master) return std::nullopt;
+  Launch launch{.launcher = "comm.rank", .rank = *comm.rank, .size = *comm.world_size};
+  launch.local_rank = variables.number_or("LOCAL_RANK", launch.rank);
+  launch.local_size = variables.number_or("LOCAL_WORLD_SIZE", launch.size);
+  launch.meeting = parse_master(*comm.master);
+  return launch;
+}
+
+std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
+  const std::optional<int64_t> rank = variables.number("RANK");
+  const std::optional<int64_t> size = variables.number("WORLD_SIZE");
+  if (!rank || !size) return std::nullopt;
+  Launch launch{.launcher = "RANK and WORLD_SIZE", .rank = *rank, .size = *size};
+  const std::optional<std::string> run = variables.text("TORCHELASTIC_RUN_ID");
+  if (run) launch.launcher = "torchrun";
+  if (const auto own = variables.text("TITAN_LAUNCHER")) launch.launcher = *own;
+  launch.local_rank = variables.number_or("LOCAL_RANK", launch.rank);
+  launch.local_size = variables.number_or("LOCAL_WORLD_SIZE", launch.size);
+  if (launch.size == 1) return launch;
+  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  const std::optional<std::string> port = variables.text("MASTER_PORT");
+  if (!address || !port) {
+    refuse(fmt::format(
+        "RANK = {} and WORLD_SIZE = {} are set, and {} is not; set MASTER_ADDR and MASTER_PORT to where rank "
+        "0 is to listen, or start the run with titan_train launch, torchrun, mpirun or srun",
+        launch.rank, launch.size, address ? "MASTER_PORT" : "MASTER_ADDR"));
+  }
+  const bool agent = to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true";
+  launch.meeting.kind = agent ? MeetingPoint::Kind::agent : MeetingPoint::Kind::rank_zero;
+  launch.meeting.host = *address;
+  launch.meeting.ports = {parse_port(*port, "MASTER_PORT")};
+  // A restarted run finds the agent's store as the last attempt left it.
+  launch.meeting.run =
+      fmt::format("{}, attempt {}", run.value_or("by hand"), variables.text_or("TORCHELASTIC_RESTART_COUNT", "0"));
+  return launch;
+}
+
+std::optional<Launch> from_open_mpi(const EnvironmentVariables& variables) {
+  const std::optional<int64_t> rank = variables.number("OMPI_COMM_WORLD_RANK");
+  if (!rank) return std::nullopt;
+  Launch launch{.launcher = "mpirun", .rank = *rank};
+  launch.size = variables.required_number("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK");
+  launch.local_rank = variables.required_number("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK");
+  launch.local_size = variables.required_number("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK");
+  const std::string job = variables.text_or("OMPI_MCA_ess_base_jobid", variables.text_or("PMIX_NAMESPACE", ""));
+  launch.meeting = meet(variables, launch, job, name_key(job));
+  return launch;
+}
+
+std::optional<Launch> from_pmi(const EnvironmentVariables& variables, const LaunchContext& context) {
+  const std::optional<int64_t> rank = variables.number("PMI_RANK");
+  if (!rank) return std::nullopt;
+  // srun --mpi=pmi2 sets PMI's variables as well; Slurm's own say more.
+  if (variables.has("SLURM_STEP_ID") && !variables.has("MPI_LOCALRANKID")) return std::nullopt;
+  Launch launch{.launcher = "mpiexec", .rank = *rank};
+  launch.size = variables.required_number("PMI_SIZE", "PMI_RANK");
+  launch.local_rank = variables.required_number("MPI_LOCALRANKID", "PMI_RANK");
+  launch.local_size = variables.required_number("MPI_LOCALNRANKS", "PMI_RANK");
+  meet_without_job(variables, context, launch);
+  return launch;
+}
+
+void refuse_batch_shell(const EnvironmentVariables& variables) {
+  const std::optional<std::string> job = variables.text("SLURM_JOB_ID");
+  const int64_t tasks = variables.number_or("SLURM_NTASKS", 1);
+  if (!job || tasks <= 1) return;
+  refuse(
+      fmt::format("this is a shell of Slurm job {}, not one of its {} tasks; start the run with srun (srun -K "
+                  "titan_train …), or as a single process with srun -n 1",
+                  *job, tasks));
+}
+
+std::optional<Launch> from_slurm(const EnvironmentVariables& variables) {
+  const std::optional<int64_t> step = variables.number("SLURM_STEP_ID");
+  if (!step || *step >= kFirstSpecialStep) {
+    refuse_batch_shell(variables);
+    return std::nullopt;
+  }
+  Launch launch{.launcher = "srun"};
+  launch.rank = variables.required_number("SLURM_PROCID", "SLURM_STEP_ID");
+  const char* size = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  launch.size = variables.required_number(size, "SLURM_STEP_ID");
+  launch.local_rank = variables.required_number("SLURM_LOCALID", "SLURM_STEP_ID");
+  const std::string tasks = variables.text_or("SLURM_STEP_TASKS_PER_NODE", "");
+  const int64_t node = variables.number_or("SLURM_NODEID", 0);
+  const bool one_host = variables.number_or("SLURM_STEP_NUM_NODES", 0) == 1;
+  launch.local_size = one_host ? launch.size : tasks_of_node(tasks, node).value_or(0);
+  if (launch.local_size == 0) {
+    refuse(fmt::format("SLURM_STEP_TASKS_PER_NODE = \"{}\" does not say how many tasks node {} has", tasks, node));
+  }
+  const int64_t job_number = variables.number_or("SLURM_JOB_ID", 0);
+  const std::string job =
+      fmt::format("{}.{} restart {}", job_number, *step, variables.text_or("SLURM_RESTART_COUNT", "0"));
+  launch.meeting = meet(variables, launch, job, static_cast<uint64_t>(job_number * 31 + *step));
+  if (!launch.meeting.host.empty() || launch.size == 1) return launch;
+  launch.meeting.host = first_node(variables.text_or("SLURM_STEP_NODELIST", ""));
+  const std::string own = variables.text_or("SLURMD_NODENAME", launch.meeting.host);
+  if (launch.rank == 0 && own != launch.meeting.host) {
+    refuse(
+        fmt::format("rank 0 runs on {}, and the other ranks look for it on {}, the first host of the step; leave out "
+                    "srun's --distribution=arbitrary, or set MASTER_ADDR={}",
+                    own, launch.meeting.host, own));
+  }
+  return launch;
+}
+
+/// Launchers known from their documentation alone.
+std::optional<Launch> from_other(const EnvironmentVariables& variables, const LaunchContext& context) {
+  struct Names {
+    const char *launcher, *rank, *size, *local_rank, *local_size;
+  };
+  static constexpr std::array<Names, 3> known{{
+      {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+       "MV2_COMM_WORLD_LOCAL_SIZE"},
+      {"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"},
+      {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""},
+  }};
+  for (const Names& names : known) {
+    const std::optional<int64_t> rank = variables.number(names.rank);
+    if (!rank) continue;
+    Launch launch{.launcher = names.launcher, .rank = *rank};
+    launch.size = variables.required_number(names.size, names.rank);
+    launch.local_rank = variables.required_number(names.local_rank, names.rank);
+    launch.local_size = *names.local_size ? variables.required_number(names.local_size, names.rank) : 1;
+    meet_without_job(variables, context, launch);
+    return launch;
+  }
+  return std::nullopt;
+}
+
+Launch single_process(const EnvironmentVariables& variables) {
+  const std::optional<int64_t> rank = variables.number("RANK");
+  const std::optional<int64_t> size = variables.number("WORLD_SIZE");
+  // A lone WORLD_SIZE = 1 or RANK = 0 is what some containers bring along.
+  if (rank.value_or(0) != 0) refuse(fmt::format("RANK = {} is set and WORLD_SIZE is not; set both or neither", *rank));
+  if (size.value_or(1) != 1) refuse(fmt::format("WORLD_SIZE = {} is set and RANK is not; set both or neither", *size));
+  return {};
+}
+
+Launch checked(Launch launch) {
+  if (launch.size < 1 || launch.rank >= launch.size) {
+    refuse(fmt::format("{} says rank {} of {} ranks; ranks count from 0 to {}", launch.launcher, launch.rank,
+                       launch.size, std::max<int64_t>(0, launch.size - 1)));
+  }
+  require_host(launch.fake ? Launch{} : launch);
+  if (launch.size == 1) launch.meeting = {};
+  return launch;
+}
+
+}  // namespace
+
+std::vector<uint16_t> derived_ports(uint64_t key) {
+  std::vector<uint16_t> ports;
+  for (uint64_t attempt = 0; attempt < kPortAttempts; ++attempt) {
+    ports.push_back(static_cast<uint16_t>(kFirstDerivedPort + (key + attempt) % kDerivedPorts));
+  }
+  return ports;
+}
+
+Launch detect_launch(const CommSection& comm, const LaunchContext& context) {
+  const EnvironmentVariables variables(context);
+  std::optional<Launch> launch = from_dry_run(comm, variables);
+  if (!launch) launch = from_options(comm, variables);
+  if (!launch) launch = from_torchrun(variables);
+  if (!launch) launch = from_open_mpi(variables);
+  if (!launch) launch = from_pmi(variables, context);
+  if (!launch) launch = from_slurm(variables);
+  if (!launch) launch = from_other(variables, context);
+  return launch ? checked(*launch) : single_process(variables);
+}
+
+}  // namespace titan

@@ -1,0 +1,89 @@
+// NCCL between GPUs: a list of tensors is one NCCL group, each tensor straight from and into its own memory. LibTorch's
+// group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not
+// the host.
+#include "titan/base/error.h"
+#include "titan/distributed/backends.h"
+
+#ifdef TITAN_WITH_CUDA
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+namespace titan {
+namespace {
+
+class NcclPending : public PendingCollective {
+ public:
+  explicit NcclPending(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  ~NcclPending() override { wait(); }
+  void wait() override {
+    if (work_) work_->wait();
+    work_.reset();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+c10d::ReduceOp operation(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return c10d::ReduceOp::SUM;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
+      : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
+
+  void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    return std::make_unique<NcclPending>(group_->allgather_into_tensor_coalesced(outputs, inputs));
+  }
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    return std::make_unique<NcclPending>(group_->reduce_scatter_tensor_coalesced(outputs, inputs));
+  }
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    c10d::AllreduceCoalescedOptions options;
+    options.reduceOp = operation(reduction);
+    return std::make_unique<NcclPending>(group_->allreduce_coalesced(tensors, options));
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const GroupRequest& request, int device_index) {
+  auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+  options->timeout = request.timeout;
+  options->group_name = request.name + request.instance;
+  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
+  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(named, static_cast<int>(request.rank),
+                                                           static_cast<int>(request.size), options);
+  group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)));
+  return std::make_unique<NcclCommunicator>(request, std::move(group));
+}
+
+}  // namespace titan
+
+#else
+
+namespace titan {
+
+std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>&, const GroupRequest&, int) {
+  throw Error(ExitCode::bad_config, "this build has no CUDA, so ranks cannot talk over NCCL; build the release preset");
+}
+
+}  // namespace titan
+#endif

@@ -1,0 +1,246 @@
+#include "rank_hub.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "titan/base/error.h"
+#include "titan/base/process.h"
+
+namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
+
+}  // namespace
+
+RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell)
+    : listener_(std::move(listener)), run_(std::move(run)), roll_call_(std::move(zero)), tell_(std::move(tell)) {}
+
+RankHub::~RankHub() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.ring();
+  if (thread_.joinable()) thread_.join();
+  // The others wait for this process to be gone before they end.
+  if (welcomed_ && !own_failure_) return;
+  for (Member& member : members_) member.channel.keep_until_exit();
+}
+
+// ---- gathering, on the caller's thread
+
+const RollCall& RankHub::gather(Deadline deadline) {
+  const RankFacts& zero = *roll_call_.facts(0);
+  if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
+  const Deadline begin = Clock::now();
+  std::vector<Channel> callers;
+  while (!roll_call_.is_complete()) {
+    if (StopSignals::received() != 0) {
+      refuse_all({static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"});
+    }
+    if (Clock::now() >= deadline) {
+      const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
+      refuse_all(
+          {static_cast<int>(ExitCode::launcher),
+           fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
+                       "and what they printed",
+                       roll_call_.missing(), roll_call_.size(), waited)});
+    }
+    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+    for (const Channel& caller : callers) entries.push_back({caller.descriptor(), POLLIN, 0});
+    for (const Member& member : members_) entries.push_back({member.channel.descriptor(), POLLIN, 0});
+    ::poll(entries.data(), entries.size(), poll_time(deadline));
+    admit_callers(callers);
+    std::erase_if(callers, [this](Channel& caller) { return !hear_caller(caller); });
+    check_members_stay();
+  }
+  listener_.close();
+  return roll_call_;
+}
+
+void RankHub::admit_callers(std::vector<Channel>& callers) {
+  while (std::optional<Channel> caller = Channel::accept(listener_)) {
+    if (caller->send_line(greeting_line(run_))) callers.push_back(std::move(*caller));
+  }
+}
+
+bool RankHub::hear_caller(Channel& caller) {
+  caller.read_arrived();
+  const std::optional<std::string> line = caller.take_line();
+  if (!line) return caller.is_open();
+  std::optional<RankFacts> facts = RankFacts::from_json(*line);
+  if (!facts) return false;  // a stranger
+  const int64_t rank = facts->rank;
+  const std::optional<Refusal> refusal = roll_call_.add(std::move(*facts));
+  members_.push_back({rank, std::move(caller)});
+  if (refusal) refuse_all(*refusal);
+  return false;
+}
+
+void RankHub::check_members_stay() {
+  for (Member& member : members_) {
+    if (member.channel.read_arrived()) continue;
+    refuse_all({static_cast<int>(ExitCode::launcher),
+                fmt::format("{} ended while the ranks were gathering; see what it printed",
+                            roll_call_.facts(member.rank)->name())});
+  }
+}
+
+void RankHub::refuse_all(const Refusal& refusal) {
+  for (Member& member : members_) member.channel.send_line(refused_line(refusal));
+  throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
+}
+
+void RankHub::welcome(uint16_t store_port) {
+  for (Member& member : members_) {
+    member.channel.send_line(
+        welcome_line({store_port, roll_call_.core_share(member.rank), roll_call_.facts(0)->name()}));
+  }
+  welcomed_ = true;
+  thread_ = std::thread([this] { watch(); });
+}
+
+// ---- watching, on the hub's thread
+
+void RankHub::watch() {
+  for (;;) {
+    std::vector<pollfd> entries{{wake_.descriptor(), POLLIN, 0}};
+    for (const Member& member : members_) {
+      entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, POLLIN, 0});
+    }
+    Deadline next = Clock::now() + std::chrono::seconds(1);
+    if (cause_) next = std::min(next, announce_at_);
+    if (suspected_) next = std::min(next, suspect_until_);
+    ::poll(entries.data(), entries.size(), poll_time(next));
+    wake_.clear();
+    for (Member& member : members_) {
+      if (member.channel.is_open()) hear(member);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (own_failure_ && !cause_ && !(suspected_ && suspected_->rank == 0)) report(*own_failure_);
+    }
+    announce_when_due();
+    if (say_farewell()) return;
+    const std::lock_guard lock(mutex_);
+    // While leave() waits, a cause that is about to be announced ends the process.
+    if (stop_ && !(leaving_ && cause_)) return;
+  }
+}
+
+void RankHub::hear(Member& member) {
+  member.channel.read_arrived();
+  while (const std::optional<std::string> line = member.channel.take_line()) {
+    const RankMessage message = parse_message(*line);
+    if (message.leaving) member.left = true;
+    if (message.failed) {
+      member.channel.send_line(heard_line());
+      report({member.rank, message.failed->code,
+              fmt::format("{} failed with exit code {}: {}", roll_call_.facts(member.rank)->name(),
+                          message.failed->code, message.failed->text)});
+    }
+  }
+  if (!member.channel.is_open()) lost(member);
+}
+
+void RankHub::lost(const Member& member) {
+  if (member.left) return;
+  if (cause_) {
+    if (cause_->rank == member.rank) announce_at_ = Clock::now();
+    return;
+  }
+  // One that has said why it fails is gone because of that.
+  if (suspected_ && suspected_->rank == member.rank) return;
+  report({member.rank, 0,
+          fmt::format("{} ended without a word: it crashed or was killed", roll_call_.facts(member.rank)->name())});
+}
+
+void RankHub::report(Cause cause) {
+  if (cause_) return;
+  if (cause.code == kPeerFailure) {
+    if (suspected_) return;
+    suspect_until_ = Clock::now() + kTrueCauseLimit;
+    suspected_ = std::move(cause);
+    return;
+  }
+  // A rank that failed is given time to end first; one that is gone, and this one, need none.
+  const bool ends_later = cause.code != 0 && cause.rank != 0;
+  announce_at_ = Clock::now() + (ends_later ? kFirstToEndLimit : std::chrono::seconds(0));
+  cause_ = std::move(cause);
+}
+
+void RankHub::announce_when_due() {
+  if (!cause_ && suspected_ && Clock::now() >= suspect_until_) {
+    cause_ = std::move(suspected_);
+    announce_at_ = Clock::now();
+  }
+  if (!cause_ || Clock::now() < announce_at_) return;
+  if (!announced_) {
+    announced_ = true;
+    for (Member& member : members_) member.channel.send_line(ended_line(*cause_));
+    if (cause_->rank != 0) {
+      tell_(cause_->text, /*aloud=*/true);
+      // The last to go: the store lives here.
+      wait_until_gone(Clock::now() + kFirstToEndLimit);
+      end_for_peer();
+    }
+    announce_at_ = Clock::now() + kOwnEndLimit;  // now the limit of this rank's own tear-down
+    const std::lock_guard lock(mutex_);
+    own_failure_announced_ = true;
+    changed_.notify_all();
+    return;
+  }
+  end_stuck(own_failure_->code, own_failure_->text);
+}
+
+void RankHub::wait_until_gone(Deadline deadline) {
+  for (Member& member : members_) {
+    while (member.channel.is_open() && Clock::now() < deadline) {
+      if (!member.channel.wait_line(deadline)) break;
+    }
+  }
+}
+
+bool RankHub::say_farewell() {
+  const std::lock_guard lock(mutex_);
+  if (!leaving_ || cause_) return false;
+  const bool all_left = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.left; });
+  if (!all_left && !stop_) return false;
+  for (Member& member : members_) {
+    if (!member.left) unfinished_.push_back(member.rank);
+    member.channel.send_line(farewell_line());
+  }
+  done_ = true;
+  changed_.notify_all();
+  return true;
+}
+
+// ---- called by rank 0's main thread
+
+bool RankHub::fail(int code, const std::string& text) {
+  std::unique_lock lock(mutex_);
+  own_failure_ = Cause{0, code, text};
+  lock.unlock();
+  wake_.ring();
+  lock.lock();
+  // When another rank is the cause, the watching thread ends the process while this one waits.
+  changed_.wait_for(lock, kTrueCauseLimit + kFirstToEndLimit + kOwnEndLimit, [this] { return own_failure_announced_; });
+  return false;
+}
+
+std::vector<int64_t> RankHub::leave(std::chrono::seconds limit) {
+  std::unique_lock lock(mutex_);
+  leaving_ = true;
+  wake_.ring();
+  if (!changed_.wait_for(lock, limit, [this] { return done_; })) {
+    stop_ = true;
+    wake_.ring();
+    changed_.wait(lock, [this] { return done_; });
+  }
+  return unfinished_;
+}
+
+}  // namespace titan

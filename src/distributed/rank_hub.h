@@ -1,0 +1,80 @@
+// Rank 0's side of the run's channels: gathers the ranks, then watches over them on a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "channel.h"
+#include "ending.h"
+#include "rank_messages.h"
+#include "titan/distributed/abort_watcher.h"
+
+namespace titan {
+
+class RankHub : public AbortWatcher {
+ public:
+  /// `zero`: rank 0's own facts; `run`: what callers are greeted with.
+  RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell);
+  ~RankHub() override;
+
+  /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
+  /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed.
+  const RollCall& gather(Deadline deadline);
+  /// Tells everybody to go on, and begins to watch.
+  void welcome(uint16_t store_port);
+
+  bool fail(int code, const std::string& text) override;
+  std::vector<int64_t> leave(std::chrono::seconds limit) override;
+
+ private:
+  struct Member {
+    int64_t rank;
+    Channel channel;
+    bool left = false;
+  };
+
+  void admit_callers(std::vector<Channel>& callers);
+  /// Reads what one caller says; false when it is to be forgotten.
+  bool hear_caller(Channel& caller);
+  void check_members_stay();
+  [[noreturn]] void refuse_all(const Refusal& refusal);
+
+  void watch();
+  void hear(Member& member);
+  void lost(const Member& member);
+  void report(Cause cause);
+  /// Tells the others when it is time to; ends the process when the cause is not this rank itself.
+  void announce_when_due();
+  void wait_until_gone(Deadline deadline);
+  bool say_farewell();
+  int64_t count_present() const;
+
+  Descriptor listener_;
+  std::string run_;
+  RollCall roll_call_;
+  PeerFailed tell_;
+  std::vector<Member> members_;
+  bool welcomed_ = false;
+
+  // The watching thread's own.
+  std::optional<Cause> cause_;
+  std::optional<Cause> suspected_;  // a rank says that a peer failed it: the cause, unless the peer turns up in time
+  Deadline announce_at_{};
+  Deadline suspect_until_{};
+  bool announced_ = false;
+
+  std::mutex mutex_;  // of what follows, shared with the callers of fail and leave
+  std::condition_variable changed_;
+  std::optional<Cause> own_failure_;
+  bool own_failure_announced_ = false;
+  bool leaving_ = false;
+  bool stop_ = false;
+  bool done_ = false;
+  std::vector<int64_t> unfinished_;
+
+  Wake wake_;
+  std::thread thread_;
+};
+
+}  // namespace titan

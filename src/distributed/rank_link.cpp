@@ -1,0 +1,176 @@
+#include "rank_link.h"
+
+#include <poll.h>
+
+#include "titan/base/error.h"
+#include "titan/base/process.h"
+#include "titan/distributed/rendezvous.h"
+
+namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
+/// A listener that is no rank 0 is left alone after this long.
+constexpr std::chrono::milliseconds kGreetingLimit{1000};
+/// Between two rounds over the ports.
+constexpr int kRetryMilliseconds = 100;
+/// Rank 0 may have been started later than this rank, and waits as long from then on.
+constexpr std::chrono::seconds kVerdictMargin{5};
+
+void end_at_a_signal() {
+  if (StopSignals::received() == 0) return;
+  throw Error(ExitCode::interrupted, "stopped by a signal while the ranks were gathering");
+}
+
+}  // namespace
+
+RankLink::RankLink(RankFacts facts, bool witness, PeerFailed tell)
+    : facts_(std::move(facts)), witness_(witness), tell_(std::move(tell)) {}
+
+RankLink::~RankLink() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.ring();
+  if (thread_.joinable()) thread_.join();
+  if (own_failure_) channel_.keep_until_exit();
+}
+
+void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& run,
+                    Deadline deadline) {
+  const Deadline begin = Clock::now();
+  std::string reason = "no time was left";
+  while (Clock::now() < deadline) {
+    for (const uint16_t port : ports) {
+      end_at_a_signal();
+      std::optional<Channel> channel = Channel::connect(host, port, kGreetingLimit, reason);
+      if (!channel) continue;
+      const std::optional<std::string> line = channel->wait_line(Clock::now() + kGreetingLimit);
+      if (!line || parse_message(*line).greeting != run) {
+        reason = fmt::format("port {} belongs to something else", port);
+        continue;
+      }
+      channel_ = std::move(*channel);
+      rank_zero_ = fmt::format("rank 0 ({}:{})", host, port);
+      return;
+    }
+    ::poll(nullptr, 0, kRetryMilliseconds);
+  }
+  const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
+  const std::string where =
+      ports.size() == 1 ? fmt::format("port {}", ports[0]) : fmt::format("ports {} to {}", ports.front(), ports.back());
+  throw Error(
+      ExitCode::launcher,
+      fmt::format("rank 0 was not found on {}, {}, within {} s (comm.init_timeout_seconds): {}; see whether it was "
+                  "started and what it printed",
+                  host, where, waited, reason));
+}
+
+Welcome RankLink::join(Deadline deadline) {
+  if (!facts_.problem.empty()) {
+    // The others are not left waiting for a rank that cannot take part.
+    channel_.send_line(facts_.to_json());
+    throw Error(static_cast<ExitCode>(facts_.problem_code), facts_.problem);
+  }
+  channel_.send_line(facts_.to_json());
+  const Deadline latest = deadline + (deadline - Clock::now()) + kVerdictMargin;
+  while (Clock::now() < latest) {
+    end_at_a_signal();
+    const std::optional<std::string> line =
+        channel_.wait_line(std::min(latest, Clock::now() + std::chrono::seconds(1)));
+    if (!line && channel_.is_open()) continue;
+    const RankMessage message = line ? parse_message(*line) : RankMessage{};
+    if (message.welcome) {
+      rank_zero_ = message.welcome->rank_zero;
+      thread_ = std::thread([this] { watch(); });
+      return *message.welcome;
+    }
+    if (message.refused) {
+      // Rank 0 first: its message says why, and its exit code is the one a launcher shows.
+      channel_.wait_line(Clock::now() + kFirstToEndLimit);
+      throw RefusedByRankZero(static_cast<ExitCode>(message.refused->code), message.refused->text);
+    }
+    break;
+  }
+  throw Error(ExitCode::launcher, rank_zero_ + " ended before all ranks were there; see what it printed");
+}
+
+// ---- watching, on the link's thread
+
+void RankLink::watch() {
+  for (;;) {
+    pollfd entries[]{{wake_.descriptor(), POLLIN, 0}, {channel_.is_open() ? channel_.descriptor() : -1, POLLIN, 0}};
+    Deadline next = Clock::now() + std::chrono::seconds(1);
+    {
+      const std::lock_guard lock(mutex_);
+      if (own_failure_) next = std::min(next, end_at_);
+    }
+    ::poll(entries, 2, poll_time(next));
+    wake_.clear();
+    hear();
+    const std::lock_guard lock(mutex_);
+    if (stop_ || farewell_) return;
+    if (own_failure_ && Clock::now() >= end_at_) end_stuck(own_failure_->code, own_failure_->text);
+  }
+}
+
+void RankLink::hear() {
+  if (!channel_.is_open()) return;
+  channel_.read_arrived();
+  while (const std::optional<std::string> line = channel_.take_line()) {
+    const RankMessage message = parse_message(*line);
+    const std::lock_guard lock(mutex_);
+    if (message.farewell && leaving_) {
+      farewell_ = true;
+      changed_.notify_all();
+      return;
+    }
+    if (message.heard) {
+      heard_ = true;
+      changed_.notify_all();
+    }
+    if (!message.ended) continue;
+    if (message.ended->rank == facts_.rank) {
+      is_the_cause_ = true;
+      changed_.notify_all();
+      continue;
+    }
+    // Rank 0's own end comes first, for the same reason as a refusal's.
+    if (message.ended->rank == 0) channel_.wait_line(Clock::now() + kFirstToEndLimit);
+    tell_(message.ended->text, /*aloud=*/false);
+    end_for_peer();
+  }
+  if (!channel_.is_open()) rank_zero_is_gone();
+}
+
+void RankLink::rank_zero_is_gone() {
+  const std::lock_guard lock(mutex_);
+  if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank ends for a reason of its own
+  tell_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
+  end_for_peer();
+}
+
+// ---- called by the main thread
+
+bool RankLink::fail(int code, const std::string& text) {
+  std::unique_lock lock(mutex_);
+  own_failure_ = Refusal{code, text};
+  const std::chrono::seconds patience = code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : kHeardLimit;
+  end_at_ = Clock::now() + patience + kOwnEndLimit;
+  channel_.send_line(failed_line(code, text));
+  wake_.ring();
+  changed_.wait_for(lock, patience, [&] { return code == kPeerFailure ? is_the_cause_ : heard_; });
+  return heard_;
+}
+
+std::vector<int64_t> RankLink::leave(std::chrono::seconds limit) {
+  std::unique_lock lock(mutex_);
+  leaving_ = true;
+  channel_.send_line(leaving_line());
+  if (changed_.wait_for(lock, limit, [this] { return farewell_; })) return {};
+  return {0};
+}
+
+}  // namespace titan

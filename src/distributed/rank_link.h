@@ -1,0 +1,54 @@
+// The side of every rank but 0 of the run's channels: calls rank 0, then keeps the line and watches it.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "channel.h"
+#include "ending.h"
+#include "rank_messages.h"
+#include "titan/distributed/abort_watcher.h"
+
+namespace titan {
+
+class RankLink : public AbortWatcher {
+ public:
+  /// `witness`: this rank speaks up when rank 0 is lost.
+  RankLink(RankFacts facts, bool witness, PeerFailed tell);
+  ~RankLink() override;
+
+  /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
+  void call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& run, Deadline deadline);
+  /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, or Error when rank 0 is gone.
+  Welcome join(Deadline deadline);
+
+  bool fail(int code, const std::string& text) override;
+  std::vector<int64_t> leave(std::chrono::seconds limit) override;
+
+ private:
+  void watch();
+  void hear();
+  void rank_zero_is_gone();
+
+  RankFacts facts_;
+  bool witness_;
+  PeerFailed tell_;
+  Channel channel_;
+  std::string rank_zero_;  // its name, as far as it is known
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Refusal> own_failure_;
+  Deadline end_at_{};  // of the process, once it has failed
+  bool heard_ = false;
+  bool is_the_cause_ = false;
+  bool leaving_ = false;
+  bool farewell_ = false;
+  bool stop_ = false;
+
+  Wake wake_;
+  std::thread thread_;
+};
+
+}  // namespace titan

@@ -1,0 +1,54 @@
+// What the ranks say to each other over their channels: one JSON object a line. Made and read here alone.
+//   rank 0, to any caller   {"titan": RUN}
+//   a rank                  its facts (roll_call.h)
+//   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME}}
+//                           {"refused": {"code": N, "text": …}}
+//   a rank, later           {"failed": {"code": N, "text": …}}, {"leaving": true}
+//   rank 0, later           {"heard": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "titan/distributed/roll_call.h"
+
+namespace titan {
+
+struct Welcome {
+  uint16_t store_port;  // 0: the store is the launcher's
+  int64_t cores;
+  std::string rank_zero;  // its name, for when it is lost
+};
+
+/// Why a run ends before its time.
+struct Cause {
+  int64_t rank;
+  int code;
+  std::string text;
+};
+
+std::string greeting_line(std::string_view run);
+std::string welcome_line(const Welcome& welcome);
+std::string refused_line(const Refusal& refusal);
+std::string failed_line(int code, std::string_view text);
+std::string heard_line();
+std::string ended_line(const Cause& cause);
+std::string leaving_line();
+std::string farewell_line();
+
+/// One line that a rank or rank 0 sent; what it is not stays empty. All empty: not of this protocol.
+struct RankMessage {
+  std::optional<std::string> greeting;
+  std::optional<Welcome> welcome;
+  std::optional<Refusal> refused;
+  std::optional<Refusal> failed;
+  std::optional<Cause> ended;
+  bool heard = false;
+  bool leaving = false;
+  bool farewell = false;
+};
+RankMessage parse_message(std::string_view line);
+
+}  // namespace titan

@@ -1,0 +1,158 @@
+#include "titan/distributed/rendezvous.h"
+
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "rank_hub.h"
+#include "rank_link.h"
+
+namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+constexpr const char* kHubKey = "rank 0 listens on";
+
+bool is_loopback(const std::string& host) { return host == "127.0.0.1" || host == "localhost"; }
+
+std::chrono::milliseconds left_until(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
+/// Rank 0's listening socket, on the first free port.
+Descriptor listen_at(const MeetingPoint& meeting) {
+  if (meeting.kind == MeetingPoint::Kind::agent) return listen_on(is_loopback(meeting.host), 0);
+  int reason = 0;
+  for (const uint16_t port : meeting.ports) {
+    if (Descriptor listener = listen_on(is_loopback(meeting.host), port)) return listener;
+    reason = errno;
+  }
+  const bool one = meeting.ports.size() == 1;
+  throw Error(
+      ExitCode::launcher,
+      fmt::format(
+          "rank 0 cannot listen on {} {}: {}; {}", one ? "port" : "any port from",
+          one ? std::to_string(meeting.ports[0]) : fmt::format("{} to {}", meeting.ports.front(), meeting.ports.back()),
+          std::strerror(reason),
+          reason == EADDRINUSE ? "end the program that has it (ss -ltnp shows it), or choose another port "
+                                 "(MASTER_PORT or comm.master)"
+                               : "choose another port (MASTER_PORT or comm.master)"));
+}
+
+StorePointer serve_store(const std::string& host, Deadline deadline, uint16_t& port) {
+  Descriptor listener = listen_on(is_loopback(host), 0);
+  if (!listener)
+    throw Error(ExitCode::launcher, fmt::format("rank 0 cannot open a port for the store: {}", std::strerror(errno)));
+  c10d::TCPStoreOptions options;
+  options.port = port = port_of(listener);
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.timeout = left_until(deadline);
+  options.masterListenFd = listener.release();
+  return c10::make_intrusive<c10d::TCPStore>(host, options);
+}
+
+/// A client of the store at host:port; `whose`, for the message.
+StorePointer reach_store(const std::string& host, uint16_t port, Deadline deadline, const std::string& whose) {
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.waitWorkers = false;
+  options.timeout = left_until(deadline);
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const c10::Error& error) {
+    throw Error(ExitCode::launcher,
+                fmt::format("the store of {} at {}:{} cannot be reached; see whether {} still runs, and "
+                            "whether a firewall is between the hosts",
+                            whose, host, port, whose));
+  }
+}
+
+StorePointer agent_store(const Launch& launch, Deadline deadline) {
+  const StorePointer store = reach_store(launch.meeting.host, launch.meeting.ports.at(0), deadline, launch.launcher);
+  return c10::make_intrusive<c10d::PrefixStore>("titan, run " + launch.meeting.run, store);
+}
+
+/// Where the others read rank 0's port from the agent's store.
+uint16_t read_hub_port(c10d::Store& store, const Launch& launch, Deadline deadline) {
+  try {
+    store.wait({kHubKey}, left_until(deadline));
+    return static_cast<uint16_t>(std::stoi(store.get_to_str(kHubKey)));
+  } catch (const c10::Error&) {
+    throw Error(ExitCode::launcher,
+                fmt::format("rank 0 did not come within comm.init_timeout_seconds; see whether {} started "
+                            "it and what it printed",
+                            launch.launcher));
+  }
+}
+
+void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
+                       Rendezvous& met) {
+  Descriptor listener = listen_at(launch.meeting);
+  const uint16_t hub_port = port_of(listener);
+  auto hub =
+      std::make_unique<RankHub>(std::move(listener), launch.meeting.run, std::move(facts), std::move(peer_failed));
+  uint16_t store_port = 0;
+  if (launch.meeting.kind == MeetingPoint::Kind::agent) {
+    met.world.store = agent_store(launch, deadline);
+    met.world.store->set(kHubKey, std::to_string(hub_port));
+  }
+  const RollCall& roll_call = hub->gather(deadline);
+  if (!met.world.store) met.world.store = serve_store(launch.meeting.host, deadline, store_port);
+  met.table = roll_call.table();
+  met.warnings = roll_call.warnings();
+  met.world.cores = roll_call.core_share(0);
+  hub->welcome(store_port);
+  met.watcher = std::move(hub);
+}
+
+void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
+                     Rendezvous& met) {
+  // When rank 0 is lost, somebody on every host says so.
+  const bool witness = launch.rank == 1 || launch.local_rank == 0;
+  auto link = std::make_unique<RankLink>(std::move(facts), witness, std::move(peer_failed));
+  std::vector<uint16_t> ports = launch.meeting.ports;
+  if (launch.meeting.kind == MeetingPoint::Kind::agent) {
+    met.world.store = agent_store(launch, deadline);
+    ports = {read_hub_port(*met.world.store, launch, deadline)};
+  }
+  link->call(launch.meeting.host, ports, launch.meeting.run, deadline);
+  const Welcome welcome = link->join(deadline);
+  if (!met.world.store) met.world.store = reach_store(launch.meeting.host, welcome.store_port, deadline, "rank 0");
+  met.world.cores = welcome.cores;
+  met.watcher = std::move(link);
+}
+
+/// The store's library reports every lost connection with a stack trace; what matters of it is said here in words.
+void quiet_store_library() {
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
+}  // namespace
+
+Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
+                      AbortWatcher::PeerFailed peer_failed) {
+  Rendezvous met;
+  met.world = {launch.rank, launch.size, launch.local_rank, launch.local_size, 0, {}, launch.fake, launch.launcher};
+  if (launch.meeting.kind == MeetingPoint::Kind::nowhere) {
+    if (!facts.problem.empty()) throw Error(static_cast<ExitCode>(facts.problem_code), facts.problem);
+    return met;
+  }
+  quiet_store_library();
+  facts.rank = launch.rank;
+  facts.size = launch.size;
+  const Deadline deadline = Clock::now() + timeout;
+  const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
+  meet(launch, std::move(facts), deadline, std::move(peer_failed), met);
+  met.world.store->setTimeout(timeout);
+  return met;
+}
+
+}  // namespace titan

@@ -1,0 +1,189 @@
+#include "titan/distributed/roll_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "titan/base/error.h"
+#include "titan/base/process.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kLauncherCode = static_cast<int>(ExitCode::launcher);
+constexpr size_t kDifferencesShown = 3;
+
+/// "/training/seq_len" → "training.seq_len".
+std::string option_name(std::string pointer) {
+  std::replace(pointer.begin(), pointer.end(), '/', '.');
+  return pointer.substr(std::min<size_t>(1, pointer.size()));
+}
+
+/// Which options differ, with both values: "training.seq_len is 64 there and 128 on rank 0".
+std::string config_difference(const std::string& theirs, const std::string& zeros) {
+  const Json their_config = Json::parse(theirs, nullptr, /*allow_exceptions=*/false);
+  const Json zero_config = Json::parse(zeros, nullptr, /*allow_exceptions=*/false);
+  if (their_config.is_discarded() || zero_config.is_discarded()) return "one of the two cannot be read";
+  std::vector<std::string> shown;
+  const Json difference = Json::diff(zero_config, their_config);
+  for (const Json& edit : difference) {
+    const Json::json_pointer place(edit.at("path").get<std::string>());
+    if (shown.size() == kDifferencesShown) {
+      shown.push_back(fmt::format("and {} more", difference.size() - kDifferencesShown));
+      break;
+    }
+    const std::string there = their_config.contains(place) ? their_config.at(place).dump() : "not given";
+    const std::string here = zero_config.contains(place) ? zero_config.at(place).dump() : "not given";
+    shown.push_back(fmt::format("{} is {} there and {} on rank 0", option_name(place.to_string()), there, here));
+  }
+  return join(shown, ", ");
+}
+
+}  // namespace
+
+std::string number_list(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> runs;
+  for (size_t begin = 0; begin < numbers.size();) {
+    size_t end = begin + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    if (end - begin < 3) end = begin + 1;
+    runs.push_back(end - begin == 1 ? std::to_string(numbers[begin])
+                                    : fmt::format("{} to {}", numbers[begin], numbers[end - 1]));
+    begin = end;
+  }
+  if (runs.size() < 2) return join(runs, "");
+  const std::string last = runs.back();
+  runs.pop_back();
+  return join(runs, ", ") + " and " + last;
+}
+
+std::string RankFacts::name() const { return fmt::format("rank {} ({}, process {})", rank, host, process); }
+
+std::string RankFacts::to_json() const {
+  return Json{{"rank", rank},       {"size", size},        {"host", host},       {"process", process},
+              {"device", device},   {"uuid", device_uuid}, {"cores", cores},     {"threads", threads},
+              {"program", program}, {"config", config},    {"problem", problem}, {"code", problem_code}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    RankFacts facts;
+    json.at("rank").get_to(facts.rank);
+    json.at("size").get_to(facts.size);
+    json.at("host").get_to(facts.host);
+    json.at("process").get_to(facts.process);
+    json.at("device").get_to(facts.device);
+    json.at("uuid").get_to(facts.device_uuid);
+    json.at("cores").get_to(facts.cores);
+    json.at("threads").get_to(facts.threads);
+    json.at("program").get_to(facts.program);
+    json.at("config").get_to(facts.config);
+    json.at("problem").get_to(facts.problem);
+    json.at("code").get_to(facts.problem_code);
+    return facts;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+RollCall::RollCall(RankFacts zero) : ranks_(static_cast<size_t>(std::max<int64_t>(1, zero.size))) {
+  ranks_[0] = std::move(zero);
+  present_ = 1;
+}
+
+std::optional<Refusal> RollCall::disagreement(const RankFacts& facts) const {
+  const RankFacts& zero = *ranks_[0];
+  auto refuse = [](std::string text) { return Refusal{kLauncherCode, std::move(text)}; };
+  if (facts.size != zero.size) {
+    return refuse(fmt::format("{} was started as one of {} ranks, {} as one of {}; start all ranks with one command",
+                              facts.name(), facts.size, zero.name(), zero.size));
+  }
+  if (facts.rank < 0 || facts.rank >= size()) return refuse(fmt::format("{} is no rank of {}", facts.name(), size()));
+  if (const auto& other = ranks_[static_cast<size_t>(facts.rank)]) {
+    return refuse(
+        fmt::format("rank {} is there twice: {}, process {}, and {}, process {}; give every process a rank of its own",
+                    facts.rank, other->host, other->process, facts.host, facts.process));
+  }
+  if (!facts.problem.empty()) return Refusal{facts.problem_code, facts.name() + ": " + facts.problem};
+  for (const auto& other : ranks_) {
+    if (!other || facts.device_uuid.empty() || other->host != facts.host || other->device_uuid != facts.device_uuid)
+      continue;
+    return refuse(
+        fmt::format("{} and {} both use {} (GPU {}); give every rank a GPU of its own (LOCAL_RANK, "
+                    "CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)",
+                    other->name(), facts.name(), facts.device, facts.device_uuid));
+  }
+  if (facts.program != zero.program) {
+    return refuse(fmt::format("{} runs another build of titan_train than {}; start the same file everywhere",
+                              facts.name(), zero.name()));
+  }
+  if (facts.config != zero.config) {
+    return refuse(
+        fmt::format("{} was given another configuration than {}: {}; give every rank the same file and options",
+                    facts.name(), zero.name(), config_difference(facts.config, zero.config)));
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> RollCall::add(RankFacts facts) {
+  if (std::optional<Refusal> refusal = disagreement(facts)) return refusal;
+  facts.config.clear();  // compared, and not needed again: thousands of ranks send theirs
+  auto& place = ranks_[static_cast<size_t>(facts.rank)];
+  place = std::move(facts);
+  ++present_;
+  return std::nullopt;
+}
+
+std::string RollCall::missing() const {
+  std::vector<int64_t> absent;
+  for (int64_t rank = 0; rank < size(); ++rank) {
+    if (!facts(rank)) absent.push_back(rank);
+  }
+  return (absent.size() == 1 ? "rank " : "ranks ") + number_list(absent);
+}
+
+int64_t RollCall::core_share(int64_t rank) const {
+  const RankFacts& own = *facts(rank);
+  const auto shares = std::count_if(ranks_.begin(), ranks_.end(), [&](const std::optional<RankFacts>& other) {
+    return other && other->host == own.host && other->cores == own.cores;
+  });
+  return std::max<int64_t>(1, std::ssize(own.cores) / shares);
+}
+
+std::vector<std::string> RollCall::table(int64_t most) const {
+  const int64_t shown = std::min(size(), most);
+  size_t host_width = 4;
+  for (int64_t rank = 0; rank < shown; ++rank) host_width = std::max(host_width, facts(rank)->host.size());
+  std::vector<std::string> lines{fmt::format("  rank  {:<{}}  process  device   cores", "host", host_width)};
+  for (int64_t rank = 0; rank < shown; ++rank) {
+    const RankFacts& own = *facts(rank);
+    const int64_t share = core_share(rank);
+    std::string cores = core_list(own.cores);
+    if (share != std::ssize(own.cores)) cores += fmt::format(" (shared: {} for this rank)", share);
+    lines.push_back(
+        fmt::format("  {:>4}  {:<{}}  {:>7}  {:<7}  {}", rank, own.host, host_width, own.process, own.device, cores));
+  }
+  if (shown < size()) lines.push_back(fmt::format("  … and {} more", size() - shown));
+  return lines;
+}
+
+std::vector<std::string> RollCall::warnings() const {
+  std::vector<int64_t> crowded;
+  for (int64_t rank = 0; rank < size(); ++rank) {
+    if (facts(rank)->threads > core_share(rank)) crowded.push_back(rank);
+  }
+  if (crowded.empty()) return {};
+  const RankFacts& first = *facts(crowded[0]);
+  return {
+      fmt::format("{} {}: training.threads = {} and {} cores; threads that wait for each other make every step slower "
+                  "(mpirun --bind-to none, srun --cpus-per-task)",
+                  crowded.size() == 1 ? "rank" : "ranks", number_list(crowded), first.threads, core_share(crowded[0]))};
+}
+
+}  // namespace titan

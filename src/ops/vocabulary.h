@@ -1,0 +1,38 @@
+// The vocabulary as one rank sees it: all of it, or the words that its rows of the output matrix make logits for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "titan/ops/parameter.h"
+#include "titan/ops/token_exchange.h"
+
+namespace titan {
+
+struct Vocabulary {
+  Vocabulary(const Parameter& output, const TensorParallel* tensor_parallel);
+
+  bool is_cut() const { return count < words; }
+  /// Logits [rows, count] of this rank → [rows, words] of all.
+  at::Tensor gather(const at::Tensor& logits) const;
+  /// The columns of this rank of [rows, words].
+  at::Tensor own(const at::Tensor& all) const { return all.narrow(1, first, count); }
+
+  int64_t words;
+  int64_t first;
+  int64_t count;
+  Communicator* communicator;  // null when the vocabulary is whole
+};
+
+/// Cross-entropy of some rows.
+struct RowLosses {
+  at::Tensor sum;       // Σ −log softmax(logits)[label] over valid rows, fp64 scalar
+  at::Tensor gradient;  // scale · (softmax − one-hot), fp32, of the words the logits are of; undefined unless wanted
+};
+
+/// logits fp32 [rows, count], consumed; labels int64 [rows], kIgnoredLabel takes no part. With `parallel` the logits
+/// are those of this rank's words and the sums go over the ranks: two all-reduces.
+RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient);
+RowLosses parallel_row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient,
+                              const Vocabulary& vocabulary);
+
+}  // namespace titan

@@ -1,0 +1,87 @@
+#include "titan/optimize/exact_sum.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#ifdef TITAN_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
+#include <array>
+#include <mutex>
+
+#include "cpu_kernels.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kGrain = 1 << 15;
+
+void add_on_cpu(const at::Tensor& tensor, int64_t* slots) {
+  const float* values = tensor.const_data_ptr<float>();
+  std::mutex mutex;
+  at::parallel_for(0, tensor.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    std::array<int64_t, kExactSlots> part{};
+    cpu_add_squares(values + begin, end - begin, part.data());
+    exact_carry(part.data());
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (int i = 0; i < kExactSlots; ++i) slots[i] += part[i];
+  });
+  exact_carry(slots);
+}
+
+#ifndef TITAN_WITH_CUDA
+[[noreturn]] void no_cuda() { throw InvariantError("internal error: a CUDA tensor in a CPU-only build"); }
+#endif
+
+void add_on_cuda(const std::vector<at::Tensor>& tensors, const at::Tensor& slots) {
+#ifdef TITAN_WITH_CUDA
+  const c10::cuda::CUDAGuard guard(slots.device());
+  const auto stream = at::cuda::getCurrentCUDAStream().stream();
+  for (const at::Tensor& tensor : tensors) {
+    launch_exact_squares(tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>(), stream);
+  }
+  launch_exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
+#else
+  (void)tensors, (void)slots;
+  no_cuda();
+#endif
+}
+
+at::Tensor value_on_cuda(const at::Tensor& slots) {
+#ifdef TITAN_WITH_CUDA
+  const c10::cuda::CUDAGuard guard(slots.device());
+  at::Tensor value = at::empty({}, slots.options().dtype(at::kDouble));
+  launch_exact_value(slots.const_data_ptr<int64_t>(), value.mutable_data_ptr<double>(),
+                     at::cuda::getCurrentCUDAStream().stream());
+  return value;
+#else
+  (void)slots;
+  no_cuda();
+#endif
+}
+
+}  // namespace
+
+at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device) {
+  for (const at::Tensor& tensor : tensors) {
+    TITAN_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), c10::toString(tensor.scalar_type()));
+    TITAN_CHECK(tensor.device() == device, tensor.device().str(), device.str());
+  }
+  at::Tensor slots = at::zeros({kExactSlots}, at::TensorOptions(at::kLong).device(device));
+  if (device.is_cuda()) {
+    add_on_cuda(tensors, slots);
+  } else {
+    for (const at::Tensor& tensor : tensors) add_on_cpu(tensor, slots.mutable_data_ptr<int64_t>());
+  }
+  return slots;
+}
+
+at::Tensor exact_value_of(const at::Tensor& slots) {
+  TITAN_CHECK(slots.scalar_type() == at::kLong && slots.numel() == kExactSlots && slots.is_contiguous(), slots.numel());
+  if (slots.is_cuda()) return value_on_cuda(slots);
+  return at::scalar_tensor(exact_value(slots.const_data_ptr<int64_t>()), at::kDouble);
+}
+
+}  // namespace titan

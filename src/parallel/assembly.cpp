@@ -1,0 +1,98 @@
+#include "titan/parallel/assembly.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "titan/base/error.h"
+#include "titan/model/initialise.h"
+#include "titan/parallel/sharded_weights.h"
+
+namespace titan {
+namespace {
+
+std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshGroups& groups) {
+  if (!groups.tensor) return nullptr;
+  std::shared_ptr<const TokenExchange> exchange;
+  if (plan.request.async_tensor_parallel) {
+    if (!groups.make_peer_memory) {
+      throw Error(ExitCode::bad_config,
+                  "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "
+                  "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");
+    }
+    exchange = make_async_exchange(groups.make_peer_memory(2 * plan.stream_bytes));
+  } else {
+    exchange = make_collective_exchange(groups.tensor);
+  }
+  return std::make_shared<TensorParallel>(
+      TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
+}
+
+std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
+  auto on_device = std::make_shared<MemoryArena>(device);
+  auto home = plan.request.cpu_offload ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
+  return std::make_shared<HostLink>(std::move(home), std::move(on_device));
+}
+
+std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const Assembly& assembly,
+                                                       const MeshGroups& groups, const at::Device& device) {
+  const GroupCommunicators communicators{groups.gather, groups.scatter, groups.replicate, groups.tensor};
+  std::shared_ptr<SlotPool> slots;
+  if (plan.gathers_weights()) slots = std::make_shared<SlotPool>(plan, assembly.link->device());
+  std::vector<std::unique_ptr<Residency>> residencies;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const std::vector<Parameter*>& members = assembly.group_parameters[g];
+    if (slots) {
+      residencies.push_back(
+          std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, slots, assembly.link, communicators));
+    } else {
+      residencies.push_back(std::make_unique<ResidentWeights>(plan.groups[g], members, plan.request, device,
+                                                              plan.request.step_in_backward, communicators));
+    }
+  }
+  return residencies;
+}
+
+}  // namespace
+
+Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
+                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options) {
+  Assembly assembly;
+  strategies.tensor_parallel = tensor_parallel_of(plan, groups);
+  assembly.model = family.build(request, strategies);
+  assembly.model->prepare(device);
+  for (const WeightGroupPlan& group : plan.groups) {
+    std::vector<Parameter*> members;
+    for (const ParameterPlan& planned : group.parameters) {
+      members.push_back(&assembly.model->parameter(planned.spec.name));
+    }
+    assembly.group_parameters.push_back(std::move(members));
+  }
+  if (plan.gathers_weights()) assembly.link = link_of(plan, device);
+  std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device);
+  for (const auto& parameter : assembly.model->parameter_handles()) {
+    initialise(*parameter, parameter->shard_box(), seed);
+    assembly.parameters.push_back(parameter.get());
+  }
+  assembly.model->refresh_tree();
+  assembly.executor = std::make_unique<Executor>(plan, assembly.model->chain(), std::move(residencies),
+                                                 std::make_unique<EagerRunner>(), options);
+  return assembly;
+}
+
+at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world) {
+  if (!world) return shard.clone();
+  at::Tensor whole = at::zeros(parameter.spec().shape, shard.options());
+  if (parameter.speaks_for_shard()) {
+    at::Tensor mine = whole;
+    for (int64_t d = 0; d < whole.dim(); ++d) {
+      const auto i = static_cast<size_t>(d);
+      mine = mine.narrow(d, parameter.shard_box().offset[i], parameter.shard_box().extent[i]);
+    }
+    mine.copy_(shard);
+  }
+  // One rank speaks for each element and all others hold zero bytes: the largest byte is the right one.
+  at::Tensor bytes = whole.view({-1}).view(at::kByte);
+  world->all_reduce({bytes}, Reduction::max)->wait();
+  return whole;
+}
+
+}  // namespace titan

@@ -1,0 +1,122 @@
+// How parameters lie over the mesh, and which memory their gathered weights and unreduced gradients take turns in.
+#include <algorithm>
+
+#include "plan_parts.h"
+#include "titan/base/error.h"
+
+namespace titan {
+
+int64_t ParameterPlan::chunk_numel() const {
+  const int64_t rows = unsharded.extent[0];
+  return rows == 0 ? 0 : unsharded.numel() / rows * chunk_rows;
+}
+
+ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request) {
+  const DeviceMesh& mesh = request.place.mesh;
+  const int64_t tensor_ranks = mesh.size(MeshAxis::tp);
+  std::vector<Split> splits;
+  std::vector<int64_t> coordinates;
+  // A copy on every rank of dp_replicate, and on every tensor-parallel rank where nothing is cut.
+  splits.push_back({std::string(name(MeshAxis::dp_replicate)), mesh.size(MeshAxis::dp_replicate), std::nullopt});
+  coordinates.push_back(request.place.coordinate(MeshAxis::dp_replicate));
+  splits.push_back({std::string(name(MeshAxis::tp)), tensor_ranks, spec.tensor_parallel_dimension});
+  coordinates.push_back(request.place.coordinate(MeshAxis::tp));
+  const Box unsharded = TensorLayout(spec.shape, splits).box(coordinates);
+  splits.push_back({"fsdp", request.shards(), 0});
+  coordinates.push_back(request.place.coordinate(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
+                        request.place.coordinate(MeshAxis::cp));
+  TensorLayout layout(spec.shape, splits);
+  Box shard = layout.box(coordinates);
+  const int64_t rows = (unsharded.extent[0] + request.shards() - 1) / request.shards();
+  const bool speaks = layout.owns(coordinates);
+  const bool copied = tensor_ranks > 1 && !spec.tensor_parallel_dimension;
+  return {spec, std::move(layout), unsharded, std::move(shard), rows, speaks, copied};
+}
+
+namespace {
+
+/// A slot that holds at least `bytes`.
+size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
+  slots.push_back(bytes);
+  return slots.size() - 1;
+}
+
+int64_t weight_size(const WeightGroupPlan& group) { return size_of(group.compute); }
+int64_t gradient_size(const WeightGroupPlan&) { return size_of(ElementType::float32); }
+
+/// Elements a group needs in a slot: itself, and its shard where that lives elsewhere and is staged on the device.
+int64_t slot_numel(const WeightGroupPlan& group, const PlanRequest& request) {
+  return group.numel + (request.cpu_offload && request.shards() > 1 ? group.shard_numel : 0);
+}
+
+/// Two slots that `groups` take in turns, so that the next can arrive while one is in use.
+void take_turns(const PlanRequest& request, std::vector<int64_t>& slots, std::vector<WeightGroupPlan*>& groups,
+                size_t WeightGroupPlan::*slot, int64_t element_size(const WeightGroupPlan&)) {
+  const size_t first = slots.size();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const int64_t bytes = slot_numel(*groups[i], request) * element_size(*groups[i]);
+    const size_t mine = first + i % 2;
+    if (mine == slots.size()) add_slot(slots, 0);
+    slots[mine] = std::max(slots[mine], bytes);
+    groups[i]->*slot = mine;
+  }
+}
+
+/// Blocks, whose groups nobody else uses.
+std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
+  std::vector<WeightGroupPlan*> groups;
+  for (UnitPlan& unit : plan.units) {
+    if (unit.role != UnitRole::block) continue;
+    for (size_t g : unit.groups) groups.push_back(&plan.groups[g]);
+  }
+  return groups;
+}
+
+}  // namespace
+
+void assign_slots(Plan& plan) {
+  if (!plan.gathers_weights()) return;
+  std::vector<WeightGroupPlan*> blocks = block_groups(plan);
+  const bool weights_rotate = plan.request.reshard != ReshardPolicy::never;
+  // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced.
+  const bool gradients_rotate = plan.request.accumulation == 1;
+  if (weights_rotate) take_turns(plan.request, plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_size);
+  if (gradients_rotate)
+    take_turns(plan.request, plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_size);
+  for (WeightGroupPlan& group : plan.groups) {
+    const bool is_block = std::find(blocks.begin(), blocks.end(), &group) != blocks.end();
+    group.keep_after_forward = !weights_rotate;
+    if (!is_block || !weights_rotate) {
+      group.weight_slot = add_slot(plan.weight_slots, slot_numel(group, plan.request) * weight_size(group));
+    }
+    if (!is_block || !gradients_rotate) {
+      group.gradient_slot = add_slot(plan.gradient_slots, slot_numel(group, plan.request) * gradient_size(group));
+    }
+  }
+  if (plan.request.reshard == ReshardPolicy::standard) {
+    for (size_t g : plan.units.back().groups) plan.groups[g].keep_after_forward = g + 1 == plan.groups.size();
+  }
+}
+
+std::vector<int64_t> gathers_per_step(const Plan& plan) {
+  constexpr size_t kNobody = static_cast<size_t>(-1);
+  std::vector<size_t> holder(plan.weight_slots.size(), kNobody);
+  std::vector<int64_t> gathers(plan.groups.size(), 0);
+  auto use = [&](const UnitPlan& unit) {
+    for (size_t g : unit.groups) {
+      size_t& slot = holder[plan.groups[g].weight_slot];
+      if (slot == g) continue;
+      slot = g;
+      ++gathers[g];
+    }
+  };
+  for (int64_t microbatch = 0; microbatch < plan.request.accumulation; ++microbatch) {
+    for (const UnitPlan& unit : plan.units) use(unit);
+    for (size_t u = plan.units.size(); u-- > 0;) {
+      if (plan.units[u].weights_in_backward) use(plan.units[u]);
+    }
+  }
+  return gathers;
+}
+
+}  // namespace titan

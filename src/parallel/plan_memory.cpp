@@ -1,0 +1,81 @@
+// The memory table: what one rank holds, by purpose.
+#include <algorithm>
+#include <numeric>
+
+#include "plan_parts.h"
+
+namespace titan {
+namespace {
+
+int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+/// Bytes of this rank's shards in what they are multiplied in, as far as that is not the master itself.
+int64_t copy_bytes(const Plan& plan) {
+  int64_t total = 0;
+  for (const WeightGroupPlan& group : plan.groups) {
+    if (group.compute != plan.request.master) total += group.shard_numel * size_of(group.compute);
+  }
+  return total;
+}
+
+/// Chunks whose rows do not divide pass through padded memory: the most that one group needs, both ways.
+int64_t padding_bytes(const Plan& plan) {
+  const int64_t shards = plan.request.shards();
+  int64_t most = 0;
+  for (const WeightGroupPlan& group : plan.groups) {
+    int64_t uneven = 0;
+    for (const ParameterPlan& parameter : group.parameters) {
+      if (!parameter.even(shards)) uneven += (shards + 1) * parameter.chunk_numel();
+    }
+    most = std::max(most, uneven * size_of(ElementType::float32));
+  }
+  return most;
+}
+
+int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
+  int64_t most = 0;
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlan& unit = plan.units[u];
+    if (!unit.policy.checkpointed()) continue;
+    const ActivationShape shape{plan.request.samples, plan.request.sequence_length, size_of(unit.compute),
+                                plan.request.place.mesh.size(MeshAxis::tp)};
+    most = std::max(most, model.units[u].saved_bytes(shape, RecomputePolicy::none()) - unit.saved_bytes);
+  }
+  return most;
+}
+
+int64_t largest_group(const Plan& plan) {
+  int64_t most = 0;
+  for (const WeightGroupPlan& group : plan.groups) most = std::max(most, group.numel);
+  return most;
+}
+
+}  // namespace
+
+void add_memory(Plan& plan, const ModelDescription& model) {
+  const PlanRequest& request = plan.request;
+  int64_t owned = 0;
+  for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
+  auto add = [&](const char* name, int64_t bytes) {
+    if (bytes > 0) plan.memory.push_back({name, bytes});
+  };
+  add("parameters", owned * size_of(request.master));
+  add("parameters, compute copy", copy_bytes(plan));
+  add("gathered weights", sum(plan.weight_slots));
+  add("gradients before reduction", sum(plan.gradient_slots));
+  const bool transient = request.step_in_backward && !plan.gathers_weights();
+  add("gradients", (transient ? largest_group(plan) : owned) * size_of(ElementType::float32));
+  add("optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state));
+  if (request.shards() > 1) add("padding of uneven shards", padding_bytes(plan));
+  int64_t activations = 0;
+  for (const UnitPlan& unit : plan.units) activations += unit.saved_bytes;
+  add("activations kept", activations);
+  add("one block recomputed", replay_bytes(plan, model));
+  const int64_t chunk_rows = (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
+  const int64_t words = request.loss_parallel ? (model.vocabulary + request.place.mesh.size(MeshAxis::tp) - 1) /
+                                                    request.place.mesh.size(MeshAxis::tp)
+                                              : model.vocabulary;
+  add("logits of one chunk", 2 * chunk_rows * words * size_of(ElementType::float32));
+}
+
+}  // namespace titan

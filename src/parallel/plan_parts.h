@@ -1,0 +1,19 @@
+// The steps that make a plan, in the order make_plan takes them; each fills its own fields.
+#pragma once
+
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+/// How one parameter lies over the mesh of `request`, seen from its rank.
+ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request);
+
+/// Which slot each group's gathered weights and unreduced gradients use.
+void assign_slots(Plan& plan);
+/// Gathers per step of each group, found by walking one step over the slots.
+std::vector<int64_t> gathers_per_step(const Plan& plan);
+
+void add_traffic(Plan& plan, const ModelDescription& model);
+void add_memory(Plan& plan, const ModelDescription& model);
+
+}  // namespace titan

@@ -1,0 +1,113 @@
+// What one training step sends, by communicator. Formulas are in docs/distributed.md; tests compare them with what the
+// communicators counted.
+#include "plan_parts.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kFloat32 = 4;
+
+void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
+  group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
+}
+
+/// Elements of all ranks' chunks of a group, padding included.
+int64_t collective_numel(const WeightGroupPlan& group, int64_t shards) {
+  int64_t total = 0;
+  for (const ParameterPlan& parameter : group.parameters) total += shards * parameter.chunk_numel();
+  return total;
+}
+
+void add_sharding(Plan& plan) {
+  const int64_t shards = plan.request.shards();
+  const std::vector<int64_t> gathers = plan.gathers_weights() ? gathers_per_step(plan) : std::vector<int64_t>();
+  GroupTraffic gather{group_names::kGather, shards, {}};
+  GroupTraffic scatter{group_names::kScatter, shards, {}};
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const WeightGroupPlan& group = plan.groups[g];
+    if (plan.request.cpu_offload) {
+      plan.to_device_bytes += gathers[g] * group.shard_numel * size_of(group.compute);
+      plan.to_host_bytes += group.shard_numel * kFloat32;
+    }
+    if (shards == 1) continue;
+    const int64_t numel = collective_numel(group, shards);
+    add(gather, Collective::all_gather, gathers[g], gathers[g] * numel * size_of(group.compute));
+    add(scatter, Collective::reduce_scatter, 1, numel * kFloat32);
+  }
+  if (shards > 1) plan.traffic.insert(plan.traffic.end(), {gather, scatter});
+}
+
+void add_replicas(Plan& plan) {
+  const int64_t replicas = plan.request.place.mesh.size(MeshAxis::dp_replicate);
+  if (replicas == 1) return;
+  GroupTraffic traffic{group_names::kReplicate, replicas, {}};
+  for (const WeightGroupPlan& group : plan.groups) {
+    add(traffic, Collective::all_reduce, 1, group.shard_numel * kFloat32);
+  }
+  plan.traffic.push_back(traffic);
+}
+
+/// Per microbatch: two small all-reduces for each chunk of rows, or the logits of all ranks.
+void add_loss(const Plan& plan, const ModelDescription& model, GroupTraffic& traffic) {
+  const int64_t rows = plan.request.tokens();
+  const int64_t chunk = (rows + plan.request.loss_chunks - 1) / plan.request.loss_chunks;
+  const int64_t chunks = (rows + chunk - 1) / chunk;
+  const int64_t microbatches = plan.request.accumulation;
+  if (plan.request.loss_parallel) {
+    add(traffic, Collective::all_reduce, microbatches * 2 * chunks, microbatches * 3 * rows * kFloat32);
+  } else {
+    const int64_t padded = (model.vocabulary + traffic.ranks - 1) / traffic.ranks * traffic.ranks;
+    add(traffic, Collective::all_gather, microbatches * chunks,
+        microbatches * rows * padded * size_of(plan.units.back().compute));
+  }
+}
+
+void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
+  const int64_t ranks = plan.request.place.mesh.size(MeshAxis::tp);
+  if (ranks == 1) return;
+  GroupTraffic traffic{group_names::kTensor, ranks, {}};
+  for (size_t u = 0; u < plan.units.size() && !plan.request.async_tensor_parallel; ++u) {
+    const StreamExchanges exchanges = model.units[u].exchanges(plan.units[u].policy);
+    const int64_t stream = plan.request.tokens() * model.dim * size_of(plan.units[u].compute);
+    const int64_t microbatches = plan.request.accumulation;
+    add(traffic, Collective::all_gather, microbatches * exchanges.gathers, microbatches * exchanges.gathers * stream);
+    add(traffic, Collective::reduce_scatter, microbatches * exchanges.scatters,
+        microbatches * exchanges.scatters * stream);
+  }
+  add_loss(plan, model, traffic);
+  for (const WeightGroupPlan& group : plan.groups) {
+    int64_t copied = 0;
+    for (const ParameterPlan& parameter : group.parameters) {
+      if (parameter.copied_over_tensor) copied += parameter.shard.numel();
+    }
+    if (copied > 0) add(traffic, Collective::all_reduce, 1, copied * kFloat32);
+  }
+  plan.traffic.push_back(traffic);
+}
+
+void add_scalars(Plan& plan) {
+  const DeviceMesh& mesh = plan.request.place.mesh;
+  const int64_t loss_ranks = mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
+  if (loss_ranks > 1) {
+    GroupTraffic traffic{group_names::kLoss, loss_ranks, {}};
+    add(traffic, Collective::all_reduce, 1, plan.request.loss_message_bytes);
+    plan.traffic.push_back(traffic);
+  }
+  const int64_t model_ranks = plan.request.shards() * mesh.size(MeshAxis::tp) * mesh.size(MeshAxis::pp);
+  if (model_ranks > 1) {
+    GroupTraffic traffic{group_names::kModel, model_ranks, {}};
+    add(traffic, Collective::all_reduce, 1, plan.request.norm_message_bytes);
+    plan.traffic.push_back(traffic);
+  }
+}
+
+}  // namespace
+
+void add_traffic(Plan& plan, const ModelDescription& model) {
+  add_sharding(plan);
+  add_replicas(plan);
+  add_tensor_parallel(plan, model);
+  add_scalars(plan);
+}
+
+}  // namespace titan

@@ -1,0 +1,238 @@
+#include "titan/parallel/sharded_weights.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+at::Tensor as_type(const at::Tensor& bytes, int64_t offset, int64_t numel, at::ScalarType type) {
+  const auto size = static_cast<int64_t>(c10::elementSize(type));
+  return bytes.narrow(0, offset * size, numel * size).view(type);
+}
+
+/// `rows` [n, …] with zero rows below it up to `count`; itself when it has that many.
+at::Tensor padded(const at::Tensor& rows, int64_t count) {
+  if (rows.size(0) == count) return rows;
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = count;
+  at::Tensor chunk = at::zeros(shape, rows.options());
+  chunk.narrow(0, 0, rows.size(0)).copy_(rows);
+  return chunk;
+}
+
+at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape[0] = rows;
+  return at::empty(shape, like.options());
+}
+
+}  // namespace
+
+SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
+  for (int64_t bytes : plan.weight_slots) weights_.push_back({device.allocate(bytes, at::kByte)});
+  for (int64_t bytes : plan.gradient_slots) gradients_.push_back({device.allocate(bytes, at::kByte)});
+}
+
+int64_t SlotPool::in_use() const {
+  return std::count_if(weights_.begin(), weights_.end(), [](const Slot& slot) { return slot.users > 0; });
+}
+
+void ShardedWeights::Transfer::finish() {
+  if (!under_way) return;
+  under_way = false;
+  if (pending) pending->wait();
+  pending.reset();
+  for (auto& [target, source] : copies) target.copy_(source);
+  copies.clear();
+}
+
+ShardedWeights::ShardedWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
+                               const PlanRequest& request, std::shared_ptr<SlotPool> slots,
+                               std::shared_ptr<HostLink> link, GroupCommunicators communicators)
+    : plan_(plan),
+      parameters_(std::move(parameters)),
+      shards_(request.shards()),
+      slots_(std::move(slots)),
+      link_(std::move(link)),
+      communicators_(std::move(communicators)) {
+  TITAN_CHECK(parameters_.size() == plan.parameters.size(), plan.name, parameters_.size(), plan.parameters.size());
+  TITAN_CHECK(shards_ == 1 || (communicators_.gather && communicators_.scatter), plan.name, shards_);
+  const bool pinned = link_->crosses() && !link_->device().device().is_cpu();
+  MemoryArena& home = link_->home();
+  masters_ = home.allocate(plan.shard_numel, scalar_type(request.master), pinned);
+  if (plan.compute != request.master) copies_ = home.allocate(plan.shard_numel, scalar_type(plan.compute), pinned);
+  gradient_shards_ = home.allocate(plan.shard_numel, at::kFloat, pinned);
+  const std::vector<at::Tensor> masters = shards_of(masters_);
+  const std::vector<at::Tensor> sends = copies_.defined() ? shards_of(copies_) : masters;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterPlan& planned = plan.parameters[i];
+    parameters_[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
+    parameters_[i]->master = masters[i];
+    parameters_[i]->send = sends[i];
+  }
+}
+
+ShardedWeights::~ShardedWeights() = default;
+
+std::vector<at::Tensor> ShardedWeights::shards_of(const at::Tensor& block) const {
+  std::vector<at::Tensor> views;
+  int64_t offset = 0;
+  for (const ParameterPlan& parameter : plan_.parameters) {
+    const int64_t numel = parameter.shard.numel();
+    views.push_back(block.narrow(0, offset, numel).view(parameter.shard.extent));
+    offset += numel;
+  }
+  return views;
+}
+
+std::vector<at::Tensor> ShardedWeights::unsharded_in(const at::Tensor& memory, at::ScalarType type) const {
+  std::vector<at::Tensor> views;
+  int64_t offset = 0;
+  for (const ParameterPlan& parameter : plan_.parameters) {
+    const int64_t numel = parameter.unsharded.numel();
+    views.push_back(as_type(memory, offset, numel, type).view(parameter.unsharded.extent));
+    offset += numel;
+  }
+  return views;
+}
+
+at::Tensor ShardedWeights::staged_in(const at::Tensor& memory, at::ScalarType type) const {
+  return as_type(memory, plan_.numel, plan_.shard_numel, type);
+}
+
+void ShardedWeights::refresh_sends() {
+  if (sent_version_ == version_) return;
+  if (copies_.defined()) copies_.copy_(masters_);
+  sent_version_ = version_;
+}
+
+void ShardedWeights::weights_changed() {
+  const bool written = std::all_of(parameters_.begin(), parameters_.end(),
+                                   [](const Parameter* parameter) { return parameter->send_written; });
+  const bool were_fresh = sent_version_ == version_;
+  ++version_;
+  if (written && were_fresh) sent_version_ = version_;
+  for (Parameter* parameter : parameters_) parameter->send_written = false;
+}
+
+void ShardedWeights::prefetch(const Use&) {
+  Slot& slot = slots_->weights(plan_.weight_slot);
+  if (slot.holder == this && slot.version == version_) return;
+  TITAN_CHECK(slot.users == 0 && "a slot is free before another group's weights arrive in it", plan_.name);
+  refresh_sends();
+  slot.holder = this;
+  slot.version = version_;
+  start_gather(slot.memory);
+}
+
+void ShardedWeights::start_gather(const at::Tensor& memory) {
+  const at::ScalarType type = scalar_type(plan_.compute);
+  std::vector<at::Tensor> weights = unsharded_in(memory, type);
+  const at::Tensor& home = copies_.defined() ? copies_ : masters_;
+  gather_.under_way = true;
+  if (shards_ == 1) {  // offload alone: the shard is the weight
+    link_->to_device(as_type(memory, 0, plan_.numel, type), home);
+    return;
+  }
+  at::Tensor shards = home;
+  if (link_->crosses()) {
+    shards = staged_in(memory, type);
+    link_->to_device(shards, home);
+  }
+  std::vector<at::Tensor> inputs = shards_of(shards);
+  std::vector<at::Tensor> outputs = weights;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ParameterPlan& parameter = plan_.parameters[i];
+    if (parameter.even(shards_)) continue;
+    inputs[i] = padded(inputs[i], parameter.chunk_rows);
+    outputs[i] = with_rows(weights[i], parameter.chunk_rows * shards_);
+    gather_.copies.emplace_back(weights[i], outputs[i].narrow(0, 0, weights[i].size(0)));
+  }
+  gather_.pending = communicators_.gather->all_gather(std::move(outputs), std::move(inputs));
+}
+
+void ShardedWeights::acquire(const Use& use) {
+  prefetch(use);
+  gather_.finish();
+  Slot& slot = slots_->weights(plan_.weight_slot);
+  if (slot.users++ > 0) return;
+  const std::vector<at::Tensor> weights = unsharded_in(slot.memory, scalar_type(plan_.compute));
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_weight(weights[i]);
+}
+
+void ShardedWeights::release(const Use&) {
+  Slot& slot = slots_->weights(plan_.weight_slot);
+  TITAN_CHECK(slot.holder == this && slot.users > 0, plan_.name, slot.users);
+  if (--slot.users > 0) return;
+  for (Parameter* parameter : parameters_) parameter->set_weight({});
+}
+
+void ShardedWeights::gradient_storage() {
+  if (gradients_open_) return;
+  gradients_open_ = true;
+  Slot& slot = slots_->gradients(plan_.gradient_slot);
+  TITAN_CHECK(slot.users == 0 && "a slot's last gradients are reduced before others are written", plan_.name);
+  slot.holder = this;
+  slot.users = 1;
+  const std::vector<at::Tensor> gradients = unsharded_in(slot.memory, at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(gradients[i]);
+}
+
+void ShardedWeights::reduce(bool is_last) {
+  if (!is_last) return;
+  TITAN_CHECK(gradients_open_, plan_.name);
+  for (Parameter* parameter : parameters_) {
+    if (!parameter->gradient_written()) parameter->gradient().zero_();
+  }
+  start_scatter();
+}
+
+void ShardedWeights::start_scatter() {
+  reduction_.under_way = true;
+  if (shards_ == 1) return;  // settle brings the gradient home
+  const at::Tensor& memory = slots_->gradients(plan_.gradient_slot).memory;
+  std::vector<at::Tensor> inputs = unsharded_in(memory, at::kFloat);
+  const std::vector<at::Tensor> shards = shards_of(link_->crosses() ? staged_in(memory, at::kFloat) : gradient_shards_);
+  std::vector<at::Tensor> outputs = shards;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ParameterPlan& parameter = plan_.parameters[i];
+    if (parameter.even(shards_)) continue;
+    inputs[i] = padded(inputs[i], parameter.chunk_rows * shards_);
+    outputs[i] = with_rows(shards[i], parameter.chunk_rows);
+    reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));
+  }
+  reduction_.pending = communicators_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));
+}
+
+void ShardedWeights::settle() {
+  if (!reduction_.under_way) return;
+  reduction_.finish();
+  Slot& slot = slots_->gradients(plan_.gradient_slot);
+  at::Tensor reduced = gradient_shards_;
+  if (link_->crosses()) {
+    reduced = shards_ == 1 ? as_type(slot.memory, 0, plan_.numel, at::kFloat) : staged_in(slot.memory, at::kFloat);
+  }
+  const std::vector<at::Tensor> shards = shards_of(reduced);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
+  if (communicators_.replicate) communicators_.replicate->all_reduce({reduced})->wait();
+  reduce_copies(plan_, parameters_, communicators_.tensor.get());
+  if (link_->crosses()) {
+    link_->to_home(gradient_shards_, reduced);
+    const std::vector<at::Tensor> home = shards_of(gradient_shards_);
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
+  }
+  slot.users = 0;
+  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+}
+
+void ShardedWeights::finish_step() {
+  gradients_open_ = false;
+  for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
+}
+
+}  // namespace titan

@@ -1,0 +1,212 @@
+#include "titan/tools/launch.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <memory>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "rank_process.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::string_view kOwnName = "titan_train: ";
+constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
+/// After the first failure the ranks end each other, and say why, within this time; then they are asked to end, then
+/// made to.
+constexpr std::chrono::seconds kOwnEnd{5};
+constexpr std::chrono::seconds kAskedEnd{3};
+
+/// Signals as a file descriptor for poll(2); restored when it goes.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigset_t wanted;
+    ::sigemptyset(&wanted);
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::sigaddset(&wanted, signal);
+    ::pthread_sigmask(SIG_BLOCK, &wanted, &before_);
+    descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~SignalQueue() {
+    ::close(descriptor_);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  /// The next signal, or 0.
+  int next() const {
+    signalfd_siginfo info{};
+    return ::read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  int descriptor_ = -1;
+};
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchRequest& request) : request_(request) {}
+
+  int run() {
+    start();
+    while (std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->is_running(); })) {
+      wait();
+      for (int signal; (signal = signals_.next()) != 0;) {
+        if (signal != SIGCHLD) send_all(signal);
+      }
+      for (const auto& rank : ranks_) {
+        if (rank->check()) note_end(*rank);
+        pass_on(*rank);
+      }
+      end_the_rest();
+    }
+    for (const auto& rank : ranks_) pass_on(*rank);
+    return close();
+  }
+
+ private:
+  void start();
+  std::map<std::string, std::string> variables_of(int64_t rank) const;
+  void wait() const;
+  void send_all(int signal) const {
+    for (const auto& rank : ranks_) rank->send(signal);
+  }
+  void note_end(const RankProcess& rank);
+  void end_the_rest();
+  void pass_on(RankProcess& rank);
+  void keep(const RankProcess& rank, std::string_view line);
+  int close() const;
+
+  const LaunchRequest& request_;
+  SignalQueue signals_;
+  c10::intrusive_ptr<c10d::TCPStore> store_;  // outlives every rank: none of them is the first that may not die
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::map<int64_t, std::unique_ptr<AppendFile>> files_;  // standard output of ranks that are not shown
+  std::string last_error_line_;                           // of any rank
+  const RankProcess* failed_ = nullptr;                   // the first, consequences only when there is nothing else
+  Clock::time_point ask_at_ = Clock::time_point::max();
+  Clock::time_point kill_at_ = Clock::time_point::max();
+};
+
+void Launcher::start() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (int64_t rank = 0; rank < request_.ranks; ++rank) {
+    ranks_.push_back(std::make_unique<RankProcess>(rank));
+    ranks_.back()->start(request_.program.string(), request_.arguments, variables_of(rank));
+  }
+}
+
+std::map<std::string, std::string> Launcher::variables_of(int64_t rank) const {
+  const std::string size = std::to_string(request_.ranks);
+  std::map<std::string, std::string> variables{
+      {"RANK", std::to_string(rank)},
+      {"LOCAL_RANK", std::to_string(rank)},
+      {"WORLD_SIZE", size},
+      {"LOCAL_WORLD_SIZE", size},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(store_->getPort())},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_RUN_ID", fmt::format("titan-{}", ::getpid())},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TITAN_LAUNCHER", "titan_train launch"},
+  };
+  std::string shown;
+  for (const int64_t one : request_.shown_ranks) shown += fmt::format("{}{}", shown.empty() ? "" : ",", one);
+  variables["LOG_RANK"] = shown.empty() ? "all" : shown;
+  return variables;
+}
+
+void Launcher::wait() const {
+  std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}};
+  for (const auto& rank : ranks_) {
+    entries.push_back({rank->output.descriptor(), POLLIN, 0});
+    entries.push_back({rank->errors.descriptor(), POLLIN, 0});
+  }
+  const auto next = std::min(ask_at_, kill_at_);
+  const bool limited = next != Clock::time_point::max();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  ::poll(entries.data(), entries.size(), limited ? static_cast<int>(std::max<int64_t>(0, left)) : -1);
+}
+
+void Launcher::note_end(const RankProcess& rank) {
+  const int code = rank.end()->exit_code;
+  if (code == 0) return;
+  if (!failed_ || (failed_->end()->exit_code == kPeerFailure && code != kPeerFailure && ask_at_ > Clock::now()))
+    failed_ = &rank;
+  if (ask_at_ == Clock::time_point::max()) {
+    ask_at_ = Clock::now() + kOwnEnd;
+    kill_at_ = ask_at_ + kAskedEnd;
+  }
+}
+
+void Launcher::end_the_rest() {
+  if (Clock::now() >= kill_at_) {
+    send_all(SIGKILL);
+    kill_at_ = Clock::now() + std::chrono::seconds(1);
+  } else if (Clock::now() >= ask_at_) {
+    send_all(SIGTERM);
+    ask_at_ = kill_at_;
+  }
+}
+
+void Launcher::pass_on(RankProcess& rank) {
+  const std::string mark = fmt::format("[rank{}] ", rank.rank());
+  const bool shown = request_.shown_ranks.empty() || request_.shown_ranks.contains(rank.rank());
+  rank.output.read([&](std::string_view line) {
+    if (!shown) return keep(rank, line);
+    std::cout << mark << line << '\n' << std::flush;
+  });
+  rank.errors.read([&](std::string_view line) {
+    if (!line.empty()) rank.last_error_line = last_error_line_ = line;
+    std::cerr << fmt::format("{}{}\n", mark, line) << std::flush;
+  });
+}
+
+void Launcher::keep(const RankProcess& rank, std::string_view line) {
+  std::unique_ptr<AppendFile>& file = files_[rank.rank()];
+  if (!file) {
+    std::error_code ignored;  // a line of a hidden rank that cannot be kept is no reason to stop
+    std::filesystem::create_directories(request_.output_folder, ignored);
+    file = std::make_unique<AppendFile>(request_.output_folder / fmt::format("rank-{:04}.out", rank.rank()));
+  }
+  file->append_line(line);
+}
+
+int Launcher::close() const {
+  if (!failed_) return 0;
+  const ProcessEnd end = *failed_->end();
+  const std::string how = end.signal != 0
+                              ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
+                              : fmt::format("ended with exit code {}", end.exit_code);
+  // A rank may leave it to rank 0 to say why it failed.
+  std::string_view words = failed_->last_error_line.empty() ? last_error_line_ : failed_->last_error_line;
+  if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
+  std::cerr << fmt::format("titan_train launch: rank {} {}{}{}\n", failed_->rank(), how, words.empty() ? "" : ": ",
+                           words)
+            << std::flush;
+  return end.exit_code;
+}
+
+}  // namespace
+
+int launch_ranks(const LaunchRequest& request) { return Launcher(request).run(); }
+
+}  // namespace titan

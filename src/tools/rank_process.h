@@ -1,0 +1,69 @@
+// One rank as a child process: started with its variables, its output taken line by line.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace titan {
+
+/// The end of a pipe that a child writes to, cut into lines.
+class LinePipe {
+ public:
+  LinePipe() = default;
+  LinePipe(const LinePipe&) = delete;
+  LinePipe& operator=(const LinePipe&) = delete;
+  ~LinePipe() { close(); }
+
+  /// Opens the pipe; returns the end to write to, or -1.
+  int open();
+  int descriptor() const { return descriptor_; }
+  /// Reads what has arrived, and calls `take` with each whole line; at the end of the stream with what is left.
+  void read(const std::function<void(std::string_view line)>& take);
+  void close();
+
+ private:
+  int descriptor_ = -1;
+  std::string pending_;
+};
+
+/// How a process ended.
+struct ProcessEnd {
+  int exit_code = 0;  ///< 128 + signal when it was killed
+  int signal = 0;
+};
+
+class RankProcess {
+ public:
+  explicit RankProcess(int64_t rank) : rank_(rank) {}
+
+  /// Starts `program` in a process group of its own, with `variables` over this process's environment. The kernel kills
+  /// it when this process ends. Throws Error(launcher) when it cannot be started.
+  void start(const std::string& program, const std::vector<std::string>& arguments,
+             const std::map<std::string, std::string>& variables);
+
+  int64_t rank() const { return rank_; }
+  pid_t process() const { return process_; }
+  bool is_running() const { return process_ > 0 && !end_; }
+  const std::optional<ProcessEnd>& end() const { return end_; }
+  /// Sends a signal to the rank and all that it started.
+  void send(int signal) const;
+  /// Notes the end when there is one; true when it has just ended.
+  bool check();
+
+  LinePipe output;
+  LinePipe errors;
+  std::string last_error_line;
+
+ private:
+  int64_t rank_;
+  pid_t process_ = -1;
+  std::optional<ProcessEnd> end_;
+};
+
+}  // namespace titan

@@ -1,0 +1,337 @@
+"""Several ranks: they meet, agree and end together, whatever happens to one of them, and nothing is left running.
+
+`titan_train ranks` is the rendezvous without the training; `--hold` keeps its main thread in a wait that looks neither
+at signals nor at other ranks, as a rank hangs in a collective.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from program import BAD_CONFIG, INTERRUPTED, OK, ROOT, UNFRIENDLY, BehaviourTest
+
+LAUNCHER, BUG, PEER_FAILURE = 69, 70, 74
+END_LIMIT_SECONDS = 10.0
+# Variables by which launchers speak: none may leak in from around the tests.
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "MPI_", "SLURM", "TORCHELASTIC", "LOG_RANK")
+
+
+def clean_environment(**more: object) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
+    return kept | {name: str(value) for name, value in more.items()}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Process:
+    """A running titan_train whose output goes to a file, so that it can be looked at while it runs."""
+
+    def __init__(self, test: Ranks, words: tuple, environment: dict[str, str]):
+        self.path = test.folder / f"output-{len(test.processes)}.txt"
+        with open(self.path, "wb") as file:
+            self.popen = subprocess.Popen(
+                [test.program, *map(str, words)],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        test.processes.append(self)
+
+    def text(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def wait_for(self, words: str) -> str:
+        limit = time.monotonic() + 120
+        while words not in self.text():
+            if self.popen.poll() is not None or time.monotonic() > limit:
+                raise AssertionError(f"no {words!r} in:\n{self.text()}")
+            time.sleep(0.01)
+        return self.text()
+
+    def end(self, limit: float = 120) -> int:
+        return self.popen.wait(timeout=limit)
+
+
+class Ranks(BehaviourTest):
+    def setUp(self):
+        super().setUp()
+        self.processes: list[Process] = []
+        self.addCleanup(self.kill_all)
+
+    def kill_all(self):
+        for process in self.processes:
+            process.popen.kill()
+            process.popen.wait()
+        for pid in self.left_running():
+            os.kill(pid, signal.SIGKILL)
+
+    def left_running(self) -> list[int]:
+        """Processes of this test: its folder is on their command lines."""
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(self.folder).encode() in path.read_bytes() and int(path.parts[2]) != os.getpid():
+                    found.append(int(path.parts[2]))
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return found
+
+    def expect_nothing_left(self):
+        limit = time.monotonic() + END_LIMIT_SECONDS
+        while self.left_running() and time.monotonic() < limit:
+            time.sleep(0.01)
+        self.assertEqual(self.left_running(), [])
+
+    def start(self, *words, **variables) -> Process:
+        return Process(self, words, clean_environment(**variables))
+
+    def options(self) -> tuple:
+        return (f"--job.dump_folder={self.folder}/run", "--training.device=cpu")
+
+    def launch(self, ranks: int, *words, log_rank: str = "0") -> Process:
+        return self.start("launch", "-n", ranks, "--log-rank", log_rank, "ranks", *words, *self.options())
+
+    def by_hand(self, rank: int, size: int, port: int, *words, **variables) -> Process:
+        """One rank, told who it is by the variables that torchrun uses."""
+        told = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return self.start("ranks", *words, *self.options(), **(told | variables))
+
+    def process_of(self, text: str, rank: int) -> int:
+        """The process that the start table gives for a rank."""
+        return int(re.search(rf"INFO - +{rank}  \S+ +(\d+) ", text)[1])
+
+    def expect_friendly(self, text: str):
+        for words in UNFRIENDLY:
+            self.assertNotIn(words, text)
+
+    # ---- meeting
+
+    def test_ranks_of_launch_meet_and_agree_and_only_rank_0_speaks(self):
+        for size in (2, 4):
+            with self.subTest(size=size):
+                run = self.launch(size)
+                self.assertEqual(run.end(), OK, run.text())
+                lines = run.text().splitlines()
+                self.assertTrue(all(line.startswith("[rank0] [titan] ") for line in lines), run.text())
+                self.assertIn(f"All {size} ranks agree", run.text())
+                self.assertEqual(len(re.findall(r"INFO - +\d+  \S+ +\d+ +cpu", run.text())), size)
+        self.expect_nothing_left()
+
+    def test_log_rank_chooses_whose_lines_are_shown(self):
+        for chosen, shown in (("1", {"1"}), ("0,2", {"0", "2"}), ("all", {"0", "1", "2"})):
+            with self.subTest(chosen):
+                run = self.launch(3, log_rank=chosen)
+                self.assertEqual(run.end(), OK, run.text())
+                self.assertEqual(set(re.findall(r"^\[rank(\d)\] ", run.text(), re.M)), shown)
+
+    def test_ranks_other_than_0_log_to_files_of_their_own(self):
+        run = self.launch(3)
+        self.assertEqual(run.end(), OK, run.text())
+        logs = sorted((self.folder / "run" / "logs").iterdir())
+        self.assertEqual([log.name for log in logs], ["rank-0001.log", "rank-0002.log"])
+        for log in logs:
+            self.assertIn("All 3 ranks agree", log.read_text())
+
+    def test_ranks_given_as_options_meet(self):
+        port = free_port()
+        ranks = [
+            self.start("ranks", f"--comm.rank={r}", "--comm.world_size=2", f"--comm.master=localhost:{port}", *self.options())
+            for r in (1, 0)
+        ]
+        self.assertEqual([rank.end() for rank in ranks], [OK, OK], ranks[1].text())
+        self.assertIn("All 2 ranks agree", ranks[1].text())
+
+    def test_a_process_without_a_launcher_is_alone(self):
+        run = self.start("ranks", *self.options())
+        self.assertEqual(run.end(), OK)
+        self.assertIn("A single process", run.text())
+
+    # ---- what keeps ranks from meeting: every one ends with 69 and one sentence
+
+    def expect_refused(self, ranks: list[Process], says: str):
+        self.assertEqual([rank.end() for rank in ranks], [LAUNCHER] * len(ranks), [rank.text() for rank in ranks])
+        told = "".join(rank.text() for rank in ranks)
+        self.assertRegex(told, says)
+        self.assertEqual(len(re.findall(says, told)), 1, told)
+        self.expect_friendly(told)
+
+    def test_a_rank_that_never_comes_is_named_within_the_limit(self):
+        port = free_port()
+        begin = time.monotonic()
+        ranks = [self.by_hand(rank, 4, port, "--comm.init_timeout_seconds=2") for rank in (0, 1, 3)]
+        self.expect_refused(ranks, r"titan_train: rank 2 of 4 did not come within 2 s \(comm.init_timeout_seconds\)")
+        self.assertLess(time.monotonic() - begin, 2 + END_LIMIT_SECONDS)
+
+    def test_a_rank_0_that_never_comes_is_named_by_the_one_that_waited(self):
+        rank = self.by_hand(1, 2, free_port(), "--comm.init_timeout_seconds=1")
+        self.expect_refused([rank], r"rank 0 was not found on 127\.0\.0\.1, port \d+, within 1 s")
+
+    def test_a_port_in_use_is_named_with_what_to_do(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            rank = self.by_hand(0, 2, port)
+            self.expect_refused([rank], rf"cannot listen on port {port}: Address already in use; .*choose another port")
+
+    def test_another_world_size_is_refused_with_both(self):
+        port = free_port()
+        ranks = [self.by_hand(0, 2, port), self.by_hand(1, 3, port)]
+        self.expect_refused(ranks, r"rank 1 \(.*\) was started as one of 3 ranks, rank 0 \(.*\) as one of 2")
+
+    def test_two_processes_of_one_rank_are_refused(self):
+        port = free_port()
+        ranks = [self.by_hand(0, 3, port), self.by_hand(1, 3, port), self.by_hand(1, 3, port)]
+        self.expect_refused(ranks, r"rank 1 is there twice: .*process \d+, and .*process \d+")
+
+    def test_another_config_is_refused_with_the_option_that_differs(self):
+        port = free_port()
+        config = self.config_with("")
+        ranks = [
+            self.by_hand(0, 2, port, "configs/debug_model.toml"),
+            self.by_hand(1, 2, port, config, "--optimizer.lr=0.5"),
+        ]
+        self.expect_refused(ranks, r"rank 1 \(.*\) was given another configuration .*optimizer\.lr is 0\.5 there and")
+
+    def test_the_same_config_at_another_place_is_the_same(self):
+        port = free_port()
+        ranks = [self.by_hand(0, 2, port, "configs/debug_model.toml"), self.by_hand(1, 2, port, self.config_with(""))]
+        self.assertEqual([rank.end() for rank in ranks], [OK, OK], ranks[0].text())
+
+    def test_a_batch_shell_is_refused_with_the_word_srun(self):
+        shell = self.start("ranks", *self.options(), SLURM_JOB_ID=7, SLURM_PROCID=0, SLURM_NTASKS=4)
+        self.expect_refused([shell], r"shell of Slurm job 7, not one of its 4 tasks; start the run with srun")
+
+    def test_a_signal_while_ranks_gather_ends_the_one_that_waits(self):
+        rank = self.by_hand(0, 2, free_port())
+        rank.wait_for("the ranks meet on")
+        rank.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(rank.end(), INTERRUPTED, rank.text())
+
+    # ---- the end of one is the end of all
+
+    def expect_end(self, run: Process, code: int, since: float, last_says: str):
+        self.assertEqual(run.end(), code, run.text())
+        self.assertLess(time.monotonic() - since, END_LIMIT_SECONDS)
+        self.assertRegex(run.text().splitlines()[-1], last_says)
+        self.expect_friendly(run.text())
+        self.expect_nothing_left()
+
+    def test_a_failing_rank_ends_all_with_its_exit_code_and_its_message_last(self):
+        for failing in (0, 2):
+            with self.subTest(failing=failing):
+                begin = time.monotonic()
+                run = self.launch(3, "--hold=600", f"--fail={failing}")
+                self.expect_end(run, BUG, begin, f"rank {failing} ended with exit code 70: .*--fail asks for it")
+
+    def test_the_other_ranks_end_with_74_and_say_whose_fault_it_was(self):
+        port = free_port()
+        ranks = [self.by_hand(rank, 3, port, "--hold=600", "--fail=1") for rank in range(3)]
+        self.assertEqual([rank.end() for rank in ranks], [PEER_FAILURE, BUG, PEER_FAILURE])
+        self.assertRegex(ranks[0].text(), r"titan_train: rank 1 \(.*\) failed with exit code 70: .*--fail asks for it")
+        self.assertEqual([ranks[1].text(), ranks[2].text()], ["", ""])
+        self.assertIn("--fail asks for it", (self.folder / "run/logs/rank-0001.log").read_text())
+        self.assertIn("failed with exit code 70", (self.folder / "run/logs/rank-0002.log").read_text())
+
+    def test_a_failure_that_all_ranks_have_is_told_once(self):
+        port = free_port()
+        ranks = [self.by_hand(rank, 4, port, "--hold=600", "--fail=0,1,2,3") for rank in range(4)]
+        codes = [rank.end() for rank in ranks]
+        self.assertIn(BUG, codes)
+        self.assertLessEqual(set(codes), {BUG, PEER_FAILURE})
+        told = "".join(rank.text() for rank in ranks)
+        self.assertEqual(told.count("titan_train: "), 1, told)
+
+    def test_a_killed_rank_ends_all_and_is_named(self):
+        for killed in (0, 2):
+            with self.subTest(killed=killed):
+                run = self.launch(3, "--hold=600")
+                victim = self.process_of(run.wait_for("ranks agree"), killed)
+                begin = time.monotonic()
+                os.kill(victim, signal.SIGKILL)
+                self.expect_end(run, 128 + signal.SIGKILL, begin, rf"rank {killed} was killed by signal 9")
+                self.assertRegex(run.text(), rf"rank {killed} \(.*process {victim}\) ended without a word")
+
+    def test_a_killed_rank_ends_all_without_a_launcher_that_would(self):
+        for killed in (0, 1):
+            with self.subTest(killed=killed):
+                port = free_port()
+                ranks = [self.by_hand(rank, 3, port, "--hold=600") for rank in range(3)]
+                ranks[0].wait_for("ranks agree")
+                begin = time.monotonic()
+                ranks[killed].popen.kill()
+                codes = [rank.end() for rank in ranks]
+                self.assertLess(time.monotonic() - begin, END_LIMIT_SECONDS)
+                self.assertEqual(codes, [-signal.SIGKILL if r == killed else PEER_FAILURE for r in range(3)])
+                told = "".join(rank.text() for rank in ranks)
+                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} \(.*\) ended without a word", told)), 1, told)
+
+    def test_ranks_do_not_outlive_a_killed_launcher(self):
+        run = self.launch(3, "--hold=600")
+        run.wait_for("ranks agree")
+        run.popen.kill()
+        run.end()
+        self.expect_nothing_left()
+
+    def test_ctrl_c_reaches_every_rank_once(self):
+        run = self.launch(2, "--hold=600")
+        run.wait_for("ranks agree")
+        begin = time.monotonic()
+        run.popen.send_signal(signal.SIGINT)
+        # A second one would end a rank at once, without its line.
+        self.expect_end(run, INTERRUPTED, begin, "stopped by a signal; the work under way was dropped")
+
+    def test_other_signals_are_passed_on(self):
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            with self.subTest(number.name):
+                run = self.launch(2, "--hold=600")
+                run.wait_for("ranks agree")
+                begin = time.monotonic()
+                run.popen.send_signal(number)
+                self.expect_end(run, 128 + number, begin, rf"was killed by signal {int(number)}")
+
+    # ---- launch itself
+
+    def test_launch_tells_a_bad_config_once_and_starts_nothing(self):
+        run = self.start("launch", "-n", 4, "configs/debug_model.toml", "--training.stps=3", *self.options())
+        self.assertEqual(run.end(), BAD_CONFIG)
+        self.assertEqual(run.text().count("did you mean --training.steps?"), 1)
+        self.assertNotIn("[rank", run.text())
+
+    def test_launch_refuses_numbers_and_ranks_that_make_no_sense(self):
+        for words, says in ((("-n", 0), "launch: "), (("-n", 2, "--log-rank", "2"), "--log-rank 2 is no rank of 0 to 1"), ((), "--ranks is required")):
+            with self.subTest(words):
+                run = self.start("launch", *words)
+                self.assertEqual(run.end(), BAD_CONFIG)
+                self.assertIn(says, run.text())
+
+    def test_launch_of_one_rank_is_a_single_process(self):
+        run = self.launch(1)
+        self.assertEqual(run.end(), OK, run.text())
+        self.assertIn("A single process", run.text())
+
+    def test_local_tensor_is_refused_with_the_way_out(self):
+        run = self.start("configs/debug_model.toml", "--comm.mode=local_tensor")
+        self.assertEqual(run.end(), BAD_CONFIG)
+        self.assertIn("fake_backend", run.text())
+        self.assertIn("titan_train launch -n N", run.text())
+
+    def test_a_dry_run_stands_for_one_rank_of_many(self):
+        run = self.start("ranks", "--comm.mode=fake_backend", "--comm.world_size=32", "--comm.rank=5", *self.options())
+        self.assertEqual(run.end(), OK, run.text())
+        self.assertIn("Dry run as rank 5 of 32", run.text())
+
+
+if __name__ == "__main__":
+    unittest.main()

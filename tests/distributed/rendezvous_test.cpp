@@ -1,0 +1,186 @@
+// Ranks as threads of one process; what ends processes is tested from outside (tests/behaviour).
+#include "titan/distributed/rendezvous.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <future>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "titan/base/philox.h"
+
+namespace titan {
+namespace {
+
+RankFacts facts() {
+  RankFacts facts;
+  facts.host = "a";
+  facts.device = "cpu";
+  facts.cores = {0, 1};
+  return facts;
+}
+
+/// Nine ports of this test's own.
+std::vector<uint16_t> ports() {
+  const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  return derived_ports(name_key(test + std::to_string(::getpid())));
+}
+
+Launch launch_of(int64_t rank, int64_t size, const std::vector<uint16_t>& ports, const std::string& run = "test") {
+  Launch launch{.launcher = "test", .rank = rank, .size = size, .local_rank = rank, .local_size = size};
+  launch.meeting = {MeetingPoint::Kind::rank_zero, "127.0.0.1", ports, run};
+  return launch;
+}
+
+struct Met {
+  Rendezvous rendezvous;
+  std::string error;
+  int code = 0;
+};
+
+/// One rank on a thread of its own.
+std::future<Met> meet(const Launch& launch, std::chrono::seconds timeout, RankFacts own = facts()) {
+  return std::async(std::launch::async, [=] {
+    Met met;
+    try {
+      met.rendezvous = meet_ranks(launch, own, timeout, [](const std::string&, bool) {});
+    } catch (const Error& error) {
+      met.error = error.what();
+      met.code = static_cast<int>(error.code());
+    }
+    return met;
+  });
+}
+
+constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kShort{1};
+
+/// Both leave, as they must before either's process could end.
+void part(Met& zero, Met& one) {
+  auto left = std::async(std::launch::async, [&] { return one.rendezvous.watcher->leave(kPatience); });
+  EXPECT_TRUE(zero.rendezvous.watcher->leave(kPatience).empty());
+  EXPECT_TRUE(left.get().empty());
+}
+
+TEST(Rendezvous, ASingleProcessMeetsNobodyAndHasNoStore) {
+  const Rendezvous alone = meet_ranks({}, facts(), kShort, {});
+  EXPECT_EQ(alone.world.size, 1);
+  EXPECT_FALSE(alone.world.store);
+  EXPECT_EQ(alone.watcher, nullptr);
+}
+
+TEST(Rendezvous, RanksThatMeetShareAStoreAndTheirCores) {
+  const std::vector<uint16_t> at = ports();
+  auto other = meet(launch_of(1, 2, at), kPatience);
+  Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  Met one = other.get();
+  ASSERT_EQ(zero.error + one.error, "");
+  EXPECT_EQ(one.rendezvous.world.rank, 1);
+  EXPECT_EQ(one.rendezvous.world.cores, 1);
+  EXPECT_EQ(zero.rendezvous.table.size(), 3u);
+  EXPECT_TRUE(one.rendezvous.table.empty());
+  zero.rendezvous.world.store->set("key", "value");
+  EXPECT_EQ(one.rendezvous.world.store->get_to_str("key"), "value");
+  part(zero, one);
+}
+
+TEST(Rendezvous, APortThatAnotherProgramHasIsPassedOverByAllRanks) {
+  const std::vector<uint16_t> at = ports();
+  c10d::TCPStoreOptions options;
+  options.port = at[0];
+  options.isServer = true;
+  options.waitWorkers = false;
+  const c10d::TCPStore foreign("127.0.0.1", options);
+  auto other = meet(launch_of(1, 2, at), kPatience);
+  Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  Met one = other.get();
+  ASSERT_EQ(zero.error + one.error, "");
+  part(zero, one);
+}
+
+TEST(Rendezvous, TwoRunsOnTheSamePortsDoNotMeetEachOther) {
+  const std::vector<uint16_t> at = ports();
+  std::vector<std::future<Met>> ranks;
+  for (const char* run : {"first", "second"}) {
+    for (const int64_t rank : {0, 1}) ranks.push_back(meet(launch_of(rank, 2, at, run), kPatience));
+  }
+  std::vector<Met> met;
+  for (std::future<Met>& rank : ranks) met.push_back(rank.get());
+  for (const Met& one : met) ASSERT_EQ(one.error, "");
+  met[0].rendezvous.world.store->set("run", "first");
+  met[2].rendezvous.world.store->set("run", "second");
+  EXPECT_EQ(met[1].rendezvous.world.store->get_to_str("run"), "first");
+  EXPECT_EQ(met[3].rendezvous.world.store->get_to_str("run"), "second");
+  part(met[0], met[1]);
+  part(met[2], met[3]);
+}
+
+TEST(Rendezvous, ATakenPortThatMustBeUsedIsRefusedByItsNumber) {
+  const std::vector<uint16_t> at{ports()[0]};
+  c10d::TCPStoreOptions options;
+  options.port = at[0];
+  options.isServer = true;
+  options.waitWorkers = false;
+  const c10d::TCPStore foreign("127.0.0.1", options);
+  const Met zero = meet(launch_of(0, 2, at), kShort).get();
+  EXPECT_EQ(zero.code, 69);
+  EXPECT_NE(zero.error.find("port " + std::to_string(at[0]) + ": Address already in use"), std::string::npos)
+      << zero.error;
+}
+
+TEST(Rendezvous, ARankThatDoesNotComeIsNamedToAllWhoDid) {
+  const std::vector<uint16_t> at = ports();
+  auto other = meet(launch_of(2, 3, at), kPatience);
+  const Met zero = meet(launch_of(0, 3, at), kShort).get();
+  EXPECT_EQ(zero.code, 69);
+  EXPECT_NE(zero.error.find("rank 1 of 3 did not come within 1 s"), std::string::npos) << zero.error;
+  const Met two = other.get();
+  EXPECT_EQ(two.code, 69);
+  EXPECT_EQ(two.error, zero.error);
+}
+
+TEST(Rendezvous, ARankZeroThatDoesNotComeIsNamedWithWhereItWasLookedFor) {
+  const std::vector<uint16_t> at = ports();
+  const Met one = meet(launch_of(1, 2, {at[0]}), kShort).get();
+  EXPECT_EQ(one.code, 69);
+  EXPECT_NE(one.error.find("rank 0 was not found on 127.0.0.1, port " + std::to_string(at[0])), std::string::npos)
+      << one.error;
+  EXPECT_NE(one.error.find("Connection refused"), std::string::npos) << one.error;
+}
+
+TEST(Rendezvous, AnotherConfigEndsAllRanksWithOneText) {
+  const std::vector<uint16_t> at = ports();
+  RankFacts different = facts();
+  different.config = "{\"a\":1}";
+  RankFacts usual = facts();
+  usual.config = "{\"a\":2}";
+  auto other = meet(launch_of(1, 2, at), kPatience, different);
+  const Met zero = meet(launch_of(0, 2, at), kPatience, usual).get();
+  EXPECT_EQ(zero.code, 69);
+  EXPECT_NE(zero.error.find("a is 1 there and 2 on rank 0"), std::string::npos) << zero.error;
+  EXPECT_EQ(other.get().error, zero.error);
+}
+
+TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
+  const std::vector<uint16_t> at = ports();
+  RankFacts troubled = facts();
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  auto other = meet(launch_of(1, 2, at), kPatience, troubled);
+  const Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  EXPECT_EQ(zero.code, 64);
+  EXPECT_EQ(other.get().code, 64);
+}
+
+TEST(Rendezvous, RankZeroLeavesAtItsLimitAndNamesWhoHasNot) {
+  const std::vector<uint16_t> at = ports();
+  auto other = meet(launch_of(1, 2, at), kPatience);
+  Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  Met one = other.get();
+  ASSERT_EQ(zero.error + one.error, "");
+  EXPECT_EQ(zero.rendezvous.watcher->leave(kShort), std::vector<int64_t>{1});
+  EXPECT_EQ(one.rendezvous.watcher->leave(kShort), std::vector<int64_t>{0});
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,170 @@
+#include "titan/distributed/roll_call.h"
+
+#include <gtest/gtest.h>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+RankFacts facts(int64_t rank, int64_t size, const std::string& host = "a") {
+  RankFacts facts;
+  facts.rank = rank;
+  facts.size = size;
+  facts.host = host;
+  facts.process = 100 + rank;
+  facts.device = "cpu";
+  facts.cores = {0, 1, 2, 3};
+  facts.program = "p";
+  facts.config = R"({"training":{"seq_len":64,"steps":3}})";
+  return facts;
+}
+
+/// What `facts` are refused with after rank 0 of two.
+std::string refused(const RankFacts& facts_of_one) {
+  RollCall roll_call(facts(0, 2));
+  const std::optional<Refusal> refusal = roll_call.add(facts_of_one);
+  EXPECT_FALSE(roll_call.is_complete());
+  return refusal ? refusal->text : "not refused";
+}
+
+void expect_text(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(RollCall, IsCompleteWhenEveryRankCameInWhateverOrder) {
+  RollCall roll_call(facts(0, 4));
+  for (const int64_t rank : {3, 1, 2}) {
+    EXPECT_FALSE(roll_call.is_complete());
+    EXPECT_FALSE(roll_call.add(facts(rank, 4)).has_value());
+  }
+  EXPECT_TRUE(roll_call.is_complete());
+}
+
+TEST(RollCall, NamesTheRanksThatAreMissing) {
+  RollCall roll_call(facts(0, 8));
+  EXPECT_EQ(roll_call.missing(), "ranks 1 to 7");
+  for (const int64_t rank : {1, 2, 4}) roll_call.add(facts(rank, 8));
+  EXPECT_EQ(roll_call.missing(), "ranks 3 and 5 to 7");
+  for (const int64_t rank : {5, 6, 7}) roll_call.add(facts(rank, 8));
+  EXPECT_EQ(roll_call.missing(), "rank 3");
+}
+
+TEST(RollCall, NumbersReadAsASentence) {
+  EXPECT_EQ(number_list({}), "");
+  EXPECT_EQ(number_list({3}), "3");
+  EXPECT_EQ(number_list({3, 4}), "3 and 4");
+  EXPECT_EQ(number_list({3, 5, 7, 8, 9}), "3, 5 and 7 to 9");
+}
+
+TEST(RollCall, AnotherWorldSizeIsRefusedWithBothRanks) {
+  const std::string text = refused(facts(1, 3));
+  expect_text(text, "rank 1 (a, process 101) was started as one of 3 ranks");
+  expect_text(text, "rank 0 (a, process 100) as one of 2");
+}
+
+TEST(RollCall, ARankThatIsThereTwiceIsRefusedWithBothProcesses) {
+  RankFacts again = facts(0, 2, "b");
+  again.process = 7;
+  expect_text(refused(again), "rank 0 is there twice: a, process 100, and b, process 7");
+}
+
+TEST(RollCall, TwoRanksOnOneGpuAreRefusedAndTwoHostsWithEqualOnesAreNot) {
+  RankFacts zero = facts(0, 3);
+  zero.device_uuid = "ab12";
+  RollCall roll_call(zero);
+  RankFacts other_host = facts(1, 3, "b");
+  other_host.device_uuid = "ab12";
+  EXPECT_FALSE(roll_call.add(other_host).has_value());
+  RankFacts same_host = facts(2, 3);
+  same_host.device_uuid = "ab12";
+  const std::optional<Refusal> refusal = roll_call.add(same_host);
+  ASSERT_TRUE(refusal.has_value());
+  expect_text(refusal->text, "rank 0 (a, process 100) and rank 2 (a, process 102) both use");
+}
+
+TEST(RollCall, AnotherProgramIsRefused) {
+  RankFacts other = facts(1, 2);
+  other.program = "q";
+  expect_text(refused(other), "runs another build");
+}
+
+TEST(RollCall, AnotherConfigIsRefusedWithTheOptionsThatDiffer) {
+  RankFacts other = facts(1, 2);
+  other.config = R"({"training":{"seq_len":128,"steps":3},"comm":{"mode":"x"}})";
+  const std::string text = refused(other);
+  expect_text(text, "training.seq_len is 128 there and 64 on rank 0");
+  expect_text(text, "comm is {\"mode\":\"x\"} there and not given on rank 0");
+  EXPECT_EQ(text.find("steps"), std::string::npos);
+}
+
+TEST(RollCall, ARankThatCannotTakePartEndsAllWithItsOwnExitCode) {
+  RollCall roll_call(facts(0, 2));
+  RankFacts troubled = facts(1, 2);
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  const std::optional<Refusal> refusal = roll_call.add(troubled);
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->code, 64);
+  EXPECT_EQ(refusal->text, "rank 1 (a, process 101): no GPU");
+}
+
+TEST(RollCall, CoresAreSharedByTheRanksOfAHostThatHaveTheSame) {
+  RollCall roll_call(facts(0, 4));
+  roll_call.add(facts(1, 4));
+  RankFacts bound = facts(2, 4);
+  bound.cores = {3};
+  roll_call.add(bound);
+  roll_call.add(facts(3, 4, "b"));
+  EXPECT_EQ(roll_call.core_share(0), 2);
+  EXPECT_EQ(roll_call.core_share(2), 1);
+  EXPECT_EQ(roll_call.core_share(3), 4);
+}
+
+TEST(RollCall, TheTableHasALinePerRankAndSaysHowManyItLeavesOut) {
+  RollCall roll_call(facts(0, 3));
+  roll_call.add(facts(1, 3));
+  roll_call.add(facts(2, 3, "another-host"));
+  const std::vector<std::string> all = roll_call.table();
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(all[0], "  rank  host          process  device   cores");
+  EXPECT_EQ(all[1], "     0  a                 100  cpu      0-3 (shared: 2 for this rank)");
+  EXPECT_EQ(all[3], "     2  another-host      102  cpu      0-3");
+  const std::vector<std::string> some = roll_call.table(/*most=*/1);
+  ASSERT_EQ(some.size(), 3u);
+  EXPECT_EQ(some[2], "  … and 2 more");
+}
+
+TEST(RollCall, MoreThreadsThanCoresAreWarnedOfByRank) {
+  RankFacts zero = facts(0, 2);
+  zero.threads = 4;
+  RollCall roll_call(zero);
+  roll_call.add(facts(1, 2, "b"));
+  EXPECT_TRUE(roll_call.warnings().empty());
+  RollCall crowded(zero);
+  crowded.add(facts(1, 2));
+  ASSERT_EQ(crowded.warnings().size(), 1u);
+  expect_text(crowded.warnings()[0], "rank 0: training.threads = 4 and 2 cores");
+}
+
+TEST(RollCall, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
+  RankFacts sent = facts(3, 9);
+  sent.device_uuid = "ab";
+  sent.threads = 5;
+  sent.problem = "a \"quoted\"\nproblem \xff";
+  sent.problem_code = 64;
+  const std::optional<RankFacts> received = RankFacts::from_json(sent.to_json());
+  ASSERT_TRUE(received.has_value());
+  EXPECT_EQ(received->name(), sent.name());
+  EXPECT_EQ(received->size, 9);
+  EXPECT_EQ(received->cores, sent.cores);
+  EXPECT_EQ(received->config, sent.config);
+  EXPECT_EQ(received->problem_code, 64);
+  EXPECT_EQ(sent.to_json().find('\n'), std::string::npos);
+  for (const char* text : {"", "GET / HTTP/1.1", "[]", "{}", "{\"rank\":\"x\"}"}) {
+    EXPECT_FALSE(RankFacts::from_json(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,221 @@
+#include "titan/parallel/sharded_weights.h"
+
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "titan/base/error.h"
+#include "titan/parallel/assembly.h"
+
+namespace titan {
+namespace {
+
+/// Rank 0 of two, alone: notes when gathers begin and when they are waited for.
+class TracedCommunicator : public Communicator {
+ public:
+  TracedCommunicator(std::string name, std::vector<std::string>* trace)
+      : Communicator(std::move(name), 0, 2), trace_(trace), inner_(make_fake_communicator("inner", 0, 2)) {}
+  void set_timeout(std::chrono::milliseconds) override {}
+
+ protected:
+  struct Noted : PendingCollective {
+    Noted(std::vector<std::string>* trace, std::string line) : trace(trace), line(std::move(line)) {}
+    void wait() override {
+      if (!line.empty()) trace->push_back(line);
+      line.clear();
+    }
+    std::vector<std::string>* trace;
+    std::string line;
+  };
+
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    return note("gather", inner_->all_gather(outputs, inputs));
+  }
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    return note("scatter", inner_->reduce_scatter(outputs, inputs));
+  }
+  Pending start_all_reduce(Tensors tensors, Reduction) override { return inner_->all_reduce(tensors); }
+
+ private:
+  Pending note(const std::string& kind, const Pending&) {
+    const std::string line = fmt::format("{} {}", kind, ++calls_);
+    trace_->push_back(line + " begins");
+    return std::make_unique<Noted>(trace_, line + " is waited for");
+  }
+
+  std::vector<std::string>* trace_;
+  std::unique_ptr<Communicator> inner_;
+  int calls_ = 0;
+};
+
+/// Runs units eagerly and notes when.
+class TracedRunner : public UnitRunner {
+ public:
+  explicit TracedRunner(std::vector<std::string>* trace) : trace_(trace) {}
+  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override {
+    trace_->push_back("forward " + unit.name());
+    return inner_.forward(unit, input, batch, state);
+  }
+  Stream backward(Unit& unit, const Stream& gradients, const BatchContext& batch, UnitState& state) override {
+    trace_->push_back("backward " + unit.name());
+    return inner_.backward(unit, gradients, batch, state);
+  }
+
+ private:
+  std::vector<std::string>* trace_;
+  EagerRunner inner_;
+};
+
+/// Rank 0 of two that shard a small model between them.
+struct Sharded {
+  explicit Sharded(PlanRequest request = small_plan(), const ModelRequest& model = small_request()) {
+    const ModelFamily& family = *find_model_family(model.name);
+    description = family.describe(model);
+    request.sequence_length = model.sequence_length;
+    request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+    plan = make_plan(description, family, request);
+    MeshGroups groups;
+    groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
+    groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
+    assembly = assemble(family, model, {}, plan, groups, at::kCPU, 11);
+  }
+
+  BatchContext batch() const {
+    BatchContext context;
+    context.tokens = integers({2, 13}, description.vocabulary, 5);
+    context.labels = integers({2, 13}, description.vocabulary, 6);
+    context.loss_scale = 1.0 / 26;
+    return context;
+  }
+
+  size_t place(const std::string& line) const {
+    const auto found = std::find(trace.begin(), trace.end(), line);
+    EXPECT_NE(found, trace.end()) << line;
+    return static_cast<size_t>(found - trace.begin());
+  }
+
+  std::vector<std::string> trace;
+  ModelDescription description;
+  Plan plan;
+  Assembly assembly;
+};
+
+/// The same with a runner that notes.
+std::vector<std::string> traced_step() {
+  std::vector<std::string> trace;
+  const ModelRequest model = small_request();
+  const ModelFamily& family = *find_model_family(model.name);
+  PlanRequest request = small_plan();
+  request.sequence_length = model.sequence_length;
+  request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+  const Plan plan = make_plan(family.describe(model), family, request);
+
+  auto device = std::make_shared<MemoryArena>(at::kCPU);
+  auto link = std::make_shared<HostLink>(device, device);
+  auto slots = std::make_shared<SlotPool>(plan, *device);
+  GroupCommunicators communicators;
+  communicators.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
+  communicators.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
+  std::unique_ptr<Model> built = family.build(model, {});
+  built->prepare(at::kCPU);
+  std::vector<std::unique_ptr<Residency>> residencies;
+  for (const WeightGroupPlan& group : plan.groups) {
+    std::vector<Parameter*> members;
+    for (const ParameterPlan& planned : group.parameters) members.push_back(&built->parameter(planned.spec.name));
+    residencies.push_back(std::make_unique<ShardedWeights>(group, members, plan.request, slots, link, communicators));
+  }
+  for (const auto& parameter : built->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
+  Executor executor(plan, built->chain(), std::move(residencies), std::make_unique<TracedRunner>(&trace));
+  BatchContext batch;
+  batch.tokens = integers({2, 13}, 59, 5);
+  batch.labels = integers({2, 13}, 59, 6);
+  executor.forward(batch, 0);
+  executor.backward(batch, 0, /*is_last=*/true);
+  return trace;
+}
+
+TEST(ShardedWeights, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAfterwards) {
+  const std::vector<std::string> trace = traced_step();
+  auto at = [&](const std::string& line) {
+    const auto found = std::find(trace.begin(), trace.end(), line);
+    EXPECT_NE(found, trace.end()) << line;
+    return found - trace.begin();
+  };
+  // Gather 1 is the embedding's; unit u's own is number u + 1.
+  const std::vector<std::string> units{"tok_embeddings", "layers.0", "layers.1", "layers.2", "head"};
+  for (size_t u = 0; u + 1 < units.size(); ++u) {
+    const std::string next = fmt::format("gather {}", u + 2);
+    EXPECT_LT(at(next + " begins"), at("forward " + units[u]));
+    EXPECT_GT(at(next + " is waited for"), at("forward " + units[u]));
+  }
+}
+
+TEST(ShardedWeights, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
+  const std::vector<std::string> trace = traced_step();
+  auto at = [&](const std::string& line) { return std::find(trace.begin(), trace.end(), line) - trace.begin(); };
+  // Scatter 1 is the head's, 2 that of the last block.
+  EXPECT_LT(at("scatter 1 begins"), at("backward layers.2"));
+  EXPECT_GT(at("scatter 1 is waited for"), at("backward layers.2"));
+  EXPECT_GT(at("scatter 2 is waited for"), at("backward layers.1"));
+}
+
+TEST(ShardedWeights, WhatIsStillInItsSlotIsNotSentAgain) {
+  const std::vector<std::string> trace = traced_step();
+  const auto gathers = std::count_if(trace.begin(), trace.end(), [](const std::string& line) {
+    return line.starts_with("gather") && line.ends_with("begins");
+  });
+  // Five groups forward; backward, two blocks are still in the two slots, and the embedding needs no weights.
+  EXPECT_EQ(gathers, 5 + 1);
+}
+
+TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
+  for (const bool offload : {false, true}) {
+    PlanRequest request = small_plan();
+    request.compute = ElementType::bfloat16;
+    request.cpu_offload = offload;
+    Sharded sharded(request);
+    int64_t shards = 0, slots = 0;
+    for (const WeightGroupPlan& group : sharded.plan.groups) shards += group.shard_numel * (4 + 2 + 4);
+    for (int64_t bytes : sharded.plan.weight_slots) slots += bytes;
+    for (int64_t bytes : sharded.plan.gradient_slots) slots += bytes;
+    HostLink& link = *sharded.assembly.link;
+    if (offload) {
+      EXPECT_EQ(link.home().held_bytes(), shards) << "masters, bf16 copies and reduced gradients";
+      EXPECT_EQ(link.device().held_bytes(), slots);
+    } else {
+      EXPECT_EQ(link.device().held_bytes(), shards + slots);
+    }
+    sharded.assembly.executor->forward(sharded.batch(), 0);
+    sharded.assembly.executor->backward(sharded.batch(), 0, true);
+    EXPECT_EQ(link.device().peak_bytes(), offload ? slots : shards + slots) << "nothing more during a step";
+  }
+}
+
+TEST(ShardedWeights, AWeightIsGoneAfterItsRelease) {
+  Sharded sharded;
+  sharded.assembly.executor->forward(sharded.batch(), 0);
+  for (const Parameter* parameter : sharded.assembly.group_parameters[1]) {
+    EXPECT_THROW(parameter->weight(), InvariantError) << parameter->name();
+  }
+}
+
+TEST(ShardedWeights, EveryParameterIsOwnedOnceWhateverTheCut) {
+  for (const int64_t ranks : {2, 3, 7}) {
+    std::map<std::string, int64_t> owned, all;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const ModelRequest model = small_request();
+      const ModelFamily& family = *find_model_family(model.name);
+      PlanRequest request = small_plan();
+      request.place = {DeviceMesh({1, 1, ranks, 1, 1}, ranks), rank};
+      for (const WeightGroupPlan& group : make_plan(family.describe(model), family, request).groups) {
+        for (const ParameterPlan& parameter : group.parameters) {
+          owned[parameter.spec.name] += parameter.shard.numel();
+          all[parameter.spec.name] = parameter.spec.numel();
+        }
+      }
+    }
+    EXPECT_EQ(owned, all) << ranks << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace titan

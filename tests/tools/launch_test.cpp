@@ -1,0 +1,101 @@
+// Shell scripts as ranks; titan_train itself under its launcher is tested in tests/behaviour.
+#include "titan/tools/launch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+class LaunchTest : public testing::Test {
+ protected:
+  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / "titan-launch-test";
+
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    make_folders(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  struct Result {
+    int code;
+    std::string output;
+    std::string errors;
+  };
+
+  /// Runs `script` as every rank; $0 is a folder of the test's own.
+  Result launch(int64_t ranks, const std::string& script, std::set<int64_t> shown = {}) {
+    LaunchRequest request;
+    request.ranks = ranks;
+    request.program = "/bin/sh";
+    request.arguments = {"-c", script, folder_.string()};
+    request.shown_ranks = std::move(shown);
+    request.output_folder = folder_ / "logs";
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    Result result{};
+    result.code = launch_ranks(request);
+    result.output = testing::internal::GetCapturedStdout();
+    result.errors = testing::internal::GetCapturedStderr();
+    return result;
+  }
+};
+
+TEST_F(LaunchTest, EveryRankIsToldWhoItIs) {
+  const Result result = launch(2, "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.output.find("[rank0] 0 of 2, 0 of 2\n"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("[rank1] 1 of 2, 1 of 2\n"), std::string::npos) << result.output;
+  EXPECT_EQ(result.errors, "");
+}
+
+TEST_F(LaunchTest, LinesAreMarkedAndEndedEvenWhenTheLastOneIsNot) {
+  EXPECT_EQ(launch(1, "printf 'one\\ntwo'").output, "[rank0] one\n[rank0] two\n");
+}
+
+TEST_F(LaunchTest, OutputOfHiddenRanksGoesToFilesAndTheirErrorsAreShown) {
+  const Result result = launch(2, "echo out $RANK; echo err $RANK >&2", {0});
+  EXPECT_EQ(result.output, "[rank0] out 0\n");
+  EXPECT_NE(result.errors.find("[rank1] err 1\n"), std::string::npos) << result.errors;
+  EXPECT_EQ(read_file(folder_ / "logs" / "rank-0001.out"), "out 1\n");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "logs" / "rank-0000.out"));
+}
+
+TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsLastWordsComeLast) {
+  const Result result = launch(3, "[ $RANK != 1 ] || { echo broken >&2; exit 71; }");
+  EXPECT_EQ(result.code, 71);
+  EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;
+}
+
+TEST_F(LaunchTest, ARankThatOnlyLostAPeerIsNotTheCause) {
+  const Result result =
+      launch(2, "[ $RANK = 1 ] || { : > $0/done; exit 74; }; until [ -e $0/done ]; do :; done; exit 65");
+  EXPECT_EQ(result.code, 65);
+  EXPECT_EQ(launch(2, "exit 74").code, 74);
+}
+
+TEST_F(LaunchTest, AKilledRankGivesItsSignalAsExitCodeAndEndsTheOthers) {
+  const Result result = launch(2, "[ $RANK = 1 ] || kill -9 $$; exec sleep 1000");
+  EXPECT_EQ(result.code, 128 + SIGKILL);
+  EXPECT_NE(result.errors.find("rank 0 was killed by signal 9"), std::string::npos) << result.errors;
+}
+
+TEST_F(LaunchTest, ARankThatDoesNotWantToEndIsMadeTo) {
+  const Result result = launch(2, "[ $RANK = 1 ] || exit 5; trap '' TERM; while :; do sleep 1000; done");
+  EXPECT_EQ(result.code, 5);
+}
+
+TEST_F(LaunchTest, AProgramThatIsNotThereEndsWithTheShellsCodeForThat) {
+  LaunchRequest request;
+  request.ranks = 2;
+  request.program = folder_ / "nothing";
+  request.output_folder = folder_;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch_ranks(request), 127);
+  testing::internal::GetCapturedStderr();
+}
+
+}  // namespace
+}  // namespace titan

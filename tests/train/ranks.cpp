@@ -1,0 +1,226 @@
+#include "ranks.h"
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kLength = 64;
+constexpr int64_t kVocabulary = 203;
+constexpr uint64_t kSeed = 42;
+
+ModelRequest matrix_request(const LayoutRow& row) {
+  ModelRequest request;
+  request.name = row.tied ? "llama3_2" : "llama3";
+  request.flavor = row.tied ? "1B" : "debugmodel";
+  request.sequence_length = kLength;
+  request.sizes = {
+      .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = kVocabulary};
+  return request;
+}
+
+RecomputeSelection recompute_of(const std::string& name) {
+  if (name == "op") return {RecomputeSelection::Mode::selective_operations, 1, {}};
+  if (name == "full") return {RecomputeSelection::Mode::full, 1, {}};
+  return {};
+}
+
+PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
+  PlanRequest request;
+  request.samples = row.global_batch / (row.replicate * row.shard * row.accumulation);
+  request.sequence_length = kLength;
+  request.accumulation = row.accumulation;
+  request.compute = row.compute;
+  request.recompute = recompute_of(row.recompute);
+  request.place = place;
+  request.reshard = row.reshard == "always"  ? ReshardPolicy::always
+                    : row.reshard == "never" ? ReshardPolicy::never
+                                             : ReshardPolicy::standard;
+  request.keep_fp32 = row.keep_fp32;
+  request.loss_parallel = row.loss_parallel;
+  request.async_tensor_parallel = row.async_tensor;
+  request.cpu_offload = row.offload;
+  request.norm_message_bytes = StepRunner::kNormMessageBytes;
+  request.loss_message_bytes = StepRunner::kLossMessageBytes;
+  return request;
+}
+
+struct GlobalBatch {
+  at::Tensor tokens, labels;
+  double valid;
+};
+
+/// The step's samples, the same on every rank; with unequal masks sample j counts only a few of its labels.
+GlobalBatch global_batch(int64_t step, int64_t samples, bool unequal) {
+  const auto seed = static_cast<uint64_t>(1000 + step);
+  GlobalBatch batch;
+  batch.tokens = integers({samples, kLength}, kVocabulary, seed);
+  batch.labels = batch.tokens.roll(-1, 1).contiguous();
+  if (unequal) {
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      batch.labels[sample].narrow(0, 0, (sample * 7) % (kLength - 1)).fill_(kIgnoredLabel);
+    }
+  }
+  batch.valid = batch.labels.ne(kIgnoredLabel).sum().item<double>();
+  return batch;
+}
+
+std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& request) {
+  const int64_t ranks = request.place.mesh.data_parallel_degree();
+  const int64_t rank = request.place.mesh.data_parallel_rank(request.place.rank);
+  std::vector<BatchContext> microbatches;
+  for (int64_t a = 0; a < request.accumulation; ++a) {
+    const int64_t first = a * request.samples * ranks + rank * request.samples;
+    BatchContext context;
+    context.tokens = batch.tokens.narrow(0, first, request.samples);
+    context.labels = batch.labels.narrow(0, first, request.samples);
+    context.loss_scale = 1.0 / batch.valid;
+    microbatches.push_back(std::move(context));
+  }
+  return microbatches;
+}
+
+std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
+  std::map<std::string, TrafficTable> result;
+  for (Communicator* group : groups.all()) result[group->name()] = group->traffic();
+  return result;
+}
+
+/// One rank from its first to its last step.
+class RankRun {
+ public:
+  RankRun(const LayoutRow& row, const World& world, const Fault& fault) : row_(row), world_(world), fault_(fault) {
+    MeshPlace place{DeviceMesh({1, row.replicate, row.shard, 1, row.tensor}, world.size), world.rank};
+    groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU));
+    groups_.make_peer_memory = peer_memory_maker(world, place.mesh, std::chrono::seconds(60));
+    if (fault.groups) fault.groups(world.rank, groups_);
+    const ModelRequest request = matrix_request(row);
+    const ModelFamily& family = *find_model_family(request.name);
+    result_.plan = make_plan(family.describe(request), family, matrix_plan(row, place));
+    assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
+                         result_.plan, groups_, at::kCPU, kSeed);
+    ParameterGroup all;
+    for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
+    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, OptimizerOptions{});
+    runner_ =
+        std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
+                                     StepOptions{.max_norm = 1.0}, StepCommunicators{groups_.loss, groups_.model});
+  }
+
+  RankResult run(int64_t steps) {
+    std::map<std::string, at::Tensor> shards;
+    assembly_.executor->on_group_reduced([&](size_t group) {
+      for (Parameter* parameter : assembly_.group_parameters[group]) {
+        if (fault_.reduced_gradient) fault_.reduced_gradient(world_.rank, *parameter);
+        if (shards.size() < assembly_.parameters.size()) shards[parameter->name()] = parameter->gradient_shard.clone();
+      }
+    });
+    for (int64_t step = 1; step <= steps; ++step) {
+      if (step == 2) groups_.reset_traffic();
+      if (step == 2 && assembly_.link) assembly_.link->reset();
+      const GlobalBatch batch = global_batch(step, row_.global_batch, row_.unequal_masks);
+      const StepOutcome outcome = runner_->run(share_of(batch, result_.plan.request), step, /*rate=*/3e-3);
+      result_.losses.push_back(outcome.loss.item<double>());
+      result_.norms.push_back(outcome.control.norm.item<double>());
+      if (step == 2) note_traffic();
+    }
+    for (Parameter* parameter : assembly_.parameters) {
+      Communicator* world = groups_.world.get();
+      if (steps > 0) {
+        result_.gradients[parameter->name()] = gather_logical(*parameter, shards.at(parameter->name()), world);
+      }
+      result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void note_traffic() {
+    result_.traffic = traffic_of(groups_);
+    if (!assembly_.link) return;
+    result_.to_device_bytes = assembly_.link->to_device_bytes();
+    result_.to_home_bytes = assembly_.link->to_home_bytes();
+    result_.device_peak = assembly_.link->device().peak_bytes();
+  }
+
+  LayoutRow row_;
+  World world_;
+  Fault fault_;
+  MeshGroups groups_;
+  RankResult result_;
+  Assembly assembly_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<StepRunner> runner_;
+};
+
+}  // namespace
+
+std::string LayoutRow::name() const {
+  std::string text = layout;
+  if (accumulation > 1) text += "_accumulation" + std::to_string(accumulation);
+  if (unequal_masks) text += "_masks";
+  if (reshard != "default") text += "_" + reshard;
+  if (offload) text += "_offload";
+  if (recompute != "none") text += "_" + recompute;
+  if (tied) text += "_tied";
+  if (async_tensor) text += "_async";
+  return text;
+}
+
+std::vector<LayoutRow> layout_rows() {
+  std::ifstream file(TITAN_SOURCE_DIR "/tests/train/layouts.tsv");
+  std::string line;
+  std::getline(file, line);  // the head
+  std::vector<LayoutRow> rows;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    LayoutRow row;
+    std::string masks, offload, tied, async;
+    words >> row.replicate >> row.shard >> row.tensor >> row.layout >> row.accumulation >> masks >> row.reshard >>
+        offload >> row.recompute >> tied >> async;
+    row.unequal_masks = masks == "unequal";
+    row.offload = offload == "yes";
+    row.tied = tied == "yes";
+    row.async_tensor = async == "yes";
+    if (row.shard == 3) row.global_batch = 12;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const Fault& fault) {
+  // LibTorch's flight recorder is one for the process and not made for several ranks in it.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  const int64_t size = row.world();
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<RankResult> results(static_cast<size_t>(size));
+  std::vector<std::string> failures(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      World world{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .store = store, .launcher = {}};
+      try {
+        results[static_cast<size_t>(rank)] = RankRun(row, world, fault).run(steps);
+      } catch (const std::exception& error) {
+        failures[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const std::string& failure = failures[static_cast<size_t>(rank)];
+    if (!failure.empty()) ADD_FAILURE() << row.name() << ", rank " << rank << ": " << failure;
+  }
+  return results;
+}
+
+}  // namespace titan

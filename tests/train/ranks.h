@@ -1,0 +1,65 @@
+// Several ranks as threads of a test: each has its own world, communicators over Gloo, model and optimizer, and runs
+// whole steps on its share of a batch that all could draw alone.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "support/tensors.h"
+#include "titan/data/batch_stream.h"
+#include "titan/optimize/optimizer.h"
+#include "titan/parallel/assembly.h"
+#include "titan/train/step_runner.h"
+
+namespace titan {
+
+/// One row of layouts.tsv.
+struct LayoutRow {
+  int64_t replicate = 1, shard = 1, tensor = 1;
+  std::string layout = "single";
+  int64_t accumulation = 1;
+  bool unequal_masks = false;
+  std::string reshard = "default";
+  bool offload = false;
+  std::string recompute = "none";
+  bool tied = false;
+  bool async_tensor = false;
+  ElementType compute = ElementType::float32;
+  std::vector<std::string> keep_fp32;
+  bool loss_parallel = true;
+  int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
+
+  int64_t world() const { return replicate * shard * tensor; }
+  std::string name() const;
+};
+
+std::vector<LayoutRow> layout_rows();
+
+/// What one rank saw; gradients are whole, from step 1.
+struct RankResult {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::map<std::string, at::Tensor> gradients;
+  std::map<std::string, at::Tensor> weights;    // whole, after the last step
+  std::map<std::string, TrafficTable> traffic;  // of one later step, by communicator
+  Plan plan;
+  int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
+  int64_t device_peak = 0;
+};
+
+/// Ways to break a run, for tests of the tests.
+struct Fault {
+  std::function<void(int64_t rank, MeshGroups& groups)> groups;
+  std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
+};
+
+/// Trains the matrix's model for `steps` steps on all ranks of the row; the results by rank.
+std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const Fault& fault = {});
+
+}  // namespace titan
