@@ -35,7 +35,7 @@ function(titan_tensor_test name)
   target_compile_options(${name}_test PRIVATE -fPIC)
   target_precompile_headers(${name}_test REUSE_FROM titan_core)
   # Small tensors need no second thread, and OpenMP's threads spin where they share cores; tests that want two ask for them.
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1)
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=1;GOMP_SPINCOUNT=3000")
 endfunction()
 
 if(TITAN_TORCH)

@@ -19,10 +19,8 @@ from trainers import Measurement, Workload
 WORKLOADS = {
     "long-float32": Workload(8, 512, "float32", warm_up=3, measured=6),
     "long-bfloat16": Workload(8, 512, "bfloat16", warm_up=3, measured=6),
-    "long-bfloat16-rounded": Workload(8, 512, "bfloat16", warm_up=3, measured=6, weight_gradient="bfloat16"),
     "short-float32": Workload(1, 64, "float32", warm_up=20, measured=150),
     "short-bfloat16": Workload(1, 64, "bfloat16", warm_up=20, measured=150),
-    "short-bfloat16-rounded": Workload(1, 64, "bfloat16", warm_up=20, measured=150, weight_gradient="bfloat16"),
 }
 SPEED_BARS = {512: 1.05, 64: 1.5}
 MEMORY_BAR = 0.8

@@ -27,13 +27,10 @@ class Workload:
     warm_up: int
     measured: int
     threads: int = 2
-    # titan's weight gradients are fp32 products unless this says otherwise; autocast rounds them to bfloat16.
-    weight_gradient: str = "float32"
 
     @property
     def title(self) -> str:
-        rounded = ", weight gradients rounded as autocast's" if self.weight_gradient == "bfloat16" else ""
-        return f"{self.batch} × {self.length}, {self.precision}{rounded}"
+        return f"{self.batch} × {self.length}, {self.precision}"
 
     @property
     def tokens(self) -> int:
@@ -91,7 +88,6 @@ def titan(binary: str, work: Workload) -> Measurement:
             f"--training.seq_len={work.length}",
             "--training.dtype=float32",
             f"--training.mixed_precision_param={work.precision}",
-            f"--training.weight_gradient_dtype={work.weight_gradient}",
             f"--training.threads={work.threads}",
             "--training.device=cpu",
             "--activation_checkpoint.mode=none",

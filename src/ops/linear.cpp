@@ -74,9 +74,11 @@ struct LinearBackward : BackwardNode {
     }
     context->sink->submit([weights = weights, products = products, exchange = exchange, x = x, dys = std::move(dys)] {
       auto add = [&](int64_t first, const Operand& rows) {
+        Operand shared;  // widened at most once for all weights
         for (size_t i = 0; i < weights.size(); ++i) {
           if (!dys[i].data.defined()) continue;
-          add_weight_gradient(*products, *weights[i], rows_of(dys[i], first, rows.data.size(0)), rows);
+          if (!shared.data.defined()) shared = products->for_weight_gradients(rows, weights[i]->gradient());
+          add_weight_gradient(*products, *weights[i], rows_of(dys[i], first, rows.data.size(0)), shared);
         }
       };
       if (!exchange) return add(0, x);
@@ -124,6 +126,10 @@ at::Tensor DenseProducts::forward(const Operand& x, const at::Tensor& weight) co
 void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const {
   at::Tensor share = product(dy.data, weight);
   dx = dx.defined() ? dx.add_(share) : share;
+}
+
+Operand DenseProducts::for_weight_gradients(const Operand& x, const at::Tensor& gradient) const {
+  return round_weight_gradient_ ? x : Operand{x.data.to(gradient.scalar_type()), {}, {}};
 }
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {

@@ -70,11 +70,13 @@ class Stop(BehaviourTest):
         self.assert_closing_line(self.stop(until="Building"))
 
     def test_ctrl_c_inside_a_long_step_does_not_wait_for_its_end(self):
-        rest = self.stop(*LONG_STEP, until="Training starts")
+        process = self.start_long_step()
+        process.send_signal(signal.SIGINT)
+        rest = self.finish(process)
         self.assertTrue(rest.endswith("stopped by a signal; the work under way was dropped, nothing was saved\n"), rest)
 
     def test_a_second_ctrl_c_ends_the_run_at_once(self):
-        process = self.start(*LONG_STEP, until="Training starts")
+        process = self.start_long_step()
         process.send_signal(signal.SIGINT)
         # The second must not merge with the first: one that is no longer pending has been received.
         while self.signal_is_pending(process.pid):
@@ -82,11 +84,26 @@ class Stop(BehaviourTest):
         self.interrupt_at_once(process)
 
     def test_a_termination_request_does_not_drop_a_long_step_as_ctrl_c_does(self):
-        process = self.start(*LONG_STEP, until="Training starts")
+        process = self.start_long_step()
         process.send_signal(signal.SIGTERM)
         with self.assertRaises(subprocess.TimeoutExpired):
             process.wait(timeout=LIMIT_SECONDS)
         self.interrupt_at_once(process)
+
+    def start_long_step(self) -> subprocess.Popen:
+        """A run that is inside its first step: it has computed for a while since it said that training starts."""
+        process = self.start(*LONG_STEP, until="Training starts")
+        begin = self.processor_ticks(process.pid)
+        while self.processor_ticks(process.pid) < begin + 50:
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        return process
+
+    @staticmethod
+    def processor_ticks(pid: int) -> int:
+        """Hundredths of a second of processor time that a process has had."""
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
 
     def interrupt_at_once(self, process: subprocess.Popen) -> None:
         begin = time.monotonic()

@@ -22,6 +22,10 @@ std::vector<int> allowed_cores();
 /// {0, 1, 2, 5} → "0-2,5", as taskset and /proc write it.
 std::string core_list(const std::vector<int>& cores);
 
+/// Starts this program afresh in this process, same command line, with `name`=`value` in its environment: for libraries
+/// that read theirs while they are loaded. Returns only where that is not possible.
+void restart_with(const std::string& name, const std::string& value);
+
 /// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. When the loop has not ended 4 s after
 /// a SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), SIGALRM ends the process with a
 /// line that says so; a SIGINT after the first signal ends it at once. One object lives in `main`; handlers are

@@ -31,6 +31,8 @@ class LinearProducts {
   virtual at::Tensor forward(const Operand& x, const at::Tensor& weight) const = 0;
   /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined.
   virtual void input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const = 0;
+  /// x as `weight_gradient` wants to read it, made once for all weights that share it; `gradient` is one of theirs.
+  virtual Operand for_weight_gradients(const Operand& x, const at::Tensor& gradient) const = 0;
   /// gradient [rows, in] = or += dyᵀ · x, fp32.
   virtual void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const = 0;
 };
@@ -43,6 +45,7 @@ class DenseProducts : public LinearProducts {
   Operand quantise(const at::Tensor& activation, UnitContext& context) const override;
   at::Tensor forward(const Operand& x, const at::Tensor& weight) const override;
   void input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const override;
+  Operand for_weight_gradients(const Operand& x, const at::Tensor& gradient) const override;
   void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const override;
 
  private:

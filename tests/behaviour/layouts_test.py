@@ -1,0 +1,119 @@
+"""Training on several ranks, as processes: the same losses and weights as alone, and an end that all ranks share."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from program import INTERRUPTED, OK, ROOT, SMALL, BehaviourTest, Run
+from training_test import distance
+
+TINY_SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
+TEST_TOKENIZER = ROOT.parent / "shared" / "data" / "test_tiktoken.model"
+DETERMINED = ["--debug.seed=3", "--training.mixed_precision_param=float32"]
+
+
+class Layouts(BehaviourTest):
+    def launch(self, ranks: int, *words: object, name: str) -> Run:
+        folder = self.folder / name
+        start = time.monotonic()
+        done = subprocess.run(
+            [self.program, "launch", "-n", str(ranks), *map(str, words), f"--job.dump_folder={folder}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return Run(done.returncode, done.stdout, done.stderr, folder, time.monotonic() - start)
+
+    def alone(self, *words: object, name: str = "alone") -> Run:
+        run = self.titan(*words, f"--job.dump_folder={self.folder / name}")
+        self.expect(run, OK)
+        return Run(run.code, run.output, run.errors, self.folder / name, run.seconds)
+
+    def words(self, samples: int, *more: str) -> list[str]:
+        small = [word for word in SMALL if "local_batch_size" not in word]
+        return ["configs/debug_model.toml", *small, *DETERMINED, f"--training.local_batch_size={samples}", *more]
+
+    def test_dumps_of_a_step_are_whole_whatever_the_layout(self):
+        more = ["--training.steps=2", "--debug.dump_steps=1", "--debug.dump_logits", "--training.max_norm=0"]
+        alone = self.alone(*self.words(4, *more)).dump()
+        for name, degrees in {
+            "fsdp": ["--parallelism.data_parallel_shard_degree=2"],
+            "tp": ["--parallelism.tensor_parallel_degree=2", "--training.local_batch_size=4"],
+        }.items():
+            run = self.launch(2, *self.words(2, *more), *degrees, name=name)
+            self.assertEqual(run.code, OK, run.output + run.errors)
+            dump = run.dump()
+            self.assertTrue(dump.tokens.equal(alone.tokens), "the same samples in the same order")
+            for key, gradient in alone.gradients.items():
+                self.assertLess(distance(dump.gradients[key], gradient), 1e-5, key)
+            for key, weight in alone.parameters.items():
+                self.assertTrue(dump.parameters[key].equal(weight), key)
+
+    def test_four_ranks_follow_the_curve_of_one_on_real_text(self):
+        if not TINY_SHAKESPEARE.exists():
+            self.skipTest("../shared/data is not there")
+        text = [
+            "--training.dataset=text",
+            f"--training.dataset_path={TINY_SHAKESPEARE}",
+            f"--model.tokenizer_path={TEST_TOKENIZER}",
+            "--training.steps=20",
+            "--metrics.log_freq=1",
+            "--training.seq_len=64",
+            "--training.threads=1",
+            *DETERMINED,
+        ]
+        alone = self.alone("configs/debug_model.toml", *text, "--training.local_batch_size=4")
+        four = self.launch(
+            4,
+            "configs/debug_model.toml",
+            *text,
+            "--training.local_batch_size=2",
+            "--parallelism.data_parallel_shard_degree=2",
+            "--parallelism.tensor_parallel_degree=2",
+            name="four",
+        )
+        self.assertEqual(four.code, OK, four.output + four.errors)
+        for mine, theirs in zip(four.training("loss"), alone.training("loss"), strict=True):
+            self.assertAlmostEqual(mine, theirs, delta=2e-4 * theirs)
+
+    def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
+        folder = self.folder / "stopped"
+        words = [*self.words(2, "--training.steps=100000"), f"--job.dump_folder={folder}"]
+        launcher = subprocess.Popen(
+            [self.program, "launch", "-n", "2", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.addCleanup(launcher.kill)
+        lines = []
+        for line in launcher.stdout:
+            lines.append(line)
+            if "step:  3" in line:
+                break
+        children = pathlib.Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGTERM)
+        rest, _ = launcher.communicate(timeout=60)
+        self.assertEqual(launcher.returncode, INTERRUPTED, "".join(lines) + rest)
+        self.assertIn("stopped by a signal after step", rest)
+
+    def test_degrees_that_do_not_fit_are_told_once_with_the_numbers(self):
+        run = self.launch(2, *self.words(2, "--training.steps=1"), "--parallelism.data_parallel_replicate_degree=3", name="bad")
+        self.assertEqual(run.code, 64, run.output + run.errors)
+        self.assertIn("Invalid parallel dims: dp_replicate(3)", run.output + run.errors)
+
+    def test_a_dry_run_of_thirty_two_ranks_takes_one_process(self):
+        run = self.titan(
+            *self.words(1, "--training.steps=1", "--comm.mode=fake_backend", "--comm.world_size=32", "--comm.rank=5"),
+            f"--job.dump_folder={self.folder / 'fake'}",
+        )
+        self.expect(run, OK)
+        self.assertIn("32 ranks", run.output)
+
+
+if __name__ == "__main__":
+    unittest.main()
