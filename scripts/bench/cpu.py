@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 
+import driver
 import ratios
 import trainers
 from trainers import Measurement, Workload
@@ -69,42 +67,11 @@ def run_encode(binary: str, pairs: int, check: bool) -> bool:
     return subprocess.run(command + ["--check"] * check).returncode == 0
 
 
-def machine() -> str:
-    model = platform.processor() or platform.machine()
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    load = os.getloadavg()[0]
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at start"
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench/cpu.sh", description="Ratios to an eager Python trainer.")
-    names = [*WORKLOADS, *OTHER_ROWS]
-    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs per row (default 7)")
-    parser.add_argument("--rows", default=",".join(names), help=f"comma-separated, of {', '.join(names)}")
-    parser.add_argument("--binary", help="the titan_train to measure; default: the built one")
-    parser.add_argument("--default-binary", default=os.environ.get("TITAN_BINARY"), help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="one pair, two measured steps: does it run at all?")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
-    arguments = parser.parse_args()
-    arguments.rows = arguments.rows.split(",")
-    if unknown := set(arguments.rows) - set(names):
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    arguments.binary = arguments.binary or arguments.default_binary
-    if not arguments.binary or not os.access(arguments.binary, os.X_OK):
-        parser.error(f"no program at {arguments.binary}: build it, or name it with --binary")
-    arguments.binary = os.path.abspath(arguments.binary)
-    if arguments.pairs < 1:
-        parser.error("--pairs must be at least 1")
-    return arguments
-
-
 def main() -> int:
-    arguments = parse()
+    names = [*WORKLOADS, *OTHER_ROWS]
+    arguments = driver.parse("scripts/bench/cpu.sh", "Ratios to an eager Python trainer.", names)
     pairs = 1 if arguments.quick else arguments.pairs
-    print(f"{machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
+    print(f"{driver.machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
     rows = []
     for name, work in WORKLOADS.items():
         if name not in arguments.rows:
@@ -122,9 +89,8 @@ def main() -> int:
     if arguments.quick:
         print("--quick: these numbers mean nothing")
         return 1 if encode_failed else 0
-    missed = [row.what for row in rows if not row.met]
-    print(f"\n{len(rows) - len(missed)} of {len(rows)} bars met" + "".join(f"\nmissed: {what}" for what in missed))
-    return 1 if encode_failed or (missed and arguments.check) else 0
+    missed = driver.verdict(rows, arguments.check)
+    return 1 if encode_failed else missed
 
 
 if __name__ == "__main__":

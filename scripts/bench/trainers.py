@@ -1,4 +1,4 @@
-"""Starts one training process, titan's or Python's, and reads what it measured of itself."""
+"""Starts one training run, titan's or Python's, of one or several ranks, and reads what it measured of itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CONFIG = ROOT / "configs" / "debug_model.toml"
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A training step of the debug model: batch × length tokens. Steps before `warm_up` are not measured."""
+    """A training step of the debug model: batch × length tokens, cut over `ranks` processes of `threads` threads each
+    (FSDP). Steps before `warm_up` are not measured."""
 
     batch: int
     length: int
@@ -27,6 +28,7 @@ class Workload:
     warm_up: int
     measured: int
     threads: int = 2
+    ranks: int = 1
 
     @property
     def title(self) -> str:
@@ -79,12 +81,14 @@ def measure(command: list[str], folder: pathlib.Path, work: Workload) -> Measure
 
 def titan(binary: str, work: Workload) -> Measurement:
     with tempfile.TemporaryDirectory() as folder:
+        launch = ["launch", "-n", str(work.ranks)] if work.ranks > 1 else []
         command = [
             binary,
+            *launch,
             str(CONFIG),
             f"--job.dump_folder={folder}",
             f"--training.steps={work.warm_up + work.measured}",
-            f"--training.local_batch_size={work.batch}",
+            f"--training.local_batch_size={work.batch // work.ranks}",
             f"--training.seq_len={work.length}",
             "--training.dtype=float32",
             f"--training.mixed_precision_param={work.precision}",
@@ -99,17 +103,50 @@ def titan(binary: str, work: Workload) -> Measurement:
 
 def python(work: Workload) -> Measurement:
     with tempfile.TemporaryDirectory() as folder:
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(work.ranks)]
         command = [
             sys.executable,
+            *(launch if work.ranks > 1 else []),
             str(pathlib.Path(__file__).with_name("python_trainer.py")),
             f"--folder={folder}",
             f"--steps={work.warm_up + work.measured}",
-            f"--batch={work.batch}",
+            f"--batch={work.batch // work.ranks}",
             f"--length={work.length}",
             f"--precision={work.precision}",
             f"--threads={work.threads}",
         ]
         return measure(command, pathlib.Path(folder), work)
+
+
+def seconds_to_first_step(binary: str, ranks: int) -> float:
+    """Wall time from starting the launcher until the first step's line is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [binary, "launch", "-n", str(ranks), str(CONFIG), f"--job.dump_folder={folder}"]
+        command += ["--training.steps=1", "--training.device=cpu"]
+        begin = time.perf_counter()
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            printed = []
+            seconds = None
+            for line in process.stdout:
+                printed.append(line)
+                if seconds is None and re.search(r"step:\s+1\b", line):
+                    seconds = time.perf_counter() - begin
+    if process.returncode != 0 or seconds is None:
+        raise SystemExit(f"exit {process.returncode} from\n{' '.join(command)}\n{''.join(printed)[-3000:]}")
+    return seconds
+
+
+def sent_as_planned(binary: str, ranks: int) -> tuple[str, bool]:
+    """What a rank of the debug model sends in a step, and whether every rank counted what its plan says."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [binary, "launch", "-n", str(ranks), "--log-rank", "all", str(CONFIG), f"--job.dump_folder={folder}"]
+        printed, code, _ = run(command + ["--training.steps=2", "--training.device=cpu"], 1)
+    if code != 0:
+        raise SystemExit(f"exit {code} from\n{' '.join(command)}\n{printed[-3000:]}")
+    lines = re.findall(r"This rank sent (.*) in (\d+) collectives in step 2, (.*)", printed)
+    if len(lines) != ranks:
+        raise SystemExit(f"{len(lines)} of {ranks} ranks said what they sent\n{printed[-3000:]}")
+    return f"{lines[0][0]} in {lines[0][1]} collectives", all(line[2] == "as planned" for line in lines)
 
 
 def seconds_to_config_error(binary: str) -> float:

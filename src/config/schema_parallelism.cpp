@@ -188,6 +188,10 @@ void describe_comm(Schema& schema) {
       .not_empty()
       .among_several(no_address)
       .help("host:port where rank 0 listens");
+  comm.add("shared_memory", &S::shared_memory, true)
+      .own()
+      .among_several("one process has nobody to share memory with")
+      .help("CPU ranks of one host talk through memory that they share; false: through sockets (Gloo)");
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ class NothingPending : public PendingCollective {
 class FakeCommunicator : public Communicator {
  public:
   using Communicator::Communicator;
+  std::string_view transport() const override { return "nothing"; }
   void set_timeout(std::chrono::milliseconds) override {}
 
  protected:

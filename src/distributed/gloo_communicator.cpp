@@ -67,6 +67,7 @@ class GlooCommunicator : public Communicator {
   GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
       : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
 
+  std::string_view transport() const override { return "Gloo"; }
   void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
 
  protected:

@@ -1,6 +1,7 @@
 #include "titan/distributed/mesh_groups.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace titan {
 
@@ -45,13 +46,18 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
   return groups;
 }
 
-MakeCommunicator communicator_maker(const World& world, const at::Device& device) {
+MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options) {
   if (world.fake) {
     return [](const GroupRequest& request) { return make_fake_communicator(request.name, request.rank, request.size); };
   }
   const bool one_host = world.local_size == world.size;
-  return [store = world.store, device, one_host](GroupRequest request) {
+  return [store = world.store, device, one_host, options = std::move(options)](GroupRequest request) mutable {
     if (device.is_cuda()) return make_nccl_communicator(store, request, device.index());
+    if (one_host && options.shared_memory) {
+      std::string refusal;
+      if (auto group = make_host_communicator(store, request, refusal)) return group;
+      if (options.refused) std::exchange(options.refused, nullptr)(refusal);
+    }
     if (one_host) request.interface = "lo";
     return make_gloo_communicator(store, request);
   };
@@ -59,12 +65,16 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
 
 std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
                                                                                const DeviceMesh& mesh,
+                                                                               const at::Device& device,
                                                                                std::chrono::milliseconds timeout) {
-  if (!world.store || world.local_size != world.size) return {};
+  if (!world.store) return {};
   const std::vector<int64_t> ranks = mesh.group(world.rank, std::array{MeshAxis::tp});
+  const int64_t first_of_host = world.rank - world.local_rank;
+  if (ranks.front() < first_of_host || ranks.back() >= first_of_host + world.local_size) return {};
   const int64_t rank = std::find(ranks.begin(), ranks.end(), world.rank) - ranks.begin();
   const std::string name = "tp/" + std::to_string(ranks.front());
-  return [store = world.store, name, rank, size = static_cast<int64_t>(ranks.size()), timeout](int64_t capacity) {
+  return [=, store = world.store, size = static_cast<int64_t>(ranks.size())](int64_t capacity) {
+    if (device.is_cuda()) return make_cuda_peer_memory(store, name, rank, size, capacity, timeout, device.index());
     return make_shared_peer_memory(store, name, rank, size, capacity, timeout);
   };
 }

@@ -15,7 +15,12 @@ namespace {
 class NcclPending : public PendingCollective {
  public:
   explicit NcclPending(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
-  ~NcclPending() override { wait(); }
+  ~NcclPending() override {
+    try {
+      wait();
+    } catch (const std::exception&) {  // whoever needs the result has its own wait, and its own error
+    }
+  }
   void wait() override {
     if (work_) work_->wait();
     work_.reset();
@@ -42,6 +47,7 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
       : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
 
+  std::string_view transport() const override { return "NCCL"; }
   void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
 
  protected:

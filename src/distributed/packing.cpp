@@ -7,12 +7,6 @@
 namespace titan {
 namespace {
 
-int64_t total_elements(const std::vector<at::Tensor>& tensors) {
-  int64_t total = 0;
-  for (const at::Tensor& tensor : tensors) total += tensor.numel();
-  return total;
-}
-
 bool neighbours(const std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].is_contiguous()) return false;
@@ -26,19 +20,40 @@ bool neighbours(const std::vector<at::Tensor>& tensors) {
   return true;
 }
 
+at::Tensor as_one(const std::vector<at::Tensor>& neighbours) {
+  return neighbours[0].as_strided({total_elements(neighbours)}, {1}, neighbours[0].storage_offset());
+}
+
 }  // namespace
 
-at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
-  TITAN_CHECK(!tensors.empty());
+int64_t total_elements(const std::vector<at::Tensor>& tensors) {
+  int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) total += tensor.numel();
+  return total;
+}
+
+void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& message) {
   if (neighbours(tensors)) {
-    return tensors[0].as_strided({total_elements(tensors)}, {1}, tensors[0].storage_offset());
+    message.copy_(as_one(tensors));
+    return;
   }
-  at::Tensor message = at::empty({total_elements(tensors)}, tensors[0].options());
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     message.narrow(0, offset, tensor.numel()).view(tensor.sizes()).copy_(tensor);
     offset += tensor.numel();
   }
+}
+
+at::Tensor room_for(const std::vector<at::Tensor>& tensors) {
+  TITAN_CHECK(!tensors.empty());
+  return neighbours(tensors) ? as_one(tensors) : at::empty({total_elements(tensors)}, tensors[0].options());
+}
+
+at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
+  TITAN_CHECK(!tensors.empty());
+  if (neighbours(tensors)) return as_one(tensors);
+  at::Tensor message = at::empty({total_elements(tensors)}, tensors[0].options());
+  pack(tensors, message);
   return message;
 }
 

@@ -1,69 +1,33 @@
-// Peer memory in a segment of the system's shared memory: counters first, then one buffer per rank. The segment has no
-// name any more once all ranks have opened it, so that nothing is left behind however the run ends.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// Peer memory in one segment of shared memory: counters first, then one buffer per rank.
 #include <ATen/ops/from_blob.h>
 
-#include <atomic>
-#include <cerrno>
-#include <cstring>
-#include <thread>
+#include <future>
 
+#include "shared_counter.h"
+#include "shared_segment.h"
 #include "titan/base/error.h"
 #include "titan/distributed/peer_memory.h"
 
 namespace titan {
 namespace {
 
-constexpr int64_t kLine = 64;
-
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-/// A segment that this process has mapped.
-class Segment {
+class ThreadWork : public PendingCollective {
  public:
-  Segment(const std::string& name, int64_t bytes, bool create) : bytes_(bytes) {
-    const int file = ::shm_open(name.c_str(), create ? O_CREAT | O_EXCL | O_RDWR : O_RDWR, 0600);
-    if (file < 0) fail("opened");
-    // Taken now: memory that is missing is an error here and not a signal at the first touch.
-    const int refused = create ? ::posix_fallocate(file, 0, bytes) : 0;
-    void* address =
-        refused ? MAP_FAILED : ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (refused) errno = refused;
-    const int why = errno;
-    ::close(file);
-    errno = why;
-    if (address == MAP_FAILED) {
-      if (create) ::shm_unlink(name.c_str());
-      fail("taken");
-    }
-    address_ = static_cast<char*>(address);
+  explicit ThreadWork(std::function<void()> work) : work_(std::async(std::launch::async, std::move(work))) {}
+  void wait() override {
+    if (work_.valid()) work_.get();
   }
-  ~Segment() { ::munmap(address_, static_cast<size_t>(bytes_)); }
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-
-  char* at(int64_t offset) const { return address_ + offset; }
 
  private:
-  [[noreturn]] void fail(const char* what) const {
-    throw Error(ExitCode::launcher,
-                fmt::format("{} bytes of shared memory could not be {}: {}; make /dev/shm larger, or set "
-                            "parallelism.enable_async_tensor_parallel = false",
-                            bytes_, what, std::strerror(errno)));
-  }
-
-  int64_t bytes_;
-  char* address_ = nullptr;
+  std::future<void> work_;
 };
 
 class SharedPeerMemory : public PeerMemory {
  public:
-  SharedPeerMemory(std::string name, std::shared_ptr<Segment> segment, int64_t rank, int64_t size, int64_t capacity,
-                   std::chrono::milliseconds timeout)
+  SharedPeerMemory(std::string name, std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
+                   int64_t capacity, std::chrono::milliseconds timeout)
       : name_(std::move(name)),
         segment_(std::move(segment)),
         rank_(rank),
@@ -71,7 +35,9 @@ class SharedPeerMemory : public PeerMemory {
         capacity_(capacity),
         timeout_(timeout) {}
 
-  static int64_t counters_bytes(int64_t size) { return round_up(size * size * kPeerChannels * kLine, 4096); }
+  static int64_t counters_bytes(int64_t size) {
+    return round_up(size * size * kPeerChannels * int64_t{sizeof(SharedCounter)}, 4096);
+  }
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
@@ -80,38 +46,30 @@ class SharedPeerMemory : public PeerMemory {
   at::Tensor view(int64_t owner, int64_t offset, at::IntArrayRef shape, at::ScalarType type) override {
     const int64_t bytes = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(type));
     TITAN_CHECK(owner >= 0 && owner < size_ && offset >= 0 && offset + bytes <= capacity_, owner, offset, bytes);
-    char* data = segment_->at(counters_bytes(size_) + owner * capacity_ + offset);
+    char* data = segment_->data() + counters_bytes(size_) + owner * capacity_ + offset;
     // The view keeps the mapping alive.
     return at::from_blob(
         data, shape, [segment = segment_](void*) {}, at::TensorOptions(type));
   }
 
-  void signal(int64_t peer, int channel) override {
-    counter(rank_, peer, channel).fetch_add(1, std::memory_order_release);
-  }
+  void signal(int64_t peer, int channel) override { counter(rank_, peer, channel).raise(); }
 
   void wait(int64_t peer, int channel, uint64_t count) override {
-    const std::atomic<uint64_t>& seen = counter(peer, rank_, channel);
-    const auto deadline = std::chrono::steady_clock::now() + timeout_;
-    for (int64_t tries = 0; seen.load(std::memory_order_acquire) < count; ++tries) {
-      // The peer may need this very processor.
-      tries < 64 ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(20));
-      if (tries % 1024 == 1023 && std::chrono::steady_clock::now() > deadline) {
-        throw Error(ExitCode::peer_failure,
-                    fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
-                                std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
-      }
-    }
+    if (counter(peer, rank_, channel).wait_for(static_cast<uint32_t>(count), timeout_)) return;
+    throw Error(ExitCode::peer_failure,
+                fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
+                            std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
   }
 
+  Pending beside(std::function<void()> transfer) override { return std::make_unique<ThreadWork>(std::move(transfer)); }
+
  private:
-  std::atomic<uint64_t>& counter(int64_t from, int64_t to, int channel) const {
-    return *reinterpret_cast<std::atomic<uint64_t>*>(
-        segment_->at(((from * size_ + to) * kPeerChannels + channel) * kLine));
+  SharedCounter& counter(int64_t from, int64_t to, int channel) const {
+    return reinterpret_cast<SharedCounter*>(segment_->data())[(from * size_ + to) * kPeerChannels + channel];
   }
 
   std::string name_;
-  std::shared_ptr<Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   int64_t rank_;
   int64_t size_;
   int64_t capacity_;
@@ -123,25 +81,20 @@ class SharedPeerMemory : public PeerMemory {
 std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::string& name, int64_t rank, int64_t size,
                                                     int64_t capacity, std::chrono::milliseconds timeout) {
-  static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters are shared between processes");
   capacity = round_up(capacity, 4096);
-  const int64_t bytes = SharedPeerMemory::counters_bytes(size) + size * capacity;
   const std::string key = "peer_memory/" + name;
-  std::shared_ptr<Segment> segment;
-  std::string shared_name;
+  std::shared_ptr<SharedSegment> segment;
   if (rank == 0) {
     // A new segment is full of zeros, and so are its counters.
-    shared_name = fmt::format("/titan-{}-{:x}", ::getpid(),
-                              std::hash<std::string>{}(key) ^ reinterpret_cast<uintptr_t>(&segment));
-    segment = std::make_shared<Segment>(shared_name, bytes, /*create=*/true);
-    store->set(key, shared_name);
+    segment = SharedSegment::create(SharedPeerMemory::counters_bytes(size) + size * capacity);
+    store->set(key, segment->address());
   } else {
     store->wait({key}, timeout);
-    segment = std::make_shared<Segment>(store->get_to_str(key), bytes, /*create=*/false);
+    segment = SharedSegment::open(store->get_to_str(key));
   }
+  // The owner's descriptor stays open until all have it.
   if (store->add(key + "/open", 1) == size) store->set(key + "/all", "1");
   store->wait({key + "/all"}, timeout);
-  if (rank == 0) ::shm_unlink(shared_name.c_str());
   return std::make_unique<SharedPeerMemory>(name, std::move(segment), rank, size, capacity, timeout);
 }
 

@@ -9,6 +9,21 @@
 
 #include "titan/kernels/cpu_values.h"
 
+namespace titan {
+
+/// What this processor has of the levels of x86-64: 4, 3, or 1 for anything less. Compilers differ in which names of
+/// levels they know, so the features that our loops use are asked for.
+inline int processor_level() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return 4;
+  }
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") ? 3 : 1;
+}
+
+}  // namespace titan
+
+// NOLINTBEGIN(bugprone-macro-parentheses): `body` is a template's name
 /// Defines `name`(parameters) as `body`<Simd<bytes>>(arguments) compiled for three instruction sets; the processor
 /// decides which runs.
 #define TITAN_DEFINE_SIMD(name, body, parameters, arguments)                                        \
@@ -18,10 +33,12 @@
   void body##_v1 parameters { body<Simd<16>> arguments; }                                           \
   }                                                                                                 \
   void name parameters {                                                                            \
-    if (__builtin_cpu_supports("x86-64-v4")) return body##_v4 arguments;                            \
-    if (__builtin_cpu_supports("x86-64-v3")) return body##_v3 arguments;                            \
+    const int level = processor_level();                                                            \
+    if (level == 4) return body##_v4 arguments;                                                     \
+    if (level == 3) return body##_v3 arguments;                                                     \
     body##_v1 arguments;                                                                            \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 namespace titan {
 

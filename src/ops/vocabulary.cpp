@@ -44,7 +44,7 @@ RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, double scale, 
   return losses;
 }
 
-RowLosses parallel_row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient,
+RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, double scale, bool want_gradient,
                               const Vocabulary& vocabulary) {
   const int64_t rows = logits.size(0);
   at::Tensor largest = vocabulary.count > 0

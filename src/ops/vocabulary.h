@@ -32,7 +32,7 @@ struct RowLosses {
 /// logits fp32 [rows, count], consumed; labels int64 [rows], kIgnoredLabel takes no part. With `parallel` the logits
 /// are those of this rank's words and the sums go over the ranks: two all-reduces.
 RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient);
-RowLosses parallel_row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient,
+RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, double scale, bool want_gradient,
                               const Vocabulary& vocabulary);
 
 }  // namespace titan

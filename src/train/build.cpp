@@ -84,12 +84,15 @@ void Trainer::join_ranks() {
   place_ = {make_mesh(config_, world_.size), world_.rank};
   if (!world_.is_distributed()) return;
   log_.info(mesh_line(place_.mesh));
+  TransportOptions transport{.shared_memory = config_.comm.shared_memory, .refused = {}};
+  transport.refused = [this](const std::string& reason) {
+    log_.warning("The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
+  };
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
-                             communicator_maker(world_, device_.device));
-  if (device_.device.is_cpu()) {
-    groups_.make_peer_memory =
-        peer_memory_maker(world_, place_.mesh, std::chrono::seconds(config_.comm.init_timeout_seconds));
-  }
+                             communicator_maker(world_, device_.device, transport));
+  if (groups_.world) log_.info("Ranks talk through {}", groups_.world->transport());
+  groups_.make_peer_memory =
+      peer_memory_maker(world_, place_.mesh, device_.device, std::chrono::seconds(config_.comm.init_timeout_seconds));
 }
 
 void Trainer::build_model() {

@@ -1,6 +1,7 @@
 #include "titan/train/start_report.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "titan/base/text.h"
 #include "titan/data/utf8.h"
@@ -40,10 +41,13 @@ std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> paramet
     const bool own_copy = !parameter->send.is_alias_of(parameter->master);
     copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
   }
-  const int64_t known = measured.before_bytes + masters + copies + measured.gradient_bytes + measured.optimizer_bytes;
+  const int64_t known = measured.before_bytes + masters + copies + measured.weight_slot_bytes +
+                        measured.gradient_slot_bytes + measured.gradient_bytes + measured.optimizer_bytes;
   return {{"process and libraries", measured.before_bytes},
           {"parameters", masters},
           {"parameters, compute copy", copies},
+          {"gathered weights", measured.weight_slot_bytes},
+          {"gradients before reduction", measured.gradient_slot_bytes},
           {"gradients", measured.gradient_bytes},
           {"optimizer state", measured.optimizer_bytes},
           {"activations and the rest", measured.peak_bytes - known}};
@@ -136,8 +140,14 @@ void Trainer::show_start(const StepBatch& first) const {
 void Trainer::show_memory(int64_t peak_bytes) const {
   MeasuredMemory measured{
       .before_bytes = bytes_before_, .optimizer_bytes = optimizer_->state_bytes(), .peak_bytes = peak_bytes};
-  if (!config_.optimizer.early_step_in_backward) {
-    measured.gradient_bytes = assembly_.executor->plan().parameter_count * size_of(ElementType::float32);
+  const Plan& plan = assembly_.executor->plan();
+  measured.weight_slot_bytes = std::accumulate(plan.weight_slots.begin(), plan.weight_slots.end(), int64_t{0});
+  measured.gradient_slot_bytes = std::accumulate(plan.gradient_slots.begin(), plan.gradient_slots.end(), int64_t{0});
+  // With a step in backward, resident gradients live only as long as their unit's.
+  if (!config_.optimizer.early_step_in_backward || plan.gathers_weights()) {
+    for (const WeightGroupPlan& group : plan.groups) {
+      measured.gradient_bytes += group.shard_numel * size_of(ElementType::float32);
+    }
   }
   log_.info("memory by purpose (actual, peak of the first step):");
   for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes))

@@ -9,9 +9,13 @@
 #include "titan/base/text.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
+#include "titan/train/traffic_check.h"
 
 namespace titan {
 namespace {
+
+/// The first step at whose beginning nothing is left over from the start.
+constexpr int64_t kCheckedStep = 2;
 
 /// A number as people write it: the sign of a NaN means nothing.
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
@@ -61,7 +65,9 @@ bool Trainer::train_step(int64_t step) {
   const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device);
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
+  if (step == kCheckedStep) groups_.reset_traffic();
   const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
+  if (step == kCheckedStep && !dump && world_.is_distributed()) show_traffic();
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
@@ -76,6 +82,13 @@ bool Trainer::train_step(int64_t step) {
     pending_.pop_front();
   }
   return true;
+}
+
+void Trainer::show_traffic() const {
+  const TrafficCheck check = check_traffic(assembly_.executor->plan(), groups_);
+  log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls,
+            kCheckedStep, check.differences.empty() ? "as planned" : "which is not what was planned:");
+  for (const std::string& difference : check.differences) log_.warning("  {}", difference);
 }
 
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {

@@ -14,6 +14,7 @@ class TracedCommunicator : public Communicator {
  public:
   TracedCommunicator(std::string name, std::vector<std::string>* trace)
       : Communicator(std::move(name), 0, 2), trace_(trace), inner_(make_fake_communicator("inner", 0, 2)) {}
+  std::string_view transport() const override { return "nothing"; }
   void set_timeout(std::chrono::milliseconds) override {}
 
  protected:

@@ -137,6 +137,7 @@ class Forgetful : public Communicator {
  public:
   explicit Forgetful(std::shared_ptr<Communicator> inner)
       : Communicator(inner->name(), inner->rank(), inner->size()), inner_(std::move(inner)) {}
+  std::string_view transport() const override { return inner_->transport(); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
 
  protected:

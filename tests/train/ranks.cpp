@@ -100,7 +100,7 @@ class RankRun {
   RankRun(const LayoutRow& row, const World& world, const Fault& fault) : row_(row), world_(world), fault_(fault) {
     MeshPlace place{DeviceMesh({1, row.replicate, row.shard, 1, row.tensor}, world.size), world.rank};
     groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU));
-    groups_.make_peer_memory = peer_memory_maker(world, place.mesh, std::chrono::seconds(60));
+    groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
     if (fault.groups) fault.groups(world.rank, groups_);
     const ModelRequest request = matrix_request(row);
     const ModelFamily& family = *find_model_family(request.name);

@@ -193,6 +193,7 @@ struct CommSection {
   std::optional<int64_t> rank;
   std::optional<int64_t> world_size;
   std::optional<std::string> master;  ///< host:port
+  bool shared_memory{};
 };
 
 struct MemoryEstimationSection {

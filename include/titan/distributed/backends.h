@@ -1,5 +1,5 @@
-// Communicators over LibTorch's process groups: Gloo between CPUs, NCCL between GPUs. Members find each other through
-// the run's store under the group's name.
+// What communicators are made of: memory between the CPU ranks of one host, and LibTorch's process groups: Gloo between
+// CPUs of several hosts, NCCL between GPUs. Members find each other through the run's store under the group's name.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -20,6 +20,11 @@ struct GroupRequest {
   int64_t size = 1;
   std::chrono::milliseconds timeout{300'000};
 };
+
+/// For ranks of one host. Blocks until all members have called it. Null, on all of them, when one of them cannot share
+/// memory with the others; `refusal` says why.
+std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const GroupRequest& request, std::string& refusal);
 
 /// Blocks until all members have called it. Throws Error(launcher) naming the group when they have not within the
 /// timeout.

@@ -36,7 +36,8 @@ using TrafficTable = std::array<Traffic, kCollectives>;
 /// (n−1)/n of the tensors for all-gather and reduce-scatter, twice that for all-reduce.
 double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks);
 
-/// A collective under way. Destroying it without waiting waits.
+/// A collective under way. Who destroys it without waiting must not look at the outputs; their memory may still be
+/// written until a later call to the same communicator is waited for.
 class PendingCollective {
  public:
   virtual ~PendingCollective() = default;
@@ -65,6 +66,8 @@ class Communicator {
   /// Every tensor becomes the reduction of all ranks' in place, as one call.
   [[nodiscard]] Pending all_reduce(std::vector<at::Tensor> tensors, Reduction reduction = Reduction::sum);
 
+  /// What the bytes travel through: "shared memory", "Gloo", "NCCL", "nothing".
+  virtual std::string_view transport() const = 0;
   /// Limit of every later call.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 

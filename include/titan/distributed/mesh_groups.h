@@ -40,13 +40,22 @@ using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const Group
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                             const MakeCommunicator& make);
 
-/// What makes groups for `world`: nothing real for a dry run, NCCL where `device` is a GPU, else Gloo.
-MakeCommunicator communicator_maker(const World& world, const at::Device& device);
+struct TransportOptions {
+  /// Between CPU ranks of one host: memory that they share; false: sockets.
+  bool shared_memory = true;
+  /// Hears once why the ranks talk through sockets although they should share memory.
+  std::function<void(const std::string& reason)> refused;
+};
 
-/// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: on several
-/// hosts, in a dry run.
+/// What makes groups for `world`: nothing real for a dry run, NCCL where `device` is a GPU, else shared memory where
+/// all ranks are on one host, else Gloo.
+MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options = {});
+
+/// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: when they are
+/// on several hosts, in a dry run. Ranks of a host are numbered in a row.
 std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
                                                                                const DeviceMesh& mesh,
+                                                                               const at::Device& device,
                                                                                std::chrono::milliseconds timeout);
 
 }  // namespace titan

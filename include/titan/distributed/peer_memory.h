@@ -1,5 +1,6 @@
-// Memory of every rank of a group that all its ranks can read and write, with counters to say when: what chunked,
-// overlapped communication is made of. Between processes of one host it is shared memory of the system.
+// Memory of every rank of a group that all its ranks can read and write, with signals to say when: what chunked,
+// overlapped communication is made of. Between CPU ranks of one host it is shared memory of the system, between GPUs of
+// one host each other's device memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +8,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+
+#include "titan/distributed/communicator.h"
 
 namespace titan {
 
@@ -20,15 +24,19 @@ class PeerMemory {
   /// Bytes of each rank's buffer.
   virtual int64_t capacity() const = 0;
 
-  /// A view into the buffer of rank `owner`: [rows, columns] of `type` from byte `offset` on.
+  /// A view into the buffer of rank `owner`: `shape` of `type` from byte `offset` on.
   virtual at::Tensor view(int64_t owner, int64_t offset, at::IntArrayRef shape, at::ScalarType type) = 0;
 
-  /// Adds one to the counter (from this rank, to `peer`, `channel`). What this rank wrote before is visible to whoever
-  /// sees the count.
+  /// Raises the count (from this rank, to `peer`, `channel`) by one. What this rank wrote before is visible to whoever
+  /// sees the count. Every signal is waited for once, and before the one after it is given.
   virtual void signal(int64_t peer, int channel) = 0;
-  /// Waits until the counter (from `peer`, to this rank, `channel`) has been raised `count` times in all. Throws
-  /// Error(peer_failure) naming the peer when it was not within the timeout.
+  /// Waits until (from `peer`, to this rank, `channel`) has been signalled `count` times in all. Calls come with counts
+  /// 1, 2, 3, …. On the CPU throws Error(peer_failure) naming the peer when it did not come within the timeout.
   virtual void wait(int64_t peer, int channel, uint64_t count) = 0;
+
+  /// Does `transfer` beside what the caller does next: in a thread of its own, or on a stream of its own behind what
+  /// the caller has enqueued. `transfer` may call everything above; tensors it writes were made by the caller.
+  virtual Pending beside(std::function<void()> transfer) = 0;
 };
 
 inline constexpr int kPeerChannels = 4;
@@ -38,5 +46,11 @@ inline constexpr int kPeerChannels = 4;
 std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::string& name, int64_t rank, int64_t size,
                                                     int64_t capacity, std::chrono::milliseconds timeout);
+
+/// The same between GPUs of one host that reach each other's memory; signals are given and waited for on the current
+/// stream. Fails in a build without CUDA.
+std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+                                                  int64_t rank, int64_t size, int64_t capacity,
+                                                  std::chrono::milliseconds timeout, int device_index);
 
 }  // namespace titan

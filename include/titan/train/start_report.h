@@ -18,7 +18,9 @@ std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, i
 
 /// What was known to be taken when the process stood at its peak; what nobody accounted for is the last row.
 struct MeasuredMemory {
-  int64_t before_bytes = 0;  // of the process before the job made anything; 0 where only the job's own is counted
+  int64_t before_bytes = 0;       // of the process before the job made anything; 0 where only the job's own is counted
+  int64_t weight_slot_bytes = 0;  // where weights are gathered
+  int64_t gradient_slot_bytes = 0;  // where gradients are made before they are reduced
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t peak_bytes = 0;

@@ -52,6 +52,8 @@ class Trainer {
   void show_memory(int64_t peak_bytes) const;
   /// False when the corpus has run out.
   bool train_step(int64_t step);
+  /// What was sent in a step, against the plan.
+  void show_traffic() const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();

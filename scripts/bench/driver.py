@@ -1,0 +1,48 @@
+"""What the benchmark drivers share: their command line, the machine's line, the verdict. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import platform
+
+import ratios
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    load = os.getloadavg()[0]
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at start"
+
+
+def parse(program: str, description: str, names: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs per row (default 7)")
+    parser.add_argument("--rows", default=",".join(names), help=f"comma-separated, of {', '.join(names)}")
+    parser.add_argument("--binary", help="the titan_train to measure; default: the built one")
+    parser.add_argument("--default-binary", default=os.environ.get("TITAN_BINARY"), help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="one pair, two measured steps: does it run at all?")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    arguments = parser.parse_args()
+    arguments.rows = arguments.rows.split(",")
+    if unknown := set(arguments.rows) - set(names):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    arguments.binary = arguments.binary or arguments.default_binary
+    if not arguments.binary or not os.access(arguments.binary, os.X_OK):
+        parser.error(f"no program at {arguments.binary}: build it, or name it with --binary")
+    arguments.binary = os.path.abspath(arguments.binary)
+    if arguments.pairs < 1:
+        parser.error("--pairs must be at least 1")
+    return arguments
+
+
+def verdict(rows: list[ratios.Row], check: bool) -> int:
+    """Says which bars were missed; the exit code."""
+    missed = [row.what for row in rows if not row.met]
+    print(f"\n{len(rows) - len(missed)} of {len(rows)} bars met" + "".join(f"\nmissed: {what}" for what in missed))
+    return 1 if missed and check else 0

@@ -1,0 +1,295 @@
+// Ranks of one host talking through memory they share. A collective is put into a bank of this rank's own memory when
+// it is issued, and taken out of the banks of all ranks when its result is wanted: no thread and no socket in between,
+// one copy each way, and no rank waits for another one's call to end. Operations of a group are numbered alike on all
+// ranks and completed in order. A bank is written again when every rank has taken out what was in it, four operations
+// ago.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+
+#include "packing.h"
+#include "shared_counter.h"
+#include "shared_segment.h"
+#include "titan/base/error.h"
+#include "titan/distributed/backends.h"
+
+namespace titan {
+namespace {
+
+constexpr size_t kBanks = 4;
+constexpr int64_t kSmallestBank = 4096;  // bytes
+
+/// One per rank, in memory that all see.
+struct RankCounters {
+  SharedCounter issued;     // operations whose message is in the rank's bank
+  SharedCounter completed;  // operations whose result the rank has taken out
+};
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+/// What a member of the group published under `key`. Throws Error(peer_failure) when it does not come.
+std::string heard(const Store& store, const std::string& key, const std::string& group,
+                  std::chrono::milliseconds timeout) {
+  try {
+    store->wait({key}, timeout);
+    return store->get_to_str(key);
+  } catch (const c10::Error&) {
+    throw Error(
+        ExitCode::peer_failure,
+        fmt::format("communication in group {} failed (nothing came from another rank for {:g} s); another rank "
+                    "has ended or does not answer",
+                    group, std::chrono::duration<double>(timeout).count()));
+  }
+}
+
+/// The memory of one message of every rank of the group.
+class Bank {
+ public:
+  Bank(Store store, std::string key, const GroupRequest& request)
+      : store_(std::move(store)),
+        key_(std::move(key)),
+        group_(request.name),
+        rank_(request.rank),
+        size_(request.size) {}
+
+  /// Room for `bytes` a rank. All ranks ask alike, so all notice alike when there is not enough; messages that are
+  /// still being read stay where they are.
+  void reserve(int64_t bytes, std::chrono::milliseconds timeout) {
+    if (bytes <= capacity_ && !segments_.empty()) return;
+    capacity_ = std::max({bytes, 2 * capacity_, kSmallestBank});
+    const std::string key = key_ + "/" + std::to_string(generation_++) + "/";
+    segments_.assign(static_cast<size_t>(size_), nullptr);
+    segments_[static_cast<size_t>(rank_)] = SharedSegment::create(capacity_);
+    store_->set(key + std::to_string(rank_), segments_[static_cast<size_t>(rank_)]->address());
+    for (int64_t peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      segments_[static_cast<size_t>(peer)] =
+          SharedSegment::open(heard(store_, key + std::to_string(peer), group_, timeout));
+    }
+  }
+
+  const std::vector<std::shared_ptr<SharedSegment>>& segments() const { return segments_; }
+
+ private:
+  Store store_;
+  std::string key_;
+  std::string group_;
+  int64_t rank_;
+  int64_t size_;
+  int64_t capacity_ = 0;
+  int64_t generation_ = 0;
+  std::vector<std::shared_ptr<SharedSegment>> segments_;  // by rank
+};
+
+/// A collective that was issued and is not completed.
+struct Operation {
+  uint32_t number;
+  std::vector<std::shared_ptr<SharedSegment>> messages;  // by rank
+  std::function<void(const Operation&)> take_out;
+
+  /// `rank`'s message as a tensor like `options`, from element `offset` on.
+  at::Tensor message(int64_t rank, int64_t offset, at::IntArrayRef shape, const at::TensorOptions& options) const {
+    char* data =
+        messages[static_cast<size_t>(rank)]->data() + offset * static_cast<int64_t>(options.dtype().itemsize());
+    return at::from_blob(data, shape, options);
+  }
+};
+
+/// The messages' reduction in rank order, the same bits on every rank, into `result`. Narrow types are added in fp32
+/// and rounded once.
+void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, at::Tensor result) {
+  const bool narrow = at::isReducedFloatingType(result.scalar_type());
+  at::Tensor sum = narrow ? messages[0].to(at::kFloat) : std::move(result);
+  for (size_t i = 1; i < messages.size(); ++i) {
+    const at::Tensor& so_far = i == 1 && !narrow ? messages[0] : sum;
+    switch (reduction) {
+      case Reduction::sum:
+        at::add_out(sum, so_far, messages[i]);
+        break;
+      case Reduction::max:
+        at::maximum_out(sum, so_far, messages[i]);
+        break;
+      case Reduction::min:
+        at::minimum_out(sum, so_far, messages[i]);
+        break;
+    }
+  }
+  if (narrow) result.copy_(sum);
+}
+
+class HostCommunicator : public Communicator {
+ public:
+  HostCommunicator(const GroupRequest& request, std::shared_ptr<SharedSegment> counters, const Store& store,
+                   const std::string& key)
+      : Communicator(request.name, request.rank, request.size),
+        counters_(std::move(counters)),
+        timeout_(request.timeout) {
+    for (size_t bank = 0; bank < kBanks; ++bank) {
+      banks_.emplace_back(store, key + "/bank" + std::to_string(bank), request);
+    }
+  }
+
+  std::string_view transport() const override { return "shared memory"; }
+  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+
+  /// Everything up to operation `number` is done after this.
+  void complete(uint32_t number) {
+    while (!under_way_.empty() && static_cast<int32_t>(under_way_.front().number - number) <= 0) {
+      const Operation operation = std::move(under_way_.front());
+      under_way_.pop_front();
+      for (int64_t i = 1; i < size(); ++i) await((rank() + i) % size(), &RankCounters::issued, operation.number + 1);
+      operation.take_out(operation);
+      of(rank()).completed.raise();
+    }
+  }
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    return issue(
+        total_elements(inputs), inputs[0].options(), [&](const at::Tensor& bank) { pack(inputs, bank); },
+        [ranks = size(), outputs](const Operation& operation) {
+          int64_t offset = 0;
+          for (const at::Tensor& output : outputs) {
+            const int64_t each = output.numel() / ranks;
+            at::Tensor rows = output.view({ranks, each});
+            for (int64_t rank = 0; rank < ranks; ++rank) {
+              rows[rank].copy_(operation.message(rank, offset, {each}, output.options()));
+            }
+            offset += each;
+          }
+        });
+  }
+
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    const int64_t share = total_elements(outputs);
+    return issue(
+        share * size(), inputs[0].options(),
+        [&](const at::Tensor& bank) {
+          int64_t offset = 0;
+          for (const at::Tensor& input : inputs) {
+            const int64_t each = input.numel() / size();
+            bank.view({size(), share}).narrow(1, offset, each).copy_(input.reshape({size(), each}));
+            offset += each;
+          }
+        },
+        [rank = rank(), ranks = size(), share, outputs](const Operation& operation) {
+          reduce_into(outputs, operation, ranks, rank * share, Reduction::sum);
+        });
+  }
+
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    return issue(
+        total_elements(tensors), tensors[0].options(), [&](const at::Tensor& bank) { pack(tensors, bank); },
+        [ranks = size(), reduction, tensors](const Operation& operation) {
+          reduce_into(tensors, operation, ranks, 0, reduction);
+        });
+  }
+
+ private:
+  class HostPending : public PendingCollective {
+   public:
+    HostPending(HostCommunicator& group, uint32_t number) : group_(group), number_(number) {}
+    void wait() override {
+      if (std::exchange(waited_, true)) return;
+      group_.complete(number_);
+    }
+
+   private:
+    HostCommunicator& group_;
+    uint32_t number_;
+    bool waited_ = false;
+  };
+
+  template <class PutIn>
+  Pending issue(int64_t numel, const at::TensorOptions& options, const PutIn& put_in,
+                std::function<void(const Operation&)> take_out) {
+    TITAN_CHECK(options.device().is_cpu(), name());
+    const uint32_t number = issued_++;
+    if (number >= kBanks) {
+      complete(number - kBanks);
+      for (int64_t i = 1; i < size(); ++i) {
+        await((rank() + i) % size(), &RankCounters::completed, number - kBanks + 1);
+      }
+    }
+    Bank& bank = banks_[number % kBanks];
+    bank.reserve(numel * static_cast<int64_t>(options.dtype().itemsize()), timeout_);
+    Operation operation{number, bank.segments(), std::move(take_out)};
+    put_in(operation.message(rank(), 0, {numel}, options));
+    of(rank()).issued.raise();
+    under_way_.push_back(std::move(operation));
+    return std::make_unique<HostPending>(*this, number);
+  }
+
+  static void reduce_into(const Tensors& outputs, const Operation& operation, int64_t ranks, int64_t offset,
+                          Reduction reduction) {
+    const int64_t numel = total_elements(outputs);
+    std::vector<at::Tensor> messages;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      messages.push_back(operation.message(rank, offset, {numel}, outputs[0].options()));
+    }
+    const at::Tensor result = room_for(outputs);
+    reduce(messages, reduction, result);
+    unflatten(result, outputs);
+  }
+
+  RankCounters& of(int64_t rank) const { return reinterpret_cast<RankCounters*>(counters_->data())[rank]; }
+
+  void await(int64_t peer, SharedCounter RankCounters::*counter, uint32_t count) {
+    if ((of(peer).*counter).wait_for(count, timeout_)) return;
+    const double seconds = std::chrono::duration<double>(timeout_).count();
+    timeout_ = {};  // what else is under way need not wait once more
+    throw Error(ExitCode::peer_failure,
+                fmt::format("communication in group {} failed (its rank {} sent nothing for {:g} s); another rank has "
+                            "ended or does not answer",
+                            name(), peer, seconds));
+  }
+
+  std::shared_ptr<SharedSegment> counters_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Bank> banks_;
+  uint32_t issued_ = 0;
+  std::deque<Operation> under_way_;
+};
+
+/// The counters that rank 0 makes and the others open. Throws Error(launcher) where that cannot be.
+std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::string& key,
+                                                const GroupRequest& request) {
+  if (request.rank == 0) {
+    auto counters = SharedSegment::create(request.size * int64_t{sizeof(RankCounters)});
+    store->set(key, counters->address());
+    return counters;
+  }
+  const std::string address = heard(store, key, request.name, request.timeout);
+  if (address.empty()) throw Error(ExitCode::launcher, "the group's first rank has no memory to share");
+  return SharedSegment::open(address);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const GroupRequest& request, std::string& refusal) {
+  const std::string key = "host_group/" + request.name + request.instance;
+  const std::string ready = "ready";
+  std::shared_ptr<SharedSegment> counters;
+  std::string answer = ready;
+  try {
+    counters = meet_at_counters(store, key, request);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::peer_failure) throw;
+    answer = error.what();
+    if (request.rank == 0) store->set(key, std::string());
+  }
+  // One member that cannot is enough for all to do without.
+  store->set(key + "/answer/" + std::to_string(request.rank), answer);
+  refusal.clear();
+  for (int64_t member = 0; member < request.size; ++member) {
+    const std::string asked = key + "/answer/" + std::to_string(member);
+    if (std::string told = heard(store, asked, request.name, request.timeout); told != ready) refusal = std::move(told);
+  }
+  if (!refusal.empty()) return nullptr;
+  return std::make_unique<HostCommunicator>(request, std::move(counters), store, key);
+}
+
+}  // namespace titan
