@@ -99,9 +99,9 @@ struct Operation {
 
 /// The messages' reduction in rank order, the same bits on every rank, into `result`. Narrow types are added in fp32
 /// and rounded once.
-void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, at::Tensor result) {
+void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, const at::Tensor& result) {
   const bool narrow = at::isReducedFloatingType(result.scalar_type());
-  at::Tensor sum = narrow ? messages[0].to(at::kFloat) : std::move(result);
+  at::Tensor sum = narrow ? messages[0].to(at::kFloat) : result;
   for (size_t i = 1; i < messages.size(); ++i) {
     const at::Tensor& so_far = i == 1 && !narrow ? messages[0] : sum;
     switch (reduction) {

@@ -4,6 +4,8 @@
 // what was in it two exchanges ago.
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "titan/base/error.h"
 #include "titan/ops/token_exchange.h"
 
@@ -38,7 +40,7 @@ class AsyncExchange : public TokenExchange {
       const int64_t owner = (memory_->rank() + i) % ranks();
       if (i > 0) {
         reading->wait();
-        chunk = std::move(next);
+        chunk = std::exchange(next, at::Tensor());
       }
       if (i + 1 < ranks()) {
         next = at::empty_like(shard);
