@@ -1,0 +1,79 @@
+// Messages from one rank of a host to another through memory that they share, in the order in which they were sent.
+// Sending never waits for the receiver to ask: a message lies in an envelope until it is taken out, and the envelope is
+// then used again. There are as many envelopes as messages were under way at the same time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shared_counter.h"
+#include "shared_segment.h"
+#include "titan/distributed/backends.h"
+
+namespace titan {
+
+/// What both sides of a pair see, in zeroed shared memory.
+struct MailboxRing {
+  static constexpr uint32_t kLetters = 64;  // the most messages of a pair that may be under way
+
+  SharedCounter sent;
+  SharedCounter taken;
+  uint32_t envelope_of[kLetters];  // by number of the message
+};
+
+/// One direction of one pair: from this rank, or to it. `key` names the pair in `store`.
+class Outbox {
+ public:
+  Outbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group, int64_t peer);
+  /// Copies the tensors. Throws Error(peer_failure) when kLetters messages were not taken within `timeout`.
+  void send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout);
+
+ private:
+  struct Envelope {
+    std::shared_ptr<SharedSegment> memory;
+    uint32_t message = 0;  // the last one in it
+    bool used = false;
+  };
+
+  uint32_t free_envelope(int64_t bytes);
+
+  MailboxRing* ring_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string key_;
+  std::string group_;
+  int64_t peer_;
+  uint32_t sent_ = 0;
+  std::vector<Envelope> envelopes_;
+};
+
+class Inbox {
+ public:
+  Inbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group, int64_t peer);
+  /// The next message will go into `outputs`; its number, for `wait`.
+  uint32_t expect(std::vector<at::Tensor> outputs);
+  /// Message `number` and those before it are in their outputs after this. Throws Error(peer_failure) when it does not
+  /// come within `timeout`.
+  void wait(uint32_t number, std::chrono::milliseconds timeout);
+
+ private:
+  SharedSegment& envelope(uint32_t index, std::chrono::milliseconds timeout);
+
+  MailboxRing* ring_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string key_;
+  std::string group_;
+  int64_t peer_;
+  uint32_t expected_ = 0;
+  uint32_t taken_ = 0;
+  std::deque<std::vector<at::Tensor>> outputs_;
+  std::vector<std::shared_ptr<SharedSegment>> envelopes_;
+};
+
+/// Ends a wait in vain: throws Error(peer_failure) that names group and peer.
+[[noreturn]] void fail_silent_peer(const std::string& group, int64_t peer, std::chrono::milliseconds timeout);
+
+}  // namespace titan
