@@ -7,7 +7,7 @@ namespace titan {
 
 std::vector<Communicator*> MeshGroups::all() const {
   std::vector<Communicator*> groups;
-  for (const auto& group : {gather, scatter, replicate, tensor, loss, model, world}) {
+  for (const auto& group : {gather, scatter, replicate, tensor, loss, pipeline, twins, model, world}) {
     if (group) groups.push_back(group.get());
   }
   return groups;
@@ -22,25 +22,31 @@ void MeshGroups::reset_traffic() {
 }
 
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make) {
-  auto group = [&](const char* name, std::vector<MeshAxis> axes) -> std::shared_ptr<Communicator> {
-    if (mesh.size(axes) == 1) return nullptr;
-    const std::vector<int64_t> ranks = mesh.group(rank, axes);
+                            const MakeCommunicator& make, const std::optional<std::pair<int64_t, int64_t>>& twins) {
+  auto group_of = [&](const char* name, const std::vector<int64_t>& ranks) -> std::shared_ptr<Communicator> {
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank);
+    if (ranks.size() == 1 || mine == ranks.end()) return nullptr;
     GroupRequest request;
     request.name = name;
     request.instance = "/" + std::to_string(ranks.front());  // the ranks of one group share their first
-    request.rank = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    request.rank = mine - ranks.begin();
     request.size = static_cast<int64_t>(ranks.size());
     request.timeout = timeout;
     return make(request);
   };
+  auto group = [&](const char* name, std::vector<MeshAxis> axes) { return group_of(name, mesh.group(rank, axes)); };
   using enum MeshAxis;
   MeshGroups groups;
   groups.gather = group("fsdp_gather", {dp_shard, cp});
   groups.scatter = group("fsdp_scatter", {dp_shard, cp});
   groups.replicate = group("dp_replicate", {dp_replicate});
   groups.tensor = group("tp", {tp});
-  groups.loss = group("loss", {dp_replicate, dp_shard, cp});
+  groups.loss = group("loss", {pp, dp_replicate, dp_shard, cp});
+  groups.pipeline = group("pp", {pp});
+  if (twins) {
+    const std::vector<int64_t> line = mesh.group(rank, std::array{pp});
+    groups.twins = group_of("twins", {line[static_cast<size_t>(twins->first)], line[static_cast<size_t>(twins->second)]});
+  }
   groups.model = group("model", {pp, dp_shard, cp, tp});
   groups.world = group("world", {pp, dp_replicate, dp_shard, cp, tp});
   return groups;

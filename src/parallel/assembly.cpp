@@ -34,7 +34,7 @@ std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
 
 std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const Assembly& assembly,
                                                        const MeshGroups& groups, const at::Device& device) {
-  const GroupCommunicators communicators{groups.gather, groups.scatter, groups.replicate, groups.tensor};
+  const GroupCommunicators communicators{groups.gather, groups.scatter, groups.replicate, groups.tensor, groups.twins};
   std::shared_ptr<SlotPool> slots;
   if (plan.gathers_weights()) slots = std::make_shared<SlotPool>(plan, assembly.link->device());
   std::vector<std::unique_ptr<Residency>> residencies;
@@ -69,6 +69,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   if (plan.gathers_weights()) assembly.link = link_of(plan, device);
   std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device);
   for (const auto& parameter : assembly.model->parameter_handles()) {
+    if (!parameter->master.defined()) continue;  // of another stage
     initialise(*parameter, parameter->shard_box(), seed);
     assembly.parameters.push_back(parameter.get());
   }

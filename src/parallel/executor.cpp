@@ -10,55 +10,88 @@ namespace titan {
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
                    std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
                    ExecutorOptions options)
-    : plan_(plan),
-      chain_(chain.begin(), chain.end()),
-      residencies_(std::move(residencies)),
-      runner_(std::move(runner)),
-      options_(options) {
-  TITAN_CHECK(chain_.size() == plan_.units.size(), chain_.size(), plan_.units.size());
+    : plan_(plan), residencies_(std::move(residencies)), runner_(std::move(runner)), options_(options) {
+  for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
 }
 
 at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
+  return forward_stage(0, {}, batch, microbatch)[0];
+}
+
+Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& batch, int64_t microbatch) {
   std::vector<UnitState>& states = states_of(microbatch);
-  Stream stream;
-  for (size_t u = 0; u < chain_.size(); ++u) {
+  const StagePlan& span = plan_.stages[stage];
+  WeightGradientSink& sink =
+      deferred_ ? static_cast<WeightGradientSink&>(deferred_products_[{stage, microbatch}]) : immediate_;
+  for (size_t u = span.first; u < span.last; ++u) {
     acquire(u, UsePhase::forward, microbatch);
-    if (u + 1 < chain_.size()) prefetch(u + 1, UsePhase::forward, microbatch);
+    if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, microbatch);
     if (plan_.units[u].gradients_in_forward) gradient_storage(u);
-    WeightGradientSink& sink = deferred_ ? static_cast<WeightGradientSink&>(queue_) : immediate_;
     states[u].context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[u].policy, sink);
     states[u].context->count_saved = options_.count_saved_bytes;
     states[u].context->recorder.set_hash_check(options_.check_kept_tensors);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
     release(u, UsePhase::forward, microbatch);
   }
-  return stream[0];
+  return stream;
+}
+
+Stream Executor::loss_gradient(const BatchContext& batch) {
+  return {at::ones({}, at::TensorOptions(batch.labels.device()).dtype(at::kDouble))};
 }
 
 void Executor::backward(const BatchContext& batch, int64_t microbatch, bool is_last) {
+  backward_units(0, loss_gradient(batch), batch, microbatch, [&](size_t unit) {
+    for (size_t group : plan_.units[unit].groups) {
+      if (plan_.groups[group].reduce_after == unit && !deferred_) reduce(group, is_last);
+    }
+  });
+  settle();
+}
+
+Stream Executor::backward_stage(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch) {
+  return backward_units(stage, std::move(gradients), batch, microbatch, [](size_t) {});
+}
+
+Stream Executor::backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
+                                const std::function<void(size_t unit)>& after_unit) {
   std::vector<UnitState>& states = states_of(microbatch);
-  Stream gradients{at::ones({}, at::TensorOptions(batch.labels.device()).dtype(at::kDouble))};
-  for (size_t u = chain_.size(); u-- > 0;) {
+  const StagePlan& span = plan_.stages[stage];
+  for (size_t u = span.last; u-- > span.first;) {
     const bool reads_weights = plan_.units[u].weights_in_backward;
     if (reads_weights) acquire(u, UsePhase::backward, microbatch);
-    if (u > 0 && plan_.units[u - 1].weights_in_backward) prefetch(u - 1, UsePhase::backward, microbatch);
+    if (u > span.first && plan_.units[u - 1].weights_in_backward) prefetch(u - 1, UsePhase::backward, microbatch);
     gradient_storage(u);
     // The loss is in fp64 whatever its unit computes in.
-    if (u + 1 < chain_.size()) gradients = as_computed_in(u, std::move(gradients));
+    if (plan_.units[u].chain_index + 1 < plan_.chain_length) gradients = as_computed_in(u, std::move(gradients));
     gradients = runner_->backward(*chain_[u], gradients, batch, states[u]);
     if (reads_weights) release(u, UsePhase::backward, microbatch);
-    for (size_t group : plan_.units[u].groups) {
-      if (plan_.groups[group].reduce_after == u && !deferred_) reduce(group, is_last);
-    }
+    after_unit(u);
+  }
+  return gradients;
+}
+
+void Executor::weight_gradients(size_t stage, int64_t microbatch) {
+  const auto found = deferred_products_.find({stage, microbatch});
+  if (found == deferred_products_.end()) return;
+  found->second.run();
+  deferred_products_.erase(found);
+}
+
+void Executor::reduce_stage(size_t stage) {
+  for (size_t group = plan_.groups.size(); group-- > 0;) {
+    if (plan_.stage_of(plan_.groups[group].reduce_after) == stage) reduce(group, /*is_last=*/true);
   }
   settle();
 }
 
-void Executor::run_weight_gradients(bool is_last) {
-  queue_.run();
-  for (size_t group = plan_.groups.size(); group-- > 0;) reduce(group, is_last);
-  settle();
+void Executor::add_twins() {
+  for (size_t group = plan_.groups.size(); group-- > 0;) {
+    if (!plan_.groups[group].has_twin) continue;
+    residencies_[group]->add_twin();
+    if (group_reduced_) group_reduced_(group);
+  }
 }
 
 // A group's reduction goes on while the next unit's backward runs, and is over before the one after that needs memory.
@@ -74,20 +107,22 @@ void Executor::settle() {
   const size_t group = *reducing_;
   reducing_.reset();
   residencies_[group]->settle();
-  if (group_reduced_) group_reduced_(group);
+  if (group_reduced_ && !plan_.groups[group].has_twin) group_reduced_(group);
 }
 
-at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) {
+at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) { return infer_stage(0, {}, batch, mode)[0]; }
+
+Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& batch, UnitMode mode) {
   at::NoGradGuard no_graph;
-  Stream stream;
-  for (size_t u = 0; u < chain_.size(); ++u) {
+  const StagePlan& span = plan_.stages[stage];
+  for (size_t u = span.first; u < span.last; ++u) {
     acquire(u, UsePhase::forward, 0);
-    if (u + 1 < chain_.size()) prefetch(u + 1, UsePhase::forward, 0);
+    if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, 0);
     UnitContext context(mode, RecomputePolicy::none(), immediate_);
     stream = chain_[u]->forward(as_computed_in(u, std::move(stream)), batch, context);
     release(u, UsePhase::forward, 0);
   }
-  return stream[0];
+  return stream;
 }
 
 void Executor::finish_step() {

@@ -1,6 +1,7 @@
 #include "titan/parallel/plan.h"
 
 #include <algorithm>
+#include <set>
 
 #include "plan_parts.h"
 #include "titan/base/error.h"
@@ -8,13 +9,13 @@
 namespace titan {
 namespace {
 
-size_t group_with(const Plan& plan, const std::string& parameter) {
+std::optional<size_t> group_with(const Plan& plan, const std::string& parameter) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     for (const ParameterPlan& member : plan.groups[g].parameters) {
       if (member.spec.name == parameter) return g;
     }
   }
-  throw InvariantError(fmt::format("internal error: no unit before its borrower owns {}", parameter));
+  return std::nullopt;
 }
 
 WeightGroupPlan plan_group(const UnitDescription& unit, const PlanRequest& request) {
@@ -32,51 +33,122 @@ ActivationShape activation_shape(const PlanRequest& request, ElementType compute
   return {request.samples, request.sequence_length, size_of(compute), request.place.mesh.size(MeshAxis::tp)};
 }
 
-void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& family) {
-  int64_t block = 0;
+/// The stages of this rank; without a pipeline the whole chain.
+std::vector<StageSpan> spans_of(const PlanRequest& request, const ModelDescription& model) {
+  return request.pipeline ? request.pipeline->stages : std::vector<StageSpan>{{0, 0, model.units.size()}};
+}
+
+/// A parameter that a stage elsewhere owns and a unit here uses too: a group of its own, and a copy.
+WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& parameter, const PlanRequest& request) {
   for (const UnitDescription& unit : model.units) {
-    UnitPlan planned;
-    planned.name = unit.name;
-    planned.role = unit.role;
-    if (!unit.parameters.empty()) {
-      planned.groups.push_back(plan.groups.size());
-      plan.groups.push_back(plan_group(unit, plan.request));
+    for (const ParameterSpec& spec : unit.parameters) {
+      if (spec.name != parameter) continue;
+      UnitDescription alone;
+      alone.name = unit.name + " (copy)";
+      alone.parameters = {spec};
+      WeightGroupPlan group = plan_group(alone, request);
+      group.parameters[0].speaks = false;
+      group.has_twin = group.is_copy = true;
+      return group;
     }
-    for (const std::string& parameter : unit.borrowed) planned.groups.push_back(group_with(plan, parameter));
-    if (unit.role == UnitRole::block) planned.policy = family.policy(plan.request.recompute, block++);
-    planned.weights_in_backward = unit.role != UnitRole::embedding;
-    planned.gradients_in_forward = unit.role == UnitRole::head;
-    plan.units.push_back(std::move(planned));
   }
+  throw InvariantError(fmt::format("internal error: no unit owns {}", parameter));
+}
+
+void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
+  const UnitDescription& unit = model.units[index];
+  UnitPlan planned;
+  planned.name = unit.name;
+  planned.chain_index = index;
+  planned.role = unit.role;
+  if (!unit.parameters.empty()) {
+    planned.groups.push_back(plan.groups.size());
+    plan.groups.push_back(plan_group(unit, plan.request));
+  }
+  for (const std::string& parameter : unit.borrowed) {
+    std::optional<size_t> owner = group_with(plan, parameter);
+    if (!owner) {
+      owner = plan.groups.size();
+      plan.groups.push_back(plan_copy(model, parameter, plan.request));
+    }
+    planned.groups.push_back(*owner);
+  }
+  planned.weights_in_backward = unit.role != UnitRole::embedding;
+  planned.gradients_in_forward = unit.role == UnitRole::head;
+  plan.units.push_back(std::move(planned));
+}
+
+/// Groups here that a unit elsewhere has a copy of.
+void mark_twins(Plan& plan, const ModelDescription& model) {
+  for (size_t index = 0; index < model.units.size(); ++index) {
+    const bool is_here = std::any_of(plan.units.begin(), plan.units.end(),
+                                     [&](const UnitPlan& unit) { return unit.chain_index == index; });
+    if (is_here) continue;
+    for (const std::string& parameter : model.units[index].borrowed) {
+      if (const std::optional<size_t> owner = group_with(plan, parameter)) plan.groups[*owner].has_twin = true;
+    }
+  }
+}
+
+void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& family) {
+  std::vector<int64_t> block_number(model.units.size());
+  int64_t blocks = 0;
+  for (size_t index = 0; index < model.units.size(); ++index) {
+    block_number[index] = blocks;
+    if (model.units[index].role == UnitRole::block) ++blocks;
+  }
+  for (const StageSpan& span : spans_of(plan.request, model)) {
+    const size_t first = plan.units.size();
+    for (size_t index = span.first; index < span.last; ++index) {
+      add_unit(plan, model, index);
+      UnitPlan& unit = plan.units.back();
+      if (unit.role == UnitRole::block) unit.policy = family.policy(plan.request.recompute, block_number[index]);
+    }
+    plan.stages.push_back({span.number, first, plan.units.size()});
+  }
+  mark_twins(plan, model);
   // Backward walks the chain from its end: a group is complete after its first user.
   for (size_t u = plan.units.size(); u-- > 0;) {
     for (size_t g : plan.units[u].groups) plan.groups[g].reduce_after = u;
   }
 }
 
-/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a group with it.
-void choose_dtypes(Plan& plan) {
-  const std::vector<std::string>& kept = plan.request.keep_fp32;
-  auto named = [&](const std::string& name) { return std::find(kept.begin(), kept.end(), name) != kept.end(); };
-  std::vector<bool> wide(plan.groups.size());
-  for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows a wide group is wide as a whole
-    for (UnitPlan& unit : plan.units) {
-      const bool is_wide =
-          named(unit.name) || std::any_of(unit.groups.begin(), unit.groups.end(), [&](size_t g) { return wide[g]; });
-      unit.compute = is_wide ? ElementType::float32 : plan.request.compute;
-      for (size_t g : unit.groups) wide[g] = wide[g] || is_wide;
+/// Parameters that are multiplied in fp32: those of a unit named in keep_fp32, of every unit that shares one with it,
+/// and so on. Of the whole model, so that every rank of a pipeline finds the same.
+std::set<std::string> wide_parameters(const ModelDescription& model, const std::vector<std::string>& kept) {
+  std::set<std::string> wide;
+  for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows a wide parameter is wide as a whole
+    for (const UnitDescription& unit : model.units) {
+      std::vector<std::string> used = unit.borrowed;
+      for (const ParameterSpec& spec : unit.parameters) used.push_back(spec.name);
+      const bool named = std::find(kept.begin(), kept.end(), unit.name) != kept.end();
+      if (named || std::any_of(used.begin(), used.end(), [&](const auto& name) { return wide.contains(name); })) {
+        wide.insert(used.begin(), used.end());
+      }
     }
   }
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    plan.groups[g].compute = wide[g] ? ElementType::float32 : plan.request.compute;
+  return wide;
+}
+
+/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it.
+void choose_dtypes(Plan& plan, const ModelDescription& model) {
+  const std::set<std::string> wide = wide_parameters(model, plan.request.keep_fp32);
+  for (WeightGroupPlan& group : plan.groups) {
+    const bool is_wide = wide.contains(group.parameters[0].spec.name);
+    group.compute = is_wide ? ElementType::float32 : plan.request.compute;
+  }
+  for (UnitPlan& unit : plan.units) {
+    unit.compute = unit.groups.empty() ? plan.request.compute : plan.groups[unit.groups[0]].compute;
   }
 }
 
 void add_activations(Plan& plan, const ModelDescription& model) {
+  plan.stream_width = model.dim;
+  plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
     plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
-    unit.saved_bytes = model.units[u].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
+    unit.saved_bytes = model.units[unit.chain_index].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
   }
 }
 
@@ -89,6 +161,13 @@ int64_t WeightGroupPlan::offset_of(size_t index) const {
   int64_t offset = 0;
   for (size_t i = 0; i < index; ++i) offset += parameters[i].unsharded.numel();
   return offset;
+}
+
+size_t Plan::stage_of(size_t unit) const {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    if (unit < stages[stage].last) return stage;
+  }
+  throw InvariantError(fmt::format("internal error: no stage has unit {}", unit));
 }
 
 int64_t Plan::predicted_bytes() const {
@@ -109,8 +188,9 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   plan.request = request;
   plan.parameter_count = model.parameter_count();
   plan.flops_per_token = model.flops_per_token(request.sequence_length);
+  plan.chain_length = model.units.size();
   add_units(plan, model, family);
-  choose_dtypes(plan);
+  choose_dtypes(plan, model);
   add_activations(plan, model);
   assign_slots(plan);
   add_traffic(plan, model);

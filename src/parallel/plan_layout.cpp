@@ -77,7 +77,10 @@ std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
 void assign_slots(Plan& plan) {
   if (!plan.gathers_weights()) return;
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
-  const bool weights_rotate = plan.request.reshard != ReshardPolicy::never;
+  // With a pipeline every microbatch comes back to every unit: by default weights stay for the step.
+  const bool weights_stay = plan.request.reshard == ReshardPolicy::never ||
+                            (plan.request.reshard == ReshardPolicy::standard && plan.request.pipeline);
+  const bool weights_rotate = !weights_stay;
   // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced.
   const bool gradients_rotate = plan.request.accumulation == 1;
   if (weights_rotate) take_turns(plan.request, plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_size);
@@ -98,25 +101,71 @@ void assign_slots(Plan& plan) {
   }
 }
 
-std::vector<int64_t> gathers_per_step(const Plan& plan) {
-  constexpr size_t kNobody = static_cast<size_t>(-1);
-  std::vector<size_t> holder(plan.weight_slots.size(), kNobody);
-  std::vector<int64_t> gathers(plan.groups.size(), 0);
-  auto use = [&](const UnitPlan& unit) {
-    for (size_t g : unit.groups) {
-      size_t& slot = holder[plan.groups[g].weight_slot];
-      if (slot == g) continue;
-      slot = g;
-      ++gathers[g];
-    }
-  };
-  for (int64_t microbatch = 0; microbatch < plan.request.accumulation; ++microbatch) {
-    for (const UnitPlan& unit : plan.units) use(unit);
-    for (size_t u = plan.units.size(); u-- > 0;) {
-      if (plan.units[u].weights_in_backward) use(plan.units[u]);
+namespace {
+
+/// Counts how often a group's weights are brought, walking the slots as the residency will.
+class GatherCount {
+ public:
+  explicit GatherCount(const Plan& plan)
+      : plan_(plan), holder_(plan.weight_slots.size(), kNobody), gathers_(plan.groups.size(), 0) {}
+
+  void forward(const StagePlan& stage) {
+    for (size_t u = stage.first; u < stage.last; ++u) use(plan_.units[u]);
+  }
+  void backward(const StagePlan& stage) {
+    for (size_t u = stage.last; u-- > stage.first;) {
+      if (plan_.units[u].weights_in_backward) use(plan_.units[u]);
     }
   }
-  return gathers;
+  const std::vector<int64_t>& gathers() const { return gathers_; }
+
+ private:
+  static constexpr size_t kNobody = static_cast<size_t>(-1);
+
+  void use(const UnitPlan& unit) {
+    for (size_t g : unit.groups) {
+      size_t& slot = holder_[plan_.groups[g].weight_slot];
+      if (slot == g) continue;
+      slot = g;
+      ++gathers_[g];
+    }
+  }
+
+  const Plan& plan_;
+  std::vector<size_t> holder_;
+  std::vector<int64_t> gathers_;
+};
+
+}  // namespace
+
+const StagePlan& stage_numbered(const Plan& plan, int64_t number) {
+  for (const StagePlan& stage : plan.stages) {
+    if (stage.number == number) return stage;
+  }
+  throw InvariantError(fmt::format("internal error: stage {} is not of this rank", number));
+}
+
+std::vector<int64_t> gathers_per_step(const Plan& plan) {
+  GatherCount count(plan);
+  if (!plan.request.pipeline) {
+    for (int64_t microbatch = 0; microbatch < plan.request.accumulation; ++microbatch) {
+      count.forward(plan.stages[0]);
+      count.backward(plan.stages[0]);
+    }
+    return count.gathers();
+  }
+  const PipelinePart& part = *plan.request.pipeline;
+  for (int64_t pass = 0; pass < plan.request.accumulation / part.microbatches; ++pass) {
+    for (const Action& merged : part.actions) {
+      for (const Action& action : leaves(merged)) {
+        if (action.kind == ActionKind::forward) count.forward(stage_numbered(plan, action.stage));
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::input_gradient) {
+          count.backward(stage_numbered(plan, action.stage));
+        }
+      }
+    }
+  }
+  return count.gathers();
 }
 
 }  // namespace titan

@@ -39,7 +39,7 @@ int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
     if (!unit.policy.checkpointed()) continue;
     const ActivationShape shape{plan.request.samples, plan.request.sequence_length, size_of(unit.compute),
                                 plan.request.place.mesh.size(MeshAxis::tp)};
-    most = std::max(most, model.units[u].saved_bytes(shape, RecomputePolicy::none()) - unit.saved_bytes);
+    most = std::max(most, model.units[unit.chain_index].saved_bytes(shape, RecomputePolicy::none()) - unit.saved_bytes);
   }
   return most;
 }
@@ -47,6 +47,29 @@ int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
 int64_t largest_group(const Plan& plan) {
   int64_t most = 0;
   for (const WeightGroupPlan& group : plan.groups) most = std::max(most, group.numel);
+  return most;
+}
+
+int64_t saved_by(const Plan& plan, const StagePlan& stage) {
+  int64_t bytes = 0;
+  for (size_t u = stage.first; u < stage.last; ++u) bytes += plan.units[u].saved_bytes;
+  return bytes;
+}
+
+/// The most that is kept from forward to backward at any time: one microbatch, or what the schedule lets pile up.
+int64_t activation_peak(const Plan& plan) {
+  if (!plan.request.pipeline) return saved_by(plan, plan.stages[0]);
+  int64_t now = 0, most = 0;
+  for (const Action& merged : plan.request.pipeline->actions) {
+    for (const Action& action : leaves(merged)) {
+      if (!is_compute(action.kind)) continue;
+      const int64_t bytes = saved_by(plan, stage_numbered(plan, action.stage));
+      if (action.kind == ActionKind::forward) now += bytes;
+      most = std::max(most, now);
+      // What weight gradients read stays until they are made.
+      if (action.kind == ActionKind::backward || action.kind == ActionKind::weight_gradient) now -= bytes;
+    }
+  }
   return most;
 }
 
@@ -67,14 +90,13 @@ void add_memory(Plan& plan, const ModelDescription& model) {
   add("gradients", (transient ? largest_group(plan) : owned) * size_of(ElementType::float32));
   add("optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state));
   if (request.shards() > 1) add("padding of uneven shards", padding_bytes(plan));
-  int64_t activations = 0;
-  for (const UnitPlan& unit : plan.units) activations += unit.saved_bytes;
-  add("activations kept", activations);
+  add("activations kept", activation_peak(plan));
   add("one block recomputed", replay_bytes(plan, model));
   const int64_t chunk_rows = (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
   const int64_t words = request.loss_parallel ? (model.vocabulary + request.place.mesh.size(MeshAxis::tp) - 1) /
                                                     request.place.mesh.size(MeshAxis::tp)
                                               : model.vocabulary;
+  if (plan.units.back().role != UnitRole::head) return;
   add("logits of one chunk", 2 * chunk_rows * words * size_of(ElementType::float32));
 }
 

@@ -10,6 +10,8 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& reque
 
 /// Which slot each group's gathered weights and unreduced gradients use.
 void assign_slots(Plan& plan);
+/// The stage of this rank with this number in the model's order.
+const StagePlan& stage_numbered(const Plan& plan, int64_t number);
 /// Gathers per step of each group, found by walking one step over the slots.
 std::vector<int64_t> gathers_per_step(const Plan& plan);
 

@@ -67,14 +67,14 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
   if (ranks == 1) return;
   GroupTraffic traffic{group_names::kTensor, ranks, {}};
   for (size_t u = 0; u < plan.units.size() && !plan.request.async_tensor_parallel; ++u) {
-    const StreamExchanges exchanges = model.units[u].exchanges(plan.units[u].policy);
+    const StreamExchanges exchanges = model.units[plan.units[u].chain_index].exchanges(plan.units[u].policy);
     const int64_t stream = plan.request.tokens() * model.dim * size_of(plan.units[u].compute);
     const int64_t microbatches = plan.request.accumulation;
     add(traffic, Collective::all_gather, microbatches * exchanges.gathers, microbatches * exchanges.gathers * stream);
     add(traffic, Collective::reduce_scatter, microbatches * exchanges.scatters,
         microbatches * exchanges.scatters * stream);
   }
-  add_loss(plan, model, traffic);
+  if (plan.units.back().role == UnitRole::head) add_loss(plan, model, traffic);
   for (const WeightGroupPlan& group : plan.groups) {
     int64_t copied = 0;
     for (const ParameterPlan& parameter : group.parameters) {
@@ -87,7 +87,8 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
 
 void add_scalars(Plan& plan) {
   const DeviceMesh& mesh = plan.request.place.mesh;
-  const int64_t loss_ranks = mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
+  const int64_t loss_ranks =
+      mesh.size(MeshAxis::pp) * mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
   if (loss_ranks > 1) {
     GroupTraffic traffic{group_names::kLoss, loss_ranks, {}};
     add(traffic, Collective::all_reduce, 1, plan.request.loss_message_bytes);
@@ -101,12 +102,35 @@ void add_scalars(Plan& plan) {
   }
 }
 
+/// Streams and their gradients between the stages of a pipeline, and the gradients of tied weights.
+void add_pipeline(Plan& plan) {
+  if (!plan.request.pipeline) return;
+  const PipelinePart& part = *plan.request.pipeline;
+  const int64_t stream = plan.stream_rows * plan.stream_width * size_of(plan.request.compute);
+  const int64_t passes = plan.request.accumulation / part.microbatches;
+  GroupTraffic traffic{group_names::kPipeline, plan.request.place.mesh.size(MeshAxis::pp), {}};
+  for (const Action& merged : part.actions) {
+    for (const Action& action : leaves(merged)) {
+      if (is_transfer(action.kind)) {
+        add(traffic, Collective::permute, passes, is_send(action.kind) ? passes * stream : 0);
+      }
+    }
+  }
+  if (traffic.ranks > 1) plan.traffic.push_back(traffic);
+  GroupTraffic twins{group_names::kTwins, 2, {}};
+  for (const WeightGroupPlan& group : plan.groups) {
+    if (group.has_twin) add(twins, Collective::all_reduce, 1, group.shard_numel * kFloat32);
+  }
+  if (twins.table != TrafficTable{}) plan.traffic.push_back(twins);
+}
+
 }  // namespace
 
 void add_traffic(Plan& plan, const ModelDescription& model) {
   add_sharding(plan);
   add_replicas(plan);
   add_tensor_parallel(plan, model);
+  add_pipeline(plan);
   add_scalars(plan);
 }
 

@@ -23,6 +23,12 @@ void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& p
   if (numel > 0) communicator->all_reduce(std::move(shards))->wait();
 }
 
+void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator) {
+  std::vector<at::Tensor> shards;
+  for (const Parameter* parameter : parameters) shards.push_back(parameter->gradient_shard);
+  communicator.all_reduce(std::move(shards))->wait();
+}
+
 ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
                                  const PlanRequest& request, const at::Device& device, bool transient_gradients,
                                  GroupCommunicators communicators)
@@ -99,6 +105,8 @@ void ResidentWeights::settle() {
   reduction_.reset();
   reduce_copies(plan_, parameters_, communicators_.tensor.get());
 }
+
+void ResidentWeights::add_twin() { reduce_twins(parameters_, *communicators_.twins); }
 
 void ResidentWeights::finish_step() {
   gradients_open_ = false;

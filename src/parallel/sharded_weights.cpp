@@ -230,6 +230,8 @@ void ShardedWeights::settle() {
   for (Parameter* parameter : parameters_) parameter->set_gradient({});
 }
 
+void ShardedWeights::add_twin() { reduce_twins(parameters_, *communicators_.twins); }
+
 void ShardedWeights::finish_step() {
   gradients_open_ = false;
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();

@@ -7,12 +7,14 @@
 namespace titan {
 namespace {
 
-/// Parameters that this rank counts in the norm: of what every tensor-parallel rank holds, only the first one's copy.
+/// Parameters that this rank counts in the norm: of what every tensor-parallel rank holds, only the first one's copy;
+/// of weights that two stages of a pipeline hold, the owner's.
 std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
                                                         const std::vector<std::vector<Parameter*>>& groups) {
   const bool first = plan.request.place.coordinate(MeshAxis::tp) == 0;
   std::vector<std::vector<Parameter*>> counted(groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
+    if (plan.groups[g].is_copy) continue;
     for (size_t i = 0; i < groups[g].size(); ++i) {
       if (first || !plan.groups[g].parameters[i].copied_over_tensor) counted[g].push_back(groups[g][i]);
     }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@ struct MeshGroups {
   std::shared_ptr<Communicator> scatter;    // the same ranks: gradients, so that both directions are under way at once
   std::shared_ptr<Communicator> replicate;  // dp_replicate
   std::shared_ptr<Communicator> tensor;     // tp
-  std::shared_ptr<Communicator> loss;       // dp_replicate × dp_shard × cp: ranks that read different tokens
+  std::shared_ptr<Communicator> loss;       // pp × dp_replicate × dp_shard × cp: ranks whose losses add up
+  std::shared_ptr<Communicator> pipeline;   // pp
+  std::shared_ptr<Communicator> twins;      // the two ranks of pp that hold the same weights; null on the others
   std::shared_ptr<Communicator> model;      // pp × dp_shard × cp × tp: ranks that hold one copy of the model
   std::shared_ptr<Communicator> world;
   /// Memory that the ranks of `tensor` share, `capacity` bytes each; empty where there is none to be had. All of them
@@ -37,8 +40,11 @@ struct MeshGroups {
 /// Makes one group; the request's rank and size are those of this process in it.
 using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
 
+/// `twins`: two coordinates on the axis pp whose stages share weights; none when no weights are shared or one rank has
+/// both.
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make);
+                            const MakeCommunicator& make,
+                            const std::optional<std::pair<int64_t, int64_t>>& twins = std::nullopt);
 
 struct TransportOptions {
   /// Between CPU ranks of one host: memory that they share; false: sockets.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,23 +50,38 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// `chain` and `residencies` lie in the plan's order (one residency per weight group).
+  /// `chain` is the whole model's; `residencies` lie in the plan's order (one per weight group).
   Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
            std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
            ExecutorOptions options = {});
 
-  /// Training forward of one microbatch: its loss, already scaled (fp64 scalar). State is kept until its backward.
+  /// Training forward of one microbatch through the whole chain: its loss, already scaled (fp64 scalar). State is kept
+  /// until its backward.
   at::Tensor forward(const BatchContext& batch, int64_t microbatch);
   /// Backward of a microbatch whose forward ran. `is_last`: the step's last, gradients are reduced and become shards.
   void backward(const BatchContext& batch, int64_t microbatch, bool is_last);
   /// Forward that keeps nothing: the loss (UnitMode::evaluate) or logits (UnitMode::logits).
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
+  /// The same by local stages of a pipeline: what enters the stage (nothing for the model's first) → what leaves it (the
+  /// last stage's is the loss, or the logits).
+  Stream forward_stage(size_t stage, Stream input, const BatchContext& batch, int64_t microbatch);
+  Stream infer_stage(size_t stage, Stream input, const BatchContext& batch, UnitMode mode);
+  /// Gradients of what left the stage → of what entered it. Nothing is reduced. When weight gradients are deferred they
+  /// wait for weight_gradients.
+  Stream backward_stage(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch);
+  /// Runs the weight-gradient products that the backward of this stage and microbatch put off.
+  void weight_gradients(size_t stage, int64_t microbatch);
+  /// The gradients of the stage are complete: they are reduced and become shards.
+  void reduce_stage(size_t stage);
+  /// Adds up gradients of weights that two ranks of the pipeline hold; after all reductions of the step, on both.
+  void add_twins();
+  /// The gradient that a loss begins its backward with.
+  static Stream loss_gradient(const BatchContext& batch);
+
   /// Called for each group right after its last reduction of a step (an optimizer that steps in backward).
   void on_group_reduced(std::function<void(size_t group)> callback) { group_reduced_ = std::move(callback); }
-  /// Runs the queued weight-gradient products of the microbatches so far (a pipeline's W action), then reduces.
-  void run_weight_gradients(bool is_last);
-  /// With `deferred`, weight gradients and reductions wait for run_weight_gradients.
+  /// With `deferred`, weight gradients and reductions wait for weight_gradients and reduce_stage.
   void defer_weight_gradients(bool deferred) { deferred_ = deferred; }
 
   void finish_step();
@@ -83,6 +99,8 @@ class Executor {
   void gradient_storage(size_t unit);
   /// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
   Stream as_computed_in(size_t unit, Stream stream) const;
+  Stream backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
+                        const std::function<void(size_t unit)>& after_unit);
   void reduce(size_t group, bool is_last);
   /// Ends the reduction under way.
   void settle();
@@ -95,7 +113,7 @@ class Executor {
   ExecutorOptions options_;
   std::function<void(size_t)> group_reduced_;
   ImmediateSink immediate_;
-  QueueSink queue_;
+  std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;
   std::optional<size_t> reducing_;              // the group whose reduction is under way
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]

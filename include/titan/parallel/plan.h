@@ -14,6 +14,7 @@
 #include "titan/model/description.h"
 #include "titan/model/model.h"
 #include "titan/ops/recompute.h"
+#include "titan/schedule/action.h"
 
 namespace titan {
 
@@ -26,6 +27,24 @@ enum class ReshardPolicy {
   standard,  // after forward, but for the head, whose backward comes next
   always,
   never,
+};
+
+/// One stage of a pipeline that this rank runs: units [first, last) of the model's chain.
+struct StageSpan {
+  int64_t number = 0;  // in the model's order
+  size_t first = 0;
+  size_t last = 0;
+};
+
+/// This rank's part of a pipeline.
+struct PipelinePart {
+  std::vector<StageSpan> stages;       // rising
+  std::vector<int64_t> rank_of_stage;  // coordinate on the mesh's axis pp, of every stage
+  int64_t microbatches = 1;            // that go through in one pass; a step's accumulation is a multiple
+  std::vector<Action> actions;         // of one pass, lowered, without gathers: those are the residency's
+  bool splits_backward = false;        // weight gradients wait for actions of their own
+
+  int64_t stage_count() const { return static_cast<int64_t>(rank_of_stage.size()); }
 };
 
 /// What the plan is made for. Sizes are of one rank.
@@ -42,6 +61,7 @@ struct PlanRequest {
   RecomputeSelection recompute;
 
   MeshPlace place;
+  std::optional<PipelinePart> pipeline;  // none: the chain is one stage
   ReshardPolicy reshard = ReshardPolicy::standard;
   std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
   bool loss_parallel = true;
@@ -81,6 +101,8 @@ struct WeightGroupPlan {
   bool keep_after_forward = false;
   size_t weight_slot = 0;    // of Plan::weight_slots, when weights are gathered
   size_t gradient_slot = 0;  // of Plan::gradient_slots, when weights are gathered
+  bool has_twin = false;     // another rank of the pipeline holds it too (tied weights); their gradients add up
+  bool is_copy = false;      // and that rank speaks for it
 
   /// Unsharded elements before parameter `index`.
   int64_t offset_of(size_t index) const;
@@ -88,6 +110,7 @@ struct WeightGroupPlan {
 
 struct UnitPlan {
   std::string name;
+  size_t chain_index = 0;  // in the model's chain
   UnitRole role = UnitRole::block;
   std::vector<size_t> groups;  // weight groups it uses, its own first
   RecomputePolicy policy = RecomputePolicy::none();
@@ -95,6 +118,13 @@ struct UnitPlan {
   ElementType compute = ElementType::float32;
   bool weights_in_backward = true;    // an embedding's backward reads none
   bool gradients_in_forward = false;  // the head makes its weight gradients in forward
+};
+
+/// A stage in this rank's units: [first, last) of Plan::units.
+struct StagePlan {
+  int64_t number = 0;
+  size_t first = 0;
+  size_t last = 0;
 };
 
 /// One line of the memory table: bytes by purpose.
@@ -113,11 +143,15 @@ struct GroupTraffic {
 struct Plan {
   PlanRequest request;
   std::vector<WeightGroupPlan> groups;
-  std::vector<UnitPlan> units;
+  std::vector<UnitPlan> units;    // that this rank runs, in the chain's order
+  std::vector<StagePlan> stages;  // one, unless there is a pipeline
+  size_t chain_length = 0;        // units of the model
   std::vector<int64_t> weight_slots;    // bytes of each slot that gathered weights take turns in
   std::vector<int64_t> gradient_slots;  // bytes of each slot of gradients before reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
+  int64_t stream_rows = 0;   // tokens of a microbatch that this rank holds between units
+  int64_t stream_width = 0;  // the model's dim
   int64_t stream_bytes = 0;  // of all tokens of a microbatch, in the widest dtype a unit computes in
   std::vector<MemoryPurpose> memory;
   std::vector<GroupTraffic> traffic;
@@ -127,6 +161,8 @@ struct Plan {
 
   /// Weights are cut over ranks, or live on the host: they come and go.
   bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
+  /// The local stage of unit `unit`.
+  size_t stage_of(size_t unit) const;
   int64_t predicted_bytes() const;
   const GroupTraffic* traffic_of(std::string_view group) const;
 };
@@ -139,6 +175,8 @@ inline constexpr const char* kReplicate = "dp_replicate";
 inline constexpr const char* kTensor = "tp";
 inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kModel = "model";
+inline constexpr const char* kPipeline = "pp";
+inline constexpr const char* kTwins = "twins";
 }  // namespace group_names
 
 /// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not

@@ -38,6 +38,8 @@ class Residency {
   virtual void reduce(bool is_last) = 0;
   /// The reduction that began is over: the shards of the gradient are valid.
   virtual void settle() = 0;
+  /// Adds the gradient shards of the other rank of a pipeline that holds these weights too.
+  virtual void add_twin() = 0;
   /// The optimizer is done with the gradient shards.
   virtual void finish_step() = 0;
   /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
@@ -51,6 +53,7 @@ struct GroupCommunicators {
   std::shared_ptr<Communicator> scatter;    // gradients → sums, cut; the same ranks, a queue of its own
   std::shared_ptr<Communicator> replicate;  // replicas of a shard
   std::shared_ptr<Communicator> tensor;     // ranks that share every matrix
+  std::shared_ptr<Communicator> twins;      // first and last stage of a pipeline, where they share weights
 };
 
 /// Every weight stays on the device: masters, a compute copy where the dtypes differ, fp32 gradients. Storage follows
@@ -69,6 +72,7 @@ class ResidentWeights : public Residency {
   void gradient_storage() override;
   void reduce(bool is_last) override;
   void settle() override;
+  void add_twin() override;
   void finish_step() override;
   void weights_changed() override;
 
@@ -89,6 +93,9 @@ class ResidentWeights : public Residency {
 };
 
 at::ScalarType scalar_type(ElementType type);
+
+/// Sums the gradient shards of all parameters over the two ranks of a pipeline that hold them.
+void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator);
 
 /// Sums the gradient shards of parameters that every tensor-parallel rank holds whole, over those ranks. `communicator`
 /// null: does nothing.

@@ -48,6 +48,7 @@ class ShardedWeights : public Residency {
   void gradient_storage() override;
   void reduce(bool is_last) override;
   void settle() override;
+  void add_twin() override;
   void finish_step() override;
   void weights_changed() override;
 
