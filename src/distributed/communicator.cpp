@@ -5,7 +5,7 @@
 namespace titan {
 
 std::string_view name(Collective kind) {
-  constexpr std::array<std::string_view, kCollectives> names{"all-gather", "reduce-scatter", "all-reduce"};
+  constexpr std::array<std::string_view, kCollectives> names{"all-gather", "reduce-scatter", "all-reduce", "permute"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -16,6 +16,7 @@ Traffic& Traffic::operator+=(const Traffic& other) {
 }
 
 double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks) {
+  if (kind == Collective::permute) return static_cast<double>(traffic.bytes);
   const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
   return static_cast<double>(traffic.bytes) * share * (kind == Collective::all_reduce ? 2 : 1);
 }
@@ -49,6 +50,13 @@ Pending Communicator::all_reduce(Tensors tensors, Reduction reduction) {
   return start_all_reduce(std::move(tensors), reduction);
 }
 
+Pending Communicator::permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) {
+  TITAN_CHECK(to != rank_ && to < size_ && (to == kNobody) == inputs.empty(), name_, to, inputs.size());
+  TITAN_CHECK(from != rank_ && from < size_ && (from == kNobody) == outputs.empty(), name_, from, outputs.size());
+  count(Collective::permute, inputs);
+  return start_permute(std::move(outputs), std::move(inputs), to, from);
+}
+
 namespace {
 
 class NothingPending : public PendingCollective {
@@ -74,6 +82,10 @@ class FakeCommunicator : public Communicator {
     return std::make_unique<NothingPending>();
   }
   Pending start_all_reduce(Tensors, Reduction) override { return std::make_unique<NothingPending>(); }
+  Pending start_permute(Tensors outputs, Tensors, int64_t, int64_t) override {
+    for (at::Tensor& output : outputs) output.zero_();
+    return std::make_unique<NothingPending>();
+  }
 
  private:
   at::Tensor own_rows(const at::Tensor& whole, const at::Tensor& share) const {

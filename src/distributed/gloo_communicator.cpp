@@ -29,8 +29,12 @@ auto translated(const std::string& group, const Call& call) {
 
 class GlooPending : public PendingCollective {
  public:
-  GlooPending(std::string group, c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish)
-      : group_(std::move(group)), work_(std::move(work)), finish_(std::move(finish)) {}
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  /// `limit` of each wait; kNoTimeout is that of the call itself.
+  GlooPending(std::string group, Works works, std::function<void()> finish,
+              std::chrono::milliseconds limit = kNoTimeout)
+      : group_(std::move(group)), works_(std::move(works)), finish_(std::move(finish)), limit_(limit) {}
   ~GlooPending() override {
     try {
       wait();
@@ -38,16 +42,17 @@ class GlooPending : public PendingCollective {
     }
   }
   void wait() override {
-    if (!work_) return;
-    const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
-    translated(group_, [&] { return work->wait(); });
+    if (works_.empty()) return;
+    const Works works = std::exchange(works_, {});
+    for (const auto& work : works) translated(group_, [&] { return work->wait(limit_); });
     if (finish_) finish_();
   }
 
  private:
   std::string group_;
-  c10::intrusive_ptr<c10d::Work> work_;
+  Works works_;
   std::function<void()> finish_;
+  std::chrono::milliseconds limit_;
 };
 
 c10d::ReduceOp operation(Reduction reduction) {
@@ -65,9 +70,16 @@ c10d::ReduceOp operation(Reduction reduction) {
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
+      : Communicator(request.name, request.rank, request.size),
+        group_(std::move(group)),
+        timeout_(request.timeout),
+        sent_(static_cast<size_t>(request.size)),
+        received_(static_cast<size_t>(request.size)) {}
 
-  void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    timeout_ = timeout;
+    group_->setTimeout(timeout);
+  }
 
  protected:
   Pending start_all_gather(Tensors outputs, Tensors inputs) override {
@@ -105,12 +117,47 @@ class GlooCommunicator : public Communicator {
     return pending(std::move(work), [message, tensors = std::move(tensors)] { unflatten(message[0], tensors); });
   }
 
+  // Messages between two ranks are numbered, so that several are told apart. The library's send and receive know the
+  // group's first timeout only; the wait brings the present one.
+  Pending start_permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) override {
+    GlooPending::Works works;
+    std::vector<at::Tensor> received, sent;
+    if (from != kNobody) {
+      received.push_back(message_for(outputs));
+      works.push_back(group_->recv(received, static_cast<int>(from), next_number(received_, from)));
+    }
+    if (to != kNobody) {
+      sent.push_back(flattened(inputs));
+      works.push_back(group_->send(sent, static_cast<int>(to), next_number(sent_, to)));
+    }
+    auto finish = [received, sent, outputs = std::move(outputs)] {
+      if (!received.empty()) unflatten(received[0], outputs);
+    };
+    return std::make_unique<GlooPending>(name(), std::move(works), std::move(finish), timeout_);
+  }
+
  private:
+  /// Memory for all elements of `tensors` in a row: their own where it is in one piece.
+  static at::Tensor message_for(const Tensors& tensors) {
+    if (tensors.size() == 1 && tensors[0].is_contiguous()) return tensors[0].view({-1});
+    int64_t numel = 0;
+    for (const at::Tensor& tensor : tensors) numel += tensor.numel();
+    return at::empty({numel}, tensors[0].options());
+  }
+
+  static int next_number(std::vector<int>& numbers, int64_t rank) {
+    constexpr int kWrap = 1 << 30;
+    int& number = numbers[static_cast<size_t>(rank)];
+    return number = (number + 1) % kWrap;
+  }
+
   Pending pending(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish) {
-    return std::make_unique<GlooPending>(name(), std::move(work), std::move(finish));
+    return std::make_unique<GlooPending>(name(), GlooPending::Works{std::move(work)}, std::move(finish));
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::chrono::milliseconds timeout_;
+  std::vector<int> sent_, received_;  // messages so far, by rank
 };
 
 }  // namespace

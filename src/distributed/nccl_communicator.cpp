@@ -56,6 +56,18 @@ class NcclCommunicator : public Communicator {
     options.reduceOp = operation(reduction);
     return std::make_unique<NcclPending>(group_->allreduce_coalesced(tensors, options));
   }
+  Pending start_permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) override {
+    group_->startCoalescing();
+    for (const at::Tensor& input : inputs) {
+      std::vector<at::Tensor> sent{input};
+      group_->send(sent, static_cast<int>(to), /*tag=*/0);
+    }
+    for (const at::Tensor& output : outputs) {
+      std::vector<at::Tensor> received{output};
+      group_->recv(received, static_cast<int>(from), /*tag=*/0);
+    }
+    return std::make_unique<NcclPending>(group_->endCoalescing());
+  }
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;

@@ -34,6 +34,9 @@ class TracedCommunicator : public Communicator {
     return note("scatter", inner_->reduce_scatter(outputs, inputs));
   }
   Pending start_all_reduce(Tensors tensors, Reduction) override { return inner_->all_reduce(tensors); }
+  Pending start_permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) override {
+    return inner_->permute(outputs, inputs, to, from);
+  }
 
  private:
   Pending note(const std::string& kind, const Pending&) {

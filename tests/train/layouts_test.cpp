@@ -152,6 +152,9 @@ class Forgetful : public Communicator {
     if (of_norm_weights) return std::make_unique<Nothing>();
     return inner_->all_reduce(tensors, reduction);
   }
+  Pending start_permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) override {
+    return inner_->permute(outputs, inputs, to, from);
+  }
 
  private:
   std::shared_ptr<Communicator> inner_;
