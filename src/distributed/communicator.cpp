@@ -5,7 +5,7 @@
 namespace titan {
 
 std::string_view name(Collective kind) {
-  constexpr std::array<std::string_view, kCollectives> names{"all-gather", "reduce-scatter", "all-reduce"};
+  constexpr std::array<std::string_view, kCollectives> names{"all-gather", "reduce-scatter", "all-reduce", "permute"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -16,6 +16,7 @@ Traffic& Traffic::operator+=(const Traffic& other) {
 }
 
 double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks) {
+  if (kind == Collective::permute) return static_cast<double>(traffic.bytes);
   const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
   return static_cast<double>(traffic.bytes) * share * (kind == Collective::all_reduce ? 2 : 1);
 }
@@ -49,11 +50,33 @@ Pending Communicator::all_reduce(Tensors tensors, Reduction reduction) {
   return start_all_reduce(std::move(tensors), reduction);
 }
 
+Pending Communicator::transfer(std::vector<Message> receives, std::vector<Message> sends) {
+  Tensors sent;
+  for (const Message& message : sends) {
+    TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
+    sent.insert(sent.end(), message.tensors.begin(), message.tensors.end());
+  }
+  for (const Message& message : receives) {
+    TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
+  }
+  count(Collective::permute, sent);
+  return start_transfer(std::move(receives), std::move(sends));
+}
+
+Pending Communicator::permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) {
+  TITAN_CHECK((to == kNobody) == inputs.empty() && (from == kNobody) == outputs.empty(), name_, to, from);
+  std::vector<Message> receives, sends;
+  if (from != kNobody) receives.push_back({from, std::move(outputs)});
+  if (to != kNobody) sends.push_back({to, std::move(inputs)});
+  return transfer(std::move(receives), std::move(sends));
+}
+
 namespace {
 
 class NothingPending : public PendingCollective {
  public:
   void wait() override {}
+  bool inputs_free() override { return true; }
 };
 
 class FakeCommunicator : public Communicator {
@@ -75,6 +98,12 @@ class FakeCommunicator : public Communicator {
     return std::make_unique<NothingPending>();
   }
   Pending start_all_reduce(Tensors, Reduction) override { return std::make_unique<NothingPending>(); }
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message>) override {
+    for (const Message& message : receives) {
+      for (const at::Tensor& tensor : message.tensors) tensor.zero_();
+    }
+    return std::make_unique<NothingPending>();
+  }
 
  private:
   at::Tensor own_rows(const at::Tensor& whole, const at::Tensor& share) const {

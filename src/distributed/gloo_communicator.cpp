@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
 #include <functional>
 
 #include "packing.h"
@@ -29,8 +30,12 @@ auto translated(const std::string& group, const Call& call) {
 
 class GlooPending : public PendingCollective {
  public:
-  GlooPending(std::string group, c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish)
-      : group_(std::move(group)), work_(std::move(work)), finish_(std::move(finish)) {}
+  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  /// `limit` of each wait; kNoTimeout is that of the call itself.
+  GlooPending(std::string group, Works works, std::function<void()> finish,
+              std::chrono::milliseconds limit = kNoTimeout)
+      : group_(std::move(group)), works_(std::move(works)), finish_(std::move(finish)), limit_(limit) {}
   ~GlooPending() override {
     try {
       wait();
@@ -38,16 +43,20 @@ class GlooPending : public PendingCollective {
     }
   }
   void wait() override {
-    if (!work_) return;
-    const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
-    translated(group_, [&] { return work->wait(); });
+    if (works_.empty()) return;
+    const Works works = std::exchange(works_, {});
+    for (const auto& work : works) translated(group_, [&] { return work->wait(limit_); });
     if (finish_) finish_();
+  }
+  bool inputs_free() override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
   }
 
  private:
   std::string group_;
-  c10::intrusive_ptr<c10d::Work> work_;
+  Works works_;
   std::function<void()> finish_;
+  std::chrono::milliseconds limit_;
 };
 
 c10d::ReduceOp operation(Reduction reduction) {
@@ -65,10 +74,17 @@ c10d::ReduceOp operation(Reduction reduction) {
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
+      : Communicator(request.name, request.rank, request.size),
+        group_(std::move(group)),
+        timeout_(request.timeout),
+        sent_(static_cast<size_t>(request.size)),
+        received_(static_cast<size_t>(request.size)) {}
 
   std::string_view transport() const override { return "Gloo"; }
-  void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    timeout_ = timeout;
+    group_->setTimeout(timeout);
+  }
 
  protected:
   Pending start_all_gather(Tensors outputs, Tensors inputs) override {
@@ -106,12 +122,41 @@ class GlooCommunicator : public Communicator {
     return pending(std::move(work), [message, tensors = std::move(tensors)] { unflatten(message[0], tensors); });
   }
 
+  // Messages between two ranks are numbered, so that several are told apart. The library's send and receive know the
+  // group's first timeout only; the wait brings the present one.
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    GlooPending::Works works;
+    std::vector<at::Tensor> received, sent;
+    for (const Message& message : receives) {
+      std::vector<at::Tensor> whole{room_for(message.tensors)};
+      received.push_back(whole[0]);
+      works.push_back(group_->recv(whole, static_cast<int>(message.peer), next_number(received_, message.peer)));
+    }
+    for (const Message& message : sends) {
+      std::vector<at::Tensor> whole{flattened(message.tensors)};
+      sent.push_back(whole[0]);
+      works.push_back(group_->send(whole, static_cast<int>(message.peer), next_number(sent_, message.peer)));
+    }
+    auto finish = [received, sent, receives = std::move(receives)] {
+      for (size_t i = 0; i < receives.size(); ++i) unflatten(received[i], receives[i].tensors);
+    };
+    return std::make_unique<GlooPending>(name(), std::move(works), std::move(finish), timeout_);
+  }
+
  private:
+  static int next_number(std::vector<int>& numbers, int64_t rank) {
+    constexpr int kWrap = 1 << 30;
+    int& number = numbers[static_cast<size_t>(rank)];
+    return number = (number + 1) % kWrap;
+  }
+
   Pending pending(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish) {
-    return std::make_unique<GlooPending>(name(), std::move(work), std::move(finish));
+    return std::make_unique<GlooPending>(name(), GlooPending::Works{std::move(work)}, std::move(finish));
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::chrono::milliseconds timeout_;
+  std::vector<int> sent_, received_;  // messages so far, by rank
 };
 
 }  // namespace

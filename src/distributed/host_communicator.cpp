@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <utility>
 
+#include "host_mailbox.h"
 #include "packing.h"
 #include "shared_counter.h"
 #include "shared_segment.h"
@@ -129,10 +131,20 @@ class HostCommunicator : public Communicator {
     for (size_t bank = 0; bank < kBanks; ++bank) {
       banks_.emplace_back(store, key + "/bank" + std::to_string(bank), request);
     }
+    for (int64_t peer = 0; peer < size(); ++peer) {
+      auto pair = [&](int64_t from, int64_t to) { return fmt::format("{}/from{}/to{}", key, from, to); };
+      outboxes_.emplace_back(ring(rank(), peer), store, pair(rank(), peer), name(), peer);
+      inboxes_.emplace_back(ring(peer, rank()), store, pair(peer, rank()), name(), peer);
+    }
   }
 
   std::string_view transport() const override { return "shared memory"; }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+
+  /// Bytes of zeroed memory that the ranks of a group see together: counters of every rank, a ring for every pair.
+  static int64_t shared_bytes(int64_t size) {
+    return size * int64_t{sizeof(RankCounters)} + size * size * int64_t{sizeof(MailboxRing)};
+  }
 
   /// Everything up to operation `number` is done after this.
   void complete(uint32_t number) {
@@ -187,7 +199,30 @@ class HostCommunicator : public Communicator {
         });
   }
 
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    for (const Message& message : sends) outboxes_[static_cast<size_t>(message.peer)].send(message.tensors, timeout_);
+    auto pending = std::make_unique<MessagesPending>(*this);
+    for (Message& message : receives) {
+      const uint32_t number = inboxes_[static_cast<size_t>(message.peer)].expect(std::move(message.tensors));
+      pending->expected.emplace_back(message.peer, number);
+    }
+    return pending;
+  }
+
  private:
+  struct MessagesPending : PendingCollective {
+    explicit MessagesPending(HostCommunicator& group) : group(group) {}
+    void wait() override {
+      for (const auto& [peer, number] : std::exchange(expected, {})) {
+        group.inboxes_[static_cast<size_t>(peer)].wait(number, group.timeout_);
+      }
+    }
+    bool inputs_free() override { return true; }  // they were copied
+
+    HostCommunicator& group;
+    std::vector<std::pair<int64_t, uint32_t>> expected;
+  };
+
   class HostPending : public PendingCollective {
    public:
     HostPending(HostCommunicator& group, uint32_t number) : group_(group), number_(number) {}
@@ -195,6 +230,7 @@ class HostCommunicator : public Communicator {
       if (std::exchange(waited_, true)) return;
       group_.complete(number_);
     }
+    bool inputs_free() override { return true; }  // they were copied
 
    private:
     HostCommunicator& group_;
@@ -234,21 +270,23 @@ class HostCommunicator : public Communicator {
     unflatten(result, outputs);
   }
 
+  MailboxRing* ring(int64_t from, int64_t to) const {
+    char* rings = counters_->data() + size() * int64_t{sizeof(RankCounters)};
+    return reinterpret_cast<MailboxRing*>(rings) + from * size() + to;
+  }
   RankCounters& of(int64_t rank) const { return reinterpret_cast<RankCounters*>(counters_->data())[rank]; }
 
   void await(int64_t peer, SharedCounter RankCounters::*counter, uint32_t count) {
     if ((of(peer).*counter).wait_for(count, timeout_)) return;
-    const double seconds = std::chrono::duration<double>(timeout_).count();
-    timeout_ = {};  // what else is under way need not wait once more
-    throw Error(ExitCode::peer_failure,
-                fmt::format("communication in group {} failed (its rank {} sent nothing for {:g} s); another rank has "
-                            "ended or does not answer",
-                            name(), peer, seconds));
+    const std::chrono::milliseconds waited = std::exchange(timeout_, {});  // what else is under way waits no more
+    fail_silent_peer(name(), peer, waited);
   }
 
   std::shared_ptr<SharedSegment> counters_;
   std::chrono::milliseconds timeout_;
   std::vector<Bank> banks_;
+  std::vector<Outbox> outboxes_;  // by rank
+  std::vector<Inbox> inboxes_;
   uint32_t issued_ = 0;
   std::deque<Operation> under_way_;
 };
@@ -257,7 +295,7 @@ class HostCommunicator : public Communicator {
 std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::string& key,
                                                 const GroupRequest& request) {
   if (request.rank == 0) {
-    auto counters = SharedSegment::create(request.size * int64_t{sizeof(RankCounters)});
+    auto counters = SharedSegment::create(HostCommunicator::shared_bytes(request.size));
     store->set(key, counters->address());
     return counters;
   }

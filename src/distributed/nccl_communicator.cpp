@@ -25,6 +25,7 @@ class NcclPending : public PendingCollective {
     if (work_) work_->wait();
     work_.reset();
   }
+  bool inputs_free() override { return !work_ || work_->isCompleted(); }
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
@@ -61,6 +62,22 @@ class NcclCommunicator : public Communicator {
     c10d::AllreduceCoalescedOptions options;
     options.reduceOp = operation(reduction);
     return std::make_unique<NcclPending>(group_->allreduce_coalesced(tensors, options));
+  }
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    group_->startCoalescing();
+    for (const Message& message : sends) {
+      for (const at::Tensor& tensor : message.tensors) {
+        std::vector<at::Tensor> sent{tensor};
+        group_->send(sent, static_cast<int>(message.peer), /*tag=*/0);
+      }
+    }
+    for (const Message& message : receives) {
+      for (const at::Tensor& tensor : message.tensors) {
+        std::vector<at::Tensor> received{tensor};
+        group_->recv(received, static_cast<int>(message.peer), /*tag=*/0);
+      }
+    }
+    return std::make_unique<NcclPending>(group_->endCoalescing());
   }
 
  private:

@@ -1,5 +1,7 @@
 // What one training step sends, by communicator. Formulas are in docs/distributed.md; tests compare them with what the
 // communicators counted.
+#include <algorithm>
+
 #include "plan_parts.h"
 
 namespace titan {
@@ -110,11 +112,10 @@ void add_pipeline(Plan& plan) {
   const int64_t passes = plan.request.accumulation / part.microbatches;
   GroupTraffic traffic{group_names::kPipeline, plan.request.place.mesh.size(MeshAxis::pp), {}};
   for (const Action& merged : part.actions) {
-    for (const Action& action : leaves(merged)) {
-      if (is_transfer(action.kind)) {
-        add(traffic, Collective::permute, passes, is_send(action.kind) ? passes * stream : 0);
-      }
-    }
+    const std::span<const Action> parts = leaves(merged);
+    if (!is_transfer(parts[0].kind)) continue;
+    const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
+    add(traffic, Collective::permute, passes, passes * sends * stream);
   }
   if (traffic.ranks > 1) plan.traffic.push_back(traffic);
   GroupTraffic twins{group_names::kTwins, 2, {}};

@@ -25,9 +25,10 @@ std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
 }  // namespace
 
 StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
-                       const StepOptions& options, StepCommunicators communicators)
+                       const StepOptions& options, StepCommunicators communicators, PipelineRunner* pipeline)
     : executor_(executor),
       optimizer_(optimizer),
+      pipeline_(pipeline),
       group_parameters_(std::move(group_parameters)),
       counted_(counted_parameters(executor.plan(), group_parameters_)),
       options_(options),
@@ -48,13 +49,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                at::full({}, stop_signal, scalar),
                {},
                at::zeros({}, scalar.dtype(at::kFloat))};
-  for (size_t a = 0; a < microbatches.size(); ++a) {
-    const bool is_last = a + 1 == microbatches.size();
-    // Each is done before the next begins, so all use the first slot of the executor.
-    progress_.loss = progress_.loss + executor_.forward(microbatches[a], 0);
-    if (is_last) sum_loss();
-    executor_.backward(microbatches[a], 0, is_last);
-  }
+  compute_gradients(microbatches);
   StepControl control;
   if (options_.step_in_backward) {
     control = control_from(progress_.squares, /*max_norm=*/0, progress_.loss);
@@ -69,6 +64,24 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   StepOutcome outcome{progress_.loss, control, progress_.stop_signal};
   progress_ = {};
   return outcome;
+}
+
+void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
+  if (pipeline_) {
+    const auto each = static_cast<size_t>(executor_.plan().request.pipeline->microbatches);
+    for (size_t first = 0; first < microbatches.size(); first += each) {
+      const bool is_last = first + each == microbatches.size();
+      progress_.loss = progress_.loss + pipeline_->run(microbatches.subspan(first, each), is_last);
+    }
+    return sum_loss();
+  }
+  for (size_t a = 0; a < microbatches.size(); ++a) {
+    const bool is_last = a + 1 == microbatches.size();
+    // Each is done before the next begins, so all use the first slot of the executor.
+    progress_.loss = progress_.loss + executor_.forward(microbatches[a], 0);
+    if (is_last) sum_loss();
+    executor_.backward(microbatches[a], 0, is_last);
+  }
 }
 
 void StepRunner::sum_loss() {

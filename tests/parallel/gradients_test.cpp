@@ -214,7 +214,8 @@ TEST(Executor, DeferredWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
     for (const auto& parameter : later.model->parameter_handles()) {
       EXPECT_FALSE(parameter->gradient_shard.defined()) << parameter->name();
     }
-    later.executor->run_weight_gradients(/*is_last=*/true);
+    later.executor->weight_gradients(0, 0);
+    later.executor->reduce_stage(0);
     for (const auto& parameter : later.model->parameter_handles()) {
       ASSERT_TRUE(parameter->gradient_shard.defined()) << parameter->name();
       EXPECT_TRUE(same_bits(parameter->gradient_shard, now.model->parameter(parameter->name()).gradient_shard))

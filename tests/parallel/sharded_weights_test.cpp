@@ -35,6 +35,9 @@ class TracedCommunicator : public Communicator {
     return note("scatter", inner_->reduce_scatter(outputs, inputs));
   }
   Pending start_all_reduce(Tensors tensors, Reduction) override { return inner_->all_reduce(tensors); }
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    return inner_->transfer(std::move(receives), std::move(sends));
+  }
 
  private:
   Pending note(const std::string& kind, const Pending&) {

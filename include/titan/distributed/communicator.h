@@ -15,14 +15,14 @@
 
 namespace titan {
 
-enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce };
-inline constexpr size_t kCollectives = 3;
+enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, permute };
+inline constexpr size_t kCollectives = 4;
 std::string_view name(Collective kind);
 
 enum class Reduction : uint8_t { sum, max, min };
 
 /// What went through a communicator: calls (a list of tensors is one call) and the bytes of the whole tensors: the
-/// gathered output, the input of a reduce-scatter, the tensor of an all-reduce.
+/// gathered output, the input of a reduce-scatter, the tensor of an all-reduce, what a permute sends.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
@@ -33,7 +33,7 @@ struct Traffic {
 using TrafficTable = std::array<Traffic, kCollectives>;
 
 /// Bytes that one rank of `ranks` sends for `traffic` in the ring algorithms, the least there is:
-/// (n−1)/n of the tensors for all-gather and reduce-scatter, twice that for all-reduce.
+/// (n−1)/n of the tensors for all-gather and reduce-scatter, twice that for all-reduce, all of it for a permute.
 double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks);
 
 /// A collective under way. Who destroys it without waiting must not look at the outputs; their memory may still be
@@ -44,8 +44,19 @@ class PendingCollective {
   /// The outputs may be used by what the caller enqueues next. On the CPU: blocks until they are there. Throws
   /// Error(peer_failure) when the other ranks did not answer within the timeout. A second call does nothing.
   virtual void wait() = 0;
+  /// Whether the tensors that went in may be written and freed before `wait`. Never waits.
+  virtual bool inputs_free() { return false; }
 };
 using Pending = std::unique_ptr<PendingCollective>;
+
+/// In the place of a rank of a permute: none.
+inline constexpr int64_t kNobody = -1;
+
+/// Tensors of one dtype to a rank or from it.
+struct Message {
+  int64_t peer;
+  std::vector<at::Tensor> tensors;
+};
 
 class Communicator {
  public:
@@ -66,6 +77,14 @@ class Communicator {
   /// Every tensor becomes the reduction of all ranks' in place, as one call.
   [[nodiscard]] Pending all_reduce(std::vector<at::Tensor> tensors, Reduction reduction = Reduction::sum);
 
+  /// Messages between pairs of ranks, as one call: the n-th message that is sent to a rank is the n-th that this rank
+  /// expects from the sender, in whatever calls they stand, so several may be under way. What is sent must not be
+  /// written before the end, and shares no memory with what is received.
+  [[nodiscard]] Pending transfer(std::vector<Message> receives, std::vector<Message> sends);
+  /// The inputs go to rank `to` and the outputs come from rank `from`; either may be kNobody, with an empty list.
+  [[nodiscard]] Pending permute(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs, int64_t to,
+                                int64_t from);
+
   /// What the bytes travel through: "shared memory", "Gloo", "NCCL", "nothing".
   virtual std::string_view transport() const = 0;
   /// Limit of every later call.
@@ -79,6 +98,7 @@ class Communicator {
   virtual Pending start_all_gather(Tensors outputs, Tensors inputs) = 0;
   virtual Pending start_reduce_scatter(Tensors outputs, Tensors inputs) = 0;
   virtual Pending start_all_reduce(Tensors tensors, Reduction reduction) = 0;
+  virtual Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) = 0;
 
  private:
   void count(Collective kind, const Tensors& whole);
@@ -89,8 +109,8 @@ class Communicator {
   TrafficTable traffic_{};
 };
 
-/// A group of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. Gathered rows
-/// of the others are zero, sums are this rank's own share.
+/// A group of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. What others
+/// would send is zero, sums are this rank's own share.
 std::unique_ptr<Communicator> make_fake_communicator(std::string name, int64_t rank, int64_t size);
 
 }  // namespace titan

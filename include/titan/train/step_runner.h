@@ -10,6 +10,7 @@
 #include "titan/kernels/exact_sum.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/executor.h"
+#include "titan/parallel/pipeline_runner.h"
 #include "titan/train/debug_dump.h"
 
 namespace titan {
@@ -39,9 +40,10 @@ class StepRunner {
   static constexpr int64_t kNormMessageBytes = (kExactSlots + 1) * sizeof(int64_t);
   static constexpr int64_t kLossMessageBytes = 2 * sizeof(double);
 
-  /// `group_parameters` by weight group of the plan. Executor and optimizer outlive this.
+  /// `group_parameters` by weight group of the plan. Executor, optimizer and `pipeline` outlive this; with a pipeline
+  /// the microbatches go through it, as many at a time as its plan says.
   StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
-             const StepOptions& options, StepCommunicators communicators = {});
+             const StepOptions& options, StepCommunicators communicators = {}, PipelineRunner* pipeline = nullptr);
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
@@ -64,11 +66,14 @@ class StepRunner {
   void step_group(size_t group);
   /// The exact sum of squares of these groups' gradients over all ranks that hold parts of them.
   at::Tensor squares_of(std::span<const std::vector<Parameter*>> groups);
+  /// Forward and backward of all microbatches; leaves the loss of all ranks in progress_.
+  void compute_gradients(std::span<const BatchContext> microbatches);
   /// Adds up the loss over the ranks, before the backward that would act on it.
   void sum_loss();
 
   Executor& executor_;
   Optimizer& optimizer_;
+  PipelineRunner* pipeline_;
   std::vector<std::vector<Parameter*>> group_parameters_;
   std::vector<std::vector<Parameter*>> counted_;  // by group: what this rank counts in the norm
   StepOptions options_;

@@ -1,0 +1,157 @@
+// Messages between two ranks: around a ring, along a chain, several at once; ranks are threads.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <functional>
+#include <thread>
+
+#include "titan/base/error.h"
+#include "titan/distributed/backends.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kRanks = 3;
+
+enum class Backend { host, gloo };
+class Permute : public ::testing::TestWithParam<Backend> {};
+
+std::unique_ptr<Communicator> make(const c10::intrusive_ptr<c10d::Store>& store, const GroupRequest& request) {
+  if (Permute::GetParam() == Backend::gloo) return make_gloo_communicator(store, request);
+  std::string refusal;
+  return make_host_communicator(store, request, refusal);
+}
+
+/// Runs `work` as every rank of one group; expectations inside count as the test's.
+void as_ranks(const std::function<void(Communicator& group)>& work) {
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);  // the library's recorder is made for one rank a process
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      GroupRequest request{.name = "ring", .instance = "/0", .interface = "lo", .rank = rank, .size = kRanks};
+      request.timeout = std::chrono::seconds(60);
+      try {
+        work(*make(store, request));
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+int64_t next(const Communicator& group) { return (group.rank() + 1) % group.size(); }
+int64_t previous(const Communicator& group) { return (group.rank() + group.size() - 1) % group.size(); }
+
+at::Tensor filled(double value) { return at::full({2, 3}, value); }
+
+TEST_P(Permute, HandsEveryRankThePreviousOnesTensors) {
+  as_ranks([](Communicator& group) {
+    const auto rank = static_cast<double>(group.rank());
+    at::Tensor whole = at::empty({2, 3}), columns = at::empty({3, 2}).t();
+    const at::Tensor sent_columns = filled(10 + rank).t().contiguous().t();
+    group.permute({whole, columns}, {filled(rank), sent_columns}, next(group), previous(group))->wait();
+    const auto from = static_cast<double>(previous(group));
+    EXPECT_TRUE(at::equal(whole, filled(from)));
+    EXPECT_TRUE(at::equal(columns, filled(10 + from)));
+    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, 2 * 6 * 4}));
+  });
+}
+
+TEST_P(Permute, MessagesUnderWayAtOnceArriveInTheOrderTheyWereSent) {
+  as_ranks([](Communicator& group) {
+    std::vector<at::Tensor> received;
+    std::vector<Pending> pending;
+    for (int message = 0; message < 4; ++message) {
+      received.push_back(at::empty({2, 3}));
+      const double value = 100 * message + static_cast<double>(group.rank());
+      pending.push_back(group.permute({received.back()}, {filled(value)}, next(group), previous(group)));
+    }
+    for (size_t message = pending.size(); message-- > 0;) {
+      pending[message]->wait();
+      const double value = 100 * static_cast<double>(message) + static_cast<double>(previous(group));
+      EXPECT_TRUE(at::equal(received[message], filled(value))) << message;
+    }
+  });
+}
+
+TEST_P(Permute, TheEndsOfAChainOnlySendOrOnlyReceive) {
+  as_ranks([](Communicator& group) {
+    const bool first = group.rank() == 0;
+    const bool last = group.rank() + 1 == group.size();
+    std::vector<at::Tensor> received, sent;
+    if (!first) received.push_back(at::empty({2, 3}));
+    if (!last) sent.push_back(filled(static_cast<double>(group.rank())));
+    group.permute(received, sent, last ? kNobody : group.rank() + 1, first ? kNobody : group.rank() - 1)->wait();
+    if (!first) {
+      EXPECT_TRUE(at::equal(received[0], filled(static_cast<double>(group.rank() - 1))));
+    }
+    const int64_t bytes = last ? 0 : 6 * 4;
+    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, bytes}));
+  });
+}
+
+TEST_P(Permute, ManyMessagesOfManySizesMayWaitBeforeTheyAreTaken) {
+  as_ranks([](Communicator& group) {
+    std::vector<Pending> sends;
+    std::vector<at::Tensor> sent;
+    if (group.rank() == 0) {
+      for (int64_t i = 0; i < 40; ++i) {
+        sent.push_back(at::full({1 + 13 * (i % 7)}, static_cast<double>(i)));
+        sends.push_back(group.transfer({}, {{1, {sent.back()}}}));
+      }
+      for (Pending& send : sends) send->wait();
+    }
+    if (group.rank() != 1) return;
+    for (int64_t i = 0; i < 40; ++i) {
+      at::Tensor received = at::empty({1 + 13 * (i % 7)});
+      group.transfer({{0, {received}}}, {})->wait();
+      EXPECT_TRUE(received.eq(static_cast<double>(i)).all().item<bool>()) << i;
+    }
+  });
+}
+
+TEST_P(Permute, OneCallMayHoldMessagesBothWaysBetweenSeveralPairs) {
+  as_ranks([](Communicator& group) {
+    std::vector<Message> receives, sends;
+    for (int64_t peer = 0; peer < kRanks; ++peer) {
+      if (peer == group.rank()) continue;
+      sends.push_back({peer, {filled(static_cast<double>(10 * group.rank() + peer))}});
+      receives.push_back({peer, {at::empty({2, 3})}});
+    }
+    const std::vector<Message> expected = receives;
+    group.transfer(receives, sends)->wait();
+    for (const Message& message : expected) {
+      EXPECT_TRUE(at::equal(message.tensors[0], filled(static_cast<double>(10 * message.peer + group.rank()))));
+    }
+    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, 2 * 6 * 4}));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Permute, ::testing::Values(Backend::host, Backend::gloo),
+                         [](const auto& backend) { return backend.param == Backend::host ? "Host" : "Gloo"; });
+
+TEST(FakePermute, OfAFakeGroupBringsZeros) {
+  const auto group = make_fake_communicator("ring", 1, 4);
+  at::Tensor received = filled(7);
+  group->permute({received}, {filled(1)}, 2, 0)->wait();
+  EXPECT_TRUE(at::equal(received, filled(0)));
+}
+
+TEST(FakePermute, SendsAllItsBytesWhateverTheNumberOfRanks) {
+  EXPECT_EQ(sent_bytes(Collective::permute, {3, 600}, 2), 600);
+  EXPECT_EQ(sent_bytes(Collective::permute, {3, 600}, 8), 600);
+}
+
+TEST(FakePermute, RefusesAListWithoutARankAndARankItDoesNotHave) {
+  const auto group = make_fake_communicator("ring", 1, 4);
+  EXPECT_THROW((void)group->permute({}, {filled(1)}, kNobody, kNobody), InvariantError);
+  EXPECT_THROW((void)group->permute({filled(1)}, {}, kNobody, 4), InvariantError);
+  EXPECT_THROW((void)group->permute({filled(1)}, {filled(1)}, 1, 0), InvariantError);
+}
+
+}  // namespace
+}  // namespace titan
