@@ -31,6 +31,8 @@ class Outbox {
   Outbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group, int64_t peer);
   /// Copies the tensors. Throws Error(peer_failure) when kLetters messages were not taken within `timeout`.
   void send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout);
+  /// Waits until all messages were taken: who ends takes envelopes along that nobody has opened yet.
+  void drain(std::chrono::milliseconds timeout) { ring_->taken.wait_for(sent_, timeout); }
 
  private:
   struct Envelope {

@@ -45,7 +45,8 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
   groups.pipeline = group("pp", {pp});
   if (twins) {
     const std::vector<int64_t> line = mesh.group(rank, std::array{pp});
-    groups.twins = group_of("twins", {line[static_cast<size_t>(twins->first)], line[static_cast<size_t>(twins->second)]});
+    groups.twins =
+        group_of("twins", {line[static_cast<size_t>(twins->first)], line[static_cast<size_t>(twins->second)]});
   }
   groups.model = group("model", {pp, dp_shard, cp, tp});
   groups.world = group("world", {pp, dp_replicate, dp_shard, cp, tp});

@@ -4,11 +4,24 @@
 
 namespace titan {
 
+BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count) {
+  BatchContext part;
+  part.tokens = batch.tokens.narrow(0, first, count);
+  part.labels = batch.labels.narrow(0, first, count);
+  if (batch.positions.defined()) part.positions = batch.positions.narrow(0, first, count);
+  const std::vector<DocumentStarts>& starts = batch.bounds.document_starts;
+  if (!starts.empty()) part.bounds.document_starts.assign(starts.begin() + first, starts.begin() + first + count);
+  part.loss_scale = batch.loss_scale;
+  return part;
+}
+
 WeightModule::WeightModule(Parameter& parameter) : torch::nn::Module("weight"), parameter_(parameter) {
   at::Tensor shape_only = at::empty(parameter.spec().shape, at::TensorOptions(at::kMeta));
   register_parameter("weight", shape_only, /*requires_grad=*/false);
 }
 
-void WeightModule::refresh() { parameters_["weight"] = parameter_.master; }
+void WeightModule::refresh() {
+  if (parameter_.master.defined()) parameters_["weight"] = parameter_.master;
+}
 
 }  // namespace titan

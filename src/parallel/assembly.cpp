@@ -81,8 +81,9 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
 
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world) {
   if (!world) return shard.clone();
-  at::Tensor whole = at::zeros(parameter.spec().shape, shard.options());
-  if (parameter.speaks_for_shard()) {
+  const at::TensorOptions options = shard.defined() ? shard.options() : at::TensorOptions(at::kFloat);
+  at::Tensor whole = at::zeros(parameter.spec().shape, options);
+  if (shard.defined() && parameter.speaks_for_shard()) {
     at::Tensor mine = whole;
     for (int64_t d = 0; d < whole.dim(); ++d) {
       const auto i = static_cast<size_t>(d);

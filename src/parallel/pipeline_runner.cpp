@@ -123,8 +123,7 @@ at::Tensor PipelineRunner::infer(const BatchContext& batch, UnitMode mode) {
       stream = empty_stream(batch);
       communicator_->transfer({{rank_of(stage - 1), {stream}}}, {})->wait();
     }
-    const Stream output =
-        executor_.infer_stage(local(stage), is_first(stage) ? Stream() : Stream{stream}, batch, mode);
+    const Stream output = executor_.infer_stage(local(stage), is_first(stage) ? Stream() : Stream{stream}, batch, mode);
     if (is_last_stage(stage)) {
       result = output[0];
     } else {

@@ -148,7 +148,8 @@ void add_activations(Plan& plan, const ModelDescription& model) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
     plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
-    unit.saved_bytes = model.units[unit.chain_index].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
+    unit.saved_bytes =
+        model.units[unit.chain_index].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
   }
 }
 

@@ -89,8 +89,7 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
 
 void add_scalars(Plan& plan) {
   const DeviceMesh& mesh = plan.request.place.mesh;
-  const int64_t loss_ranks =
-      mesh.size(MeshAxis::pp) * mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
+  const int64_t loss_ranks = mesh.size(MeshAxis::pp) * mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
   if (loss_ranks > 1) {
     GroupTraffic traffic{group_names::kLoss, loss_ranks, {}};
     add(traffic, Collective::all_reduce, 1, plan.request.loss_message_bytes);

@@ -86,6 +86,7 @@ class PoisonedResidency : public Residency {
     }
   }
   void settle() override {}
+  void add_twin() override {}
   void finish_step() override {}
   void weights_changed() override {}
 

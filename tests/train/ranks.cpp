@@ -9,6 +9,8 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/parallel/pipeline_part.h"
+#include "titan/schedule/csv.h"
 
 namespace titan {
 namespace {
@@ -23,7 +25,7 @@ ModelRequest matrix_request(const LayoutRow& row) {
   request.flavor = row.tied ? "1B" : "debugmodel";
   request.sequence_length = kLength;
   request.sizes = {
-      .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = kVocabulary};
+      .dim = 64, .n_layers = row.layers, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = kVocabulary};
   return request;
 }
 
@@ -51,6 +53,29 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
   return request;
+}
+
+std::vector<BatchContext> cut(const std::vector<BatchContext>& microbatches, int64_t samples) {
+  std::vector<BatchContext> result;
+  for (const BatchContext& batch : microbatches) {
+    for (int64_t first = 0; first < batch.tokens.size(0); first += samples) {
+      result.push_back(samples_of(batch, first, samples));
+    }
+  }
+  return result;
+}
+
+PipelinePart matrix_pipeline(const LayoutRow& row, const ModelDescription& model, const MeshPlace& place) {
+  PipelineRequest request;
+  request.ranks = static_cast<int>(row.pipeline);
+  request.schedule = row.schedule;
+  if (row.schedule.find(',') != std::string::npos) request.custom = parse_csv(row.schedule, "the row").table;
+  request.local_batch_size = static_cast<int>(row.microbatches);
+  request.chain = chain_of(model);
+  request.split.default_stages_per_rank = static_cast<int>(row.stages_per_rank);
+  const PipelinePlan planned = plan_pipeline(request);
+  for (const PipelineProblem& problem : planned.problems) ADD_FAILURE() << problem.option << ": " << problem.what;
+  return pipeline_part(planned, model, place.coordinate(MeshAxis::pp));
 }
 
 struct GlobalBatch {
@@ -98,21 +123,30 @@ std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
 class RankRun {
  public:
   RankRun(const LayoutRow& row, const World& world, const Fault& fault) : row_(row), world_(world), fault_(fault) {
-    MeshPlace place{DeviceMesh({1, row.replicate, row.shard, 1, row.tensor}, world.size), world.rank};
-    groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU));
-    groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
-    if (fault.groups) fault.groups(world.rank, groups_);
+    MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, 1, row.tensor}, world.size), world.rank};
     const ModelRequest request = matrix_request(row);
     const ModelFamily& family = *find_model_family(request.name);
-    result_.plan = make_plan(family.describe(request), family, matrix_plan(row, place));
+    const ModelDescription model = family.describe(request);
+    PlanRequest plan = matrix_plan(row, place);
+    if (row.pipeline > 1) {
+      plan.pipeline = matrix_pipeline(row, model, place);
+      plan.samples /= row.microbatches;
+      plan.accumulation *= row.microbatches;
+    }
+    groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU),
+                               twins_of(plan, model));
+    groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
+    if (fault.groups) fault.groups(world.rank, groups_);
+    result_.plan = make_plan(model, family, plan);
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
                          result_.plan, groups_, at::kCPU, kSeed);
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
     optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, OptimizerOptions{});
-    runner_ =
-        std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
-                                     StepOptions{.max_norm = 1.0}, StepCommunicators{groups_.loss, groups_.model});
+    if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
+    runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
+                                           StepOptions{.max_norm = 1.0}, StepCommunicators{groups_.loss, groups_.model},
+                                           pipeline_.get());
   }
 
   RankResult run(int64_t steps) {
@@ -127,15 +161,25 @@ class RankRun {
       if (step == 2) groups_.reset_traffic();
       if (step == 2 && assembly_.link) assembly_.link->reset();
       const GlobalBatch batch = global_batch(step, row_.global_batch, row_.unequal_masks);
-      const StepOutcome outcome = runner_->run(share_of(batch, result_.plan.request), step, /*rate=*/3e-3);
+      PlanRequest whole = result_.plan.request;
+      if (whole.pipeline) {
+        whole.samples *= row_.microbatches;
+        whole.accumulation /= row_.microbatches;
+      }
+      std::vector<BatchContext> microbatches = share_of(batch, whole);
+      if (whole.pipeline) microbatches = cut(microbatches, result_.plan.request.samples);
+      const StepOutcome outcome = runner_->run(microbatches, step, /*rate=*/3e-3);
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
       if (step == 2) note_traffic();
     }
-    for (Parameter* parameter : assembly_.parameters) {
+    for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = groups_.world.get();
+      const at::Tensor none;
+      const auto mine = shards.find(parameter->name());
       if (steps > 0) {
-        result_.gradients[parameter->name()] = gather_logical(*parameter, shards.at(parameter->name()), world);
+        result_.gradients[parameter->name()] =
+            gather_logical(*parameter, mine == shards.end() ? none : mine->second, world);
       }
       result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world);
     }
@@ -158,6 +202,7 @@ class RankRun {
   RankResult result_;
   Assembly assembly_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<PipelineRunner> pipeline_;
   std::unique_ptr<StepRunner> runner_;
 };
 
@@ -165,6 +210,9 @@ class RankRun {
 
 std::string LayoutRow::name() const {
   std::string text = layout;
+  if (pipeline > 1 && schedule.find(',') == std::string::npos) text += "_" + schedule;
+  if (stages_per_rank > 1) text += "_x" + std::to_string(stages_per_rank);
+  if (pipeline > 1) text += "_m" + std::to_string(microbatches);
   if (accumulation > 1) text += "_accumulation" + std::to_string(accumulation);
   if (unequal_masks) text += "_masks";
   if (reshard != "default") text += "_" + reshard;

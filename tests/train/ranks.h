@@ -35,7 +35,13 @@ struct LayoutRow {
   bool loss_parallel = true;
   int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
 
-  int64_t world() const { return replicate * shard * tensor; }
+  int64_t pipeline = 1;           // ranks of it
+  std::string schedule = "1F1B";  // a name, or the text of a CSV file
+  int64_t stages_per_rank = 1;
+  int64_t microbatches = 4;  // of the pipeline, in each accumulated microbatch
+  int64_t layers = 4;
+
+  int64_t world() const { return pipeline * replicate * shard * tensor; }
   std::string name() const;
 };
 

@@ -28,6 +28,9 @@ struct BatchContext {
   double loss_scale = 1.0;  // 1 / valid tokens of the whole step
 };
 
+/// Samples [first, first + count) of a microbatch, as views.
+BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count);
+
 class Unit : public torch::nn::Module {
  public:
   explicit Unit(std::string name) : torch::nn::Module(std::move(name)) {}

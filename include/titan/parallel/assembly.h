@@ -26,7 +26,8 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {});
 
 /// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
-/// on every rank, bit for bit. `world` null: the shard is everything. For debugging: every rank holds the whole tensor.
+/// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank
+/// which has nothing of it: another stage's. For debugging: every rank holds the whole tensor.
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world);
 
 }  // namespace titan

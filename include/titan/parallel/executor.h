@@ -63,8 +63,8 @@ class Executor {
   /// Forward that keeps nothing: the loss (UnitMode::evaluate) or logits (UnitMode::logits).
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
-  /// The same by local stages of a pipeline: what enters the stage (nothing for the model's first) → what leaves it (the
-  /// last stage's is the loss, or the logits).
+  /// The same by local stages of a pipeline: what enters the stage (nothing for the model's first) → what leaves it
+  /// (the last stage's is the loss, or the logits).
   Stream forward_stage(size_t stage, Stream input, const BatchContext& batch, int64_t microbatch);
   Stream infer_stage(size_t stage, Stream input, const BatchContext& batch, UnitMode mode);
   /// Gradients of what left the stage → of what entered it. Nothing is reduced. When weight gradients are deferred they

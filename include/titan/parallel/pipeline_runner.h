@@ -55,10 +55,10 @@ class PipelineRunner {
   const PipelinePart& part_;
   std::shared_ptr<Communicator> communicator_;
 
-  Parcels inputs_;      // what enters a stage
-  Parcels outputs_;     // what left a stage and has to be sent
-  Parcels gradients_;   // of what left a stage, for its backward
-  Parcels returns_;     // of what entered a stage, to be sent back
+  Parcels inputs_;     // what enters a stage
+  Parcels outputs_;    // what left a stage and has to be sent
+  Parcels gradients_;  // of what left a stage, for its backward
+  Parcels returns_;    // of what entered a stage, to be sent back
   std::deque<std::pair<std::shared_ptr<PendingCollective>, std::vector<at::Tensor>>> sends_;
   at::Tensor loss_;
 };

@@ -143,9 +143,9 @@ struct GroupTraffic {
 struct Plan {
   PlanRequest request;
   std::vector<WeightGroupPlan> groups;
-  std::vector<UnitPlan> units;    // that this rank runs, in the chain's order
-  std::vector<StagePlan> stages;  // one, unless there is a pipeline
-  size_t chain_length = 0;        // units of the model
+  std::vector<UnitPlan> units;          // that this rank runs, in the chain's order
+  std::vector<StagePlan> stages;        // one, unless there is a pipeline
+  size_t chain_length = 0;              // units of the model
   std::vector<int64_t> weight_slots;    // bytes of each slot that gathered weights take turns in
   std::vector<int64_t> gradient_slots;  // bytes of each slot of gradients before reduction
   int64_t parameter_count = 0;

@@ -1,0 +1,109 @@
+// The parity matrix's rows with a pipeline: every schedule, alone and with other kinds of parallelism, against one
+// process. Bounds as in layouts_test.cpp.
+#include "ranks.h"
+#include "titan/schedule/families.h"
+
+namespace titan {
+namespace {
+
+LayoutRow alone(const LayoutRow& row) {
+  LayoutRow single = row;
+  single.pipeline = single.replicate = single.shard = single.tensor = 1;
+  single.reshard = "default";
+  single.offload = single.async_tensor = false;
+  single.layout = "single";
+  return single;
+}
+
+class PipelineLayouts : public ::testing::TestWithParam<LayoutRow> {};
+
+TEST_P(PipelineLayouts, TrainsAsOneProcessDoes) {
+  const LayoutRow& row = GetParam();
+  const int64_t steps = row.world() > 4 ? 3 : 6;
+  const RankResult expected = train_ranks(alone(row), steps)[0];
+  for (const RankResult& result : train_ranks(row, steps)) {
+    ASSERT_EQ(result.losses.size(), expected.losses.size());
+    EXPECT_NEAR(result.losses[0] / expected.losses[0], 1, 1e-6);
+    for (size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(result.losses[i] / expected.losses[i], 1, 1e-5);
+    for (const auto& [group, counted] : result.traffic) {
+      const GroupTraffic* planned = result.plan.traffic_of(group);
+      if (group == "world") continue;
+      EXPECT_EQ(counted, planned ? planned->table : TrafficTable{}) << group;
+    }
+    for (const auto& [name, gradient] : expected.gradients) {
+      const at::Tensor& mine = result.gradients.at(name);
+      EXPECT_LE((mine - gradient).norm().item<double>(), 1e-5 * gradient.norm().item<double>()) << name;
+    }
+  }
+}
+
+std::vector<LayoutRow> rows() {
+  std::vector<LayoutRow> result;
+  for (const ScheduleFamily& family : schedule_families()) {
+    for (int64_t ranks : {2, 4}) {
+      for (int64_t microbatches : {4, 8}) {
+        LayoutRow row;
+        row.pipeline = ranks;
+        row.layout = "pp" + std::to_string(ranks);
+        row.schedule = family.name;
+        row.stages_per_rank = family.most_stages_per_rank == 1 ? 1 : 2;
+        row.microbatches = microbatches;
+        if (ranks * row.stages_per_rank > 4) row.layers = 8;
+        const PipelineShape shape{static_cast<int>(ranks), static_cast<int>(row.stages_per_rank),
+                                  static_cast<int>(microbatches)};
+        if (shape_problems(family, shape).empty()) result.push_back(row);
+      }
+    }
+  }
+  return result;
+}
+
+LayoutRow with(std::string layout, const std::function<void(LayoutRow&)>& change) {
+  LayoutRow row;
+  row.layout = std::move(layout);
+  row.pipeline = 2;
+  change(row);
+  return row;
+}
+
+std::vector<LayoutRow> combined() {
+  return {
+      with("pp2xfsdp2", [](LayoutRow& row) { row.shard = 2; }),
+      with("pp2xfsdp2_always", [](LayoutRow& row) { row.shard = 2, row.reshard = "always"; }),
+      with("pp2xfsdp2_interleaved_always",
+           [](LayoutRow& row) {
+             row.shard = 2, row.reshard = "always";
+             row.schedule = "Interleaved1F1B", row.stages_per_rank = 2;
+           }),
+      with("pp2xfsdp2_offload_full", [](LayoutRow& row) { row.shard = 2, row.offload = true, row.recompute = "full"; }),
+      with("pp2xddp2", [](LayoutRow& row) { row.replicate = 2; }),
+      with("pp2xtp2", [](LayoutRow& row) { row.tensor = 2; }),
+      with("pp2xtp2_async", [](LayoutRow& row) { row.tensor = 2, row.async_tensor = true; }),
+      with("pp2xfsdp2xtp2", [](LayoutRow& row) { row.shard = 2, row.tensor = 2; }),
+      with("pp2xddp2xfsdp2xtp2",
+           [](LayoutRow& row) { row.replicate = 2, row.shard = 2, row.tensor = 2, row.global_batch = 32; }),
+      with("pp2_tied", [](LayoutRow& row) { row.tied = true; }),
+      with("pp2xfsdp2_tied", [](LayoutRow& row) { row.tied = true, row.shard = 2; }),
+      with("pp2_zbv_tied",
+           [](LayoutRow& row) { row.tied = true, row.schedule = "ZBVZeroBubble", row.stages_per_rank = 2; }),
+      with("pp2_accumulation_masks", [](LayoutRow& row) { row.accumulation = 2, row.unequal_masks = true; }),
+      with("pp2_zero_bubble_op_masks",
+           [](LayoutRow& row) {
+             row.recompute = "op", row.unequal_masks = true;
+             row.schedule = "InterleavedZeroBubble", row.stages_per_rank = 2;
+           }),
+      with("pp2_zero_bubble_full",
+           [](LayoutRow& row) {
+             row.recompute = "full", row.schedule = "InterleavedZeroBubble", row.stages_per_rank = 2;
+           }),
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Combined, PipelineLayouts, ::testing::ValuesIn(combined()),
+                         [](const auto& info) { return info.param.layout; });
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelineLayouts, ::testing::ValuesIn(rows()),
+                         [](const auto& info) { return info.param.name(); });
+
+}  // namespace
+}  // namespace titan
