@@ -12,6 +12,7 @@
 #include "titan/data/tokenizer.h"
 #include "titan/parallel/plan.h"
 #include "titan/train/job.h"
+#include "titan/train/pipeline_job.h"
 #include "titan/train/start_report.h"
 
 namespace titan {
@@ -91,7 +92,9 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   const MeshPlace place{make_mesh(config, options->world), options->rank};
   const ModelFamily& family = *find_model_family(config.model.name);
   const ModelDescription model = family.describe(make_model_request(config, vocabulary_of(config)));
-  const Plan plan = make_plan(model, family, make_plan_request(config, place));
+  PlanRequest request = make_plan_request(config, place);
+  add_pipeline(request, config, model);
+  const Plan plan = make_plan(model, family, request);
   std::cout << mesh_line(place.mesh) << "; rank " << options->rank << " of " << options->world << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));

@@ -68,7 +68,7 @@ void check_optimizer(const JobConfig& config, const Origins& origins, Problems& 
         "lower one of them (0.1 is the usual weight decay; 0 switches it off)"));
   }
   bool pipeline = config.parallelism.pipeline_parallel_degree > 1;
-  if (optimizer.early_step_in_backward && pipeline && generation_of(config) == Generation::last_2026) {
+  if (optimizer.early_step_in_backward && pipeline) {
     problems.push_back(origins.problem("optimizer.early_step_in_backward",
                                        "optimizer.early_step_in_backward does not go with a pipeline",
                                        "switch one of them off"));
@@ -93,13 +93,6 @@ void check_optimizer(const JobConfig& config, const Origins& origins, Problems& 
 void check_parallelism(const JobConfig& config, const Origins& origins, Problems& problems) {
   const ParallelismSection& parallelism = config.parallelism;
   if (parallelism.pipeline_parallel_degree == 1) return;
-  if (config.training.local_batch_size % parallelism.pipeline_parallel_microbatch_size != 0) {
-    problems.push_back(origins.problem(
-        "parallelism.pipeline_parallel_microbatch_size",
-        fmt::format("parallelism.pipeline_parallel_microbatch_size = {} does not divide training.local_batch_size = {}",
-                    parallelism.pipeline_parallel_microbatch_size, config.training.local_batch_size),
-        "use a divisor"));
-  }
   bool custom = parallelism.pipeline_parallel_schedule.starts_with("PipelineSchedule");
   if (custom && parallelism.pipeline_parallel_schedule_csv.empty()) {
     problems.push_back(
@@ -107,14 +100,6 @@ void check_parallelism(const JobConfig& config, const Origins& origins, Problems
                         fmt::format("parallelism.pipeline_parallel_schedule = \"{}\" needs a schedule of yours",
                                     parallelism.pipeline_parallel_schedule),
                         "name the file in parallelism.pipeline_parallel_schedule_csv"));
-  }
-  auto points = std::ssize(parallelism.pipeline_parallel_split_points);
-  if (points > 0 && (points + 1) % parallelism.pipeline_parallel_degree != 0) {
-    problems.push_back(origins.problem(
-        "parallelism.pipeline_parallel_split_points",
-        fmt::format("{} split points make {} stages, which parallelism.pipeline_parallel_degree = {} does not divide",
-                    points, points + 1, parallelism.pipeline_parallel_degree),
-        "one point fewer than the number of stages"));
   }
 }
 

@@ -71,19 +71,16 @@ void describe_degrees(Fields& parallelism) {
 template <class Fields>
 void describe_pipeline(Fields& parallelism) {
   using S = ParallelismSection;
-  const std::string part = "pipeline parallel";
   parallelism.add("pipeline_parallel_degree", &S::pipeline_parallel_degree, 1)
       .later()
       .at_least(1)
       .at_most(kMostRanks)
-      .not_built(part)
       .help("ranks that share the layers");
-  auto in_pipeline = [&](Option& option) -> Option& { return option.later().not_built(part).only_when(pipelined()); };
+  auto in_pipeline = [&](Option& option) -> Option& { return option.later().only_when(pipelined()); };
   in_pipeline(parallelism.add("pipeline_parallel_schedule", &S::pipeline_parallel_schedule, "1F1B"))
-      .choices({"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
+      .choices({"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
                 "PipelineScheduleSingle", "PipelineScheduleMulti"})
       .any_case()
-      .refuses("DualPipeV", "it overlaps expert layers, and there are none here; ZBVZeroBubble is the nearest")
       .help("order of forward and backward work over the stages");
   in_pipeline(parallelism.add("pipeline_parallel_schedule_csv", &S::pipeline_parallel_schedule_csv, ""))
       .help("file with a schedule of your own (PipelineScheduleSingle or PipelineScheduleMulti)");

@@ -7,8 +7,9 @@ namespace titan {
 
 std::vector<Communicator*> MeshGroups::all() const {
   std::vector<Communicator*> groups;
-  for (const auto& group : {gather, scatter, replicate, tensor, loss, pipeline, twins, model, world}) {
-    if (group) groups.push_back(group.get());
+  for (const auto& group : {gather, scatter, replicate, tensor, loss, data, pipeline, twins, model, world}) {
+    const bool known = std::find(groups.begin(), groups.end(), group.get()) != groups.end();
+    if (group && !known) groups.push_back(group.get());
   }
   return groups;
 }
@@ -42,6 +43,7 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
   groups.replicate = group("dp_replicate", {dp_replicate});
   groups.tensor = group("tp", {tp});
   groups.loss = group("loss", {pp, dp_replicate, dp_shard, cp});
+  groups.data = mesh.size(pp) == 1 ? groups.loss : group("data", {dp_replicate, dp_shard, cp});
   groups.pipeline = group("pp", {pp});
   if (twins) {
     const std::vector<int64_t> line = mesh.group(rank, std::array{pp});

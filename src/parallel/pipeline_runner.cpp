@@ -152,7 +152,7 @@ at::Tensor PipelineRunner::packed(const at::Tensor& stream) const {
 
 at::Tensor PipelineRunner::empty_stream(const BatchContext& batch) const {
   const Plan& plan = executor_.plan();
-  const int64_t rows = plan.stream_rows / plan.request.samples * batch.tokens.size(0);
+  const int64_t rows = batch.tokens.numel() / plan.request.place.mesh.size(MeshAxis::tp);
   return at::empty({rows, plan.stream_width}, batch.labels.options().dtype(scalar_type(plan.request.compute)));
 }
 

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <thread>
@@ -10,7 +11,9 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/parallel/pipeline_part.h"
 #include "titan/train/job.h"
+#include "titan/train/pipeline_job.h"
 #include "titan/train/start_report.h"
 #include "titan/train/trainer.h"
 
@@ -52,6 +55,20 @@ ModelStrategies strategies_for(const JobConfig& config) {
   return {std::make_shared<DenseProducts>(round), config.training.loss_chunks, round};
 }
 
+/// The groups of all the model's parameters as groups of those that this rank has.
+std::vector<ParameterGroup> groups_of(std::vector<ParameterGroup> groups, const std::vector<Parameter*>& all,
+                                      const std::vector<Parameter*>& mine) {
+  for (ParameterGroup& group : groups) {
+    std::vector<size_t> members;
+    for (size_t index : group.members) {
+      const auto found = std::find(mine.begin(), mine.end(), all[index]);
+      if (found != mine.end()) members.push_back(static_cast<size_t>(found - mine.begin()));
+    }
+    group.members = std::move(members);
+  }
+  return groups;
+}
+
 }  // namespace
 
 Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
@@ -88,8 +105,12 @@ void Trainer::join_ranks() {
   transport.refused = [this](const std::string& reason) {
     log_.warning("The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
   };
+  // Which weights are shared does not depend on the vocabulary, which the tokenizer may settle later.
+  const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
+  PlanRequest pipeline = make_plan_request(config_, place_);
+  add_pipeline(pipeline, config_, model);
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
-                             communicator_maker(world_, device_.device, transport));
+                             communicator_maker(world_, device_.device, transport), twins_of(pipeline, model));
   if (groups_.world) log_.info("Ranks talk through {}", groups_.world->transport());
   groups_.make_peer_memory =
       peer_memory_maker(world_, place_.mesh, device_.device, std::chrono::seconds(config_.comm.init_timeout_seconds));
@@ -101,15 +122,25 @@ void Trainer::build_model() {
   description_ = family.describe(request);
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
-  const Plan plan = make_plan(description_, family, make_plan_request(config_, place_));
+  PlanRequest plan_request = make_plan_request(config_, place_);
+  add_pipeline(plan_request, config_, description_);
+  const Plan plan = make_plan(description_, family, plan_request);
   assembly_ = assemble(family, request, strategies_for(config_), plan, groups_, device_.device, seed_);
   std::vector<std::string> names;
-  for (const Parameter* parameter : assembly_.parameters) names.push_back(parameter->name());
+  for (const auto& parameter : assembly_.model->parameter_handles()) {
+    all_parameters_.push_back(parameter.get());
+    names.push_back(parameter->name());
+  }
   optimizer_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
-  optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, optimizer_groups_, make_optimizer_options(config_));
+  optimizer_ = std::make_unique<Optimizer>(assembly_.parameters,
+                                           groups_of(optimizer_groups_, all_parameters_, assembly_.parameters),
+                                           make_optimizer_options(config_));
+  if (plan.request.pipeline) {
+    pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
+  }
   step_runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
                                               StepOptions{config_.training.max_norm, plan.request.step_in_backward},
-                                              StepCommunicators{groups_.loss, groups_.model});
+                                              StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
   for (const std::string& note : notes) log_.warning(note);

@@ -6,6 +6,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/optimize/parameter_groups.h"
+#include "titan/train/pipeline_job.h"
 #include "titan/train/step_runner.h"
 
 namespace titan {
@@ -188,6 +189,8 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
     const ModelDescription model = family->describe(make_model_request(config, 1));
     problems = check_tensor_parallel(model, config, origins);
+    const std::vector<Problem> pipeline = check_pipeline(config, model, origins);
+    problems.insert(problems.end(), pipeline.begin(), pipeline.end());
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }

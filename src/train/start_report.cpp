@@ -84,6 +84,11 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
   if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
   if (request.cpu_offload) lines.push_back("Applied CPU Offloading to the model");
+  for (const StagePlan& stage : request.pipeline ? plan.stages : std::vector<StagePlan>()) {
+    lines.push_back(fmt::format("PP rank {} runs stage {} of {}: {} to {}", request.place.coordinate(MeshAxis::pp),
+                                stage.number, request.pipeline->stage_count(), plan.units[stage.first].name,
+                                plan.units[stage.last - 1].name));
+  }
   for (const GroupTraffic& group : plan.traffic) {
     for (size_t k = 0; k < kCollectives; ++k) {
       const Traffic& traffic = group.table[k];
@@ -118,7 +123,7 @@ void Trainer::show_start(const StepBatch& first) const {
   log_.info("memory by purpose (predicted):");
   for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
   if (optimizer_groups_.size() > 1) {
-    for (const std::string& line : parameter_group_table(optimizer_groups_, assembly_.parameters)) log_.info(line);
+    for (const std::string& line : parameter_group_table(optimizer_groups_, all_parameters_)) log_.info(line);
   }
   if (request.step_in_backward && config_.training.max_norm > 0) {
     log_.warning(

@@ -1,5 +1,7 @@
 #include "titan/train/trainer.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -42,7 +44,8 @@ ExitCode Trainer::run() {
     if (validator_ && validator_->due(step)) {
       settle_all();
       const auto start = std::chrono::steady_clock::now();
-      if (const std::optional<ValidationReport> report = validator_->run(step, *assembly_.executor, device_)) {
+      auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
+      if (const std::optional<ValidationReport> report = validator_->run(step, loss_of, device_)) {
         log_.info(console_line(*report, colour_));
         if (metrics_) metrics_->append(json_line(*report));
       }
@@ -66,7 +69,14 @@ bool Trainer::train_step(int64_t step) {
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
   if (step == kCheckedStep) groups_.reset_traffic();
-  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
+  std::vector<BatchContext> parts;  // of the pipeline
+  for (const BatchContext& microbatch : microbatches) {
+    const int64_t samples = pipeline_ ? assembly_.executor->plan().request.samples : microbatch.tokens.size(0);
+    for (int64_t first = 0; first < microbatch.tokens.size(0); first += samples) {
+      parts.push_back(samples_of(microbatch, first, samples));
+    }
+  }
+  const StepOutcome outcome = step_runner_->run(parts, step, rate, StopSignals::received(), dump.get());
   if (step == kCheckedStep && !dump && world_.is_distributed()) show_traffic();
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
@@ -91,14 +101,26 @@ void Trainer::show_traffic() const {
   for (const std::string& difference : check.differences) log_.warning("  {}", difference);
 }
 
+at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
+  if (!pipeline_) return assembly_.executor->infer(batch, mode);
+  at::Tensor result = pipeline_->infer(batch, mode);
+  if (mode != UnitMode::logits) return result;
+  // Whoever writes a dump may run another stage.
+  std::vector<int64_t> shape = batch.tokens.sizes().vec();
+  shape.push_back(description_.vocabulary);
+  result = result.defined() ? result.to(at::kFloat) : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
+  groups_.pipeline->all_reduce({result})->wait();
+  return result;
+}
+
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
   if (std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
-  DumpRanks ranks{groups_.world, groups_.loss, world_.rank == 0};
-  auto dump = std::make_unique<DebugDump>(assembly_.parameters, microbatches, std::move(ranks));
+  DumpRanks ranks{groups_.world, groups_.data, world_.rank == 0, pipeline_ != nullptr};
+  auto dump = std::make_unique<DebugDump>(all_parameters_, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
     std::vector<at::Tensor> logits;
-    for (const BatchContext& batch : microbatches) logits.push_back(assembly_.executor->infer(batch, UnitMode::logits));
+    for (const BatchContext& batch : microbatches) logits.push_back(infer(batch, UnitMode::logits));
     dump->add_logits(logits);
   }
   return dump;

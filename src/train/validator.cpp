@@ -35,7 +35,9 @@ std::unique_ptr<BatchStream> Validator::open() const {
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
 
-std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor, const DeviceInfo& device) {
+std::optional<ValidationReport> Validator::run(int64_t step,
+                                               const std::function<at::Tensor(const BatchContext&)>& loss_of,
+                                               const DeviceInfo& device) {
   const auto start = std::chrono::steady_clock::now();
   const bool whole_set = config_.validation.steps < 0;
   const std::unique_ptr<BatchStream> stream = open();
@@ -49,7 +51,7 @@ std::optional<ValidationReport> Validator::run(int64_t step, Executor& executor,
     std::optional<StepBatch> next = stream->next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {
-      loss.add_(executor.infer(to_device(microbatch, 1.0, block_causal_, device.device), UnitMode::evaluate));
+      loss.add_(loss_of(to_device(microbatch, 1.0, block_causal_, device.device)));
       tokens += microbatch.samples * microbatch.sequence_length;
     }
     valid_tokens += next->valid_tokens;

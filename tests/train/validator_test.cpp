@@ -52,7 +52,8 @@ struct Fixture {
 
   std::optional<ValidationReport> run(const JobConfig& config) {
     Validator validator = make(config);
-    return validator.run(5, *small.executor, {at::kCPU, "cpu", 1 << 20});
+    return validator.run(5, [&](const BatchContext& batch) { return small.executor->infer(batch, UnitMode::evaluate); },
+                         {at::kCPU, "cpu", 1 << 20});
   }
 
   TestFolder folder;
@@ -146,7 +147,9 @@ TEST(Validator, WhatWasSkippedIsToldInTheFirstRunOnly) {
   std::vector<std::string> shown;
   for (int i = 0; i < 2; ++i) {
     ::testing::internal::CaptureStdout();
-    EXPECT_TRUE(validator.run(1, *f.small.executor, {at::kCPU, "cpu", 1 << 20}));
+    EXPECT_TRUE(
+        validator.run(1, [&](const BatchContext& batch) { return f.small.executor->infer(batch, UnitMode::evaluate); },
+                      {at::kCPU, "cpu", 1 << 20}));
     shown.push_back(::testing::internal::GetCapturedStdout());
   }
   EXPECT_NE(shown[0].find("validation: "), std::string::npos) << shown[0];

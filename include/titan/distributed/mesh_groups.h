@@ -24,6 +24,7 @@ struct MeshGroups {
   std::shared_ptr<Communicator> replicate;  // dp_replicate
   std::shared_ptr<Communicator> tensor;     // tp
   std::shared_ptr<Communicator> loss;       // pp × dp_replicate × dp_shard × cp: ranks whose losses add up
+  std::shared_ptr<Communicator> data;       // dp_replicate × dp_shard × cp: ranks that read different tokens
   std::shared_ptr<Communicator> pipeline;   // pp
   std::shared_ptr<Communicator> twins;      // the two ranks of pp that hold the same weights; null on the others
   std::shared_ptr<Communicator> model;      // pp × dp_shard × cp × tp: ranks that hold one copy of the model

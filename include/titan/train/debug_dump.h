@@ -20,6 +20,7 @@ struct DumpRanks {
   std::shared_ptr<Communicator> world;
   std::shared_ptr<Communicator> data;  // ranks that read different samples, in the order of the samples
   bool writes = true;                  // this rank writes the file
+  bool pipeline = false;               // some parameters are of other ranks, and have no memory here
 };
 
 class DebugDump {

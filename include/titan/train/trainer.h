@@ -15,6 +15,7 @@
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
+#include "titan/parallel/pipeline_runner.h"
 #include "titan/report/metrics_log.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
@@ -50,6 +51,8 @@ class Trainer {
   void show_start(const StepBatch& first) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;
+  /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
+  at::Tensor infer(const BatchContext& batch, UnitMode mode);
   /// False when the corpus has run out.
   bool train_step(int64_t step);
   /// What was sent in a step, against the plan.
@@ -69,6 +72,8 @@ class Trainer {
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelDescription description_;
   Assembly assembly_;
+  std::vector<Parameter*> all_parameters_;    // of the model, in canonical order; other stages' without memory
+  std::unique_ptr<PipelineRunner> pipeline_;  // null without a pipeline
   std::vector<ParameterGroup> optimizer_groups_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<StepRunner> step_runner_;

@@ -3,6 +3,7 @@
 // training stream untouched.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -27,7 +28,8 @@ class Validator {
   /// The whole set, or validation.steps batches of it, from its beginning each time; nothing when a signal asks to stop
   /// before its end. The first run warns about what the set is found to hold: every later one reads the same.
   /// Throws Error(bad_data).
-  std::optional<ValidationReport> run(int64_t step, Executor& executor, const DeviceInfo& device);
+  std::optional<ValidationReport> run(int64_t step, const std::function<at::Tensor(const BatchContext&)>& loss_of,
+                                      const DeviceInfo& device);
 
  private:
   std::unique_ptr<BatchStream> open() const;
