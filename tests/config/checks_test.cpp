@@ -32,11 +32,10 @@ TEST(Checks, async_tensor_parallel_does_not_need_compile_as_it_does_upstream) {
   EXPECT_EQ(said_about("[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true"), "");
 }
 
-TEST(Checks, stepping_inside_backward_does_not_go_with_a_pipeline_since_2025) {
+TEST(Checks, stepping_inside_backward_does_not_go_with_a_pipeline) {
   const char* text = "[optimizer]\nearly_step_in_backward = true\n";
   EXPECT_TRUE(
       contains(said_about(text, {"--parallelism.pipeline_parallel_degree", "2"}), "does not go with a pipeline"));
-  EXPECT_EQ(said_about(text, {"--parallelism.pipeline_parallel_degree", "2", "--job.generation", "2024"}), "");
 }
 
 TEST(Checks, stepping_inside_backward_says_that_clipping_is_off) {
@@ -59,23 +58,11 @@ TEST(Checks, a_size_that_breaks_nothing_has_no_upper_limit) {
   }
 }
 
-TEST(Checks, microbatches_divide_the_batch_only_where_there_is_a_pipeline) {
-  const char* text = "[parallelism]\npipeline_parallel_microbatch_size = 3";
-  EXPECT_TRUE(contains(said_about(text, {"--parallelism.pipeline_parallel_degree=2"}), "does not divide"));
-  EXPECT_EQ(said_about(text), "");
-}
-
 TEST(Checks, a_schedule_of_ones_own_needs_its_file) {
   const char* text =
       "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = \"PipelineScheduleMulti\"";
   EXPECT_TRUE(contains(said_about(text), "name the file in parallelism.pipeline_parallel_schedule_csv"));
   EXPECT_EQ(said_about(text, {"--parallelism.pipeline_parallel_schedule_csv", "a.csv"}), "");
-}
-
-TEST(Checks, split_points_make_a_whole_number_of_stages_per_rank) {
-  const char* text =
-      "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_split_points = [\"layers.1\", \"layers.2\"]";
-  EXPECT_TRUE(contains(said_about(text), "2 split points make 3 stages"));
 }
 
 TEST(Checks, rank_world_size_and_master_belong_together) {
@@ -160,7 +147,6 @@ TEST(Effects, an_option_that_asks_for_what_is_not_offered_is_refused) {
   EXPECT_TRUE(contains(said_about("[float8]\nscaling_type_input = \"delayed\""), "removed in January 2025"));
   EXPECT_TRUE(contains(said_about("[model]\nconverters = [\"mx\"]"), "Blackwell"));
   EXPECT_TRUE(contains(said_about("[experimental]\ncustom_import = \"x.y\""), "not offered here"));
-  EXPECT_TRUE(contains(said_about("[parallelism]\npipeline_parallel_schedule = \"dualpipev\""), "not offered here"));
 }
 
 TEST(Effects, options_that_another_one_switches_off_are_told_in_one_line_per_switch) {

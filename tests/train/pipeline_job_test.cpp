@@ -1,0 +1,73 @@
+#include "titan/train/pipeline_job.h"
+
+#include <gtest/gtest.h>
+
+#include "job.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+namespace {
+
+/// What a run with a pipeline of two ranks is told about `words`.
+std::string said(std::vector<std::string> words) {
+  words.emplace_back("--parallelism.pipeline_parallel_degree=2");
+  const std::vector<ConfigCheck> checks{check_model};
+  return format_problems(load_config_text(Schema(), "", "job.toml", words, checks).problems);
+}
+
+::testing::AssertionResult holds(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
+}
+
+TEST(PipelineOfAJob, TellsEveryProblemWithTheNearestLegalNumbers) {
+  EXPECT_EQ(said({}), "");
+  EXPECT_TRUE(holds(said({"--parallelism.pipeline_parallel_microbatch_size=3"}), "the nearest legal sizes are 2 or 4"));
+  const std::string points = "--parallelism.pipeline_parallel_split_points=layers.1,layers.2";
+  const std::string both = said({points, "--parallelism.pipeline_parallel_microbatch_size=3"});
+  EXPECT_TRUE(holds(both, "pipeline_parallel_split_points"));
+  EXPECT_TRUE(holds(both, "does not divide into pieces of 3"));
+}
+
+TEST(PipelineOfAJob, AFileWithAScheduleIsReadAndItsMistakesAreTold) {
+  const TestFolder folder;
+  const std::vector<std::string> common{"--parallelism.pipeline_parallel_schedule=PipelineScheduleSingle",
+                                        "--training.local_batch_size=2"};
+  auto with_file = [&](const std::string& bytes) {
+    std::vector<std::string> words = common;
+    words.push_back("--parallelism.pipeline_parallel_schedule_csv=" + folder.write("mine.csv", bytes));
+    return said(words);
+  };
+  EXPECT_EQ(with_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), "");
+  EXPECT_TRUE(holds(with_file("0F0,0X1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), "row 1, cell 2"));
+  EXPECT_TRUE(holds(with_file("0F0,0B0,0F1,0B1\n1B0,1F0,1F1,1B1\n"), "1B0"));
+  std::vector<std::string> missing = common;
+  missing.push_back("--parallelism.pipeline_parallel_schedule_csv=" + folder / "absent.csv");
+  EXPECT_TRUE(holds(said(missing), "absent.csv"));
+}
+
+TEST(PipelineOfAJob, CutsTheBatchAndGivesEveryRankItsStages) {
+  const JobConfig config = job_config({"--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=8",
+                                       "--training.global_batch_size=16", "--training.seq_len=32",
+                                       "--parallelism.pipeline_parallel_microbatch_size=2",
+                                       "--parallelism.pipeline_parallel_schedule=Interleaved1F1B"});
+  const ModelFamily& family = *find_model_family(config.model.name);
+  const ModelDescription model = family.describe(make_model_request(config, 1));
+  std::vector<bool> seen(model.units.size());
+  for (int64_t rank : {0, 1}) {
+    PlanRequest request = make_plan_request(config, {make_mesh(config, 2), rank});
+    add_pipeline(request, config, model);
+    EXPECT_EQ(request.samples, 2);
+    EXPECT_EQ(request.accumulation, 2 * 4);
+    const Plan plan = make_plan(model, family, request);
+    EXPECT_EQ(plan.stages.size(), 2);
+    for (const UnitPlan& unit : plan.units) {
+      EXPECT_FALSE(seen[unit.chain_index]) << unit.name << " is on two ranks";
+      seen[unit.chain_index] = true;
+    }
+  }
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), true), std::ssize(seen));
+}
+
+}  // namespace
+}  // namespace titan
