@@ -101,7 +101,7 @@ RankFacts RankSession::own_facts() const {
   try {
     const DeviceInfo device = choose_device(config_.training.device, launch_.local_rank);
     facts.device = device.device.str();
-    facts.device_uuid = device.uuid;
+    if (!config_.debug.share_gpu) facts.device_uuid = device.uuid;
     move_near(device);
   } catch (const Error& error) {
     facts.problem = error.what();

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <random>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
@@ -82,10 +83,14 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
 
 void Trainer::join_ranks() {
   place_ = {make_mesh(config_, world_.size), world_.rank};
-  if (!world_.is_distributed()) return;
-  log_.info(mesh_line(place_.mesh));
+  const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
+  if (!world_.is_distributed() && !groups_of_one) return;
+  if (world_.is_distributed()) log_.info(mesh_line(place_.mesh));
+  if (!world_.store && groups_of_one) world_.store = c10::make_intrusive<c10d::HashStore>();
+  // NCCL takes ranks of one host for rivals over one GPU; these are told apart as if each had a host of its own.
+  if (config_.debug.share_gpu) ::setenv("NCCL_HOSTID", fmt::format("titan-{}", world_.rank).c_str(), /*overwrite=*/0);
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
-                             communicator_maker(world_, device_.device));
+                             communicator_maker(world_, device_.device), groups_of_one);
   if (device_.device.is_cpu()) {
     groups_.make_peer_memory =
         peer_memory_maker(world_, place_.mesh, std::chrono::seconds(config_.comm.init_timeout_seconds));
