@@ -77,8 +77,16 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info(tokenizer_->description());
   build_model();
   open_data();
-  const std::filesystem::path metrics = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
-  if (world.rank == 0) metrics_ = std::make_unique<MetricsLog>(metrics, log_);
+  open_metrics();
+}
+
+void Trainer::open_metrics() {
+  if (world_.rank != 0 && !config_.metrics.save_for_all_ranks) return;
+  std::filesystem::path folder = config_.job.dump_folder;
+  if (world_.rank != 0) folder /= fmt::format("rank-{:04}", world_.rank);
+  std::error_code ignored;  // opening the file says it again
+  std::filesystem::create_directories(folder, ignored);
+  metrics_ = std::make_unique<MetricsLog>(folder / "metrics.jsonl", log_);
 }
 
 void Trainer::join_ranks() {
