@@ -14,16 +14,23 @@
 namespace titan {
 namespace {
 
+/// The first line of what the library says, without the place in its sources that it begins with.
+std::string library_words(const std::exception& error) {
+  std::string_view text(error.what());
+  if (const size_t end = text.find("] "); text.starts_with('[') && end != std::string_view::npos)
+    text.remove_prefix(end + 2);
+  return std::string(text.substr(0, text.find('\n')));
+}
+
 /// The library's exceptions as ours: the message says which group waited, the abort watcher says who died.
 template <class Call>
 auto translated(const std::string& group, const Call& call) {
   try {
     return call();
   } catch (const std::exception& error) {
-    std::string what = error.what();
     throw Error(ExitCode::peer_failure,
                 fmt::format("communication in group {} failed ({}); another rank has ended or does not answer", group,
-                            what.substr(0, what.find('\n'))));
+                            library_words(error)));
   }
 }
 
@@ -119,21 +126,20 @@ class GlooCommunicator : public Communicator {
 std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const GroupRequest& request) {
   auto options = c10d::ProcessGroupGloo::Options::create(request.timeout);
-  options->devices.push_back(request.interface.empty()
-                                 ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                 : c10d::ProcessGroupGloo::createDeviceForInterface(request.interface));
   options->group_name = request.name + request.instance;
   auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
   try {
+    options->devices.push_back(request.interface.empty()
+                                   ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                   : c10d::ProcessGroupGloo::createDeviceForInterface(request.interface));
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(named, static_cast<int>(request.rank),
                                                              static_cast<int>(request.size), options);
     return std::make_unique<GlooCommunicator>(request, std::move(group));
   } catch (const std::exception& error) {
-    std::string what = error.what();
     throw Error(ExitCode::launcher,
                 fmt::format("group {} of {} ranks could not be formed ({}); see that all ranks run and can reach each "
                             "other",
-                            request.name, request.size, what.substr(0, what.find('\n'))));
+                            request.name, request.size, library_words(error)));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "titan/distributed/mesh_groups.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace titan {
@@ -22,9 +23,9 @@ void MeshGroups::reset_traffic() {
 }
 
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make) {
+                            const MakeCommunicator& make, bool groups_of_one) {
   auto group = [&](const char* name, std::vector<MeshAxis> axes) -> std::shared_ptr<Communicator> {
-    if (mesh.size(axes) == 1) return nullptr;
+    if (mesh.size(axes) == 1 && !groups_of_one) return nullptr;
     const std::vector<int64_t> ranks = mesh.group(rank, axes);
     GroupRequest request;
     request.name = name;
@@ -58,6 +59,7 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
       if (auto group = make_host_communicator(store, request, refusal)) return group;
       if (options.refused) std::exchange(options.refused, nullptr)(refusal);
     }
+    if (const char* chosen = std::getenv("GLOO_SOCKET_IFNAME")) request.interface = chosen;
     if (one_host) request.interface = "lo";
     return make_gloo_communicator(store, request);
   };

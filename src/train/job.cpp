@@ -74,6 +74,21 @@ std::vector<Problem> check_tensor_parallel(const ModelDescription& model, const 
                           "degrees that do: " + join(allowed, ", "))};
 }
 
+/// Names in training.keep_fp32 that are no unit of the model.
+std::vector<Problem> check_kept_units(const ModelDescription& model, const JobConfig& config, const Origins& origins) {
+  std::vector<std::string> names;
+  for (const UnitDescription& unit : model.units) names.push_back(unit.name);
+  std::vector<Problem> problems;
+  for (const std::string& wanted : config.training.keep_fp32) {
+    if (std::find(names.begin(), names.end(), wanted) != names.end()) continue;
+    const std::vector<std::string> best = nearest(wanted, names, 1);
+    problems.push_back(origins.problem(
+        "training.keep_fp32", fmt::format("{} {} has no unit \"{}\"", config.model.name, config.model.flavor, wanted),
+        best.empty() ? "there are: " + join(names, ", ") : fmt::format("did you mean \"{}\"?", best[0])));
+  }
+  return problems;
+}
+
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
@@ -188,6 +203,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
     const ModelDescription model = family->describe(make_model_request(config, 1));
     problems = check_tensor_parallel(model, config, origins);
+    for (const Problem& problem : check_kept_units(model, config, origins)) problems.push_back(problem);
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }

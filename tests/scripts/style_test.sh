@@ -4,7 +4,8 @@
 
 shell_scripts() {
   cd "$checkout"
-  shellcheck -x -P scripts -P tests/scripts scripts/*.sh tests/scripts/*.sh cmake/*.sh .ci/run
+  shellcheck -x -P scripts -P scripts/gpu -P tests/scripts scripts/*.sh scripts/*/*.sh scripts/titan.sbatch \
+    tests/scripts/*.sh cmake/*.sh .ci/run
 }
 
 formatted() {

@@ -217,6 +217,8 @@ struct DebugSection {
   std::vector<int64_t> dump_steps;
   bool dump_logits{};
   bool sync_check{};
+  bool groups_of_one{};
+  bool share_gpu{};
 };
 
 struct DataSection {

@@ -1,5 +1,5 @@
 // The process groups of one rank: which axes of the mesh talk to each other about what. Made once, in one order on all
-// ranks; groups of one rank do not exist.
+// ranks; groups of one rank do not exist unless they are asked for.
 #pragma once
 
 #include <chrono>
@@ -37,8 +37,9 @@ struct MeshGroups {
 /// Makes one group; the request's rank and size are those of this process in it.
 using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
 
+/// With `groups_of_one` also those of one rank, where every collective is a copy (to see a backend work).
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make);
+                            const MakeCommunicator& make, bool groups_of_one = false);
 
 struct TransportOptions {
   /// Between CPU ranks of one host: memory that they share; false: sockets.
@@ -48,7 +49,8 @@ struct TransportOptions {
 };
 
 /// What makes groups for `world`: nothing real for a dry run, NCCL where `device` is a GPU, else shared memory where
-/// all ranks are on one host, else Gloo.
+/// all ranks are on one host, else Gloo: within one host over its loopback, between hosts over the interface that
+/// GLOO_SOCKET_IFNAME names, else that of the host's name.
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options = {});
 
 /// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: when they are
