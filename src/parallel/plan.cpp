@@ -43,7 +43,10 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
       plan.groups.push_back(plan_group(unit, plan.request));
     }
     for (const std::string& parameter : unit.borrowed) planned.groups.push_back(group_with(plan, parameter));
-    if (unit.role == UnitRole::block) planned.policy = family.policy(plan.request.recompute, block++);
+    if (unit.role == UnitRole::block) {
+      const int64_t tensor_ranks = plan.request.place.mesh.size(MeshAxis::tp);
+      planned.policy = family.policy(plan.request.recompute, block++, tensor_ranks);
+    }
     planned.weights_in_backward = unit.role != UnitRole::embedding;
     planned.gradients_in_forward = unit.role == UnitRole::head;
     plan.units.push_back(std::move(planned));

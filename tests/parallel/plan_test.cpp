@@ -74,6 +74,33 @@ TEST(Plan, EverySecondBlockIsCheckpointedUnderSelectiveTwoStartingWithTheSecond)
   EXPECT_TRUE(plan_of(small_request(), request).units[1].policy.checkpointed()) << "0 means every block";
 }
 
+/// How often the ranks that share every matrix scatter the stream in a step.
+int64_t scatters(RecomputeSelection::Mode mode) {
+  PlanRequest request = small_plan();
+  request.recompute = selection(mode);
+  request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
+  const Plan plan = plan_of(small_request(), request);
+  return plan.traffic_of(group_names::kTensor)->table[static_cast<size_t>(Collective::reduce_scatter)].calls;
+}
+
+TEST(Plan, PerOperationRecomputeRepeatsNoReduceScatterAndFullRecomputeOnePerBlock) {
+  using Mode = RecomputeSelection::Mode;
+  EXPECT_EQ(scatters(Mode::selective_operations), scatters(Mode::none));
+  EXPECT_EQ(scatters(Mode::full), scatters(Mode::none) + 3) << "that of wo; w2's result is not needed again";
+}
+
+TEST(Plan, PerOperationRecomputeKeepsWhatWoScatteredOnlyWhereSeveralRanksShareIt) {
+  PlanRequest request = small_plan();
+  request.recompute = selection(RecomputeSelection::Mode::selective_operations);
+  const UnitPlan alone = plan_of(small_request(), request).units[1];
+  EXPECT_EQ(alone.policy.of(ResultKind::linear, 3), Keep::recompute);
+  request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
+  const UnitPlan shared = plan_of(small_request(), request).units[1];
+  EXPECT_EQ(shared.policy.of(ResultKind::linear, 3), Keep::keep);
+  const int64_t stream = 26 * 24 * 4;
+  EXPECT_EQ(2 * shared.saved_bytes, alone.saved_bytes + stream) << "a rank keeps half of each, and half a stream more";
+}
+
 TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
   PlanRequest request = small_plan();
   request.compute = ElementType::bfloat16;
