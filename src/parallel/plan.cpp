@@ -57,7 +57,8 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
   }
 }
 
-/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a group with it.
+/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a group with it; their gradients
+/// travel in fp32 too.
 void choose_dtypes(Plan& plan) {
   const std::vector<std::string>& kept = plan.request.keep_fp32;
   auto named = [&](const std::string& name) { return std::find(kept.begin(), kept.end(), name) != kept.end(); };
@@ -70,8 +71,10 @@ void choose_dtypes(Plan& plan) {
       for (size_t g : unit.groups) wide[g] = wide[g] || is_wide;
     }
   }
+  const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     plan.groups[g].compute = wide[g] ? ElementType::float32 : plan.request.compute;
+    plan.groups[g].reduce = wide[g] ? ElementType::float32 : reduce;
   }
 }
 

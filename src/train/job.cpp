@@ -138,6 +138,7 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   return request;
 }
 
+  request.reduce = element_type(config.training.mixed_precision_reduce);
 int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place) {
   const int64_t global = config.training.global_batch_size;
   if (global <= 0) return 1;

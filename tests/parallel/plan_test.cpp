@@ -120,6 +120,24 @@ TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
   EXPECT_EQ(memory_of(plan_of(small_request())).count("parameters, compute copy"), 0u);
 }
 
+TEST(Plan, GradientsThatTravelNarrowedTakeTurnsInTwoMessages) {
+  PlanRequest request = small_plan();
+  request.reduce = ElementType::bfloat16;
+  EXPECT_TRUE(plan_of(small_request(), request).message_slots.empty()) << "one process sends nothing";
+  for (const int64_t accumulation : {1, 4}) {
+    request.accumulation = accumulation;
+    request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+    const Plan plan = plan_of(small_request(), request);
+    ASSERT_EQ(plan.message_slots.size(), 2u);
+    for (size_t g = 0; g + 1 < plan.groups.size(); ++g) {
+      EXPECT_NE(plan.groups[g].message_slot, plan.groups[g + 1].message_slot) << "a reduction begins in the other one";
+      EXPECT_GE(plan.message_slots[plan.groups[g].message_slot],
+                2 * (plan.groups[g].numel + plan.groups[g].shard_numel));
+    }
+    EXPECT_EQ(memory_of(plan).at("gradients, narrowed"), plan.message_slots[0] + plan.message_slots[1]);
+  }
+}
+
 TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
   PlanRequest request = small_plan();
   request.step_in_backward = true;
