@@ -76,8 +76,18 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info(tokenizer_->description());
   build_model();
   open_data();
-  const std::filesystem::path metrics = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
-  if (world.rank == 0) metrics_ = std::make_unique<MetricsLog>(metrics, log_);
+  open_metrics();
+}
+
+void Trainer::open_metrics() {
+  const std::filesystem::path folder = config_.job.dump_folder;
+  if (world_.rank == 0) {
+    metrics_ = std::make_unique<MetricsLog>(folder / "metrics.jsonl", log_);
+  } else if (config_.metrics.save_for_all_ranks) {
+    const std::filesystem::path own = folder / "metrics";
+    with_remedy("name a folder that can be made and written in job.dump_folder", [&] { make_folders(own); });
+    metrics_ = std::make_unique<MetricsLog>(own / fmt::format("rank-{:04}.jsonl", world_.rank), log_);
+  }
 }
 
 void Trainer::join_ranks() {

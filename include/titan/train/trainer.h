@@ -47,6 +47,7 @@ class Trainer {
   void join_ranks();
   void build_model();
   void open_data();
+  void open_metrics();
   void show_start(const StepBatch& first) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;
