@@ -43,7 +43,10 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
       plan.groups.push_back(plan_group(unit, plan.request));
     }
     for (const std::string& parameter : unit.borrowed) planned.groups.push_back(group_with(plan, parameter));
-    if (unit.role == UnitRole::block) planned.policy = family.policy(plan.request.recompute, block++);
+    if (unit.role == UnitRole::block) {
+      const int64_t tensor_ranks = plan.request.place.mesh.size(MeshAxis::tp);
+      planned.policy = family.policy(plan.request.recompute, block++, tensor_ranks);
+    }
     planned.weights_in_backward = unit.role != UnitRole::embedding;
     planned.gradients_in_forward = unit.role == UnitRole::head;
     plan.units.push_back(std::move(planned));
@@ -54,7 +57,8 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
   }
 }
 
-/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a group with it.
+/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a group with it; their gradients
+/// travel in fp32 too.
 void choose_dtypes(Plan& plan) {
   const std::vector<std::string>& kept = plan.request.keep_fp32;
   auto named = [&](const std::string& name) { return std::find(kept.begin(), kept.end(), name) != kept.end(); };
@@ -67,8 +71,10 @@ void choose_dtypes(Plan& plan) {
       for (size_t g : unit.groups) wide[g] = wide[g] || is_wide;
     }
   }
+  const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     plan.groups[g].compute = wide[g] ? ElementType::float32 : plan.request.compute;
+    plan.groups[g].reduce = wide[g] ? ElementType::float32 : reduce;
   }
 }
 

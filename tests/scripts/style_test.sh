@@ -16,6 +16,11 @@ tidy() {
   "$checkout/scripts/format.sh" --tidy
 }
 
+layouts_in_step() {
+  python3 "$checkout/tests/train/make_layouts.py" --check
+}
+
+check "the layouts under test are those that make_layouts.py writes" layouts_in_step
 if command -v shellcheck >/dev/null; then
   check "shellcheck has nothing to say about the scripts" shell_scripts
 else

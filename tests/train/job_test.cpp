@@ -63,6 +63,24 @@ TEST(PlanRequestOfAJob, CarriesTheChoicesOfSeveralRanks) {
             ReshardPolicy::always);
 }
 
+TEST(PlanRequestOfAJob, SaysWhatGradientsTravelInAndWhichUnitsStayWide) {
+  EXPECT_EQ(make_plan_request(job_config({})).reduce, ElementType::float32);
+  const PlanRequest request = make_plan_request(
+      job_config({"--training.mixed_precision_reduce=bfloat16", "--training.keep_fp32=head,layers.0"}));
+  EXPECT_EQ(request.reduce, ElementType::bfloat16);
+  EXPECT_EQ(request.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
+}
+
+TEST(CheckModel, AUnitThatIsToStayWideAndDoesNotExistIsNamedWithTheNearest) {
+  EXPECT_EQ(said({"--training.keep_fp32=tok_embeddings,layers.5,head"}), "");
+  const std::string text = said({}, "[training]\nkeep_fp32 = [\"tok_embedding\"]\n");
+  EXPECT_TRUE(holds(text, "job.toml:2")) << text;
+  EXPECT_TRUE(holds(text, "has no unit \"tok_embedding\"")) << text;
+  EXPECT_TRUE(holds(text, "did you mean \"tok_embeddings\"?")) << text;
+  EXPECT_TRUE(holds(text, "there are: tok_embeddings, layers.0 to layers.5, head")) << text;
+  EXPECT_TRUE(holds(said({"--training.keep_fp32=layers.6"}), "has no unit \"layers.6\""));
+}
+
 TEST(RecomputeSelectionOfAJob, FollowsModeAndOption) {
   auto selection = [](const std::string& mode, const std::string& option) {
     return make_recompute_selection(
