@@ -13,7 +13,7 @@ readonly tests=(distributed_test train_test)
 
 pack() {
   local bundle folder=$TITAN_ROOT/build/gpu name
-  bundle=$("$TITAN_ROOT/scripts/bundle.sh" --allow-newer)
+  bundle=$("$TITAN_ROOT/scripts/bundle.sh" --allow-newer | tail -n 1)
   build_targets "${tests[@]}"
   rm -rf "$folder"
   cp -r "$bundle" "$folder"
