@@ -13,6 +13,7 @@ endfunction()
 
 titan_part(base fmt::fmt spdlog::spdlog Threads::Threads)
 target_include_directories(titan_base SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
+titan_part(schedule titan_base)
 titan_part(config titan_base nlohmann_json::nlohmann_json CLI11::CLI11)
 titan_part(data titan_base titan_config nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_ZSTD} ZLIB::ZLIB)
 
@@ -29,7 +30,7 @@ if(TITAN_TORCH)
     list(APPEND sources ${cuda_sources})
   endif()
   add_library(titan_core STATIC ${sources})
-  target_link_libraries(titan_core PUBLIC titan_base titan_config titan_data titan_libtorch)
+  target_link_libraries(titan_core PUBLIC titan_base titan_schedule titan_config titan_data titan_libtorch)
   target_include_directories(titan_core SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
   target_precompile_headers(titan_core PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_CURRENT_SOURCE_DIR}/src/precompiled.h>)

@@ -14,6 +14,7 @@ function(titan_test name)
 endfunction()
 
 titan_test(base titan_base)
+titan_test(schedule titan_schedule)
 titan_test(config titan_config)
 titan_test(data titan_data)
 titan_test(structure titan_base)

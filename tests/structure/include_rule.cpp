@@ -53,9 +53,9 @@ std::string objection(std::string_view part, std::string_view path) {
 }  // namespace
 
 const std::vector<std::string>& parts_lowest_first() {
-  static const std::vector<std::string> parts{"base",      "config", "data",     "distributed", "kernels",
-                                              "ops",       "model",  "parallel", "optimize",    "checkpoint",
-                                              "inference", "report", "train",    "tools",       "app"};
+  static const std::vector<std::string> parts{"base",   "schedule", "config",   "data",     "distributed", "kernels",
+                                              "ops",    "model",    "parallel", "optimize", "checkpoint",  "inference",
+                                              "report", "train",    "tools",    "app"};
   return parts;
 }
 

@@ -1,0 +1,57 @@
+// The schedules that have a name, one entry each: how many stages a rank runs and which, which numbers of microbatches
+// fit, and the order of compute actions. A new schedule is a line in families.cpp and its order in orders.cpp.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/schedule/action.h"
+
+namespace titan {
+
+struct PipelineShape {
+  int ranks = 1;
+  int stages_per_rank = 1;
+  int microbatches = 1;
+  int stages() const { return ranks * stages_per_rank; }
+};
+
+enum class Placement {
+  loop,  ///< rank r runs stages r, r + ranks, r + 2·ranks, …
+  v,     ///< there and back again: with two stages, rank r runs r and 2·ranks − 1 − r
+};
+
+int rank_of_stage(Placement placement, int ranks, int stage);
+/// Rising.
+std::vector<int> stages_of_rank(Placement placement, const PipelineShape& shape, int rank);
+
+struct ScheduleFamily {
+  std::string_view name;
+  Placement placement;
+  int least_stages_per_rank;
+  int most_stages_per_rank;
+  bool splits_backward;  ///< has I and W actions, so weight gradients have to be deferred
+  bool (*microbatches_fit)(const PipelineShape& shape);
+  std::string_view microbatch_rule;  ///< for people: "needs at least as many microbatches as ranks"
+  std::vector<Action> (*order)(const PipelineShape& shape, int rank);
+};
+
+std::span<const ScheduleFamily> schedule_families();
+
+/// Upper and lower case are the same; nullptr when there is none of this name.
+const ScheduleFamily* find_schedule(std::string_view name);
+
+/// Why the schedule does not run in this shape, one sentence each with the nearest legal numbers; empty when it does.
+std::vector<std::string> shape_problems(const ScheduleFamily& family, const PipelineShape& shape);
+
+/// The legal numbers of microbatches next to `shape.microbatches`: the largest below and the smallest above, or the
+/// number itself. Empty when the other numbers of the shape are wrong.
+std::vector<int> nearest_microbatches(const ScheduleFamily& family, const PipelineShape& shape);
+
+/// The compute actions of every rank. The shape must have no problems.
+ScheduleTable generate(const ScheduleFamily& family, const PipelineShape& shape);
+
+}  // namespace titan

@@ -1,0 +1,274 @@
+#include "titan/schedule/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "deadlock.h"
+#include "messages.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+using detail::Message;
+
+constexpr size_t kMostProblems = 20;
+
+struct Place {
+  int rank = 0;
+  int position = 0;
+};
+
+/// Goes over a table once and keeps where every action stands; each rule is a function.
+class Checker {
+ public:
+  Checker(const ScheduleTable& table, TableFacts facts) : table_(table), facts_(std::move(facts)) {}
+
+  std::vector<std::string> problems(const ExpectedPipeline& expected) {
+    check_size(expected);
+    if (facts_.stages == 0) return std::move(problems_);
+    record_places();
+    check_completeness();
+    visit([this](const Action& action, const Place& place) {
+      if (is_compute(action.kind)) check_compute(action, place);
+      if (is_transfer(action.kind)) check_transfer(action, place);
+    });
+    if (facts_.has_transfers) check_message_order();
+    if (facts_.has_weights) check_weights();
+    if (facts_.has_reductions) check_reductions();
+    if (problems_.empty()) problems_ = detail::deadlocks(table_, facts_);
+    return std::move(problems_);
+  }
+
+ private:
+  template <class Visit>
+  void visit(const Visit& visit_leaf) {
+    for (int rank = 0; rank < facts_.ranks; ++rank) {
+      const auto& actions = table_[static_cast<size_t>(rank)];
+      for (int position = 0; position < std::ssize(actions); ++position) {
+        for (const Action& leaf : leaves(actions[static_cast<size_t>(position)]))
+          visit_leaf(leaf, Place{rank, position});
+      }
+    }
+  }
+
+  bool full() const { return problems_.size() >= kMostProblems; }
+  void add(std::string problem) {
+    if (!full()) problems_.push_back(std::move(problem));
+  }
+  void add(const Action& action, const Place& place, std::string_view what) {
+    add(fmt::format("rank {}, action {} ({}): {}", place.rank, place.position + 1, to_string(action), what));
+  }
+
+  const Place* find(ActionKind kind, int stage, int microbatch) const {
+    auto found = places_.find({kind, stage, microbatch});
+    return found == places_.end() ? nullptr : &found->second;
+  }
+  const Place* find(const Action& action) const { return find(action.kind, action.stage, action.microbatch); }
+  /// The action of the table that makes the message.
+  std::optional<Action> find_maker(const Message& message) const {
+    for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::input_gradient}) {
+      const Action maker{kind, message.stage, message.microbatch};
+      if (detail::makes_gradient(kind) == message.backward && find(maker) != nullptr) return maker;
+    }
+    return std::nullopt;
+  }
+  bool before(const Place* earlier, const Place& place) const {
+    return earlier != nullptr && earlier->rank == place.rank && earlier->position < place.position;
+  }
+  int rank_of(int stage) const {
+    return stage < 0 || stage >= facts_.stages ? -1 : facts_.rank_of_stage[static_cast<size_t>(stage)];
+  }
+  bool crosses_ranks(const Message& message) const { return rank_of(message.stage) != rank_of(message.receiver()); }
+
+  void check_size(const ExpectedPipeline& expected) {
+    auto compare = [&](int found, int wanted, std::string_view what) {
+      if (wanted >= 0 && found != wanted) add(fmt::format("the table is for {} {}, not {}", found, what, wanted));
+    };
+    compare(facts_.ranks, expected.ranks, "ranks");
+    compare(facts_.stages, expected.stages, "stages");
+    compare(facts_.microbatches, expected.microbatches, "microbatches");
+    if (facts_.stages == 0) add("the table has no actions");
+  }
+
+  void record_places() {
+    visit([this](const Action& action, const Place& place) {
+      if (!has_microbatch(action.kind)) return;
+      const auto [first, is_new] = places_.insert({{action.kind, action.stage, action.microbatch}, place});
+      if (!is_new) {
+        add(action, place,
+            fmt::format("it already is action {} of rank {}", first->second.position + 1, first->second.rank));
+      }
+      const int owner = rank_of(action.stage);
+      if (owner != place.rank) add(action, place, fmt::format("stage {} belongs to rank {}", action.stage, owner));
+    });
+  }
+
+  void check_completeness() {
+    for (int stage = 0; stage < facts_.stages; ++stage) {
+      for (int microbatch = 0; microbatch < facts_.microbatches && !full(); ++microbatch) {
+        check_completeness(stage, microbatch);
+      }
+    }
+  }
+  void check_completeness(int stage, int microbatch) {
+    auto word = [&](ActionKind kind) { return to_string({kind, stage, microbatch}); };
+    auto missing = [&](const std::string& what) { add(fmt::format("{} is missing", what)); };
+    if (find(ActionKind::forward, stage, microbatch) == nullptr) missing(word(ActionKind::forward));
+    const Place* whole = find(ActionKind::backward, stage, microbatch);
+    const Place* input = find(ActionKind::input_gradient, stage, microbatch);
+    const Place* weight = find(ActionKind::weight_gradient, stage, microbatch);
+    if (whole == nullptr && input == nullptr && weight == nullptr) return missing(word(ActionKind::backward));
+    if (whole == nullptr && input == nullptr) return missing(word(ActionKind::input_gradient));
+    if (whole == nullptr && weight == nullptr) return missing(word(ActionKind::weight_gradient));
+    if (whole == nullptr) return;
+    for (const auto& [half, kind] :
+         {std::pair{input, ActionKind::input_gradient}, {weight, ActionKind::weight_gradient}}) {
+      if (half == nullptr) continue;
+      add({kind, stage, microbatch}, *half, fmt::format("{} computes it, too", word(ActionKind::backward)));
+    }
+  }
+
+  void check_compute(const Action& action, const Place& place) {
+    if (rank_of(action.stage) != place.rank) return;  // which has been said
+    auto require = [&](const Action& earlier) {
+      const Place* found = find(earlier);
+      if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " has to come before it");
+    };
+    if (detail::makes_gradient(action.kind)) require({ActionKind::forward, action.stage, action.microbatch});
+    if (action.kind == ActionKind::weight_gradient) {
+      require({ActionKind::input_gradient, action.stage, action.microbatch});
+    }
+    const std::optional<Message> needed = detail::needed_by(action, facts_.stages);
+    if (!needed) return;
+    if (!crosses_ranks(*needed)) {
+      const std::optional<Action> maker = find_maker(*needed);
+      if (maker) require(*maker);
+    } else if (facts_.has_transfers && !before(find(detail::receive_of(*needed)), place)) {
+      add(action, place, fmt::format("{} has to come before it", to_string(detail::receive_of(*needed))));
+    }
+  }
+
+  void check_transfer(const Action& action, const Place& place) {
+    const Message message = detail::carried_by(action);
+    const bool real =
+        std::min(message.stage, message.receiver()) >= 0 && std::max(message.stage, message.receiver()) < facts_.stages;
+    if (!real) return add(action, place, "no other stage takes part in it");
+    if (!crosses_ranks(message)) return add(action, place, "both stages are on this rank, which needs no transfer");
+    if (is_send(action.kind)) {
+      const std::optional<Action> maker = find_maker(message);
+      if (!maker || !before(find(*maker), place)) add(action, place, "what it sends has to be computed before");
+      if (find(detail::receive_of(message)) == nullptr) {
+        add(action, place, to_string(detail::receive_of(message)) + " is missing, so nobody receives it");
+      }
+    } else if (find(detail::send_of(message)) == nullptr) {
+      add(action, place, to_string(detail::send_of(message)) + " is missing, so nobody sends it");
+    }
+  }
+
+  /// Between two ranks messages have to be received in the order in which they are sent.
+  void check_message_order() {
+    struct Channel {
+      std::vector<Message> sent;
+      std::vector<std::pair<Action, Place>> received;
+    };
+    std::map<std::pair<int, int>, Channel> channels;  // (from, to)
+    visit([&](const Action& action, const Place& place) {
+      if (!is_transfer(action.kind)) return;
+      const Message message = detail::carried_by(action);
+      Channel& channel = channels[{rank_of(message.stage), rank_of(message.receiver())}];
+      if (is_send(action.kind)) channel.sent.push_back(message);
+      if (is_receive(action.kind)) channel.received.emplace_back(action, place);
+    });
+    for (const auto& [ends, channel] : channels) {
+      if (channel.sent.size() != channel.received.size()) continue;  // one is missing, which has been said
+      for (size_t i = 0; i < channel.sent.size(); ++i) {
+        const auto& [action, place] = channel.received[i];
+        if (detail::carried_by(action) == channel.sent[i]) continue;
+        add(action, place,
+            fmt::format("out of order: message {} from rank {} to rank {} is {}", i + 1, ends.first, ends.second,
+                        to_string(detail::send_of(channel.sent[i]))));
+        break;
+      }
+    }
+  }
+
+  void check_weights() {
+    std::set<int> there;
+    int rank = 0;
+    visit([&](const Action& action, const Place& place) {
+      if (place.rank != rank) there.clear();
+      rank = place.rank;
+      const bool has = there.count(action.stage) > 0;
+      if (action.kind == ActionKind::unshard && has) add(action, place, "the stage's weights are already gathered");
+      if (action.kind == ActionKind::unshard) there.insert(action.stage);
+      if (action.kind != ActionKind::unshard && !has &&
+          (is_compute(action.kind) || action.kind == ActionKind::reshard)) {
+        add(action, place, "the stage's weights are not gathered");
+      }
+      if (action.kind == ActionKind::reshard) there.erase(action.stage);
+      const bool last = place.position + 1 == std::ssize(table_[static_cast<size_t>(rank)]);
+      if (last && !there.empty()) add(action, place, fmt::format("{}RESHARD is missing at the end", *there.begin()));
+    });
+  }
+
+  void check_reductions() {
+    std::map<int, std::pair<Action, Place>> reductions;
+    visit([&](const Action& action, const Place& place) {
+      if (action.kind == ActionKind::reduce_grad && !reductions.insert({action.stage, {action, place}}).second) {
+        add(action, place, "a stage's gradients are reduced once");
+      }
+      if (!detail::finishes(action.kind)) return;
+      auto reduced = reductions.find(action.stage);
+      if (reduced != reductions.end()) {
+        add(reduced->second.first, reduced->second.second, to_string(action) + " has to come before it");
+      }
+    });
+    for (int stage = 0; stage < facts_.stages; ++stage) {
+      if (reductions.count(stage) == 0) add(fmt::format("{}REDUCE_GRAD is missing", stage));
+    }
+  }
+
+  const ScheduleTable& table_;
+  TableFacts facts_;
+  std::map<std::tuple<ActionKind, int, int>, Place> places_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+TableFacts facts_of(const ScheduleTable& table) {
+  TableFacts facts;
+  facts.ranks = static_cast<int>(table.size());
+  std::map<int, std::map<int, int>> computed;  // stage → rank → number of its actions there
+  for (int rank = 0; rank < facts.ranks; ++rank) {
+    for (const Action& action : table[static_cast<size_t>(rank)]) {
+      for (const Action& leaf : leaves(action)) {
+        facts.has_transfers |= is_transfer(leaf.kind);
+        facts.has_weights |= leaf.kind == ActionKind::unshard || leaf.kind == ActionKind::reshard;
+        facts.has_reductions |= leaf.kind == ActionKind::reduce_grad;
+        facts.splits_backward |= leaf.kind == ActionKind::weight_gradient;
+        facts.stages = std::max(facts.stages, leaf.stage + 1);
+        facts.microbatches = std::max(facts.microbatches, leaf.microbatch + 1);
+        if (is_compute(leaf.kind)) ++computed[leaf.stage][rank];
+      }
+    }
+  }
+  facts.rank_of_stage.assign(static_cast<size_t>(facts.stages), -1);
+  for (const auto& [stage, ranks] : computed) {
+    const auto most =
+        std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    facts.rank_of_stage[static_cast<size_t>(stage)] = most->first;
+  }
+  return facts;
+}
+
+std::vector<std::string> table_problems(const ScheduleTable& table, const ExpectedPipeline& expected) {
+  return Checker(table, facts_of(table)).problems(expected);
+}
+
+}  // namespace titan

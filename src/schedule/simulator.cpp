@@ -1,0 +1,190 @@
+#include "titan/schedule/simulator.h"
+
+#include <algorithm>
+#include <set>
+
+#include "messages.h"
+#include "titan/base/error.h"
+#include "titan/schedule/check.h"
+
+namespace titan {
+namespace {
+
+using detail::Message;
+
+/// When messages can be used by their receivers.
+class Arrivals {
+ public:
+  Arrivals(const TableFacts& facts, double transfer) : facts_(facts), transfer_(transfer) {}
+
+  std::optional<double> of(const Message& message) const {
+    auto found = arrived_.find(message);
+    return found == arrived_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  void made(const Message& message, double when) {
+    const bool local = rank_of(message.stage) == rank_of(message.receiver());
+    if (local) arrived_[message] = when;
+    if (!local && !facts_.has_transfers) arrived_[message] = when + transfer_;
+  }
+
+  /// A side of a transfer is posted; the second one decides when the message arrives.
+  void posted(const Message& message, double when) {
+    const auto [first, alone] = posted_.insert({message, when});
+    if (alone) return;
+    double& channel = channels_[{message.backward, rank_of(message.stage), rank_of(message.receiver())}];
+    channel = std::max({channel, when, first->second}) + transfer_;
+    arrived_[message] = channel;
+  }
+
+ private:
+  int rank_of(int stage) const { return facts_.rank_of_stage[static_cast<size_t>(stage)]; }
+
+  const TableFacts& facts_;
+  double transfer_;
+  std::map<Message, double> arrived_;
+  std::map<Message, double> posted_;
+  std::map<std::tuple<bool, int, int>, double> channels_;  // (direction, from, to) → when the last message arrives
+};
+
+/// One rank's clock and what runs beside its computing.
+struct RankState {
+  size_t next = 0;
+  double clock = 0;
+  double gathers_end = 0;
+  double reductions_end = 0;
+  std::map<int, double> weights;  // stage → when its gather ends
+  int live = 0;
+  int deferred = 0;
+};
+
+class Simulator {
+ public:
+  Simulator(const ScheduleTable& table, const ActionTimes& times)
+      : table_(table),
+        times_(times),
+        facts_(facts_of(table)),
+        arrivals_(facts_, times.transfer),
+        states_(table.size()) {
+    result_.ranks.resize(table.size());
+    result_.spans.resize(table.size());
+  }
+
+  Simulation run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (size_t rank = 0; rank < table_.size(); ++rank) {
+        while (advance(rank)) moved = true;
+      }
+    }
+    for (size_t rank = 0; rank < table_.size(); ++rank) {
+      TITAN_CHECK(states_[rank].next == table_[rank].size(), rank, states_[rank].next);
+      result_.time = std::max({result_.time, states_[rank].clock, states_[rank].reductions_end});
+    }
+    return std::move(result_);
+  }
+
+ private:
+  bool advance(size_t rank) {
+    RankState& state = states_[rank];
+    if (state.next == table_[rank].size()) return false;
+    const Action& action = table_[rank][state.next];
+    const std::optional<double> begin = earliest(state, action);
+    if (!begin) return false;
+    double end = *begin;
+    for (const Action& leaf : leaves(action)) {
+      if (!is_compute(leaf.kind)) continue;
+      const double duration = times_.of_stage(leaf.stage).of(leaf.kind);
+      end += duration;
+      result_.ranks[rank].busy += duration;
+    }
+    count(state, action, result_.ranks[rank]);
+    for (const Action& leaf : leaves(action)) post(state, leaf, end);
+    state.clock = end;
+    result_.spans[rank].push_back({*begin, end});
+    ++state.next;
+    return true;
+  }
+
+  /// When the rank can begin the action; nothing while an input's arrival is not known.
+  std::optional<double> earliest(const RankState& state, const Action& action) const {
+    double begin = state.clock;
+    for (const Action& leaf : leaves(action)) {
+      if (const std::optional<Message> needed = detail::needed_by(leaf, facts_.stages)) {
+        const std::optional<double> arrival = arrivals_.of(*needed);
+        if (!arrival) return std::nullopt;
+        begin = std::max(begin, *arrival);
+      }
+      auto gathered = state.weights.find(leaf.stage);
+      if (is_compute(leaf.kind) && gathered != state.weights.end()) begin = std::max(begin, gathered->second);
+    }
+    return begin;
+  }
+
+  /// What an action that ends at `when` sets going.
+  void post(RankState& state, const Action& leaf, double when) {
+    if (const std::optional<Message> made = detail::made_by(leaf, facts_.stages)) arrivals_.made(*made, when);
+    if (is_transfer(leaf.kind)) arrivals_.posted(detail::carried_by(leaf), when);
+    if (leaf.kind == ActionKind::unshard) {
+      state.gathers_end = std::max(state.gathers_end, when) + times_.gather;
+      state.weights[leaf.stage] = state.gathers_end;
+    }
+    if (leaf.kind == ActionKind::reduce_grad) {
+      state.reductions_end = std::max(state.reductions_end, when) + times_.reduce;
+    }
+  }
+
+  static void count(RankState& state, const Action& action, RankLoad& load) {
+    for (const Action& leaf : leaves(action)) {
+      state.live += leaf.kind == ActionKind::forward;
+      state.deferred += leaf.kind == ActionKind::input_gradient;
+    }
+    load.peak_live = std::max(load.peak_live, state.live);
+    load.peak_deferred = std::max(load.peak_deferred, state.deferred);
+    for (const Action& leaf : leaves(action)) {
+      state.live -= detail::finishes(leaf.kind);
+      state.deferred -= leaf.kind == ActionKind::weight_gradient;
+    }
+  }
+
+  const ScheduleTable& table_;
+  const ActionTimes& times_;
+  TableFacts facts_;
+  Arrivals arrivals_;
+  std::vector<RankState> states_;
+  Simulation result_;
+};
+
+}  // namespace
+
+double StageTimes::of(ActionKind kind) const {
+  switch (kind) {
+    case ActionKind::forward:
+      return forward;
+    case ActionKind::input_gradient:
+      return input_gradient;
+    case ActionKind::weight_gradient:
+      return weight_gradient;
+    default:
+      return backward.value_or(input_gradient + weight_gradient);
+  }
+}
+
+const StageTimes& ActionTimes::of_stage(int number) const {
+  auto found = other_stages.find(number);
+  return found == other_stages.end() ? stage : found->second;
+}
+
+double Simulation::idle(int rank) const { return time - ranks[static_cast<size_t>(rank)].busy; }
+
+double Simulation::bubble() const {
+  double busy = 0;
+  for (const RankLoad& rank : ranks) busy += rank.busy;
+  const double all = time * static_cast<double>(ranks.size());
+  return all > 0 ? 1 - busy / all : 0;
+}
+
+Simulation simulate(const ScheduleTable& table, const ActionTimes& times) { return Simulator(table, times).run(); }
+
+}  // namespace titan
