@@ -44,4 +44,13 @@ if(TITAN_TORCH)
     titan_tensor_test(${part})
   endforeach()
   titan_tensor_test(app titan_app)
+
+  # titan_train whose ranks kill themselves at exact places (tests/behaviour/dying_main.cpp, killed_ranks_test.py).
+  add_executable(dying_titan_train tests/behaviour/dying_main.cpp)
+  target_link_libraries(dying_titan_train PRIVATE titan_app)
+  target_link_options(dying_titan_train PRIVATE
+    LINKER:--wrap=_ZN5titan11BatchStream4nextEv
+    LINKER:--wrap=_ZN5titan8Executor7forwardERKNS_12BatchContextEl
+    LINKER:--wrap=_ZN5titan8Executor8backwardERKNS_12BatchContextElb
+    LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
 endif()

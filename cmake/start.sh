@@ -1,8 +1,10 @@
 #!/bin/sh
-# Starts titan_train of this folder with the LibTorch of a Python torch 2.11.0: that of TITAN_LIBTORCH (a site-packages
-# folder, a torch folder or a virtual environment), else that of python3. Arguments go to titan_train.
+# Starts the program of its own name in lib/, titan_train, with the LibTorch of a Python torch 2.11.0: that of
+# TITAN_LIBTORCH (a site-packages folder, a torch folder or a virtual environment), else that of python3. Arguments go to
+# the program.
 version=2.11.0
-here=$(dirname -- "$(readlink -f -- "$0")")
+self=$(readlink -f -- "$0")
+here=$(dirname -- "$self")
 
 refuse() {
   printf 'error: %s\n' "$1" >&2
@@ -35,4 +37,4 @@ for folder in "${torch%/*}"/nvidia/*/lib; do
 done
 LD_LIBRARY_PATH=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
-exec "$here/lib/titan_train" "$@"
+exec "$here/lib/$(basename -- "$self")" "$@"

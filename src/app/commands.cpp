@@ -1,12 +1,16 @@
 #include "titan/app/commands.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
+#include "titan/app/schedule_command.h"
 #include "titan/app/tokenizer_command.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -30,9 +34,25 @@ int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
   return 0;
 }
 
+/// Of the terminal that standard output is.
+GridOptions terminal() {
+  GridOptions options;
+  if (::isatty(STDOUT_FILENO) == 0) return options;
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) options.width = size.ws_col;
+  options.colour = std::getenv("NO_COLOR") == nullptr;
+  return options;
+}
+
+int run_schedule(const Schema&, std::span<const std::string> arguments) {
+  run_schedule_command({arguments.begin(), arguments.end()}, terminal(), std::cout);
+  return 0;
+}
+
 std::vector<std::string> words_after(std::string_view command, const Schema& schema) {
   if (command == "config") return config_command_words();
   if (command == "tokenizer") return tokenizer_command_words();
+  if (command == "schedule") return schedule_command_words();
   if (command == "completion") return {"bash", "zsh"};
   std::vector<std::string> sections;
   if (command == "help") {
@@ -55,7 +75,7 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 9> all{{
+  static constexpr std::array<Command, 10> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
       {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
@@ -63,6 +83,8 @@ std::span<const Command> commands() {
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
       {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
        run_plan},
+      {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
+       run_schedule},
       {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
       {"completion", "bash|zsh", "print a shell completion script", false, run_completion},
       {"help", "[SECTION]", "this text, or the options of a section", false, run_help},

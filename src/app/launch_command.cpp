@@ -11,6 +11,7 @@
 #include "titan/base/text.h"
 #include "titan/config/load.h"
 #include "titan/tools/launch.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -83,6 +84,9 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (!trains) words = config_words_of_ranks(words);
   const LoadedConfig loaded = load_config(schema, words, config_checks());
   if (const int code = trains ? report_job_problems(schema, loaded) : report_config_problems(loaded)) return code;
+  // Degrees and batches that so many ranks cannot have throw here.
+  const bool together = trains && loaded.config.comm.mode == "default";
+  if (together) accumulation_steps(loaded.config, {make_mesh(loaded.config, request.ranks), 0});
   request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
   return launch_ranks(request);
 }

@@ -65,11 +65,13 @@ std::string shape(const std::vector<int64_t>& sizes) {
 
 void print_units(const Plan& plan) {
   for (const WeightGroupPlan& group : plan.groups) {
-    std::cout << fmt::format("\n{}: {} elements, {} owned; {}{}\n", group.name, with_thousands(group.numel),
-                             with_thousands(group.shard_numel), name(group.compute),
-                             plan.gathers_weights() ? fmt::format(", weight slot {}, gradient slot {}",
-                                                                  group.weight_slot, group.gradient_slot)
-                                                    : "");
+    std::cout << fmt::format(
+        "\n{}: {} elements, {} owned; {}{}{}\n", group.name, with_thousands(group.numel),
+        with_thousands(group.shard_numel), name(group.compute),
+        group.narrows_gradient() ? fmt::format(", gradient travels in {}", name(group.reduce)) : "",
+        plan.gathers_weights()
+            ? fmt::format(", weight slot {}, gradient slot {}", group.weight_slot, group.gradient_slot)
+            : "");
     for (const ParameterPlan& parameter : group.parameters) {
       std::cout << fmt::format("  {:<40} {:<18} seen {:<18} owned {} from {}\n", parameter.spec.name,
                                shape(parameter.spec.shape), shape(parameter.unsharded.extent),

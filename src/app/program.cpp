@@ -1,5 +1,7 @@
 #include "titan/app/program.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <iostream>
 #include <span>
@@ -47,6 +49,8 @@ int exit_code_of(const std::function<int()>& act) {
 }
 
 int run_program(const std::vector<std::string>& words) {
+  // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
+  ::signal(SIGXFSZ, SIG_IGN);
   return exit_code_of([&words] { return dispatch(words); });
 }
 

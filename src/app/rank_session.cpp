@@ -8,6 +8,7 @@
 #include <set>
 
 #include "titan/app/failure.h"
+#include "titan/base/affinity.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/base/process.h"
@@ -93,19 +94,29 @@ RankFacts RankSession::own_facts() const {
   facts.size = launch_.size;
   facts.host = host_name();
   facts.process = ::getpid();
-  facts.cores = allowed_cores();
+  facts.host_cores = machine_cores();
   facts.threads = config_.training.threads;
   facts.program = fmt::format("{:016x}", name_key(read_file("/proc/self/exe")));
   facts.config = common_config(schema_, config_);
   try {
     const DeviceInfo device = choose_device(config_.training.device, launch_.local_rank);
     facts.device = device.device.str();
-    facts.device_uuid = device.uuid;
+    if (!config_.debug.share_gpu) facts.device_uuid = device.uuid;
+    move_near(device);
   } catch (const Error& error) {
     facts.problem = error.what();
     facts.problem_code = static_cast<int>(error.code());
   }
+  facts.cores = allowed_cores();
   return facts;
+}
+
+void RankSession::move_near(const DeviceInfo& device) const {
+  if (device.pci_id.empty()) return;
+  const std::vector<int> cores = better_cores(allowed_cores(), cores_near("/sys", device.pci_id));
+  if (!cores.empty() && bind_to(cores)) {
+    log_.info("{} ({}) is near cores {}: this rank runs there", device.device.str(), device.pci_id, core_list(cores));
+  }
 }
 
 Rendezvous RankSession::meet() {

@@ -1,5 +1,4 @@
 #include <malloc.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -77,8 +76,6 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
   const StopSignals signals;
-  // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
-  ::signal(SIGXFSZ, SIG_IGN);
   keep_freed_memory();
   RankSession session(schema, config, detect_launch(config));
   const Log& log = session.log();

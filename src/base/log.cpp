@@ -16,28 +16,41 @@ namespace {
 constexpr std::string_view kAfterLevel = " - ";
 constexpr const char* kLine = "[titan] %Y-%m-%d %H:%M:%S,%e - root - %^%v%$";
 
+void print_error(const std::string& prefix, const char* kind, std::string_view text) {
+  const std::string line = fmt::format("{}{}: {}\n", prefix, kind, text);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
 /// Appends to a file that is made at the first line, so that a rank that never starts leaves none behind. A disk that
-/// is full costs lines, not the run.
+/// is full costs lines and one warning, not the run.
 class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit FileSink(std::filesystem::path path) : path_(std::move(path)) {}
+  FileSink(std::filesystem::path path, std::string prefix) : path_(std::move(path)), prefix_(std::move(prefix)) {}
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
+    std::error_code no_folder;
     if (!file_) {
-      std::error_code ignored;  // opening the file says it again, and append_line is false then
-      std::filesystem::create_directories(path_.parent_path(), ignored);
+      std::filesystem::create_directories(path_.parent_path(), no_folder);
       file_.emplace(path_);
     }
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    file_->append_line({line.data(), line.size() - 1});  // the formatter ends a line, and so does append_line
+    // The formatter ends a line, and so does append_line.
+    if (file_->append_line({line.data(), line.size() - 1}) || warned_) return;
+    warned_ = true;
+    const std::string reason = no_folder ? no_folder.message() : file_->last_error();
+    print_error(prefix_, "warning",
+                fmt::format("this rank's log is not being written to {}: {}; the run goes on without it",
+                            path_.string(), reason));
   }
   void flush_() override {}
 
  private:
   std::filesystem::path path_;
+  std::string prefix_;
   std::optional<AppendFile> file_;
+  bool warned_ = false;
 };
 
 /// For people, without time and level: what `main` prints of an error looks the same.
@@ -50,8 +63,7 @@ class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
     const std::string_view payload(message.payload.data(), message.payload.size());
     const std::string_view text = payload.substr(payload.find(kAfterLevel) + kAfterLevel.size());
     const char* kind = message.level == spdlog::level::warn ? "warning" : "titan_train";
-    const std::string line = fmt::format("{}{}: {}\n", prefix_, kind, text);
-    std::fwrite(line.data(), 1, line.size(), stderr);
+    print_error(prefix_, kind, text);
   }
   void flush_() override { std::fflush(stderr); }
 
@@ -66,7 +78,9 @@ Log::Log(const LogTargets& targets) : colour_(targets.console && targets.colour)
   auto& sinks = logger_->sinks();
   if (targets.console && targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>());
   if (targets.console && !targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::stdout_sink_mt>());
-  if (!targets.file.empty()) sinks.push_back(std::make_shared<FileSink>(targets.file));
+  if (!targets.file.empty()) {
+    sinks.push_back(std::make_shared<FileSink>(targets.file, targets.error_prefix.value_or("")));
+  }
   if (targets.error_prefix) sinks.push_back(std::make_shared<ErrorSink>(*targets.error_prefix));
   logger_->set_pattern(kLine);
   logger_->flush_on(spdlog::level::info);

@@ -1,6 +1,5 @@
 #include "titan/base/process.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
@@ -12,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -100,34 +98,6 @@ std::string processor_name() {
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
-std::vector<int> allowed_cores() {
-  // A mask of fixed size does not reach the last cores of the largest machines, and is then refused.
-  for (int most = CPU_SETSIZE; most <= 1 << 20; most *= 2) {
-    const size_t bytes = CPU_ALLOC_SIZE(most);
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(most), [](cpu_set_t* m) { CPU_FREE(m); });
-    if (::sched_getaffinity(0, bytes, mask.get()) != 0) continue;
-    std::vector<int> cores;
-    for (int core = 0; core < most; ++core) {
-      if (CPU_ISSET_S(core, bytes, mask.get())) cores.push_back(core);
-    }
-    return cores;
-  }
-  return {};
-}
-
-std::string core_list(const std::vector<int>& cores) {
-  std::string text;
-  for (size_t begin = 0; begin < cores.size();) {
-    size_t end = begin + 1;
-    while (end < cores.size() && cores[end] == cores[end - 1] + 1) ++end;
-    if (!text.empty()) text += ',';
-    text += std::to_string(cores[begin]);
-    if (end - begin > 1) text += '-' + std::to_string(cores[end - 1]);
-    begin = end;
-  }
-  return text;
 }
 
 StopSignals::StopSignals() {

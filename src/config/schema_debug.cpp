@@ -30,6 +30,13 @@ void describe_debug_section(Schema& schema) {
       .own()
       .not_built("the check for host waits")
       .help("make an unplanned wait for the GPU an error");
+  debug.add("groups_of_one", &S::groups_of_one, false)
+      .own()
+      .help("communicate in groups of one rank too, where there is nothing to say: one GPU alone then uses NCCL");
+  debug.add("share_gpu", &S::share_gpu, false)
+      .own()
+      .among_several("one process has its GPU alone")
+      .help("let several ranks use one GPU, for checks only: NCCL then talks over sockets");
   debug.accept("moe_force_load_balance", ValueType::boolean, Value(false))
       .later()
       .no_effect("there are no expert layers here", {Value(false)})

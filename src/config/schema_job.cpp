@@ -114,7 +114,7 @@ void describe_metrics(Schema& schema) {
   metrics.add("save_for_all_ranks", &S::save_for_all_ranks, false)
       .later()
       .among_several("its one rank writes its metrics anyway")
-      .help("every rank writes its metrics, in a folder of its own");
+      .help("every rank writes its metrics, those other than rank 0 to rank-NNNN/metrics.jsonl");
   metrics.add("enable_wandb", &S::enable_wandb, false)
       .not_built("the hand-over to Weights & Biases")
       .help("record the run with Weights & Biases");

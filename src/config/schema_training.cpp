@@ -48,8 +48,9 @@ void describe_numbers(TrainingFields& training) {
       .choices({"bfloat16", "float32"})
       .help("dtype that forward and backward compute in");
   training.add("mixed_precision_reduce", &S::mixed_precision_reduce, "float32")
-      .choices({"float32"})
-      .help("dtype that gradients are reduced in");
+      .choices({"float32", "bfloat16"})
+      .among_several("one process reduces nothing")
+      .help("dtype that gradients travel in between data-parallel ranks; they add up and are kept in float32");
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()

@@ -6,8 +6,14 @@
 #include <thread>
 
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 
 namespace titan {
+
+void end_at_a_signal() {
+  if (StopSignals::received() == 0) return;
+  throw Error(ExitCode::interrupted, "stopped by a signal while the ranks were gathering");
+}
 
 void end_for_peer() {
   std::this_thread::sleep_for(kNoticeTime);

@@ -20,6 +20,12 @@ inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 /// or so, and are to find that one first.
 inline constexpr std::chrono::milliseconds kNoticeTime{500};
 
+/// Between two looks for somebody who has not come yet.
+inline constexpr int kRetryMilliseconds = 100;
+
+/// While ranks gather: throws Error(interrupted) once a signal has asked this one to stop.
+void end_at_a_signal();
+
 [[noreturn]] void end_for_peer();
 [[noreturn]] void end_stuck(int code, const std::string& text);
 

@@ -1,6 +1,7 @@
 // Gloo between CPUs. A list of tensors travels as one packed message: on sockets a call costs more than a copy. A
 // reduce-scatter is an all-to-all whose parts are added here in rank order: half the bytes of the all-reduce that the
-// library would make of it, and a sum whose order does not depend on the ring.
+// library would make of it, and a sum whose order does not depend on the ring. An all-reduce of narrow numbers is made
+// of the same, so that they too are added in fp32 and rounded once.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -15,16 +16,23 @@
 namespace titan {
 namespace {
 
+/// The first line of what the library says, without the place in its sources that it begins with.
+std::string library_words(const std::exception& error) {
+  std::string_view text(error.what());
+  if (const size_t end = text.find("] "); text.starts_with('[') && end != std::string_view::npos)
+    text.remove_prefix(end + 2);
+  return std::string(text.substr(0, text.find('\n')));
+}
+
 /// The library's exceptions as ours: the message says which group waited, the abort watcher says who died.
 template <class Call>
 auto translated(const std::string& group, const Call& call) {
   try {
     return call();
   } catch (const std::exception& error) {
-    std::string what = error.what();
     throw Error(ExitCode::peer_failure,
                 fmt::format("communication in group {} failed ({}); another rank has ended or does not answer", group,
-                            what.substr(0, what.find('\n'))));
+                            library_words(error)));
   }
 }
 
@@ -71,6 +79,14 @@ c10d::ReduceOp operation(Reduction reduction) {
   return c10d::ReduceOp::SUM;
 }
 
+/// The sum of all rows, in row order; narrow types are added in fp32, and the sum is.
+at::Tensor sum_of_rows(const at::Tensor& rows) {
+  const bool narrow = at::isReducedFloatingType(rows.scalar_type());
+  at::Tensor sum = narrow ? rows[0].to(at::kFloat) : rows[0];
+  for (int64_t rank = 1; rank < rows.size(0); ++rank) sum.add_(rows[rank]);
+  return sum;
+}
+
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
@@ -105,16 +121,14 @@ class GlooCommunicator : public Communicator {
     at::Tensor received = at::empty_like(sent);
     std::vector<int64_t> even;
     auto work = group_->alltoall_base(received, sent, even, even);
-    return pending(std::move(work), [sent, received, outputs = std::move(outputs)] {
-      // Narrow types are added in fp32 and rounded once.
-      const bool narrow = at::isReducedFloatingType(received.scalar_type());
-      at::Tensor sum = narrow ? received[0].to(at::kFloat) : received[0];
-      for (int64_t rank = 1; rank < received.size(0); ++rank) sum.add_(received[rank]);
-      unflatten(sum, outputs);
-    });
+    return pending(std::move(work),
+                   [sent, received, outputs = std::move(outputs)] { unflatten(sum_of_rows(received), outputs); });
   }
 
   Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    if (reduction == Reduction::sum && at::isReducedFloatingType(tensors[0].scalar_type())) {
+      return start_narrow_sum(std::move(tensors));
+    }
     std::vector<at::Tensor> message{flattened(tensors)};
     c10d::AllreduceOptions options;
     options.reduceOp = operation(reduction);
@@ -150,6 +164,24 @@ class GlooCommunicator : public Communicator {
     return number = (number + 1) % kWrap;
   }
 
+  /// Every rank adds up its part of the message and gathers those of the others: the second half runs when the result
+  /// is waited for.
+  Pending start_narrow_sum(Tensors tensors) {
+    const at::Tensor message = flattened(tensors);
+    const int64_t part = (message.numel() + size() - 1) / size();
+    at::Tensor sent = at::zeros({size(), part}, message.options());
+    sent.view({-1}).narrow(0, 0, message.numel()).copy_(message);
+    at::Tensor received = at::empty_like(sent);
+    std::vector<int64_t> even;
+    auto work = group_->alltoall_base(received, sent, even, even);
+    return pending(std::move(work), [this, sent, received, tensors = std::move(tensors)] {
+      at::Tensor mine = sum_of_rows(received).to(sent.scalar_type());
+      at::Tensor whole = sent.view({-1});
+      translated(name(), [&] { return group_->_allgather_base(whole, mine)->wait(); });
+      unflatten(whole, tensors);
+    });
+  }
+
   Pending pending(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish) {
     return std::make_unique<GlooPending>(name(), GlooPending::Works{std::move(work)}, std::move(finish));
   }
@@ -164,21 +196,20 @@ class GlooCommunicator : public Communicator {
 std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const GroupRequest& request) {
   auto options = c10d::ProcessGroupGloo::Options::create(request.timeout);
-  options->devices.push_back(request.interface.empty()
-                                 ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                 : c10d::ProcessGroupGloo::createDeviceForInterface(request.interface));
   options->group_name = request.name + request.instance;
   auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
   try {
+    options->devices.push_back(request.interface.empty()
+                                   ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                   : c10d::ProcessGroupGloo::createDeviceForInterface(request.interface));
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(named, static_cast<int>(request.rank),
                                                              static_cast<int>(request.size), options);
     return std::make_unique<GlooCommunicator>(request, std::move(group));
   } catch (const std::exception& error) {
-    std::string what = error.what();
     throw Error(ExitCode::launcher,
                 fmt::format("group {} of {} ranks could not be formed ({}); see that all ranks run and can reach each "
                             "other",
-                            request.name, request.size, what.substr(0, what.find('\n'))));
+                            request.name, request.size, library_words(error)));
   }
 }
 

@@ -103,6 +103,10 @@ struct Operation {
 /// The messages' reduction in rank order, the same bits on every rank, into `result`. Narrow types are added in fp32
 /// and rounded once.
 void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, const at::Tensor& result) {
+  if (messages.size() == 1) {
+    result.copy_(messages[0]);
+    return;
+  }
   const bool narrow = at::isReducedFloatingType(result.scalar_type());
   at::Tensor sum = narrow ? messages[0].to(at::kFloat) : result;
   for (size_t i = 1; i < messages.size(); ++i) {

@@ -1,6 +1,7 @@
 #include "titan/distributed/mesh_groups.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace titan {
@@ -23,10 +24,11 @@ void MeshGroups::reset_traffic() {
 }
 
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make, const std::optional<std::pair<int64_t, int64_t>>& twins) {
+                            const MakeCommunicator& make, bool groups_of_one,
+                            const std::optional<std::pair<int64_t, int64_t>>& twins) {
   auto group_of = [&](const char* name, const std::vector<int64_t>& ranks) -> std::shared_ptr<Communicator> {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank);
-    if (ranks.size() == 1 || mine == ranks.end()) return nullptr;
+    if ((ranks.size() == 1 && !groups_of_one) || mine == ranks.end()) return nullptr;
     GroupRequest request;
     request.name = name;
     request.instance = "/" + std::to_string(ranks.front());  // the ranks of one group share their first
@@ -67,6 +69,7 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
       if (auto group = make_host_communicator(store, request, refusal)) return group;
       if (options.refused) std::exchange(options.refused, nullptr)(refusal);
     }
+    if (const char* chosen = std::getenv("GLOO_SOCKET_IFNAME")) request.interface = chosen;
     if (one_host) request.interface = "lo";
     return make_gloo_communicator(store, request);
   };

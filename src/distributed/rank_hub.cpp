@@ -83,9 +83,8 @@ bool RankHub::hear_caller(Channel& caller) {
 void RankHub::check_members_stay() {
   for (Member& member : members_) {
     if (member.channel.read_arrived()) continue;
-    refuse_all({static_cast<int>(ExitCode::launcher),
-                fmt::format("{} ended while the ranks were gathering; see what it printed",
-                            roll_call_.facts(member.rank)->name())});
+    refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
+                                          roll_call_.facts(member.rank)->name())});
   }
 }
 

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include "titan/base/error.h"
-#include "titan/base/process.h"
 #include "titan/distributed/rendezvous.h"
 
 namespace titan {
@@ -13,15 +12,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 /// A listener that is no rank 0 is left alone after this long.
 constexpr std::chrono::milliseconds kGreetingLimit{1000};
-/// Between two rounds over the ports.
-constexpr int kRetryMilliseconds = 100;
 /// Rank 0 may have been started later than this rank, and waits as long from then on.
 constexpr std::chrono::seconds kVerdictMargin{5};
-
-void end_at_a_signal() {
-  if (StopSignals::received() == 0) return;
-  throw Error(ExitCode::interrupted, "stopped by a signal while the ranks were gathering");
-}
 
 }  // namespace
 
@@ -94,7 +86,7 @@ Welcome RankLink::join(Deadline deadline) {
     }
     break;
   }
-  throw Error(ExitCode::launcher, rank_zero_ + " ended before all ranks were there; see what it printed");
+  throw Error(ExitCode::peer_failure, rank_zero_ + " ended before all ranks were there; see what it printed");
 }
 
 // ---- watching, on the link's thread

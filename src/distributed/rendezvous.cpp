@@ -1,6 +1,7 @@
 #include "titan/distributed/rendezvous.h"
 
 #include <c10/util/Logging.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "ending.h"
 #include "rank_hub.h"
 #include "rank_link.h"
 
@@ -83,14 +85,18 @@ StorePointer agent_store(const Launch& launch, Deadline deadline) {
 /// Where the others read rank 0's port from the agent's store.
 uint16_t read_hub_port(c10d::Store& store, const Launch& launch, Deadline deadline) {
   try {
-    store.wait({kHubKey}, left_until(deadline));
-    return static_cast<uint16_t>(std::stoi(store.get_to_str(kHubKey)));
+    while (Clock::now() < deadline) {
+      end_at_a_signal();
+      if (store.check({kHubKey})) return static_cast<uint16_t>(std::stoi(store.get_to_str(kHubKey)));
+      ::poll(nullptr, 0, kRetryMilliseconds);
+    }
   } catch (const c10::Error&) {
-    throw Error(ExitCode::launcher,
-                fmt::format("rank 0 did not come within comm.init_timeout_seconds; see whether {} started "
-                            "it and what it printed",
-                            launch.launcher));
+    // The launcher has taken its store with it.
   }
+  throw Error(ExitCode::launcher,
+              fmt::format("rank 0 did not come within comm.init_timeout_seconds; see whether {} started it and what it "
+                          "printed",
+                          launch.launcher));
 }
 
 void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,

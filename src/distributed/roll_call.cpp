@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "titan/base/affinity.h"
 #include "titan/base/error.h"
-#include "titan/base/process.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -64,9 +64,11 @@ std::string number_list(const std::vector<int64_t>& numbers) {
 std::string RankFacts::name() const { return fmt::format("rank {} ({}, process {})", rank, host, process); }
 
 std::string RankFacts::to_json() const {
-  return Json{{"rank", rank},       {"size", size},        {"host", host},       {"process", process},
-              {"device", device},   {"uuid", device_uuid}, {"cores", cores},     {"threads", threads},
-              {"program", program}, {"config", config},    {"problem", problem}, {"code", problem_code}}
+  return Json{{"rank", rank},        {"size", size},       {"host", host},
+              {"process", process},  {"device", device},   {"uuid", device_uuid},
+              {"cores", cores},      {"threads", threads}, {"host_cores", host_cores},
+              {"program", program},  {"config", config},   {"problem", problem},
+              {"code", problem_code}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -81,6 +83,7 @@ std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
     json.at("device").get_to(facts.device);
     json.at("uuid").get_to(facts.device_uuid);
     json.at("cores").get_to(facts.cores);
+    json.at("host_cores").get_to(facts.host_cores);
     json.at("threads").get_to(facts.threads);
     json.at("program").get_to(facts.program);
     json.at("config").get_to(facts.config);
@@ -173,17 +176,49 @@ std::vector<std::string> RollCall::table(int64_t most) const {
   return lines;
 }
 
-std::vector<std::string> RollCall::warnings() const {
+std::vector<int64_t> RollCall::crowded_ranks() const {
   std::vector<int64_t> crowded;
   for (int64_t rank = 0; rank < size(); ++rank) {
     if (facts(rank)->threads > core_share(rank)) crowded.push_back(rank);
   }
-  if (crowded.empty()) return {};
-  const RankFacts& first = *facts(crowded[0]);
-  return {
-      fmt::format("{} {}: training.threads = {} and {} cores; threads that wait for each other make every step slower "
-                  "(mpirun --bind-to none, srun --cpus-per-task)",
-                  crowded.size() == 1 ? "rank" : "ranks", number_list(crowded), first.threads, core_share(crowded[0]))};
+  return crowded;
+}
+
+/// A rank alone on its only core, on a host that has a core for more ranks than there are. Ranks that share one core
+/// were not bound by a launcher: it is all that the host lends them.
+std::vector<int64_t> RollCall::bound_ranks() const {
+  std::vector<int64_t> bound;
+  for (int64_t rank = 0; rank < size(); ++rank) {
+    const RankFacts& own = *facts(rank);
+    if (own.cores.size() != 1 || own.threads > 1) continue;
+    int64_t on_host = 0, on_core = 0;
+    for (const std::optional<RankFacts>& other : ranks_) {
+      on_host += other->host == own.host;
+      on_core += other->host == own.host && other->cores == own.cores;
+    }
+    if (on_core == 1 && own.host_cores > on_host) bound.push_back(rank);
+  }
+  return bound;
+}
+
+std::vector<std::string> RollCall::warnings() const {
+  std::vector<std::string> lines;
+  auto named = [](const std::vector<int64_t>& ranks) {
+    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", number_list(ranks));
+  };
+  if (const std::vector<int64_t> crowded = crowded_ranks(); !crowded.empty()) {
+    lines.push_back(
+        fmt::format("{}: training.threads = {} and {} cores; threads that wait for each other make every step slower "
+                    "(mpirun --bind-to none, srun --cpus-per-task)",
+                    named(crowded), facts(crowded[0])->threads, core_share(crowded[0])));
+  }
+  if (const std::vector<int64_t> bound = bound_ranks(); !bound.empty()) {
+    lines.push_back(fmt::format(
+        "{}: bound to one core each, of {} that {} has; computing, reading data and communication take turns on it "
+        "(mpirun --bind-to none, srun --cpus-per-task)",
+        named(bound), facts(bound[0])->host_cores, facts(bound[0])->host));
+  }
+  return lines;
 }
 
 }  // namespace titan

@@ -19,13 +19,15 @@ struct HandOnBackward : BackwardNode {
 /// One chunk of rows: losses, and the gradient of this rank's logits.
 RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& weight,
                        const Vocabulary& vocabulary, const CrossEntropyOptions& options, bool want_gradient) {
-  at::Tensor logits = at::mm(hidden, weight.t()).to(at::kFloat);  // narrow ones are gone before the next are made
-  if (!vocabulary.communicator) return row_losses(std::move(logits), labels, options.loss_scale, want_gradient);
-  if (options.tensor_parallel->loss_parallel) {
+  const bool gathers = vocabulary.communicator && !options.tensor_parallel->loss_parallel;
+  at::Tensor logits = at::mm(hidden, weight.t());
+  if (gathers) logits = vocabulary.gather(logits);
+  logits = logits.to(at::kFloat);  // narrow ones travel, and are gone before the next are made
+  if (vocabulary.communicator && !gathers) {
     return parallel_row_losses(std::move(logits), labels, options.loss_scale, want_gradient, vocabulary);
   }
-  RowLosses losses = row_losses(vocabulary.gather(logits), labels, options.loss_scale, want_gradient);
-  if (want_gradient) losses.gradient = vocabulary.own(losses.gradient).contiguous();
+  RowLosses losses = row_losses(std::move(logits), labels, options.loss_scale, want_gradient);
+  if (gathers && want_gradient) losses.gradient = vocabulary.own(losses.gradient).contiguous();
   return losses;
 }
 

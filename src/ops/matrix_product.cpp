@@ -11,8 +11,10 @@ namespace {
 // Below this many summed rows the product is bound by writing its result, and BLAS writes it in place.
 constexpr int64_t kRowsWorthACopy = 256;
 
+/// oneDNN refuses matrices without elements, which ranks with nothing of the vocabulary have.
 bool prefers_onednn(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && at::globalContext().userEnabledMkldnn();
+  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.numel() > 0 &&
+         at::globalContext().userEnabledMkldnn();
 }
 
 /// oneDNN's x · weightᵀ for any strides: mkldnn::_linear_pointwise without bias or activation.

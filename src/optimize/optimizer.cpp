@@ -76,7 +76,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   });
   int64_t total = 0;
   for (State* state : by_address) total += state->parameter->master.numel();
-  if (total == 0) return;
+  if (by_address.empty()) return;
   const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(at::kFloat);
   at::Tensor first = at::zeros({total}, layout);
   at::Tensor second = at::zeros({total}, layout);

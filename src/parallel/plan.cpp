@@ -102,7 +102,10 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
     for (size_t index = span.first; index < span.last; ++index) {
       add_unit(plan, model, index);
       UnitPlan& unit = plan.units.back();
-      if (unit.role == UnitRole::block) unit.policy = family.policy(plan.request.recompute, block_number[index]);
+      if (unit.role == UnitRole::block) {
+        const int64_t tensor_ranks = plan.request.place.mesh.size(MeshAxis::tp);
+        unit.policy = family.policy(plan.request.recompute, block_number[index], tensor_ranks);
+      }
     }
     plan.stages.push_back({span.number, first, plan.units.size()});
   }
@@ -130,12 +133,15 @@ std::set<std::string> wide_parameters(const ModelDescription& model, const std::
   return wide;
 }
 
-/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it.
+/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it; their gradients
+/// travel in fp32 too.
 void choose_dtypes(Plan& plan, const ModelDescription& model) {
+  const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
   const std::set<std::string> wide = wide_parameters(model, plan.request.keep_fp32);
   for (WeightGroupPlan& group : plan.groups) {
     const bool is_wide = wide.contains(group.parameters[0].spec.name);
     group.compute = is_wide ? ElementType::float32 : plan.request.compute;
+    group.reduce = is_wide ? ElementType::float32 : reduce;
   }
   for (UnitPlan& unit : plan.units) {
     unit.compute = unit.groups.empty() ? plan.request.compute : plan.groups[unit.groups[0]].compute;

@@ -1,5 +1,6 @@
 // How parameters lie over the mesh, and which memory their gathered weights and unreduced gradients take turns in.
 #include <algorithm>
+#include <functional>
 
 #include "plan_parts.h"
 #include "titan/base/error.h"
@@ -41,23 +42,21 @@ size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
   return slots.size() - 1;
 }
 
-int64_t weight_size(const WeightGroupPlan& group) { return size_of(group.compute); }
-int64_t gradient_size(const WeightGroupPlan&) { return size_of(ElementType::float32); }
-
 /// Elements a group needs in a slot: itself, and its shard where that lives elsewhere and is staged on the device.
 int64_t slot_numel(const WeightGroupPlan& group, const PlanRequest& request) {
   return group.numel + (request.cpu_offload && request.shards() > 1 ? group.shard_numel : 0);
 }
 
+using BytesOf = std::function<int64_t(const WeightGroupPlan&)>;
+
 /// Two slots that `groups` take in turns, so that the next can arrive while one is in use.
-void take_turns(const PlanRequest& request, std::vector<int64_t>& slots, std::vector<WeightGroupPlan*>& groups,
-                size_t WeightGroupPlan::*slot, int64_t element_size(const WeightGroupPlan&)) {
+void take_turns(std::vector<int64_t>& slots, const std::vector<WeightGroupPlan*>& groups, size_t WeightGroupPlan::*slot,
+                const BytesOf& bytes) {
   const size_t first = slots.size();
   for (size_t i = 0; i < groups.size(); ++i) {
-    const int64_t bytes = slot_numel(*groups[i], request) * element_size(*groups[i]);
     const size_t mine = first + i % 2;
     if (mine == slots.size()) add_slot(slots, 0);
-    slots[mine] = std::max(slots[mine], bytes);
+    slots[mine] = std::max(slots[mine], bytes(*groups[i]));
     groups[i]->*slot = mine;
   }
 }
@@ -72,10 +71,29 @@ std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
   return groups;
 }
 
+/// Gradients that travel narrowed: a reduction begins before the last one is over, so neighbours take turns.
+void assign_message_slots(Plan& plan) {
+  std::vector<WeightGroupPlan*> narrowed;
+  for (WeightGroupPlan& group : plan.groups) {
+    if (group.narrows_gradient()) narrowed.push_back(&group);
+  }
+  const bool cut = plan.request.shards() > 1;
+  take_turns(plan.message_slots, narrowed, &WeightGroupPlan::message_slot, [cut](const WeightGroupPlan& group) {
+    return (group.numel + (cut ? group.shard_numel : 0)) * size_of(group.reduce);
+  });
+}
+
 }  // namespace
 
 void assign_slots(Plan& plan) {
+  assign_message_slots(plan);
   if (!plan.gathers_weights()) return;
+  const BytesOf weight_bytes = [&](const WeightGroupPlan& group) {
+    return slot_numel(group, plan.request) * size_of(group.compute);
+  };
+  const BytesOf gradient_bytes = [&](const WeightGroupPlan& group) {
+    return slot_numel(group, plan.request) * size_of(ElementType::float32);
+  };
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
   // With a pipeline every microbatch comes back to every unit: by default weights stay for the step.
   const bool weights_stay = plan.request.reshard == ReshardPolicy::never ||
@@ -83,17 +101,16 @@ void assign_slots(Plan& plan) {
   const bool weights_rotate = !weights_stay;
   // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced.
   const bool gradients_rotate = plan.request.accumulation == 1;
-  if (weights_rotate) take_turns(plan.request, plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_size);
-  if (gradients_rotate)
-    take_turns(plan.request, plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_size);
+  if (weights_rotate) take_turns(plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_bytes);
+  if (gradients_rotate) take_turns(plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_bytes);
   for (WeightGroupPlan& group : plan.groups) {
     const bool is_block = std::find(blocks.begin(), blocks.end(), &group) != blocks.end();
     group.keep_after_forward = !weights_rotate;
     if (!is_block || !weights_rotate) {
-      group.weight_slot = add_slot(plan.weight_slots, slot_numel(group, plan.request) * weight_size(group));
+      group.weight_slot = add_slot(plan.weight_slots, weight_bytes(group));
     }
     if (!is_block || !gradients_rotate) {
-      group.gradient_slot = add_slot(plan.gradient_slots, slot_numel(group, plan.request) * gradient_size(group));
+      group.gradient_slot = add_slot(plan.gradient_slots, gradient_bytes(group));
     }
   }
   if (plan.request.reshard == ReshardPolicy::standard) {

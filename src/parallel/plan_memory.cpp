@@ -86,6 +86,7 @@ void add_memory(Plan& plan, const ModelDescription& model) {
   add("parameters, compute copy", copy_bytes(plan));
   add("gathered weights", sum(plan.weight_slots));
   add("gradients before reduction", sum(plan.gradient_slots));
+  add("gradients, narrowed", sum(plan.message_slots));
   const bool transient = request.step_in_backward && !plan.gathers_weights();
   add("gradients", (transient ? largest_group(plan) : owned) * size_of(ElementType::float32));
   add("optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state));

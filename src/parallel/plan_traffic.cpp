@@ -34,7 +34,7 @@ void add_sharding(Plan& plan) {
     if (shards == 1) continue;
     const int64_t numel = collective_numel(group, shards);
     add(gather, Collective::all_gather, gathers[g], gathers[g] * numel * size_of(group.compute));
-    add(scatter, Collective::reduce_scatter, 1, numel * kFloat32);
+    add(scatter, Collective::reduce_scatter, 1, numel * size_of(group.reduce));
   }
   if (shards > 1) plan.traffic.insert(plan.traffic.end(), {gather, scatter});
 }
@@ -44,7 +44,7 @@ void add_replicas(Plan& plan) {
   if (replicas == 1) return;
   GroupTraffic traffic{group_names::kReplicate, replicas, {}};
   for (const WeightGroupPlan& group : plan.groups) {
-    add(traffic, Collective::all_reduce, 1, group.shard_numel * kFloat32);
+    add(traffic, Collective::all_reduce, 1, group.shard_numel * size_of(group.reduce));
   }
   plan.traffic.push_back(traffic);
 }

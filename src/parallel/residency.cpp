@@ -97,12 +97,18 @@ void ResidentWeights::reduce(bool is_last) {
     if (!parameter->gradient_written()) parameter->gradient().zero_();
     parameter->gradient_shard = parameter->gradient();
   }
-  if (communicators_.replicate) reduction_ = communicators_.replicate->all_reduce({gradients_});
+  if (!communicators_.replicate) return;
+  message_ = gradients_.to(scalar_type(plan_.reduce));
+  reduction_ = communicators_.replicate->all_reduce({message_});
 }
 
 void ResidentWeights::settle() {
-  if (reduction_) reduction_->wait();
-  reduction_.reset();
+  if (reduction_) {
+    reduction_->wait();
+    reduction_.reset();
+    if (plan_.narrows_gradient()) gradients_.copy_(message_);
+    message_.reset();
+  }
   reduce_copies(plan_, parameters_, communicators_.tensor.get());
 }
 

@@ -36,6 +36,7 @@ at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
 SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
   for (int64_t bytes : plan.weight_slots) weights_.push_back({device.allocate(bytes, at::kByte)});
   for (int64_t bytes : plan.gradient_slots) gradients_.push_back({device.allocate(bytes, at::kByte)});
+  for (int64_t bytes : plan.message_slots) messages_.push_back(device.allocate(bytes, at::kByte));
 }
 
 int64_t SlotPool::in_use() const {
@@ -192,12 +193,35 @@ void ShardedWeights::reduce(bool is_last) {
   start_scatter();
 }
 
+at::Tensor ShardedWeights::reduced_gradients() const {
+  if (!link_->crosses()) return gradient_shards_;
+  const at::Tensor& memory = slots_->gradients(plan_.gradient_slot).memory;
+  return shards_ == 1 ? as_type(memory, 0, plan_.numel, at::kFloat) : staged_in(memory, at::kFloat);
+}
+
+at::Tensor ShardedWeights::travelling_gradients() const {
+  if (!plan_.narrows_gradient()) return slots_->gradients(plan_.gradient_slot).memory;
+  return slots_->messages(plan_.message_slot);
+}
+
+at::Tensor ShardedWeights::travelling_sums() const {
+  if (!plan_.narrows_gradient()) return reduced_gradients();
+  const at::Tensor& memory = slots_->messages(plan_.message_slot);
+  const at::ScalarType type = scalar_type(plan_.reduce);
+  return shards_ == 1 ? as_type(memory, 0, plan_.numel, type) : staged_in(memory, type);
+}
+
 void ShardedWeights::start_scatter() {
   reduction_.under_way = true;
-  if (shards_ == 1) return;  // settle brings the gradient home
-  const at::Tensor& memory = slots_->gradients(plan_.gradient_slot).memory;
-  std::vector<at::Tensor> inputs = unsharded_in(memory, at::kFloat);
-  const std::vector<at::Tensor> shards = shards_of(link_->crosses() ? staged_in(memory, at::kFloat) : gradient_shards_);
+  const at::ScalarType type = scalar_type(plan_.reduce);
+  const at::Tensor memory = travelling_gradients();
+  if (plan_.narrows_gradient()) {
+    const at::Tensor& wide = slots_->gradients(plan_.gradient_slot).memory;
+    as_type(memory, 0, plan_.numel, type).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
+  }
+  if (shards_ == 1) return;  // settle adds up replicas and brings the gradient home
+  std::vector<at::Tensor> inputs = unsharded_in(memory, type);
+  const std::vector<at::Tensor> shards = shards_of(travelling_sums());
   std::vector<at::Tensor> outputs = shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
@@ -212,21 +236,19 @@ void ShardedWeights::start_scatter() {
 void ShardedWeights::settle() {
   if (!reduction_.under_way) return;
   reduction_.finish();
-  Slot& slot = slots_->gradients(plan_.gradient_slot);
-  at::Tensor reduced = gradient_shards_;
-  if (link_->crosses()) {
-    reduced = shards_ == 1 ? as_type(slot.memory, 0, plan_.numel, at::kFloat) : staged_in(slot.memory, at::kFloat);
-  }
+  const at::Tensor sums = travelling_sums();
+  if (communicators_.replicate) communicators_.replicate->all_reduce({sums})->wait();
+  const at::Tensor reduced = reduced_gradients();
+  if (plan_.narrows_gradient()) reduced.copy_(sums);
   const std::vector<at::Tensor> shards = shards_of(reduced);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
-  if (communicators_.replicate) communicators_.replicate->all_reduce({reduced})->wait();
   reduce_copies(plan_, parameters_, communicators_.tensor.get());
   if (link_->crosses()) {
     link_->to_home(gradient_shards_, reduced);
     const std::vector<at::Tensor> home = shards_of(gradient_shards_);
     for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
   }
-  slot.users = 0;
+  slots_->gradients(plan_.gradient_slot).users = 0;
   for (Parameter* parameter : parameters_) parameter->set_gradient({});
 }
 

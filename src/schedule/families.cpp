@@ -39,8 +39,8 @@ bool stages_fit(const ScheduleFamily& family, int stages_per_rank) {
   return stages_per_rank >= family.least_stages_per_rank && stages_per_rank <= family.most_stages_per_rank;
 }
 
-std::string counted(int number, std::string_view what) {
-  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+std::string counted(int number, std::string_view what, std::string_view plural = "s") {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : plural);
 }
 
 std::string stages_problem(const ScheduleFamily& family, const PipelineShape& shape) {
@@ -56,8 +56,8 @@ std::string stages_problem(const ScheduleFamily& family, const PipelineShape& sh
 std::string microbatches_problem(const ScheduleFamily& family, const PipelineShape& shape) {
   std::vector<std::string> legal;
   for (const int count : nearest_microbatches(family, shape)) legal.push_back(std::to_string(count));
-  return fmt::format("{} {}: {} ranks and {} do not fit; {} {}", family.name, family.microbatch_rule, shape.ranks,
-                     shape.microbatches == 1 ? "1 microbatch" : fmt::format("{} microbatches", shape.microbatches),
+  return fmt::format("{} {}: {} and {} do not fit; {} {}", family.name, family.microbatch_rule,
+                     counted(shape.ranks, "rank"), counted(shape.microbatches, "microbatch", "es"),
                      legal.size() == 1 ? "the nearest legal number is" : "the nearest legal numbers are",
                      join(legal, " and "));
 }

@@ -1,5 +1,5 @@
 // The orders of compute actions on one rank. Private to schedule; families.cpp ties them to names.
-// All agree with PyTorch 2.11 (tests/reference/schedule_test.py); docs/schedules.md explains them with pictures.
+// All agree with PyTorch 2.11 (tests/reference/schedules_test.py); docs/schedules.md explains them with pictures.
 #pragma once
 
 #include <vector>

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/schedule/check.h"
 #include "titan/schedule/families.h"
@@ -134,6 +135,10 @@ class Planner {
 
 }  // namespace
 
-PipelinePlan plan_pipeline(const PipelineRequest& request) { return Planner(request).plan(); }
+PipelinePlan plan_pipeline(const PipelineRequest& request) {
+  TITAN_CHECK(request.ranks >= 1 && request.microbatch_size >= 1 && request.local_batch_size >= 1, request.ranks,
+              request.microbatch_size, request.local_batch_size);
+  return Planner(request).plan();
+}
 
 }  // namespace titan

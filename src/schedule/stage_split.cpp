@@ -109,10 +109,10 @@ class Splitter {
 
   void layers_alone(int stages) {
     if (stages > chain_.layers) {
-      const int per_rank = std::max(1, stages / request_.ranks);
-      return add(
-          kDegree, fmt::format("{} stages cannot be made of {} layers", stages, chain_.layers),
-          fmt::format("use at most {} ranks, or a model of at least {} layers", chain_.layers / per_rank, stages));
+      const int most_ranks = chain_.layers / (stages / request_.ranks);
+      const std::string larger = fmt::format("a model of at least {} layers", stages);
+      return add(kDegree, fmt::format("{} stages cannot be made of {} layers", stages, chain_.layers),
+                 most_ranks < 1 ? "use " + larger : fmt::format("use at most {} ranks, or {}", most_ranks, larger));
     }
     std::vector<int> layers(static_cast<size_t>(stages), chain_.layers / stages);
     const int left = chain_.layers % stages;

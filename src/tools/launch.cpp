@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::string_view kOwnName = "titan_train: ";
+constexpr std::string_view kWarning = "warning: ";
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 /// After the first failure the ranks end each other, and say why, within this time; then they are asked to end, then
 /// made to.
@@ -89,6 +90,7 @@ class Launcher {
   void end_the_rest();
   void pass_on(RankProcess& rank);
   void keep(const RankProcess& rank, std::string_view line);
+  std::string story_of(const RankProcess& rank) const;
   int close() const;
 
   const LaunchRequest& request_;
@@ -96,8 +98,10 @@ class Launcher {
   c10::intrusive_ptr<c10d::TCPStore> store_;  // outlives every rank: none of them is the first that may not die
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::map<int64_t, std::unique_ptr<AppendFile>> files_;  // standard output of ranks that are not shown
-  std::string last_error_line_;                           // of any rank
+  std::string last_error_line_;                           // of any rank that was not asked to end
   const RankProcess* failed_ = nullptr;                   // the first, consequences only when there is nothing else
+  bool lost_lines_ = false;                               // of ranks that are not shown
+  bool asked_ = false;                                    // the ranks that were left, to end
   Clock::time_point ask_at_ = Clock::time_point::max();
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
@@ -149,8 +153,9 @@ void Launcher::wait() const {
 void Launcher::note_end(const RankProcess& rank) {
   const int code = rank.end()->exit_code;
   if (code == 0) return;
-  if (!failed_ || (failed_->end()->exit_code == kPeerFailure && code != kPeerFailure && ask_at_ > Clock::now()))
-    failed_ = &rank;
+  // Ranks that were made to end are no cause, whatever their code.
+  const bool only_consequences = failed_ && failed_->end()->exit_code == kPeerFailure && !asked_;
+  if (!failed_ || (only_consequences && code != kPeerFailure)) failed_ = &rank;
   if (ask_at_ == Clock::time_point::max()) {
     ask_at_ = Clock::now() + kOwnEnd;
     kill_at_ = ask_at_ + kAskedEnd;
@@ -163,6 +168,7 @@ void Launcher::end_the_rest() {
     kill_at_ = Clock::now() + std::chrono::seconds(1);
   } else if (Clock::now() >= ask_at_) {
     send_all(SIGTERM);
+    asked_ = true;
     ask_at_ = kill_at_;
   }
 }
@@ -175,7 +181,10 @@ void Launcher::pass_on(RankProcess& rank) {
     std::cout << mark << line << '\n' << std::flush;
   });
   rank.errors.read([&](std::string_view line) {
-    if (!line.empty()) rank.last_error_line = last_error_line_ = line;
+    if (!line.empty() && !line.starts_with(kWarning)) {
+      rank.last_error_line = line;
+      if (!asked_) last_error_line_ = line;
+    }
     std::cerr << fmt::format("{}{}\n", mark, line) << std::flush;
   });
 }
@@ -183,26 +192,39 @@ void Launcher::pass_on(RankProcess& rank) {
 void Launcher::keep(const RankProcess& rank, std::string_view line) {
   std::unique_ptr<AppendFile>& file = files_[rank.rank()];
   if (!file) {
-    std::error_code ignored;  // a line of a hidden rank that cannot be kept is no reason to stop
+    std::error_code ignored;  // opening the file says it again
     std::filesystem::create_directories(request_.output_folder, ignored);
     file = std::make_unique<AppendFile>(request_.output_folder / fmt::format("rank-{:04}.out", rank.rank()));
   }
-  file->append_line(line);
+  // No reason to stop: what a rank has to say aloud goes to its standard error.
+  if (file->append_line(line) || lost_lines_) return;
+  lost_lines_ = true;
+  std::cerr << fmt::format(
+                   "titan_train launch: what rank {} and other ranks that are not shown print is lost: {}: {}\n",
+                   rank.rank(), request_.output_folder.string(), file->last_error())
+            << std::flush;
+}
+
+/// "ended with exit code 71: …", "was killed by signal 9 (Killed)", with what is known beyond that.
+std::string Launcher::story_of(const RankProcess& rank) const {
+  const ProcessEnd end = *rank.end();
+  if (end.signal == SIGKILL) {
+    return fmt::format("was killed by signal {} ({}); if nobody did that, the system was out of memory (see dmesg)",
+                       end.signal, ::strsignal(end.signal));
+  }
+  // A rank that failed may leave it to rank 0 to say why.
+  std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
+  if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
+  const std::string how = end.signal != 0
+                              ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
+                              : fmt::format("ended with exit code {}", end.exit_code);
+  return fmt::format("{}{}{}", how, words.empty() ? "" : ": ", words);
 }
 
 int Launcher::close() const {
   if (!failed_) return 0;
-  const ProcessEnd end = *failed_->end();
-  const std::string how = end.signal != 0
-                              ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
-                              : fmt::format("ended with exit code {}", end.exit_code);
-  // A rank may leave it to rank 0 to say why it failed.
-  std::string_view words = failed_->last_error_line.empty() ? last_error_line_ : failed_->last_error_line;
-  if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
-  std::cerr << fmt::format("titan_train launch: rank {} {}{}{}\n", failed_->rank(), how, words.empty() ? "" : ": ",
-                           words)
-            << std::flush;
-  return end.exit_code;
+  std::cerr << fmt::format("titan_train launch: rank {} {}\n", failed_->rank(), story_of(*failed_)) << std::flush;
+  return failed_->end()->exit_code;
 }
 
 }  // namespace

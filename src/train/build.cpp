@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
@@ -93,14 +94,26 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info(tokenizer_->description());
   build_model();
   open_data();
-  const std::filesystem::path metrics = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
-  if (world.rank == 0) metrics_ = std::make_unique<MetricsLog>(metrics, log_);
+  open_metrics();
+}
+
+void Trainer::open_metrics() {
+  if (world_.rank != 0 && !config_.metrics.save_for_all_ranks) return;
+  std::filesystem::path folder = config_.job.dump_folder;
+  if (world_.rank != 0) folder /= fmt::format("rank-{:04}", world_.rank);
+  std::error_code ignored;  // opening the file says it again
+  std::filesystem::create_directories(folder, ignored);
+  metrics_ = std::make_unique<MetricsLog>(folder / "metrics.jsonl", log_);
 }
 
 void Trainer::join_ranks() {
   place_ = {make_mesh(config_, world_.size), world_.rank};
-  if (!world_.is_distributed()) return;
-  log_.info(mesh_line(place_.mesh));
+  const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
+  if (!world_.is_distributed() && !groups_of_one) return;
+  if (world_.is_distributed()) log_.info(mesh_line(place_.mesh));
+  if (!world_.store && groups_of_one) world_.store = c10::make_intrusive<c10d::HashStore>();
+  // NCCL takes ranks of one host for rivals over one GPU; these are told apart as if each had a host of its own.
+  if (config_.debug.share_gpu) ::setenv("NCCL_HOSTID", fmt::format("titan-{}", world_.rank).c_str(), /*overwrite=*/0);
   TransportOptions transport{.shared_memory = config_.comm.shared_memory, .refused = {}};
   transport.refused = [this](const std::string& reason) {
     log_.warning("The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
@@ -109,8 +122,9 @@ void Trainer::join_ranks() {
   const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
   PlanRequest pipeline = make_plan_request(config_, place_);
   add_pipeline(pipeline, config_, model);
-  groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
-                             communicator_maker(world_, device_.device, transport), twins_of(pipeline, model));
+  groups_ =
+      make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
+                       communicator_maker(world_, device_.device, transport), groups_of_one, twins_of(pipeline, model));
   if (groups_.world) log_.info("Ranks talk through {}", groups_.world->transport());
   groups_.make_peer_memory =
       peer_memory_maker(world_, place_.mesh, device_.device, std::chrono::seconds(config_.comm.init_timeout_seconds));

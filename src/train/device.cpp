@@ -22,7 +22,7 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
         "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
         "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
   }
-  if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}};
+  if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}, {}};
 #ifdef TITAN_WITH_CUDA
   // A launcher that shows every rank its own GPU alone shows it as number 0.
   const int64_t visible = at::cuda::device_count();
@@ -37,9 +37,11 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
   const auto* bytes = reinterpret_cast<const unsigned char*>(properties->uuid.bytes);
-  return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
-          static_cast<int64_t>(properties->totalGlobalMem),
-          fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties->uuid.bytes, ""))};
+  return {
+      at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
+      static_cast<int64_t>(properties->totalGlobalMem),
+      fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties->uuid.bytes, "")),
+      fmt::format("{:04x}:{:02x}:{:02x}.0", properties->pciDomainID, properties->pciBusID, properties->pciDeviceID)};
 #else
   (void)local_rank;
   throw InvariantError("internal error: a CUDA device in a CPU-only build");

@@ -75,6 +75,23 @@ std::vector<Problem> check_tensor_parallel(const ModelDescription& model, const 
                           "degrees that do: " + join(allowed, ", "))};
 }
 
+/// training.keep_fp32 names units of the model.
+std::vector<Problem> check_kept_units(const ModelDescription& model, const JobConfig& config, const Origins& origins) {
+  std::vector<std::string> units;
+  for (const UnitDescription& unit : model.units) units.push_back(unit.name);
+  std::vector<Problem> problems;
+  for (const std::string& name : config.training.keep_fp32) {
+    if (std::find(units.begin(), units.end(), name) != units.end()) continue;
+    const std::vector<std::string> best = nearest(name, units, 1);
+    problems.push_back(origins.problem(
+        "training.keep_fp32",
+        fmt::format("training.keep_fp32: {} {} has no unit \"{}\"", config.model.name, config.model.flavor, name),
+        (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
+            fmt::format("there are: {}, layers.0 to layers.{}, {}", units.front(), model.layers - 1, units.back())));
+  }
+  return problems;
+}
+
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
@@ -122,6 +139,7 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   request.accumulation = accumulation_steps(config, place);
   request.master = element_type(config.training.dtype);
   request.compute = element_type(config.training.mixed_precision_param);
+  request.reduce = element_type(config.training.mixed_precision_reduce);
   request.step_in_backward = config.optimizer.early_step_in_backward;
   request.loss_chunks = config.training.loss_chunks;
   request.recompute = make_recompute_selection(config);
@@ -189,8 +207,8 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
     const ModelDescription model = family->describe(make_model_request(config, 1));
     problems = check_tensor_parallel(model, config, origins);
-    const std::vector<Problem> pipeline = check_pipeline(config, model, origins);
-    problems.insert(problems.end(), pipeline.begin(), pipeline.end());
+    for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));
+    for (Problem& problem : check_pipeline(config, model, origins)) problems.push_back(std::move(problem));
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }

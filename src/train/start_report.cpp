@@ -23,6 +23,15 @@ bool disturbs_a_line(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
+/// Units that compute in fp32, whatever the others do.
+std::vector<std::string> wide_units(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.compute == ElementType::float32) names.push_back(unit.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, int64_t total_bytes) {
@@ -118,8 +127,13 @@ std::string excerpt(std::string text) {
 void Trainer::show_start(const StepBatch& first) const {
   const Plan& plan = assembly_.executor->plan();
   const PlanRequest& request = plan.request;
-  log_.info("dtypes: parameters {}, compute {}, gradients float32, optimizer states {}", name(request.master),
-            name(request.compute), name(request.optimizer_state));
+  const bool narrows = !plan.message_slots.empty();
+  log_.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}", name(request.master),
+            name(request.compute), narrows ? fmt::format(" (travel in {})", name(request.reduce)) : "",
+            name(request.optimizer_state));
+  if (!request.keep_fp32.empty() && request.compute != ElementType::float32) {
+    log_.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
+  }
   log_.info("memory by purpose (predicted):");
   for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
   if (optimizer_groups_.size() > 1) {

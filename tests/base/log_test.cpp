@@ -48,11 +48,20 @@ TEST_F(LogFile, SendsWarningsAndErrorsAlsoToStandardErrorBehindThePrefix) {
   }
 }
 
-TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndNotTheRun) {
-  const Log log({.console = false, .file = "/dev/full"});
-  EXPECT_NO_THROW(log.info("lost"));
-  const Log nowhere({.console = false, .file = "/dev/null/logs/rank.log"});
-  EXPECT_NO_THROW(nowhere.info("lost"));
+TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndOneWarningAndNotTheRun) {
+  const std::string below_a_device = "/dev/null/logs/rank.log";
+  for (const auto& [path, reason] :
+       {std::pair{std::string("/dev/full"), "No space left on device"}, std::pair{below_a_device, "Not a directory"}}) {
+    testing::internal::CaptureStderr();
+    {
+      const Log log({.console = false, .file = path, .error_prefix = "[rank 3] "});
+      for (const char* line : {"lost", "lost too"}) log.info(line);
+    }
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              fmt::format("[rank 3] warning: this rank's log is not being written to {}: {}; the run goes on without "
+                          "it\n",
+                          path, reason));
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -82,6 +83,38 @@ class Layouts(BehaviourTest):
         self.assertEqual(four.code, OK, four.output + four.errors)
         for mine, theirs in zip(four.training("loss"), alone.training("loss"), strict=True):
             self.assertAlmostEqual(mine, theirs, delta=2e-4 * theirs)
+
+    def test_every_rank_writes_its_metrics_where_asked_and_only_rank_0_where_not(self):
+        fsdp = ["--training.steps=3", "--metrics.log_freq=1", "--parallelism.data_parallel_shard_degree=3"]
+        quiet = self.launch(3, *self.words(1, *fsdp), name="quiet")
+        self.assertEqual(quiet.code, OK, quiet.output + quiet.errors)
+        self.assertEqual(list(quiet.folder.rglob("metrics.jsonl")), [quiet.folder / "metrics.jsonl"])
+        run = self.launch(3, *self.words(1, *fsdp), "--metrics.save_for_all_ranks", name="all")
+        self.assertEqual(run.code, OK, run.output + run.errors)
+        files = sorted(run.folder.glob("rank-*/metrics.jsonl"))
+        self.assertEqual([file.parent.name for file in files], ["rank-0001", "rank-0002"])
+        zero = run.metrics()
+        self.assertEqual([line["step"] for line in zero], [1, 2, 3])
+        for file in files:
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            for mine, others in zip(lines, zero, strict=True):
+                self.assertEqual(list(mine), list(others))
+                for shared in ("step", "loss", "grad_norm", "lr", "tokens_seen", "ranks"):
+                    self.assertEqual(mine[shared], others[shared], shared)
+                ranks = mine["ranks"]
+                self.assertLessEqual(ranks["fastest_step_seconds"], mine["step_seconds"])
+                self.assertLessEqual(mine["step_seconds"], ranks["slowest_step_seconds"])
+                self.assertLessEqual(mine["memory_peak_bytes"], ranks["most_memory_bytes"])
+            log = run.folder / "logs" / f"{file.parent.name}.log"
+            self.assertIn(str(file), log.read_text(), "its log says where they are")
+
+    def test_the_plan_of_narrow_reductions_is_shown(self):
+        narrow = [*self.words(1), "--training.mixed_precision_reduce=bfloat16", "--training.keep_fp32=head"]
+        run = self.titan("plan", *narrow, "--world", "2")
+        self.expect(run, OK)
+        self.assertRegex(run.output, r"layers\.0: .* gradient travels in bfloat16")
+        self.assertNotRegex(run.output, r"head: .* gradient travels in")
+        self.assertIn("gradients, narrowed", run.output)
 
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         folder = self.folder / "stopped"

@@ -7,116 +7,17 @@ at signals nor at other ranks, as a rank hangs in a collective.
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 import signal
 import socket
-import subprocess
 import time
 import unittest
 
-from program import BAD_CONFIG, INTERRUPTED, OK, ROOT, SMALL, UNFRIENDLY, BehaviourTest
-
-LAUNCHER, BUG, PEER_FAILURE = 69, 70, 74
-END_LIMIT_SECONDS = 10.0
-# Variables by which launchers speak: none may leak in from around the tests.
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "MPI_", "SLURM", "TORCHELASTIC", "LOG_RANK")
+from program import BAD_CONFIG, INTERRUPTED, OK
+from rank_processes import BUG, END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
 
 
-def clean_environment(**more: object) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
-    return kept | {name: str(value) for name, value in more.items()}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Process:
-    """A running titan_train whose output goes to a file, so that it can be looked at while it runs."""
-
-    def __init__(self, test: Ranks, words: tuple, environment: dict[str, str]):
-        self.path = test.folder / f"output-{len(test.processes)}.txt"
-        with open(self.path, "wb") as file:
-            self.popen = subprocess.Popen(
-                [test.program, *map(str, words)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-        test.processes.append(self)
-
-    def text(self) -> str:
-        return self.path.read_text(errors="replace")
-
-    def wait_for(self, words: str) -> str:
-        limit = time.monotonic() + 120
-        while words not in self.text():
-            if self.popen.poll() is not None or time.monotonic() > limit:
-                raise AssertionError(f"no {words!r} in:\n{self.text()}")
-            time.sleep(0.01)
-        return self.text()
-
-    def end(self, limit: float = 120) -> int:
-        return self.popen.wait(timeout=limit)
-
-
-class Ranks(BehaviourTest):
-    def setUp(self):
-        super().setUp()
-        self.processes: list[Process] = []
-        self.addCleanup(self.kill_all)
-
-    def kill_all(self):
-        for process in self.processes:
-            process.popen.kill()
-            process.popen.wait()
-        for pid in self.left_running():
-            os.kill(pid, signal.SIGKILL)
-
-    def left_running(self) -> list[int]:
-        """Processes of this test: its folder is on their command lines."""
-        found = []
-        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if str(self.folder).encode() in path.read_bytes() and int(path.parts[2]) != os.getpid():
-                    found.append(int(path.parts[2]))
-            except (FileNotFoundError, ProcessLookupError):
-                pass
-        return found
-
-    def expect_nothing_left(self):
-        limit = time.monotonic() + END_LIMIT_SECONDS
-        while self.left_running() and time.monotonic() < limit:
-            time.sleep(0.01)
-        self.assertEqual(self.left_running(), [])
-
-    def start(self, *words, **variables) -> Process:
-        return Process(self, words, clean_environment(**variables))
-
-    def options(self) -> tuple:
-        return (f"--job.dump_folder={self.folder}/run", "--training.device=cpu")
-
-    def launch(self, ranks: int, *words, log_rank: str = "0") -> Process:
-        return self.start("launch", "-n", ranks, "--log-rank", log_rank, "ranks", *words, *self.options())
-
-    def by_hand(self, rank: int, size: int, port: int, *words, **variables) -> Process:
-        """One rank, told who it is by the variables that torchrun uses."""
-        told = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return self.start("ranks", *words, *self.options(), **(told | variables))
-
-    def process_of(self, text: str, rank: int) -> int:
-        """The process that the start table gives for a rank."""
-        return int(re.search(rf"INFO - +{rank}  \S+ +(\d+) ", text)[1])
-
-    def expect_friendly(self, text: str):
-        for words in UNFRIENDLY:
-            self.assertNotIn(words, text)
-
+class Ranks(RanksTest):
     # ---- meeting
 
     def test_ranks_of_launch_meet_and_agree_and_only_rank_0_speaks(self):
@@ -221,13 +122,6 @@ class Ranks(BehaviourTest):
 
     # ---- the end of one is the end of all
 
-    def expect_end(self, run: Process, code: int, since: float, last_says: str):
-        self.assertEqual(run.end(), code, run.text())
-        self.assertLess(time.monotonic() - since, END_LIMIT_SECONDS)
-        self.assertRegex(run.text().splitlines()[-1], last_says)
-        self.expect_friendly(run.text())
-        self.expect_nothing_left()
-
     def test_a_failing_rank_ends_all_with_its_exit_code_and_its_message_last(self):
         for failing in (0, 2):
             with self.subTest(failing=failing):
@@ -301,29 +195,7 @@ class Ranks(BehaviourTest):
                 run.popen.send_signal(number)
                 self.expect_end(run, 128 + number, begin, rf"was killed by signal {int(number)}")
 
-    # ---- in training
-
-    def launch_training(self, ranks: int, *words) -> Process:
-        small = [*SMALL, "--training.steps=1000000", "--debug.seed=1"]
-        return self.start("launch", "-n", ranks, "configs/debug_model.toml", *small, *self.options(), *words)
-
-    def test_a_rank_killed_at_any_moment_of_training_ends_all_and_is_named(self):
-        # A step takes milliseconds, so that the kill finds each run in another phase of it.
-        for killed in (0, 1, 2):
-            with self.subTest(killed=killed):
-                run = self.launch_training(3)
-                victim = self.process_of(run.wait_for("step:  3 "), killed)
-                begin = time.monotonic()
-                os.kill(victim, signal.SIGKILL)
-                self.expect_end(run, 128 + signal.SIGKILL, begin, rf"rank {killed} was killed by signal 9")
-                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} .* ended without a word", run.text())), 1)
-
-    def test_a_killed_rank_is_named_when_the_others_wait_for_its_first_step(self):
-        run = self.launch_training(2, "--model.override.dim=512", "--model.override.n_layers=8", "--training.seq_len=1024")
-        victim = self.process_of(run.wait_for("Training starts"), 1)
-        begin = time.monotonic()
-        os.kill(victim, signal.SIGKILL)
-        self.expect_end(run, 128 + signal.SIGKILL, begin, "rank 1 was killed by signal 9")
+    # ---- in training; of killed ranks see killed_ranks_test
 
     def test_ctrl_c_in_training_ends_all_ranks_after_the_same_step(self):
         run = self.launch_training(2)

@@ -7,6 +7,7 @@
 #include <future>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "src/distributed/channel.h"
 #include "titan/base/philox.h"
 
 namespace titan {
@@ -170,6 +171,27 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   const Met zero = meet(launch_of(0, 2, at), kPatience).get();
   EXPECT_EQ(zero.code, 64);
   EXPECT_EQ(other.get().code, 64);
+}
+
+TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
+  const std::vector<uint16_t> at = ports();
+  auto zero = meet(launch_of(0, 3, at), kPatience);
+  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  std::optional<Channel> one;
+  for (std::string reason; !one && std::chrono::steady_clock::now() < limit;) {
+    one = Channel::connect("127.0.0.1", at[0], kShort, reason);
+  }
+  ASSERT_TRUE(one && one->wait_line(limit)) << "rank 0 did not greet";
+  RankFacts own = facts();
+  own.rank = 1;
+  own.size = 3;
+  own.process = 7;
+  ASSERT_TRUE(one->send_line(own.to_json()));
+  one->close();
+  const Met met = zero.get();
+  EXPECT_EQ(met.code, 74);
+  EXPECT_NE(met.error.find("rank 1 (a, process 7) ended while the ranks were gathering"), std::string::npos)
+      << met.error;
 }
 
 TEST(Rendezvous, RankZeroLeavesAtItsLimitAndNamesWhoHasNot) {

@@ -147,10 +147,39 @@ TEST(RollCall, MoreThreadsThanCoresAreWarnedOfByRank) {
   expect_text(crowded.warnings()[0], "rank 0: training.threads = 4 and 2 cores");
 }
 
+TEST(RollCall, ALauncherThatBoundEachRankToOneCoreOfManyIsWarnedOf) {
+  auto bound = [](int64_t rank, int core, int64_t host_cores) {
+    RankFacts own = facts(rank, 2);
+    own.cores = {core};
+    own.host_cores = host_cores;
+    return own;
+  };
+  auto warnings = [](const RankFacts& zero, const RankFacts& one) {
+    RollCall roll_call(zero);
+    roll_call.add(one);
+    return roll_call.warnings();
+  };
+  const std::vector<std::string> told = warnings(bound(0, 0, 8), bound(1, 1, 8));
+  ASSERT_EQ(told.size(), 1u);
+  expect_text(told[0], "ranks 0 and 1: bound to one core each, of 8 that a has");
+  expect_text(told[0], "mpirun --bind-to none");
+  EXPECT_TRUE(warnings(bound(0, 0, 2), bound(1, 1, 2)).empty()) << "there is no other core";
+  EXPECT_TRUE(warnings(bound(0, 5, 8), bound(1, 5, 8)).empty()) << "all that the machine lends";
+  EXPECT_TRUE(warnings(facts(0, 2), facts(1, 2)).empty()) << "not bound";
+  RankFacts elsewhere = bound(1, 0, 8);
+  elsewhere.host = "b";
+  EXPECT_EQ(warnings(bound(0, 0, 1), elsewhere).size(), 1u);
+  RankFacts crowded = bound(0, 0, 8);
+  crowded.threads = 4;
+  RankFacts free = facts(1, 2);
+  EXPECT_EQ(warnings(crowded, free).size(), 1u) << "one warning is enough";
+}
+
 TEST(RollCall, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
   RankFacts sent = facts(3, 9);
   sent.device_uuid = "ab";
   sent.threads = 5;
+  sent.host_cores = 64;
   sent.problem = "a \"quoted\"\nproblem \xff";
   sent.problem_code = 64;
   const std::optional<RankFacts> received = RankFacts::from_json(sent.to_json());
@@ -158,6 +187,7 @@ TEST(RollCall, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
   EXPECT_EQ(received->name(), sent.name());
   EXPECT_EQ(received->size, 9);
   EXPECT_EQ(received->cores, sent.cores);
+  EXPECT_EQ(received->host_cores, 64);
   EXPECT_EQ(received->config, sent.config);
   EXPECT_EQ(received->problem_code, 64);
   EXPECT_EQ(sent.to_json().find('\n'), std::string::npos);

@@ -100,7 +100,7 @@ class ToyFamily : public ModelFamily {
   std::unique_ptr<Model> build(const ModelRequest&, const ModelStrategies& strategies) const override {
     return std::make_unique<ToyModel>(strategies);
   }
-  RecomputePolicy policy(const RecomputeSelection& selection, int64_t) const override {
+  RecomputePolicy policy(const RecomputeSelection& selection, int64_t, int64_t) const override {
     return selection.mode == RecomputeSelection::Mode::none ? RecomputePolicy::none() : RecomputePolicy::full();
   }
   std::vector<std::string> notes(const ModelRequest&) const override { return {}; }

@@ -74,6 +74,33 @@ TEST(Plan, EverySecondBlockIsCheckpointedUnderSelectiveTwoStartingWithTheSecond)
   EXPECT_TRUE(plan_of(small_request(), request).units[1].policy.checkpointed()) << "0 means every block";
 }
 
+/// How often the ranks that share every matrix scatter the stream in a step.
+int64_t scatters(RecomputeSelection::Mode mode) {
+  PlanRequest request = small_plan();
+  request.recompute = selection(mode);
+  request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
+  const Plan plan = plan_of(small_request(), request);
+  return plan.traffic_of(group_names::kTensor)->table[static_cast<size_t>(Collective::reduce_scatter)].calls;
+}
+
+TEST(Plan, PerOperationRecomputeRepeatsNoReduceScatterAndFullRecomputeOnePerBlock) {
+  using Mode = RecomputeSelection::Mode;
+  EXPECT_EQ(scatters(Mode::selective_operations), scatters(Mode::none));
+  EXPECT_EQ(scatters(Mode::full), scatters(Mode::none) + 3) << "that of wo; w2's result is not needed again";
+}
+
+TEST(Plan, PerOperationRecomputeKeepsWhatWoScatteredOnlyWhereSeveralRanksShareIt) {
+  PlanRequest request = small_plan();
+  request.recompute = selection(RecomputeSelection::Mode::selective_operations);
+  const UnitPlan alone = plan_of(small_request(), request).units[1];
+  EXPECT_EQ(alone.policy.of(ResultKind::linear, 3), Keep::recompute);
+  request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
+  const UnitPlan shared = plan_of(small_request(), request).units[1];
+  EXPECT_EQ(shared.policy.of(ResultKind::linear, 3), Keep::keep);
+  const int64_t stream = 26 * 24 * 4;
+  EXPECT_EQ(2 * shared.saved_bytes, alone.saved_bytes + stream) << "a rank keeps half of each, and half a stream more";
+}
+
 TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
   PlanRequest request = small_plan();
   request.compute = ElementType::bfloat16;
@@ -91,6 +118,24 @@ TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
   EXPECT_EQ(plan.predicted_bytes(), total);
   EXPECT_EQ(memory.count("one block recomputed"), 0u) << "nothing is checkpointed";
   EXPECT_EQ(memory_of(plan_of(small_request())).count("parameters, compute copy"), 0u);
+}
+
+TEST(Plan, GradientsThatTravelNarrowedTakeTurnsInTwoMessages) {
+  PlanRequest request = small_plan();
+  request.reduce = ElementType::bfloat16;
+  EXPECT_TRUE(plan_of(small_request(), request).message_slots.empty()) << "one process sends nothing";
+  for (const int64_t accumulation : {1, 4}) {
+    request.accumulation = accumulation;
+    request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+    const Plan plan = plan_of(small_request(), request);
+    ASSERT_EQ(plan.message_slots.size(), 2u);
+    for (size_t g = 0; g + 1 < plan.groups.size(); ++g) {
+      EXPECT_NE(plan.groups[g].message_slot, plan.groups[g + 1].message_slot) << "a reduction begins in the other one";
+      EXPECT_GE(plan.message_slots[plan.groups[g].message_slot],
+                2 * (plan.groups[g].numel + plan.groups[g].shard_numel));
+    }
+    EXPECT_EQ(memory_of(plan).at("gradients, narrowed"), plan.message_slots[0] + plan.message_slots[1]);
+  }
 }
 
 TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {

@@ -6,6 +6,8 @@
 #include "support/model.h"
 #include "support/selections.h"
 #include "titan/base/error.h"
+#include "titan/distributed/mesh_groups.h"
+#include "titan/parallel/assembly.h"
 
 namespace titan {
 namespace {
@@ -32,6 +34,44 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
 INSTANTIATE_TEST_SUITE_P(Executor, SavedBytes,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
                                             ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm")));
+
+class SavedBytesOfOneRank : public ::testing::TestWithParam<NamedSelection> {};
+
+TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
+  const ModelRequest request = small_request();
+  const ModelFamily& family = *find_model_family(request.name);
+  for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
+    PlanRequest plan_request = small_plan();
+    plan_request.sequence_length = request.sequence_length;
+    plan_request.compute = compute;
+    plan_request.recompute = GetParam().selection;
+    plan_request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 1};
+    const ModelDescription model = family.describe(request);
+    const Plan plan = make_plan(model, family, plan_request);
+    World world;
+    world.rank = 1;
+    world.size = 2;
+    world.fake = true;
+    const MeshGroups groups = make_mesh_groups(plan.request.place.mesh, world.rank, std::chrono::seconds(1),
+                                               communicator_maker(world, at::kCPU));
+    const Assembly assembly =
+        assemble(family, request, {}, plan, groups, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
+    BatchContext batch;
+    batch.tokens = integers({2, 13}, model.vocabulary, 5);
+    batch.labels = integers({2, 13}, model.vocabulary, 6);
+    assembly.executor->forward(batch, 0);
+    for (size_t u = 0; u < plan.units.size(); ++u) {
+      EXPECT_EQ(assembly.executor->saved_bytes(u, 0), plan.units[u].saved_bytes) << plan.units[u].name;
+    }
+    assembly.executor->backward(batch, 0, /*is_last=*/true);
+    for (const GroupTraffic& planned : plan.traffic) {
+      if (planned.group != group_names::kTensor) continue;
+      EXPECT_EQ(groups.tensor->traffic(), planned.table);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, SavedBytesOfOneRank, ::testing::ValuesIn(all_selections()));
 
 int64_t block_bytes(const RecomputeSelection& selection) {
   PlanRequest plan = small_plan();

@@ -172,15 +172,20 @@ TEST(ShardedWeights, WhatIsStillInItsSlotIsNotSentAgain) {
 }
 
 TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
-  for (const bool offload : {false, true}) {
+  for (const auto& [offload, reduce] : {std::pair{false, ElementType::float32},
+                                        {true, ElementType::float32},
+                                        {false, ElementType::bfloat16},
+                                        {true, ElementType::bfloat16}}) {
     PlanRequest request = small_plan();
     request.compute = ElementType::bfloat16;
+    request.reduce = reduce;
     request.cpu_offload = offload;
     Sharded sharded(request);
     int64_t shards = 0, slots = 0;
     for (const WeightGroupPlan& group : sharded.plan.groups) shards += group.shard_numel * (4 + 2 + 4);
     for (int64_t bytes : sharded.plan.weight_slots) slots += bytes;
     for (int64_t bytes : sharded.plan.gradient_slots) slots += bytes;
+    for (int64_t bytes : sharded.plan.message_slots) slots += bytes;
     HostLink& link = *sharded.assembly.link;
     if (offload) {
       EXPECT_EQ(link.home().held_bytes(), shards) << "masters, bf16 copies and reduced gradients";

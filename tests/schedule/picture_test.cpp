@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "shapes.h"
-#include "titan/schedule/closed_form.h"
+#include "titan/base/filesystem.h"
+#include "titan/schedule/lowering.h"
 
 namespace titan {
 namespace {
@@ -30,6 +31,18 @@ TEST(ScheduleGrid, ShowsRanksAgainstTimeWithTheTablesWords) {
 TEST(ScheduleGrid, NamesTheStageWhereARankHasSeveral) {
   const std::string grid = schedule_grid(shown("ZBVZeroBubble", 2, 2, 3));
   EXPECT_NE(grid.find("rank 0 0F0 0F1 0F2 3F0 3I0 3W0 3F1"), std::string::npos) << grid;
+}
+
+TEST(ScheduleGrid, IsWhatTheDocumentationShowsOfEverySchedule) {
+  const std::string page = read_file(TITAN_SOURCE_DIR "/docs/schedules.md");
+  for (const ScheduleFamily& family : schedule_families()) {
+    const bool long_pattern = family.placement == Placement::v;
+    const ScheduleTable table = generate(family, {4, family.least_stages_per_rank, long_pattern ? 8 : 4});
+    const std::vector<std::string> lines = split(schedule_grid(run_of(split_overlapped(table), {})), '\n');
+    for (size_t i = 0; i <= 4; ++i) {
+      EXPECT_NE(page.find("\n    " + lines[i] + "\n"), std::string::npos) << family.name << ": " << lines[i];
+    }
+  }
 }
 
 TEST(ScheduleGrid, NeverExceedsTheWidthAndLosesNoAction) {

@@ -24,6 +24,14 @@ start_script() {
   expect_equal "$path:/more[x]" "$printed"
 }
 
+start_script_of_another_program() {
+  make_bundle
+  mv "the bundle/lib/titan_train" "the bundle/lib/another"
+  mv "the bundle/titan_train" "the bundle/another"
+  TITAN_LIBTORCH=site expect 0 "the bundle/another" x
+  expect_text "[x]"
+}
+
 start_script_refuses() {
   make_bundle
   TITAN_LIBTORCH=nowhere expect 64 "the bundle/titan_train"
@@ -45,6 +53,7 @@ whole_bundle() {
 }
 
 check "the bundle's start script turns TITAN_LIBTORCH into the library path" start_script
+check "the bundle's start script starts the program of its own name" start_script_of_another_program
 check "the bundle's start script says how to get the torch it needs" start_script_refuses
 if [ -x "$checkout/build/release/titan_train" ]; then
   check "bundle.sh makes a folder that runs elsewhere" whole_bundle

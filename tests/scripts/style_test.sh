@@ -4,7 +4,8 @@
 
 shell_scripts() {
   cd "$checkout"
-  shellcheck -x -P scripts -P tests/scripts scripts/*.sh tests/scripts/*.sh cmake/*.sh .ci/run
+  shellcheck -x -P scripts -P scripts/gpu -P tests/scripts scripts/*.sh scripts/*/*.sh scripts/titan.sbatch \
+    tests/scripts/*.sh cmake/*.sh .ci/run
 }
 
 formatted() {
@@ -15,6 +16,11 @@ tidy() {
   "$checkout/scripts/format.sh" --tidy
 }
 
+layouts_in_step() {
+  python3 "$checkout/tests/train/make_layouts.py" --check
+}
+
+check "the layouts under test are those that make_layouts.py writes" layouts_in_step
 if command -v shellcheck >/dev/null; then
   check "shellcheck has nothing to say about the scripts" shell_scripts
 else

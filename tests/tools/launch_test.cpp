@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "titan/base/filesystem.h"
@@ -81,7 +82,43 @@ TEST_F(LaunchTest, ARankThatOnlyLostAPeerIsNotTheCause) {
 TEST_F(LaunchTest, AKilledRankGivesItsSignalAsExitCodeAndEndsTheOthers) {
   const Result result = launch(2, "[ $RANK = 1 ] || kill -9 $$; exec sleep 1000");
   EXPECT_EQ(result.code, 128 + SIGKILL);
-  EXPECT_NE(result.errors.find("rank 0 was killed by signal 9"), std::string::npos) << result.errors;
+  EXPECT_TRUE(result.errors.starts_with("titan_train launch: rank 0 was killed by signal 9 (Killed); "))
+      << result.errors;
+}
+
+TEST_F(LaunchTest, ARankThatHadToBeKilledIsNotTheCauseOfWhatCameBefore) {
+  const Result result = launch(2, "[ $RANK = 1 ] || { echo silence >&2; exit 74; }; trap '' TERM; exec sleep 1000");
+  EXPECT_EQ(result.code, 74);
+  EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 0 ended with exit code 74: silence\n"))
+      << result.errors;
+}
+
+TEST_F(LaunchTest, AWarningIsNotTakenForTheCause) {
+  const Result result =
+      launch(2,
+             "[ $RANK = 1 ] || { echo broken >&2; : > $0/told; exit 74; }; until [ -e $0/told ]; do :; done; "
+             "echo warning: slow >&2; exit 71");
+  EXPECT_EQ(result.code, 71);
+  EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;
+}
+
+TEST_F(LaunchTest, WhatRanksSayWhenTheyAreAskedToEndIsNotTakenForTheCause) {
+  const Result result =
+      launch(2, "[ $RANK = 1 ] || exit 5; trap 'echo asked >&2; exit 9' TERM; while :; do sleep 0.01; done");
+  EXPECT_EQ(result.code, 5);
+  EXPECT_NE(result.errors.find("[rank1] asked\n"), std::string::npos) << result.errors;
+  EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 0 ended with exit code 5\n")) << result.errors;
+}
+
+TEST_F(LaunchTest, AFullDiskCostsTheLinesOfHiddenRanksAndOneWarning) {
+  make_folders(folder_ / "logs");
+  std::filesystem::create_symlink("/dev/full", folder_ / "logs" / "rank-0001.out");
+  const Result result = launch(2, "echo one; echo two", {0});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.output, "[rank0] one\n[rank0] two\n");
+  EXPECT_TRUE(result.errors.starts_with("titan_train launch: what rank 1 and other ranks")) << result.errors;
+  EXPECT_TRUE(result.errors.ends_with("logs: No space left on device\n")) << result.errors;
+  EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << result.errors;
 }
 
 TEST_F(LaunchTest, ARankThatDoesNotWantToEndIsMadeTo) {

@@ -40,6 +40,47 @@ TEST(PlanRequestOfAJob, CarriesSizesTypesAndPolicies) {
   EXPECT_EQ(request.recompute.mode, RecomputeSelection::Mode::full);
 }
 
+TEST(PlanRequestOfAJob, CarriesTheChoicesOfSeveralRanks) {
+  const MeshPlace place{DeviceMesh({.dp_shard = 2, .tp = 2}, 4), 3};
+  const PlanRequest plain = make_plan_request(job_config({}), place);
+  EXPECT_EQ(plain.place.rank, 3);
+  EXPECT_EQ(plain.shards(), 2);
+  EXPECT_EQ(plain.reshard, ReshardPolicy::standard);
+  EXPECT_TRUE(plain.loss_parallel);
+  EXPECT_FALSE(plain.async_tensor_parallel);
+  EXPECT_FALSE(plain.cpu_offload);
+  const JobConfig chosen =
+      job_config({"--parallelism.fsdp_reshard_after_forward=never", "--parallelism.disable_loss_parallel",
+                  "--parallelism.enable_async_tensor_parallel", "--parallelism.tensor_parallel_degree=2",
+                  "--training.enable_cpu_offload", "--training.keep_fp32=head,layers.0"});
+  const PlanRequest request = make_plan_request(chosen, place);
+  EXPECT_EQ(request.reshard, ReshardPolicy::never);
+  EXPECT_FALSE(request.loss_parallel);
+  EXPECT_TRUE(request.async_tensor_parallel);
+  EXPECT_TRUE(request.cpu_offload);
+  EXPECT_EQ(request.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
+  EXPECT_EQ(make_plan_request(job_config({"--parallelism.fsdp_reshard_after_forward=always"}), place).reshard,
+            ReshardPolicy::always);
+}
+
+TEST(PlanRequestOfAJob, SaysWhatGradientsTravelInAndWhichUnitsStayWide) {
+  EXPECT_EQ(make_plan_request(job_config({})).reduce, ElementType::float32);
+  const PlanRequest request = make_plan_request(
+      job_config({"--training.mixed_precision_reduce=bfloat16", "--training.keep_fp32=head,layers.0"}));
+  EXPECT_EQ(request.reduce, ElementType::bfloat16);
+  EXPECT_EQ(request.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
+}
+
+TEST(CheckModel, AUnitThatIsToStayWideAndDoesNotExistIsNamedWithTheNearest) {
+  EXPECT_EQ(said({"--training.keep_fp32=tok_embeddings,layers.5,head"}), "");
+  const std::string text = said({}, "[training]\nkeep_fp32 = [\"tok_embedding\"]\n");
+  EXPECT_TRUE(holds(text, "job.toml:2")) << text;
+  EXPECT_TRUE(holds(text, "has no unit \"tok_embedding\"")) << text;
+  EXPECT_TRUE(holds(text, "did you mean \"tok_embeddings\"?")) << text;
+  EXPECT_TRUE(holds(text, "there are: tok_embeddings, layers.0 to layers.5, head")) << text;
+  EXPECT_TRUE(holds(said({"--training.keep_fp32=layers.6"}), "has no unit \"layers.6\""));
+}
+
 TEST(RecomputeSelectionOfAJob, FollowsModeAndOption) {
   auto selection = [](const std::string& mode, const std::string& option) {
     return make_recompute_selection(
@@ -112,6 +153,21 @@ TEST(CheckModel, ASequenceThatIsTooLongIsToldByTheNameOfTheOptionThatAsksForIt) 
 TEST(CheckModel, SizesThatDoNotFitAreToldAtTheSizeThatWasGiven) {
   EXPECT_TRUE(holds(said({"--model.override.n_heads=7"}), "--model.override.n_heads: "));
   EXPECT_TRUE(holds(said({}, "[model.override]\nn_kv_heads = 5\n"), "job.toml:2:"));
+}
+
+TEST(CheckModel, ADegreeThatDoesNotDivideHeadsIsToldWithThoseThatDo) {
+  const std::string degree = "--parallelism.tensor_parallel_degree=";
+  EXPECT_TRUE(holds(said({degree + "3", "--training.seq_len=96"}), "does not divide 16 heads of llama3 debugmodel"));
+  EXPECT_TRUE(holds(said({degree + "3", "--training.seq_len=96"}), "degrees that do: 1, 2, 4, 8, 16"));
+  const std::string grouped = said({degree + "4", "--model.override.n_kv_heads=2"});
+  EXPECT_TRUE(holds(grouped, "does not divide 2 heads of keys and values of llama3 debugmodel; degrees that do: 1, 2"));
+  EXPECT_EQ(said({degree + "4"}), "");
+}
+
+TEST(CheckModel, AUnitToKeepInFp32ThatIsNoneIsToldWithTheNearest) {
+  EXPECT_TRUE(holds(said({"--training.keep_fp32=layer.0"}), "has no unit \"layer.0\"; did you mean \"layers.0\"?"));
+  EXPECT_TRUE(holds(said({"--training.keep_fp32=everything"}), "there are: tok_embeddings, layers.0"));
+  EXPECT_EQ(said({"--training.keep_fp32=tok_embeddings,layers.5,head"}), "");
 }
 
 TEST(CheckModel, EveryParameterGroupThatFitsNothingIsToldTogether) {

@@ -48,7 +48,7 @@ std::vector<LayoutRow> rows() {
         row.schedule = family.name;
         row.stages_per_rank = family.most_stages_per_rank == 1 ? 1 : 2;
         row.microbatches = microbatches;
-        if (ranks * row.stages_per_rank > 4) row.layers = 8;
+        if (ranks * row.stages_per_rank > 4) row.sizes.n_layers = 8;
         const PipelineShape shape{static_cast<int>(ranks), static_cast<int>(row.stages_per_rank),
                                   static_cast<int>(microbatches)};
         if (shape_problems(family, shape).empty()) result.push_back(row);

@@ -16,7 +16,6 @@ namespace titan {
 namespace {
 
 constexpr int64_t kLength = 64;
-constexpr int64_t kVocabulary = 203;
 constexpr uint64_t kSeed = 42;
 
 ModelRequest matrix_request(const LayoutRow& row) {
@@ -24,8 +23,7 @@ ModelRequest matrix_request(const LayoutRow& row) {
   request.name = row.tied ? "llama3_2" : "llama3";
   request.flavor = row.tied ? "1B" : "debugmodel";
   request.sequence_length = kLength;
-  request.sizes = {
-      .dim = 64, .n_layers = row.layers, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = kVocabulary};
+  request.sizes = row.sizes;
   return request;
 }
 
@@ -41,6 +39,7 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.sequence_length = kLength;
   request.accumulation = row.accumulation;
   request.compute = row.compute;
+  request.reduce = row.reduce;
   request.recompute = recompute_of(row.recompute);
   request.place = place;
   request.reshard = row.reshard == "always"  ? ReshardPolicy::always
@@ -84,13 +83,13 @@ struct GlobalBatch {
 };
 
 /// The step's samples, the same on every rank; with unequal masks sample j counts only a few of its labels.
-GlobalBatch global_batch(int64_t step, int64_t samples, bool unequal) {
+GlobalBatch global_batch(int64_t step, const LayoutRow& row) {
   const auto seed = static_cast<uint64_t>(1000 + step);
   GlobalBatch batch;
-  batch.tokens = integers({samples, kLength}, kVocabulary, seed);
+  batch.tokens = integers({row.global_batch, kLength}, row.sizes.vocab_size, seed);
   batch.labels = batch.tokens.roll(-1, 1).contiguous();
-  if (unequal) {
-    for (int64_t sample = 0; sample < samples; ++sample) {
+  if (row.unequal_masks) {
+    for (int64_t sample = 0; sample < row.global_batch; ++sample) {
       batch.labels[sample].narrow(0, 0, (sample * 7) % (kLength - 1)).fill_(kIgnoredLabel);
     }
   }
@@ -160,7 +159,7 @@ class RankRun {
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) groups_.reset_traffic();
       if (step == 2 && assembly_.link) assembly_.link->reset();
-      const GlobalBatch batch = global_batch(step, row_.global_batch, row_.unequal_masks);
+      const GlobalBatch batch = global_batch(step, row_);
       PlanRequest whole = result_.plan.request;
       if (whole.pipeline) {
         whole.samples *= row_.microbatches;

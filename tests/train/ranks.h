@@ -31,15 +31,17 @@ struct LayoutRow {
   bool tied = false;
   bool async_tensor = false;
   ElementType compute = ElementType::float32;
+  ElementType reduce = ElementType::float32;
   std::vector<std::string> keep_fp32;
   bool loss_parallel = true;
   int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
+  ModelRequest::Sizes sizes{
+      .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 203};
 
   int64_t pipeline = 1;           // ranks of it
   std::string schedule = "1F1B";  // a name, or the text of a CSV file
   int64_t stages_per_rank = 1;
   int64_t microbatches = 4;  // of the pipeline, in each accumulated microbatch
-  int64_t layers = 4;
 
   int64_t world() const { return pipeline * replicate * shard * tensor; }
   std::string name() const;
@@ -65,7 +67,7 @@ struct Fault {
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };
 
-/// Trains the matrix's model for `steps` steps on all ranks of the row; the results by rank.
+/// Trains the row's model for `steps` steps on all ranks of the row; the results by rank.
 std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const Fault& fault = {});
 
 }  // namespace titan

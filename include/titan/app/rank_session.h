@@ -11,6 +11,8 @@
 
 namespace titan {
 
+struct DeviceInfo;
+
 class RankSession {
  public:
   /// Rank 0 logs to the console, every other rank to logs/rank-NNNN.log of the dump folder, and warnings and errors to
@@ -28,6 +30,8 @@ class RankSession {
   int run_as_rank(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
   Rendezvous meet();
   RankFacts own_facts() const;
+  /// Moves this rank to the cores near its GPU, unless it is there.
+  void move_near(const DeviceInfo& device) const;
   void leave(AbortWatcher& watcher) const;
 
   const Schema& schema_;

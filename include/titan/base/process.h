@@ -1,4 +1,4 @@
-// What the process knows of itself and its machine: memory in use, processor and host name, cores, the wish to stop.
+// What the process knows of itself and its machine: memory in use, processor and host name, the wish to stop.
 // Asked by the trainer for its start report, its console line and its loop. Only StopSignals changes anything, and it
 // must: a signal handler has no other way to reach the loop. Knows nothing of devices.
 #pragma once
@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace titan {
 
@@ -17,10 +16,6 @@ int64_t peak_resident_bytes();
 int64_t total_memory_bytes();
 std::string processor_name();
 std::string host_name();
-/// Numbers of the cores that this process may run on, rising.
-std::vector<int> allowed_cores();
-/// {0, 1, 2, 5} → "0-2,5", as taskset and /proc write it.
-std::string core_list(const std::vector<int>& cores);
 
 /// Starts this program afresh in this process, same command line, with `name`=`value` in its environment: for libraries
 /// that read theirs while they are loaded. Returns only where that is not possible.

@@ -103,7 +103,7 @@ struct TrainingSection {
   bool enable_cpu_offload{};
   std::string dtype;                   ///< float32, bfloat16: what parameters are created in
   std::string mixed_precision_param;   ///< bfloat16, float32: what forward and backward compute in
-  std::string mixed_precision_reduce;  ///< float32
+  std::string mixed_precision_reduce;  ///< float32, bfloat16: what gradients travel in
   std::string device;                  ///< auto, cpu, cuda
   int64_t threads{};                   ///< CPU threads; 0: all cores
   std::string non_finite;              ///< abort, skip
@@ -217,6 +217,8 @@ struct DebugSection {
   std::vector<int64_t> dump_steps;
   bool dump_logits{};
   bool sync_check{};
+  bool groups_of_one{};
+  bool share_gpu{};
 };
 
 struct DataSection {

@@ -1,5 +1,5 @@
 // The process groups of one rank: which axes of the mesh talk to each other about what. Made once, in one order on all
-// ranks; groups of one rank do not exist.
+// ranks; groups of one rank do not exist unless they are asked for.
 #pragma once
 
 #include <chrono>
@@ -41,10 +41,10 @@ struct MeshGroups {
 /// Makes one group; the request's rank and size are those of this process in it.
 using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
 
-/// `twins`: two coordinates on the axis pp whose stages share weights; none when no weights are shared or one rank has
-/// both.
+/// With `groups_of_one` also those of one rank, where every collective is a copy (to see a backend work). `twins`: two
+/// coordinates on the axis pp whose stages share weights; none when no weights are shared or one rank has both.
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make,
+                            const MakeCommunicator& make, bool groups_of_one = false,
                             const std::optional<std::pair<int64_t, int64_t>>& twins = std::nullopt);
 
 struct TransportOptions {
@@ -55,7 +55,8 @@ struct TransportOptions {
 };
 
 /// What makes groups for `world`: nothing real for a dry run, NCCL where `device` is a GPU, else shared memory where
-/// all ranks are on one host, else Gloo.
+/// all ranks are on one host, else Gloo: within one host over its loopback, between hosts over the interface that
+/// GLOO_SOCKET_IFNAME names, else that of the host's name.
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options = {});
 
 /// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: when they are

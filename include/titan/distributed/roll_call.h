@@ -19,6 +19,7 @@ struct RankFacts {
   std::string device;       ///< "cpu", "cuda:3"
   std::string device_uuid;  ///< of a GPU; empty: may be shared
   std::vector<int> cores;   ///< that it may run on
+  int64_t host_cores = 0;   ///< of its machine, whether it may use them or not
   int64_t threads = 0;      ///< that its user asks for; 0: as many as it has cores
   std::string program;      ///< fingerprint of the executable
   std::string config;       ///< the resolved config as JSON, without what belongs to one rank
@@ -57,11 +58,13 @@ class RollCall {
   int64_t core_share(int64_t rank) const;
   /// The start table of a complete roll call, a line each, at most `most` ranks; then one line per warning.
   std::vector<std::string> table(int64_t most = 64) const;
-  /// Ranks that ask for more threads than their share of cores.
+  /// Ranks that ask for more threads than their share of cores, and ranks bound to one core where there are more.
   std::vector<std::string> warnings() const;
 
  private:
   std::optional<Refusal> disagreement(const RankFacts& facts) const;
+  std::vector<int64_t> crowded_ranks() const;
+  std::vector<int64_t> bound_ranks() const;
 
   std::vector<std::optional<RankFacts>> ranks_;
   int64_t present_ = 0;

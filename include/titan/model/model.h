@@ -85,8 +85,9 @@ class ModelFamily {
   /// Throws Error(bad_config) for an unknown flavor or sizes that do not fit together.
   virtual ModelDescription describe(const ModelRequest& request) const = 0;
   virtual std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const = 0;
-  /// The policy of block `block` (0-based) under `selection`.
-  virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block) const = 0;
+  /// The policy of block `block` (0-based) under `selection`, when `tensor_ranks` ranks share every matrix: what
+  /// crossed between them may be worth keeping where the product itself would not be.
+  virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const = 0;
   /// Lines for the start of a run: choices that users of other trainers should know about.
   virtual std::vector<std::string> notes(const ModelRequest& request) const = 0;
 };

@@ -54,6 +54,7 @@ struct PlanRequest {
   int64_t accumulation = 1;  // microbatches per step
   ElementType master = ElementType::float32;
   ElementType compute = ElementType::float32;
+  ElementType reduce = ElementType::float32;  // what gradients travel in between data-parallel ranks
   ElementType optimizer_state = ElementType::float32;
   int64_t optimizer_moments = 2;
   bool step_in_backward = false;
@@ -63,7 +64,7 @@ struct PlanRequest {
   MeshPlace place;
   std::optional<PipelinePart> pipeline;  // none: the chain is one stage
   ReshardPolicy reshard = ReshardPolicy::standard;
-  std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
+  std::vector<std::string> keep_fp32;  // units whose weights and gradients travel and are multiplied in fp32
   bool loss_parallel = true;
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
   bool cpu_offload = false;            // masters, optimizer states and reduced gradients live on the host
@@ -72,6 +73,8 @@ struct PlanRequest {
 
   /// Ranks over which each parameter is cut (FSDP).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
+  /// Whether ranks that saw other tokens add their gradients to this one's.
+  bool reduces_gradients() const { return shards() > 1 || place.mesh.size(MeshAxis::dp_replicate) > 1; }
   int64_t tokens() const { return samples * sequence_length; }
 };
 
@@ -97,13 +100,17 @@ struct WeightGroupPlan {
   int64_t numel = 0;        // unsharded elements on this rank
   int64_t shard_numel = 0;  // elements this rank owns
   ElementType compute = ElementType::float32;
-  size_t reduce_after = 0;  // its gradient is complete after the backward of this unit
+  ElementType reduce = ElementType::float32;  // of its gradient on its way; it is summed up and kept in fp32
+  size_t reduce_after = 0;                    // its gradient is complete after the backward of this unit
   bool keep_after_forward = false;
   size_t weight_slot = 0;    // of Plan::weight_slots, when weights are gathered
   size_t gradient_slot = 0;  // of Plan::gradient_slots, when weights are gathered
   bool has_twin = false;     // another rank of the pipeline holds it too (tied weights); their gradients add up
   bool is_copy = false;      // and that rank speaks for it
+  size_t message_slot = 0;   // of Plan::message_slots, when its gradient is narrowed
 
+  /// Its gradient is narrowed before it travels and widened after.
+  bool narrows_gradient() const { return reduce != ElementType::float32; }
   /// Unsharded elements before parameter `index`.
   int64_t offset_of(size_t index) const;
 };
@@ -148,6 +155,7 @@ struct Plan {
   size_t chain_length = 0;              // units of the model
   std::vector<int64_t> weight_slots;    // bytes of each slot that gathered weights take turns in
   std::vector<int64_t> gradient_slots;  // bytes of each slot of gradients before reduction
+  std::vector<int64_t> message_slots;   // bytes of each slot of gradients narrowed for their reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
   int64_t stream_rows = 0;   // tokens of a microbatch that this rank holds between units

@@ -88,6 +88,7 @@ class ResidentWeights : public Residency {
   at::Tensor gradients_;  // undefined until first used
   bool gradients_open_ = false;
   Pending reduction_;
+  at::Tensor message_;  // the gradients as they travel, while they do
   uint64_t version_ = 1;
   uint64_t copied_version_ = 0;
 };

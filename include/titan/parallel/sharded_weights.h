@@ -27,12 +27,15 @@ class SlotPool {
 
   Slot& weights(size_t index) { return weights_.at(index); }
   Slot& gradients(size_t index) { return gradients_.at(index); }
+  /// Bytes for gradients that travel narrowed.
+  const at::Tensor& messages(size_t index) { return messages_.at(index); }
   /// Weight slots in use now.
   int64_t in_use() const;
 
  private:
   std::vector<Slot> weights_;
   std::vector<Slot> gradients_;
+  std::vector<at::Tensor> messages_;
 };
 
 class ShardedWeights : public Residency {
@@ -56,6 +59,12 @@ class ShardedWeights : public Residency {
   void refresh_sends();
   void start_gather(const at::Tensor& memory);
   void start_scatter();
+  /// What travels while gradients are reduced: in the gradient slot, or narrowed in a slot of messages. First the
+  /// unsharded gradients, then this rank's sums as one block.
+  at::Tensor travelling_gradients() const;
+  at::Tensor travelling_sums() const;
+  /// Where this rank's sums are kept on the device, fp32.
+  at::Tensor reduced_gradients() const;
   std::vector<at::Tensor> shards_of(const at::Tensor& block) const;
   /// Views of a slot: the unsharded parameters, and behind them (offload) this rank's shards as one block.
   std::vector<at::Tensor> unsharded_in(const at::Tensor& memory, at::ScalarType type) const;

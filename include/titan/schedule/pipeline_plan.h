@@ -31,6 +31,7 @@ struct PipelinePlan {
   std::vector<PipelineProblem> problems;  ///< all of them; the rest counts only when there are none
 };
 
+/// Ranks, batch and microbatch size are at least 1, which the config sees to.
 PipelinePlan plan_pipeline(const PipelineRequest& request);
 
 }  // namespace titan

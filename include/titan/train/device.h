@@ -18,7 +18,8 @@ struct DeviceInfo {
   at::Device device{at::kCPU};
   std::string name;
   int64_t memory_bytes = 0;
-  std::string uuid = {};  ///< of a GPU
+  std::string uuid = {};    ///< of a GPU
+  std::string pci_id = {};  ///< of a GPU, as /sys/bus/pci/devices names it
 };
 
 /// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws

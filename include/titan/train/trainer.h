@@ -28,7 +28,8 @@ namespace titan {
 class Trainer {
  public:
   /// Opens the tokenizer and the corpus, builds and initialises the model. Throws Error with the exit code to end with.
-  /// `world`: which rank of how many this process is; only rank 0 writes metrics. All ranks call alike.
+  /// `world`: which rank of how many this process is. All ranks call alike; rank 0 writes metrics, the others only when
+  /// they are asked to.
   Trainer(const JobConfig& config, const World& world, const Log& log);
 
   /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
@@ -48,6 +49,7 @@ class Trainer {
   void join_ranks();
   void build_model();
   void open_data();
+  void open_metrics();
   void show_start(const StepBatch& first) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;

@@ -100,8 +100,8 @@ class LlamaFamily : public ModelFamily {
     return std::make_unique<LlamaModel>(llama_arguments(request), strategies);
   }
 
-  RecomputePolicy policy(const RecomputeSelection& selection, int64_t block) const override {
-    return llama_policy(selection, block);
+  RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const override {
+    return llama_policy(selection, block, tensor_ranks);
   }
 
   std::vector<std::string> notes(const ModelRequest& request) const override {

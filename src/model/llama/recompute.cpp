@@ -8,10 +8,12 @@ namespace {
 
 constexpr int kQuery = 0, kKey = 1, kValue = 2, kAttentionOutput = 3, kGate = 4, kUp = 5, kDown = 6;
 
-/// torchtitan's per-operation policy (torchtitan.md §3.4): every second product in forward order is kept, and
-/// attention. The last product closes the block; a replay does not need its value.
-RecomputePolicy selective_operations() {
+/// torchtitan's per-operation policy (torchtitan.md §3.4): every second product in forward order is kept, attention,
+/// and what came out of a reduce-scatter, so that no replay sends it again: with several ranks, wo's output. The last
+/// product closes the block; a replay does not need its value.
+RecomputePolicy selective_operations(int64_t tensor_ranks) {
   RecomputePolicy policy = RecomputePolicy::full();
+  if (tensor_ranks > 1) policy.set(ResultKind::linear, kAttentionOutput, Keep::keep);
   for (int product : {kQuery, kValue, kGate}) policy.set(ResultKind::linear, product, Keep::keep);
   policy.set(ResultKind::attention, 0, Keep::keep);
   policy.set(ResultKind::linear, kDown, Keep::placeholder);
@@ -40,7 +42,7 @@ RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block) {
+RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) {
   switch (selection.mode) {
     case RecomputeSelection::Mode::none:
       return RecomputePolicy::none();
@@ -50,7 +52,7 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block)
       if (selection.every != 0 && (block + 1) % selection.every != 0) return RecomputePolicy::none();
       return RecomputePolicy::full().set(ResultKind::linear, kDown, Keep::placeholder);
     case RecomputeSelection::Mode::selective_operations:
-      return selective_operations();
+      return selective_operations(tensor_ranks);
     case RecomputeSelection::Mode::selective_parts:
       return selective_parts(selection.parts);
   }

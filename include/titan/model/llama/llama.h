@@ -57,7 +57,7 @@ ParameterSpec llama_embedding_parameter(const LlamaArguments& arguments);
 std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& arguments);
 
 /// Which results of a block the replay keeps (docs/activation_checkpointing.md has the table).
-RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block);
+RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks);
 
 /// Bytes one block, the embedding and the head hold between forward and backward.
 int64_t llama_block_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape,

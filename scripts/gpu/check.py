@@ -1,0 +1,235 @@
+"""Driver of scripts/gpu/check.sh: runs the rows below, compares losses, writes the page. Needs no package."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIG = "configs/debug_model.toml"
+STEPS = 20
+GLOBAL_BATCH = 8
+RUN_SECONDS = 90
+TOTAL_SECONDS = 420  # no row is started later, so that all ends within eight minutes
+# Relative. Sums that other shapes and orders give differ by rounding, which training then amplifies.
+FIRST_BAR, LATER_BAR = 1e-6, 1e-3
+TESTS = {"distributed_test": "Backends/GroupsOfOne.*", "train_test": "ChooseDevice.*"}
+# Several ranks on one card: nothing that needs the card alone, and little of it each.
+ONE_CARD = {
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MAX_CTAS": "2",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_DEBUG": "WARN",
+}
+REFUSAL = "Duplicate GPU detected"  # NCCL's words for several ranks on one card
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One training run; its losses are compared with those of the first row."""
+
+    name: str
+    what: str
+    ranks: int = 1
+    data_parallel: int = 1
+    words: tuple[str, ...] = ()
+    on_cpu: bool = False
+
+
+def layout(replicate: int = 1, shard: int = 1, tensor: int = 1) -> tuple[str, ...]:
+    return (
+        f"--parallelism.data_parallel_replicate_degree={replicate}",
+        f"--parallelism.data_parallel_shard_degree={shard}",
+        f"--parallelism.tensor_parallel_degree={tensor}",
+    )
+
+
+ROWS = [
+    Row("single", "one process"),
+    Row("cpu", "one process on the CPU", on_cpu=True),
+    Row("one", "one rank, every group over NCCL", words=("--debug.groups_of_one",)),
+    Row("ddp2", "DDP 2 on one card", 2, 2, layout(replicate=2)),
+    Row("fsdp2", "FSDP 2 on one card", 2, 2, layout(shard=2)),
+    Row("tp2", "TP 2 on one card", 2, 1, layout(tensor=2)),
+    Row("fsdp2-tp2", "FSDP 2 × TP 2 on one card", 4, 2, layout(shard=2, tensor=2)),
+]
+
+
+@dataclasses.dataclass
+class Outcome:
+    command: str
+    seconds: float = 0.0
+    verdict: str = "left out: no time"  # or: ok, failed, refused by NCCL
+    losses: list[float] = dataclasses.field(default_factory=list)
+    printed: str = ""  # its end, where it did not go well
+    first: float | None = None
+    later: float | None = None
+
+
+class Checks:
+    def __init__(self, programs: pathlib.Path, device: str):
+        self.programs = programs
+        self.device = device
+        self.begin = time.monotonic()
+        self.outcomes: dict[str, Outcome] = {}
+
+    def seconds_left(self) -> float:
+        return TOTAL_SECONDS - (time.monotonic() - self.begin)
+
+    def without_paths(self, text: str) -> str:
+        """As it reads on every machine."""
+        return text.replace(f"{self.programs}/", "").replace(f"{ROOT}/", "")
+
+    def run(self, name: str, command: list[str], environment: dict[str, str]) -> Outcome:
+        words = [*(f"{key}={value}" for key, value in environment.items()), *command]
+        shown_words = [word for word in words if not word.startswith("--job.dump_folder=")]
+        outcome = Outcome(self.without_paths(" ".join(shown_words)))
+        self.outcomes[name] = outcome
+        if self.seconds_left() <= 0:
+            return outcome
+        print(f"{name}: {outcome.command}", file=sys.stderr, flush=True)
+        begin = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=RUN_SECONDS,
+                check=False,
+            )
+            code, printed = done.returncode, done.stdout
+        except subprocess.TimeoutExpired as late:
+            code, printed = None, (late.stdout or b"").decode(errors="replace")
+        outcome.seconds = time.monotonic() - begin
+        outcome.verdict = "ok" if code == 0 else "failed"
+        if code != 0:
+            reason = f"exit code {code}" if code is not None else f"not over after {RUN_SECONDS} s"
+            outcome.printed = self.without_paths("\n".join([*printed.splitlines()[-30:], reason]))
+            if REFUSAL in printed:
+                outcome.verdict = "refused by NCCL"
+        return outcome
+
+    def unit_tests(self) -> None:
+        for program, names in TESTS.items():
+            path = self.programs / program
+            self.run(program, [str(path), f"--gtest_filter={names}"], {})
+
+    def train(self, row: Row) -> None:
+        with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
+            words = [
+                str(self.programs / "titan_train"),
+                *(("launch", "-n", str(row.ranks)) if row.ranks > 1 else ()),
+                CONFIG,
+                f"--training.device={'cpu' if row.on_cpu else self.device}",
+                f"--training.steps={STEPS}",
+                f"--training.local_batch_size={GLOBAL_BATCH // row.data_parallel}",
+                *("--debug.seed=1", "--metrics.log_freq=1", f"--job.dump_folder={folder}"),
+                *(("--debug.share_gpu",) if row.ranks > 1 else ()),
+                *row.words,
+            ]
+            outcome = self.run(row.name, words, ONE_CARD if row.ranks > 1 else {})
+            if outcome.verdict == "ok":
+                outcome.losses = read_losses(pathlib.Path(folder) / "metrics.jsonl")
+                self.compare(row, outcome)
+
+    def compare(self, row: Row, outcome: Outcome) -> None:
+        single = self.outcomes["single"].losses if "single" in self.outcomes else []
+        if len(outcome.losses) != STEPS:
+            outcome.verdict = f"failed: {len(outcome.losses)} losses of {STEPS}"
+        elif row.name != "single" and not single:
+            outcome.verdict = "failed: there is no single process to compare with"
+        elif row.name != "single":
+            off = [abs(a - b) / abs(b) for a, b in zip(outcome.losses, single)]
+            outcome.first, outcome.later = off[0], max(off)
+            held = outcome.first <= FIRST_BAR and outcome.later <= LATER_BAR
+            outcome.verdict = "ok" if held else "failed: other losses"
+
+
+def read_losses(metrics: pathlib.Path) -> list[float]:
+    try:
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        return [float(line["loss"]) for line in lines if "loss" in line]
+    except (OSError, ValueError):
+        return []
+
+
+def shown(number: float | None) -> str:
+    return "" if number is None else f"{number:.1e}"
+
+
+def page(arguments: argparse.Namespace, checks: Checks) -> str:
+    what = {row.name: row.what for row in ROWS} | {name: f"`{names}`" for name, names in TESTS.items()}
+    lines = [
+        f"# GPU check of {datetime.date.today()}",
+        "",
+        f"Commit {arguments.commit}; {arguments.machine}; {time.monotonic() - checks.begin:.0f} s. Made by",
+        "",
+        f"    scripts/gpu/check.sh {' '.join(arguments.given)}".rstrip(),
+        "",
+        f"Training: the debug model, float32, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. Losses are compared with those of",
+        f"the single process; bars: {FIRST_BAR:.0e} relative at step 1, {LATER_BAR:.0e} at every step.",
+        "",
+        "| row | what | seconds | step 1 off by | at most off by | |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for name, outcome in checks.outcomes.items():
+        lines.append(
+            f"| {name} | {what[name]} | {outcome.seconds:.1f} | {shown(outcome.first)} | {shown(outcome.later)} | {outcome.verdict} |"
+        )
+    single = checks.outcomes.get("single")
+    if single and single.losses:
+        lines += ["", f"Losses of the single process: {' '.join(f'{loss:.5f}' for loss in single.losses)}"]
+    for name, outcome in checks.outcomes.items():
+        if outcome.printed:
+            lines += ["", f"## {name}", "", f"    {outcome.command}", ""]
+            lines += [f"    {line}".rstrip() for line in outcome.printed.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--programs", type=pathlib.Path, required=True)
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--only")
+    arguments = parser.parse_args()
+    names = [*TESTS, *(row.name for row in ROWS)]
+    wanted = arguments.only.split(",") if arguments.only else names
+    if unknown := [name for name in wanted if name not in names]:
+        print(f"error: there is no row {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        return 64
+    arguments.given = [*(["--device", arguments.device] if arguments.device != "cuda" else [])]
+    arguments.given += ["--only", arguments.only] if arguments.only else []
+    checks = Checks(arguments.programs.resolve(), arguments.device)
+    if any(name in TESTS for name in wanted):
+        checks.unit_tests()
+    for row in ROWS:
+        if row.name in wanted:
+            checks.train(row)
+    target = arguments.page or ROOT / "docs" / "benchmarks" / f"gpu-check-{datetime.date.today()}.md"
+    text = page(arguments, checks)
+    target.write_text(text)
+    print(text)
+    print(target, file=sys.stderr)
+    good = ("ok", "refused by NCCL")
+    return 0 if all(outcome.verdict in good for outcome in checks.outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+// titan_train with one difference: a rank kills itself at an exact place. The linker puts the functions below in front
+// of four of the program's own (--wrap, cmake/Tests.cmake), so the program itself has no hook for this; when one of the
+// four changes its signature, this does not link. In the environment:
+//   DIE_IN="RANK STEP PHASE OPERATION"   PHASE: data, forward, backward or optimizer of step STEP (from 1 on);
+//                                        OPERATION: the how-manieth tensor operation in it, 0: when it begins
+#include <ATen/record_function.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+#include "titan/app/program.h"
+#include "titan/data/batch_stream.h"
+#include "titan/optimize/optimizer.h"
+#include "titan/parallel/executor.h"
+
+namespace {
+
+/// Where to die, and how far this rank has come. The replaced functions have no other place for what they must know.
+struct Death {
+  bool mine = false;
+  int64_t step = 0;
+  std::string phase;
+  int64_t operation = 0;
+
+  int64_t step_now = 0;  // the one whose data was asked for last
+  std::atomic<bool> in_phase = false;
+  std::atomic<int64_t> operations = 0;
+};
+Death death;
+
+void read_death() {
+  const char* place = std::getenv("DIE_IN");
+  const char* rank = std::getenv("RANK");
+  if (!place || !rank) return;
+  std::string dying_rank;
+  std::istringstream words(place);
+  words >> dying_rank >> death.step >> death.phase >> death.operation;
+  death.mine = dying_rank == rank;
+}
+
+void die_at(int64_t operation) {
+  if (operation == death.operation) ::raise(SIGKILL);
+}
+
+class Phase {
+ public:
+  explicit Phase(const char* name) {
+    if (!death.mine || death.phase != name || death.step != death.step_now) return;
+    death.in_phase = true;
+    die_at(0);
+  }
+  ~Phase() { death.in_phase = false; }
+};
+
+std::unique_ptr<at::ObserverContext> count_operation(const at::RecordFunction&) {
+  if (death.in_phase) die_at(++death.operations);
+  return nullptr;
+}
+
+}  // namespace
+
+// NOLINTBEGIN: names that the linker gives, not this file.
+std::optional<titan::StepBatch> real_next(titan::BatchStream*) asm("__real__ZN5titan11BatchStream4nextEv");
+std::optional<titan::StepBatch> next(titan::BatchStream*) asm("__wrap__ZN5titan11BatchStream4nextEv");
+std::optional<titan::StepBatch> next(titan::BatchStream* stream) {
+  ++death.step_now;
+  const Phase phase("data");
+  return real_next(stream);
+}
+
+at::Tensor real_forward(titan::Executor*, const titan::BatchContext&,
+                        int64_t) asm("__real__ZN5titan8Executor7forwardERKNS_12BatchContextEl");
+at::Tensor forward(titan::Executor*, const titan::BatchContext&,
+                   int64_t) asm("__wrap__ZN5titan8Executor7forwardERKNS_12BatchContextEl");
+at::Tensor forward(titan::Executor* executor, const titan::BatchContext& batch, int64_t microbatch) {
+  const Phase phase("forward");
+  return real_forward(executor, batch, microbatch);
+}
+
+void real_backward(titan::Executor*, const titan::BatchContext&, int64_t,
+                   bool) asm("__real__ZN5titan8Executor8backwardERKNS_12BatchContextElb");
+void backward(titan::Executor*, const titan::BatchContext&, int64_t,
+              bool) asm("__wrap__ZN5titan8Executor8backwardERKNS_12BatchContextElb");
+void backward(titan::Executor* executor, const titan::BatchContext& batch, int64_t microbatch, bool is_last) {
+  const Phase phase("backward");
+  real_backward(executor, batch, microbatch, is_last);
+}
+
+void real_step(titan::Optimizer*, int64_t, double,
+               const titan::StepControl&) asm("__real__ZN5titan9Optimizer4stepEldRKNS_11StepControlE");
+void step(titan::Optimizer*, int64_t, double,
+          const titan::StepControl&) asm("__wrap__ZN5titan9Optimizer4stepEldRKNS_11StepControlE");
+void step(titan::Optimizer* optimizer, int64_t number, double rate, const titan::StepControl& control) {
+  const Phase phase("optimizer");
+  real_step(optimizer, number, rate, control);
+}
+// NOLINTEND
+
+int main(int argc, char** argv) {
+  read_death();
+  if (death.mine) at::addGlobalCallback(at::RecordFunctionCallback(count_operation));
+  return titan::run_program({argv + 1, argv + argc});
+}

@@ -1,0 +1,144 @@
+"""A rank killed in training: at an exact place of a step, and at any moment. All end, it is named, nothing is left.
+
+The exact places are those of `dying_titan_train`: titan_train whose ranks kill themselves (dying_main.cpp).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import re
+import signal
+import time
+import unittest
+
+from program import FULL
+from rank_processes import END_LIMIT_SECONDS, Process, RanksTest
+
+KILLED = 128 + signal.SIGKILL
+RANDOM_KILLS = 200 if FULL else 4
+SHARDED = "--parallelism.data_parallel_shard_degree=-1"
+REPLICATED = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=3"]
+TENSOR_PARALLEL = ["--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_shard_degree=2"]
+ASYNCHRONOUS = [*TENSOR_PARALLEL, "--parallelism.enable_async_tensor_parallel"]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and not only waits for its parent to take note of its end."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class KilledRanks(RanksTest):
+    def expect_killed(self, run: Process, killed: int, victim: int):
+        """The rank is gone now: the others end in time, once it is told who, and the launcher says it last."""
+        since = time.monotonic()
+        self.expect_end(run, KILLED, since, rf"^titan_train launch: rank {killed} was killed by signal 9 \(Killed\)")
+        told = re.findall(rf"titan_train: rank {killed} \(\S+, process {victim}\) ended", run.text())
+        self.assertLessEqual(len(told), 1, run.text())
+        for line in run.text().splitlines():
+            blamed = re.search(r"titan_train: rank (\d+)", line)
+            self.assertTrue(not blamed or int(blamed[1]) == killed, line)
+
+
+class ExactPlaces(KilledRanks):
+    def setUp(self):
+        super().setUp()
+        beside = pathlib.Path(self.program).with_name("dying_titan_train")
+        self.program = os.environ.get("TITAN_DYING_BINARY", str(beside))
+        if not os.access(self.program, os.X_OK):
+            self.skipTest(f"{self.program} is not built")
+
+    def expect_end_of_all(self, ranks: int, layout: list[str], killed: int, step: int, phase: str, operation: int = 0):
+        place = f"{killed} {step} {phase} {operation}"
+        with self.subTest(place, layout=layout):
+            # It ends by itself, and with another exit code, where no rank dies.
+            run = self.launch_training(ranks, *layout, "--training.steps=9", DIE_IN=place)
+            victim = self.process_of(run.wait_for("Starting job"), killed)
+            while is_alive(victim):
+                time.sleep(0.01)
+            self.expect_killed(run, killed, victim)
+            self.assertRegex(run.text(), rf"titan_train: rank {killed} \(\S+, process {victim}\) ended without a word")
+            steps = re.findall(r" step: +(\d+) ", run.text())
+            self.assertEqual(steps, [str(done) for done in range(1, step)], "it died in that step")
+
+    def test_in_forward(self):
+        self.expect_end_of_all(3, [SHARDED], killed=2, step=3, phase="forward", operation=40)
+        self.expect_end_of_all(3, [SHARDED], killed=0, step=3, phase="forward", operation=40)
+
+    def test_in_the_first_forward(self):
+        self.expect_end_of_all(2, [SHARDED], killed=1, step=1, phase="forward")
+
+    def test_in_backward(self):
+        self.expect_end_of_all(3, [SHARDED], killed=1, step=3, phase="backward", operation=60)
+        self.expect_end_of_all(3, REPLICATED, killed=0, step=3, phase="backward", operation=60)
+
+    def test_in_the_optimizer(self):
+        self.expect_end_of_all(3, [SHARDED], killed=2, step=3, phase="optimizer", operation=10)
+        self.expect_end_of_all(3, REPLICATED, killed=0, step=3, phase="optimizer", operation=10)
+
+    def test_while_it_waits_for_data(self):
+        self.expect_end_of_all(3, [SHARDED], killed=1, step=3, phase="data")
+        self.expect_end_of_all(3, [SHARDED], killed=0, step=3, phase="data")
+
+    def test_among_tensor_parallel_ranks(self):
+        self.expect_end_of_all(4, TENSOR_PARALLEL, killed=3, step=2, phase="backward", operation=30)
+
+    def test_among_ranks_that_share_memory_and_none_of_it_is_left(self):
+        self.expect_end_of_all(4, ASYNCHRONOUS, killed=1, step=2, phase="forward", operation=30)
+        text = self.processes[-1].text()
+        processes = {self.process_of(text, rank) for rank in range(4)}
+        left = [path for path in pathlib.Path("/dev/shm").glob("titan-*") if int(path.name.split("-")[1]) in processes]
+        self.assertEqual(left, [])
+
+
+class AnyMoment(KilledRanks):
+    RANKS = 4
+
+    def rank_processes(self, launcher: int) -> dict[int, int]:
+        """The processes of the ranks that have become titan_train, by rank."""
+        found = {}
+        try:
+            children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+            for pid in children:
+                words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                found |= {int(word[5:]): int(pid) for word in words if word.startswith(b"RANK=")}
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            pass  # one that has just ended
+        return found
+
+    def start_training(self) -> tuple[Process, float]:
+        begin = time.monotonic()
+        return self.launch_training(self.RANKS), begin
+
+    def seconds_to_step_5(self) -> float:
+        run, begin = self.start_training()
+        run.wait_for("step:  5 ")
+        seconds = time.monotonic() - begin
+        run.popen.send_signal(signal.SIGINT)
+        run.end()
+        self.expect_nothing_left()
+        return seconds
+
+    def test_a_rank_killed_between_the_start_and_step_5_ends_all_and_is_named(self):
+        # The moments differ from run to run; a failure tells what is needed to understand it.
+        longest = self.seconds_to_step_5()
+        dice = random.Random()
+        for attempt in range(RANDOM_KILLS):
+            killed, moment = dice.randrange(self.RANKS), longest * dice.random()
+            with self.subTest(attempt=attempt, killed=killed, moment=moment):
+                run, begin = self.start_training()
+                while (victim := self.rank_processes(run.popen.pid).get(killed)) is None:
+                    self.assertIsNone(run.popen.poll(), run.text())
+                    time.sleep(0.001)
+                time.sleep(max(0.0, begin + moment - time.monotonic()))
+                os.kill(victim, signal.SIGKILL)
+                self.expect_killed(run, killed, victim)
+                run.path.unlink()
+
+
+if __name__ == "__main__":
+    unittest.main()

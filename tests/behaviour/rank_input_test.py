@@ -1,0 +1,81 @@
+"""Training that several ranks cannot start: every rank ends with one sentence, whoever is at fault."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+import unittest
+
+from program import BAD_CONFIG
+from rank_processes import END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
+
+PATIENCE = 2
+WAITS = f"--comm.init_timeout_seconds={PATIENCE}"
+TENSOR_PARALLEL = "--parallelism.tensor_parallel_degree=4"
+# On four ranks, of a model of 4 heads unless the words say otherwise; and what is told, with the way out.
+UNFIT_DEGREES = {
+    ("--parallelism.data_parallel_replicate_degree=3",): r"Invalid parallel dims: dp_replicate\(3\) .* != WORLD_SIZE\(4\)",
+    ("--parallelism.data_parallel_shard_degree=3",): r"Invalid parallel dims: .* dp_shard\(3\) .* != WORLD_SIZE\(4\)",
+    (TENSOR_PARALLEL, "--model.override.n_heads=2"): r"does not divide 2 heads of llama3 debugmodel; degrees that do: 1, 2",
+    (TENSOR_PARALLEL, "--model.override.n_kv_heads=2"): r"does not divide 2 heads of keys and values .*; degrees that do: 1, 2",
+    ("--training.global_batch_size=12",): r"training\.global_batch_size = 12 is no multiple of .* use a multiple of 8",
+    (TENSOR_PARALLEL, "--training.seq_len=66"): r"training\.seq_len = 66 is no multiple of 4 .*; use 64 or 68",
+}
+
+
+class RefusedTraining(RanksTest):
+    def expect_refused(self, ranks: list[Process], codes: set[int], says: str, within: float):
+        begin = time.monotonic()
+        ended = [rank.end() for rank in ranks]
+        self.assertLess(time.monotonic() - begin, within + END_LIMIT_SECONDS)
+        told = "".join(rank.text() for rank in ranks)
+        self.assertLessEqual(set(ended), codes, told)
+        self.assertEqual(len(re.findall(says, told)), 1, told)
+        self.assertNotIn(" step: ", told)
+        self.expect_friendly(told)
+        self.expect_nothing_left()
+
+    def test_degrees_that_do_not_fit_are_told_once_and_start_nothing(self):
+        for words, says in UNFIT_DEGREES.items():
+            with self.subTest(words):
+                run = self.launch_training(4, *words)
+                self.expect_refused([run], {BAD_CONFIG}, says, within=60)
+                self.assertNotIn("[rank", run.text(), "nothing was started")
+
+    def test_degrees_that_do_not_fit_are_told_once_without_a_launcher(self):
+        port = free_port()
+        ranks = [self.train_by_hand(rank, 3, port, "--parallelism.data_parallel_shard_degree=2") for rank in range(3)]
+        self.expect_refused(ranks, {BAD_CONFIG, PEER_FAILURE}, "titan_train: .*Invalid parallel dims", within=60)
+
+    def gathering(self, ranks: list[Process]) -> list[Process]:
+        """Once each has begun to look for the others: loading the program is no part of the wait."""
+        for rank in ranks:
+            rank.wait_for("the ranks meet on")
+        return ranks
+
+    def test_a_rank_that_never_comes_is_named(self):
+        port = free_port()
+        ranks = [self.train_by_hand(rank, 3, port, WAITS, LOG_RANK="all") for rank in (0, 2)]
+        says = rf"titan_train: rank 1 of 3 did not come within {PATIENCE} s"
+        self.expect_refused(self.gathering(ranks), {LAUNCHER}, says, within=PATIENCE)
+
+    def test_a_port_in_use_ends_those_who_listen_and_those_who_call(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            ranks = [self.train_by_hand(rank, 2, port, WAITS, LOG_RANK="all") for rank in range(2)]
+            says = rf"titan_train: rank 0 cannot listen on port {port}: Address already in use"
+            self.expect_refused(self.gathering(ranks), {LAUNCHER}, says, within=PATIENCE)
+        self.assertRegex(ranks[1].text(), rf"rank 0 was not found on 127\.0\.0\.1, port {port}, .* belongs to something else")
+
+    def test_one_rank_with_another_config_file_is_named_with_the_difference(self):
+        port = free_port()
+        other = self.config_with("[comm]\ntrain_timeout_seconds = 77\n", "other.toml")
+        words = self.training()[1:]
+        ranks = [self.train_by_hand(0, 2, port), self.start(other, *words, **self.told(1, 2, port))]
+        says = r"rank 1 \(.*\) was given another configuration than rank 0 \(.*\): comm\.train_timeout_seconds is 77 there and 100"
+        self.expect_refused(ranks, {LAUNCHER}, says, within=60)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# What scripts/gpu/check.sh makes of a machine and of what the programs print, with stand-ins for both.
+# shellcheck disable=SC2016  # what stand-ins do is expanded when they run
+. "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
+
+# A folder of programs that pass, or do what the lines on standard input say, and a card.
+make_machine() {
+  mkdir programs
+  program nvidia-smi <<<'echo "A Card, 580.1, 143771 MiB"'
+  export PATH=$PWD/bin:$PATH
+  cat >programs/titan_train <<'STOP'
+#!/bin/sh
+for word in "$@"; do
+  case $word in --job.dump_folder=*) folder=${word#*=} ;; esac
+done
+losses=7.5
+. "$(dirname "$0")/odd"
+for step in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  echo "{\"step\": $step, \"loss\": $losses}"
+done >"$folder/metrics.jsonl"
+STOP
+  cat >programs/odd
+  printf '#!/bin/sh\necho tested\n' >programs/distributed_test
+  cp programs/distributed_test programs/train_test
+  chmod +x programs/*
+}
+
+gpu_check() { "$checkout/scripts/gpu/check.sh" --packed "$PWD/programs" --page "$PWD/page.md" "$@"; }
+
+no_gpu() {
+  program nvidia-smi <<<'exit 9'
+  PATH=$PWD/bin:$PATH expect 69 "$checkout/scripts/gpu/check.sh"
+  expect_text "there is no GPU here"
+}
+
+all_rows() {
+  make_machine <<<''
+  expect 0 gpu_check --commit abc123
+  printed=$(cat page.md)
+  expect_text "Commit abc123; A Card, 580.1, 143771 MiB; "
+  for row in distributed_test train_test single cpu one ddp2 fsdp2 tp2 fsdp2-tp2; do
+    expect_equal 1 "$(grep -c "^| $row | .* | ok |$" page.md)"
+  done
+  expect_text "| 0.0e+00 | 0.0e+00 | ok |"
+  # The page is for other machines.
+  expect_equal 0 "$(grep -c -F -e "$PWD" -e "$checkout" page.md)"
+}
+
+other_losses() {
+  make_machine <<<'case "$*" in *tensor_parallel_degree=2*) losses=7.6 ;; esac'
+  expect 1 gpu_check
+  printed=$(cat page.md)
+  expect_equal 2 "$(grep -c 'failed: other losses |$' page.md)"
+  expect_text "| tp2 | TP 2 on one card |"
+  expect_text "| 1.3e-02 | 1.3e-02 | failed: other losses |"
+}
+
+failing_row() {
+  make_machine <<<'case "$*" in *groups_of_one*) echo "a message of $0"; exit 71 ;; esac'
+  expect 1 gpu_check
+  printed=$(cat page.md)
+  expect_text "| failed |"
+  expect_text "    titan_train configs/debug_model.toml --training.device=cuda"
+  expect_text "    a message of titan_train
+    exit code 71"
+  expect_equal 0 "$(grep -c -F -e "$PWD" -e "$checkout" page.md)"
+}
+
+short_run() {
+  make_machine <<<'case "$*" in *groups_of_one*) echo "{}" >"$folder/metrics.jsonl"; exit 0 ;; esac'
+  expect 1 gpu_check --only single,one
+  expect_text "failed: 0 losses of 20"
+}
+
+refused_card() {
+  make_machine <<<'case "$1" in launch) echo "NCCL WARN Duplicate GPU detected : rank 1 and rank 0"; exit 69 ;; esac'
+  expect 0 gpu_check
+  expect_equal 4 "$(grep -c 'refused by NCCL |$' page.md)"
+  printed=$(cat page.md)
+  expect_text "Duplicate GPU detected"
+}
+
+what_ranks_are_told() {
+  make_machine <<<'echo "$NCCL_MAX_CTAS: $*" >>"$ARGUMENTS"'
+  ARGUMENTS=$PWD/arguments expect 0 gpu_check --only single,fsdp2
+  printed=$(cat arguments)
+  expect_text ": configs/debug_model.toml --training.device=cuda --training.steps=20 --training.local_batch_size=8"
+  expect_text "2: launch -n 2 configs/debug_model.toml --training.device=cuda --training.steps=20 --training.local_batch_size=4"
+  expect_text "--debug.share_gpu --parallelism.data_parallel_replicate_degree=1 --parallelism.data_parallel_shard_degree=2"
+}
+
+wrong_arguments() {
+  make_machine <<<''
+  expect 64 gpu_check --only single,nothing
+  expect_text "there is no row nothing"
+  expect 64 gpu_check --page
+  expect 64 gpu_check --else
+  expect 64 "$checkout/scripts/gpu/check.sh" --packed "$PWD/nowhere"
+  expect_text "--pack makes such a folder"
+}
+
+check "gpu/check.sh ends with 69 where there is no GPU" no_gpu
+check "gpu/check.sh writes a page of all rows" all_rows
+check "gpu/check.sh fails when a layout has other losses" other_losses
+check "gpu/check.sh fails when a row does, and shows how it ended" failing_row
+check "gpu/check.sh fails when a run ends before its last step" short_run
+check "gpu/check.sh takes no for an answer from NCCL about several ranks on one card" refused_card
+check "gpu/check.sh gives every row its devices, samples and degrees" what_ranks_are_told
+check "gpu/check.sh refuses rows and arguments that it does not know" wrong_arguments
+finish

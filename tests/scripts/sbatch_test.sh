@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# What scripts/titan.sbatch asks of srun, and what it makes of the exit code; with stand-ins for Slurm.
+. "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
+
+# A job's shell, in which srun prints its words and ends with STATUS.
+make_job() {
+  program srun <<<"printf '[%s]' \"\$@\"; exit ${1:-0}"
+  # shellcheck disable=SC2016  # expanded when it runs
+  program scontrol <<<'echo " scontrol $*"'
+  program titan_train </dev/null
+  export PATH=$PWD/bin:$PATH TITAN_TRAIN=$PWD/bin/titan_train SLURM_JOB_ID=7 SLURM_CPUS_PER_TASK=12
+}
+
+job() { bash "$checkout/scripts/titan.sbatch" "$@"; }
+
+steps_words() {
+  make_job
+  expect 0 job configs/a.toml --training.steps 3
+  expect_equal "[-K][--cpus-per-task=12][--cpu-bind=none][--export=ALL][$TITAN_TRAIN][configs/a.toml][--training.steps][3]" "$printed"
+  unset SLURM_CPUS_PER_TASK
+  expect 0 job configs/a.toml
+  expect_text "[--cpus-per-task=1]"
+}
+
+exit_codes() {
+  make_job 74
+  expect 74 job configs/a.toml
+  make_job 75
+  expect 75 job configs/a.toml
+  expect_text " scontrol requeue 7"
+}
+
+no_program() {
+  make_job
+  TITAN_TRAIN=$PWD/nowhere expect 69 job configs/a.toml
+  expect_text "name one in TITAN_TRAIN"
+  expect 1 job
+  expect_text "name a config"
+  SLURM_SUBMIT_DIR=$PWD/submitted TITAN_TRAIN='' expect 69 job configs/a.toml
+  expect_text "$PWD/submitted/build/release/titan_train is no program"
+}
+
+valid_options() {
+  expect_equal 0 "$(sed -n '/^#SBATCH/!d; /^#SBATCH --[a-z-]*\(=[^ ]*\)\?$/!p' "$checkout/scripts/titan.sbatch" | wc -l)"
+}
+
+check "titan.sbatch gives srun the job's cores and the program's words" steps_words
+check "titan.sbatch ends as the step does, and asks to be requeued on 75" exit_codes
+check "titan.sbatch says what is missing before it starts a step" no_program
+check "titan.sbatch's own options are one to a line" valid_options
+finish

@@ -1,0 +1,191 @@
+// Tests of the parity matrix itself: what its rows cover, and that it notices what it is there to notice.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "comparison.h"
+
+namespace titan {
+namespace {
+
+using Settings = std::map<std::string, std::string>;
+
+/// The modifiers of a row as the words of layouts.tsv.
+Settings settings_of(const LayoutRow& row) {
+  auto word = [](bool on) { return on ? "yes" : "no"; };
+  return {{"accumulation", std::to_string(row.accumulation)},
+          {"masks", row.unequal_masks ? "unequal" : "even"},
+          {"reshard", row.reshard},
+          {"offload", word(row.offload)},
+          {"recompute", row.recompute},
+          {"tied", word(row.tied)},
+          {"async_tp", word(row.async_tensor)}};
+}
+
+const std::map<std::string, std::vector<std::string>> kModifiers{
+    {"accumulation", {"1", "4"}}, {"masks", {"even", "unequal"}},        {"reshard", {"default", "always", "never"}},
+    {"offload", {"no", "yes"}},   {"recompute", {"none", "op", "full"}}, {"tied", {"no", "yes"}},
+    {"async_tp", {"no", "yes"}}};
+
+/// Whether a layout can tell the settings of a modifier apart.
+bool can_vary(const std::string& modifier, const LayoutRow& layout) {
+  if (modifier == "reshard" || modifier == "offload") return layout.shard > 1;
+  return modifier != "async_tp" || layout.tensor > 1;
+}
+
+/// Every combination of settings of `modifiers` occurs in a row on whose layout each of them means something.
+void expect_every_combination(const std::vector<LayoutRow>& rows, const std::vector<std::string>& modifiers,
+                              Settings chosen = {}) {
+  if (chosen.size() == modifiers.size()) {
+    const bool occurs = std::any_of(rows.begin(), rows.end(), [&](const LayoutRow& row) {
+      const Settings settings = settings_of(row);
+      return std::all_of(chosen.begin(), chosen.end(), [&](const auto& pair) {
+        return settings.at(pair.first) == pair.second && can_vary(pair.first, row);
+      });
+    });
+    EXPECT_TRUE(occurs) << ::testing::PrintToString(chosen);
+    return;
+  }
+  const std::string& next = modifiers[chosen.size()];
+  for (const std::string& setting : kModifiers.at(next)) {
+    chosen[next] = setting;
+    expect_every_combination(rows, modifiers, chosen);
+  }
+}
+
+TEST(LayoutMatrix, HoldsEveryLayoutPlain) {
+  std::set<std::string> names, plain;
+  for (const LayoutRow& row : layout_rows()) {
+    EXPECT_TRUE(names.insert(row.name()).second) << row.name() << " twice";
+    if (row.name() == row.layout) plain.insert(row.layout);
+  }
+  EXPECT_EQ(plain, (std::set<std::string>{"ddp2", "ddp4", "fsdp2", "fsdp3", "fsdp4", "hsdp2x2", "tp2", "tp4",
+                                          "fsdp2xtp2", "hsdp2x2xtp2"}));
+}
+
+TEST(LayoutMatrix, HoldsEveryModifierAloneSoThatAFailingRowNamesItsCause) {
+  const std::vector<LayoutRow> rows = layout_rows();
+  const Settings plain = settings_of(LayoutRow{});
+  for (const auto& [modifier, settings] : kModifiers) {
+    for (size_t i = 1; i < settings.size(); ++i) {
+      Settings wanted = plain;
+      wanted[modifier] = settings[i];
+      EXPECT_TRUE(std::any_of(rows.begin(), rows.end(),
+                              [&](const LayoutRow& row) { return settings_of(row) == wanted && row.world() == 2; }))
+          << modifier << " " << settings[i];
+    }
+  }
+}
+
+TEST(LayoutMatrix, HoldsEveryLayoutWithEverySettingAndEveryPairOfSettings) {
+  const std::vector<LayoutRow> rows = layout_rows();
+  for (const auto& [modifier, settings] : kModifiers) {
+    for (const LayoutRow& layout : rows) {
+      if (!can_vary(modifier, layout)) continue;
+      std::set<std::string> seen;
+      for (const LayoutRow& row : rows) {
+        if (row.layout == layout.layout) seen.insert(settings_of(row).at(modifier));
+      }
+      EXPECT_EQ(seen, std::set<std::string>(settings.begin(), settings.end())) << layout.layout << " " << modifier;
+    }
+    for (const auto& [other, unused] : kModifiers) {
+      if (modifier < other) expect_every_combination(rows, {modifier, other});
+    }
+  }
+}
+
+TEST(LayoutMatrix, HoldsEveryCombinationOfTheThreesThatShareState) {
+  const std::vector<LayoutRow> rows = layout_rows();
+  expect_every_combination(rows, {"accumulation", "reshard", "recompute"});
+  expect_every_combination(rows, {"accumulation", "reshard", "offload"});
+  expect_every_combination(rows, {"recompute", "tied", "async_tp"});
+}
+
+TEST(LayoutMatrix, NoticesOneRanksGradientScaledByAThousandth) {
+  Fault fault;
+  fault.reduced_gradient = [](int64_t rank, Parameter& parameter) {
+    if (rank == 1) parameter.gradient_shard.mul_(1.001);
+  };
+  const LayoutRow row = row_named("fsdp2");
+  EXPECT_NE(difference(train_ranks(row, 3, fault)[0], reference_of(row)), "");
+}
+
+/// Passes everything on.
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(std::shared_ptr<Communicator> inner)
+      : Communicator(inner->name(), inner->rank(), inner->size()), inner_(std::move(inner)) {}
+  std::string_view transport() const override { return inner_->transport(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override { return inner_->all_gather(outputs, inputs); }
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    return inner_->reduce_scatter(outputs, inputs);
+  }
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    return inner_->transfer(std::move(receives), std::move(sends));
+  }
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    return inner_->all_reduce(tensors, reduction);
+  }
+
+ private:
+  std::shared_ptr<Communicator> inner_;
+};
+
+/// Adds one rank's gradients to the others' a thousandth too large.
+class Exaggerating : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+ protected:
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    for (at::Tensor& input : inputs) input = input * 1.001;
+    return ForwardingCommunicator::start_reduce_scatter(outputs, inputs);
+  }
+};
+
+TEST(LayoutMatrix, NoticesOneRanksShareOfTheGradientScaledByAThousandth) {
+  Fault fault;
+  fault.groups = [](int64_t rank, MeshGroups& groups) {
+    if (rank == 1) groups.scatter = std::make_shared<Exaggerating>(groups.scatter);
+  };
+  const LayoutRow row = row_named("fsdp2");
+  EXPECT_NE(difference(train_ranks(row, 3, fault)[0], reference_of(row)), "");
+}
+
+/// Leaves out the small all-reduces, which are those of norm weights.
+class Forgetful : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+ protected:
+  struct Nothing : PendingCollective {
+    void wait() override {}
+  };
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    const bool of_norm_weights = tensors[0].dim() == 1 && tensors[0].numel() == 64;
+    if (of_norm_weights) return std::make_unique<Nothing>();
+    return ForwardingCommunicator::start_all_reduce(tensors, reduction);
+  }
+};
+
+TEST(LayoutMatrix, NoticesAMissingAllReduceOfNormWeights) {
+  Fault fault;
+  fault.groups = [](int64_t, MeshGroups& groups) { groups.tensor = std::make_shared<Forgetful>(groups.tensor); };
+  const LayoutRow row = row_named("tp2");
+  const std::string found = difference(train_ranks(row, 2, fault)[0], reference_of(row));
+  EXPECT_NE(found.find("norm"), std::string::npos) << found;
+}
+
+TEST(LayoutMatrix, NoticesACollectiveThatThePlanHasAndTheRunHasNot) {
+  Fault fault;
+  fault.groups = [](int64_t, MeshGroups& groups) { groups.replicate.reset(); };
+  const std::vector<RankResult> ranks = train_ranks(row_named("ddp2"), 2, fault);
+  EXPECT_NE(traffic_difference(ranks[0]).find("dp_replicate"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace titan
