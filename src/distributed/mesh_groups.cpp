@@ -6,7 +6,7 @@ namespace titan {
 
 std::vector<Communicator*> MeshGroups::all() const {
   std::vector<Communicator*> groups;
-  for (const auto& group : {gather, scatter, replicate, tensor, loss, model, world}) {
+  for (const auto& group : {gather, scatter, replicate, tensor, context, loss, model, world}) {
     if (group) groups.push_back(group.get());
   }
   return groups;
@@ -39,6 +39,7 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
   groups.scatter = group("fsdp_scatter", {dp_shard, cp});
   groups.replicate = group("dp_replicate", {dp_replicate});
   groups.tensor = group("tp", {tp});
+  groups.context = group("cp", {cp});
   groups.loss = group("loss", {dp_replicate, dp_shard, cp});
   groups.model = group("model", {pp, dp_shard, cp, tp});
   groups.world = group("world", {pp, dp_replicate, dp_shard, cp, tp});

@@ -82,6 +82,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
 
 void Trainer::join_ranks() {
   place_ = {make_mesh(config_, world_.size), world_.rank};
+  share_ = make_sequence_share(config_, place_);
   if (!world_.is_distributed()) return;
   log_.info(mesh_line(place_.mesh));
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),

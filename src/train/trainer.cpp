@@ -58,7 +58,7 @@ bool Trainer::train_step(int64_t step) {
   next_batch_.reset();
   for (const std::string& notice : batch.notices) log_.warning(notice);
   const double wait = stream_->last_wait_seconds();
-  const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device);
+  const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device, share_);
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
   const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
@@ -81,7 +81,7 @@ bool Trainer::train_step(int64_t step) {
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
   if (std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
-  DumpRanks ranks{groups_.world, groups_.loss, world_.rank == 0};
+  DumpRanks ranks{groups_.world, groups_.loss, share_.split, world_.rank == 0};
   auto dump = std::make_unique<DebugDump>(assembly_.parameters, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
     std::vector<at::Tensor> logits;

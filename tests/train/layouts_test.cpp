@@ -1,79 +1,18 @@
 // The gradient parity matrix: every layout against a single process, row by row of layouts.tsv.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <set>
 
-#include "ranks.h"
+#include "comparison.h"
 
 namespace titan {
 namespace {
-
-constexpr double kGradientError = 1e-5;
-constexpr double kFirstLossError = 1e-6;
-constexpr double kLossError = 1e-5;
-
-double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
-
-double gradient_error(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor wide = b.to(at::kDouble);
-  return ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
-}
 
 /// 20 steps, fewer on more ranks than the ordinary run has patience for.
 int64_t steps_of(const LayoutRow& row) {
   const bool full = std::getenv("TITAN_TEST_FULL") != nullptr;
   return full || row.world() <= 4 ? 20 : 5;
-}
-
-/// The single process that a row is held against; run once for each model and mask.
-const RankResult& reference_of(const LayoutRow& row) {
-  static std::map<std::tuple<bool, bool, ElementType, int64_t>, RankResult> known;
-  RankResult& result = known[{row.tied, row.unequal_masks, row.compute, row.global_batch}];
-  if (result.losses.empty()) {
-    LayoutRow single;
-    single.tied = row.tied;
-    single.unequal_masks = row.unequal_masks;
-    single.compute = row.compute;
-    single.global_batch = row.global_batch;
-    result = train_ranks(single, 20)[0];
-  }
-  return result;
-}
-
-/// The first way in which a rank's result differs from the single process by more than the bounds; empty when none.
-std::string difference(const RankResult& result, const RankResult& reference) {
-  for (const auto& [name, gradient] : reference.gradients) {
-    if (const double error = gradient_error(result.gradients.at(name), gradient); !(error <= kGradientError)) {
-      return fmt::format("gradient of {}: {:.3g}", name, error);
-    }
-  }
-  for (size_t step = 0; step < result.losses.size(); ++step) {
-    const double error = relative(result.losses[step], reference.losses[step]);
-    if (!(error <= (step == 0 ? kFirstLossError : kLossError))) return fmt::format("loss {}: {:.3g}", step + 1, error);
-  }
-  return {};
-}
-
-/// Where counted traffic is not what the plan says; empty when it is everywhere.
-std::string traffic_difference(const RankResult& result) {
-  std::string differences;
-  for (const auto& [group, counted] : result.traffic) {
-    if (group == "world") continue;  // reports and dumps, no part of a step
-    const GroupTraffic* planned = result.plan.traffic_of(group);
-    for (size_t k = 0; k < kCollectives; ++k) {
-      const Traffic expected = planned ? planned->table[k] : Traffic{};
-      if (counted[k] == expected) continue;
-      differences +=
-          fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", group, name(static_cast<Collective>(k)),
-                      counted[k].calls, counted[k].bytes, expected.calls, expected.bytes);
-    }
-  }
-  for (const GroupTraffic& planned : result.plan.traffic) {
-    if (!result.traffic.contains(planned.group)) differences += planned.group + " was never made\n";
-  }
-  return differences;
 }
 
 class Layouts : public ::testing::TestWithParam<LayoutRow> {};
@@ -113,14 +52,6 @@ TEST(LayoutMatrix, HoldsEveryLayoutPlainAndEveryPairOfSettings) {
     }
   }
   EXPECT_TRUE(occurs([](const LayoutRow& r) { return r.async_tensor && r.tied; }));
-}
-
-LayoutRow row_named(const std::string& name) {
-  for (const LayoutRow& row : layout_rows()) {
-    if (row.name() == name) return row;
-  }
-  ADD_FAILURE() << "no row " << name;
-  return {};
 }
 
 TEST(LayoutMatrix, NoticesOneRanksGradientScaledByAThousandth) {

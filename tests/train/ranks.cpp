@@ -13,15 +13,14 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kLength = 64;
 constexpr int64_t kVocabulary = 203;
 constexpr uint64_t kSeed = 42;
 
 ModelRequest matrix_request(const LayoutRow& row) {
   ModelRequest request;
   request.name = row.tied ? "llama3_2" : "llama3";
-  request.flavor = row.tied ? "1B" : "debugmodel";
-  request.sequence_length = kLength;
+  request.flavor = row.tied ? "1B" : row.documents ? "debugmodel_flex_attn" : "debugmodel";
+  request.sequence_length = row.length;
   request.sizes = {
       .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = kVocabulary};
   return request;
@@ -36,7 +35,7 @@ RecomputeSelection recompute_of(const std::string& name) {
 PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   PlanRequest request;
   request.samples = row.global_batch / (row.replicate * row.shard * row.accumulation);
-  request.sequence_length = kLength;
+  request.sequence_length = row.length;
   request.accumulation = row.accumulation;
   request.compute = row.compute;
   request.recompute = recompute_of(row.recompute);
@@ -47,6 +46,8 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.keep_fp32 = row.keep_fp32;
   request.loss_parallel = row.loss_parallel;
   request.async_tensor_parallel = row.async_tensor;
+  request.rotation = row.rotation;
+  request.load_balance = row.balance;
   request.cpu_offload = row.offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
@@ -54,23 +55,48 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
 }
 
 struct GlobalBatch {
-  at::Tensor tokens, labels;
+  at::Tensor tokens, labels, positions;
+  std::vector<DocumentStarts> documents;
   double valid;
 };
 
+/// Three documents in every sample, cut elsewhere in each, one of them a single token; their positions go from 0.
+void add_documents(GlobalBatch& batch, int64_t samples, int64_t length) {
+  batch.positions = at::arange(length, at::kLong).repeat({samples, 1});
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const int64_t cut = 1 + sample * 5 % (length - 2);
+    batch.documents.push_back({0, cut, cut + 1});
+    for (int64_t start : {cut, cut + 1}) {
+      at::Tensor rest = batch.positions[sample].narrow(0, start, length - start);
+      rest.copy_(at::arange(length - start, at::kLong));
+    }
+  }
+}
+
 /// The step's samples, the same on every rank; with unequal masks sample j counts only a few of its labels.
-GlobalBatch global_batch(int64_t step, int64_t samples, bool unequal) {
+GlobalBatch global_batch(int64_t step, const LayoutRow& row) {
+  const int64_t samples = row.global_batch;
   const auto seed = static_cast<uint64_t>(1000 + step);
   GlobalBatch batch;
-  batch.tokens = integers({samples, kLength}, kVocabulary, seed);
+  batch.tokens = integers({samples, row.length}, kVocabulary, seed);
   batch.labels = batch.tokens.roll(-1, 1).contiguous();
-  if (unequal) {
+  if (row.documents) add_documents(batch, samples, row.length);
+  if (row.unequal_masks) {
     for (int64_t sample = 0; sample < samples; ++sample) {
-      batch.labels[sample].narrow(0, 0, (sample * 7) % (kLength - 1)).fill_(kIgnoredLabel);
+      batch.labels[sample].narrow(0, 0, (sample * 7) % (row.length - 1)).fill_(kIgnoredLabel);
     }
   }
   batch.valid = batch.labels.ne(kIgnoredLabel).sum().item<double>();
   return batch;
+}
+
+/// This rank's places of all rows.
+at::Tensor held_of(const at::Tensor& rows, const PlanRequest& request) {
+  std::vector<at::Tensor> parts;
+  for (const PlaceRange& places : request.split().places(request.place.coordinate(MeshAxis::cp), rows.size(1))) {
+    parts.push_back(rows.narrow(1, places.begin, places.end - places.begin));
+  }
+  return at::cat(parts, 1);
 }
 
 std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& request) {
@@ -80,8 +106,16 @@ std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& 
   for (int64_t a = 0; a < request.accumulation; ++a) {
     const int64_t first = a * request.samples * ranks + rank * request.samples;
     BatchContext context;
-    context.tokens = batch.tokens.narrow(0, first, request.samples);
-    context.labels = batch.labels.narrow(0, first, request.samples);
+    auto mine = [&](const at::Tensor& rows) { return held_of(rows.narrow(0, first, request.samples), request); };
+    context.tokens = mine(batch.tokens);
+    context.labels = mine(batch.labels);
+    if (batch.positions.defined()) {
+      context.positions = mine(batch.positions);
+      const auto begin = batch.documents.begin() + first;
+      context.bounds.document_starts.assign(begin, begin + request.samples);
+    } else if (request.split().ranks > 1) {
+      context.positions = held_of(at::arange(request.sequence_length, at::kLong).unsqueeze(0), request);
+    }
     context.loss_scale = 1.0 / batch.valid;
     microbatches.push_back(std::move(context));
   }
@@ -98,7 +132,7 @@ std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
 class RankRun {
  public:
   RankRun(const LayoutRow& row, const World& world, const Fault& fault) : row_(row), world_(world), fault_(fault) {
-    MeshPlace place{DeviceMesh({1, row.replicate, row.shard, 1, row.tensor}, world.size), world.rank};
+    MeshPlace place{DeviceMesh({1, row.replicate, row.shard, row.context, row.tensor}, world.size), world.rank};
     groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU));
     groups_.make_peer_memory = peer_memory_maker(world, place.mesh, std::chrono::seconds(60));
     if (fault.groups) fault.groups(world.rank, groups_);
@@ -126,7 +160,7 @@ class RankRun {
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) groups_.reset_traffic();
       if (step == 2 && assembly_.link) assembly_.link->reset();
-      const GlobalBatch batch = global_batch(step, row_.global_batch, row_.unequal_masks);
+      const GlobalBatch batch = global_batch(step, row_);
       const StepOutcome outcome = runner_->run(share_of(batch, result_.plan.request), step, /*rate=*/3e-3);
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
@@ -172,6 +206,10 @@ std::string LayoutRow::name() const {
   if (recompute != "none") text += "_" + recompute;
   if (tied) text += "_tied";
   if (async_tensor) text += "_async";
+  if (context > 1) text += rotation == Rotation::all_gather ? "_allgather" : "_alltoall";
+  if (context > 1) text += balance == LoadBalance::head_tail ? "_headtail" : "_none";
+  if (documents) text += "_documents";
+  if (context > 1) text += "_" + std::to_string(length) + "tokens";
   return text;
 }
 

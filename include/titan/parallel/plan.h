@@ -13,6 +13,7 @@
 #include "titan/distributed/device_mesh.h"
 #include "titan/model/description.h"
 #include "titan/model/model.h"
+#include "titan/ops/context_parallel.h"
 #include "titan/ops/recompute.h"
 
 namespace titan {
@@ -28,11 +29,11 @@ enum class ReshardPolicy {
   never,
 };
 
-/// What the plan is made for. Sizes are of one rank.
+/// What the plan is made for.
 struct PlanRequest {
-  int64_t samples = 1;  // of one microbatch
-  int64_t sequence_length = 1;
-  int64_t accumulation = 1;  // microbatches per step
+  int64_t samples = 1;          // of one microbatch
+  int64_t sequence_length = 1;  // of whole samples
+  int64_t accumulation = 1;     // microbatches per step
   ElementType master = ElementType::float32;
   ElementType compute = ElementType::float32;
   ElementType optimizer_state = ElementType::float32;
@@ -46,13 +47,18 @@ struct PlanRequest {
   std::vector<std::string> keep_fp32;  // units whose weights are gathered and multiplied in fp32
   bool loss_parallel = true;
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
-  bool cpu_offload = false;            // masters, optimizer states and reduced gradients live on the host
-  int64_t norm_message_bytes = 0;      // what ranks exchange to know the norm of all gradients, and the loss
+  Rotation rotation = Rotation::all_gather;
+  LoadBalance load_balance = LoadBalance::head_tail;
+  bool cpu_offload = false;        // masters, optimizer states and reduced gradients live on the host
+  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
 
   /// Ranks over which each parameter is cut (FSDP).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
-  int64_t tokens() const { return samples * sequence_length; }
+  /// How samples are dealt out over the context-parallel ranks, and what one of them computes.
+  SequenceSplit split() const { return {place.mesh.size(MeshAxis::cp), load_balance}; }
+  int64_t local_length() const { return sequence_length / place.mesh.size(MeshAxis::cp); }
+  int64_t tokens() const { return samples * local_length(); }
 };
 
 /// One parameter over the ranks, and on this one.
@@ -137,12 +143,13 @@ inline constexpr const char* kGather = "fsdp_gather";
 inline constexpr const char* kScatter = "fsdp_scatter";
 inline constexpr const char* kReplicate = "dp_replicate";
 inline constexpr const char* kTensor = "tp";
+inline constexpr const char* kContext = "cp";
 inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kModel = "model";
 }  // namespace group_names
 
 /// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not
-/// divide what they cut.
+/// divide what they cut, and for samples that do not divide among the context-parallel ranks.
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request);
 
 }  // namespace titan

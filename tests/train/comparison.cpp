@@ -1,0 +1,75 @@
+#include "comparison.h"
+
+#include <cmath>
+
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
+
+}  // namespace
+
+double gradient_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  return ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+}
+
+LayoutRow row_named(const std::string& name) {
+  for (const LayoutRow& row : layout_rows()) {
+    if (row.name() == name) return row;
+  }
+  ADD_FAILURE() << "no row " << name;
+  return {};
+}
+
+const RankResult& reference_of(const LayoutRow& row) {
+  LayoutRow single;
+  single.tied = row.tied;
+  single.unequal_masks = row.unequal_masks;
+  single.documents = row.documents;
+  single.compute = row.compute;
+  single.length = row.length;
+  single.global_batch = row.global_batch;
+  static std::map<std::string, RankResult> known;
+  RankResult& result = known[fmt::format("{} {} {} {} {} {}", single.tied, single.unequal_masks, single.documents,
+                                         name(single.compute), single.length, single.global_batch)];
+  const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
+  if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : 20)[0];
+  return result;
+}
+
+std::string difference(const RankResult& result, const RankResult& reference) {
+  for (const auto& [name, gradient] : reference.gradients) {
+    if (const double error = gradient_error(result.gradients.at(name), gradient); !(error <= kGradientError)) {
+      return fmt::format("gradient of {}: {:.3g}", name, error);
+    }
+  }
+  for (size_t step = 0; step < result.losses.size(); ++step) {
+    const double error = relative(result.losses[step], reference.losses[step]);
+    if (!(error <= (step == 0 ? kFirstLossError : kLossError))) return fmt::format("loss {}: {:.3g}", step + 1, error);
+  }
+  return {};
+}
+
+std::string traffic_difference(const RankResult& result) {
+  std::string differences;
+  for (const auto& [group, counted] : result.traffic) {
+    if (group == "world") continue;  // reports and dumps, no part of a step
+    const GroupTraffic* planned = result.plan.traffic_of(group);
+    for (size_t k = 0; k < kCollectives; ++k) {
+      const Traffic expected = planned ? planned->table[k] : Traffic{};
+      if (counted[k] == expected) continue;
+      differences +=
+          fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", group, name(static_cast<Collective>(k)),
+                      counted[k].calls, counted[k].bytes, expected.calls, expected.bytes);
+    }
+  }
+  for (const GroupTraffic& planned : result.plan.traffic) {
+    if (!result.traffic.contains(planned.group)) differences += planned.group + " was never made\n";
+  }
+  return differences;
+}
+
+}  // namespace titan

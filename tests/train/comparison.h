@@ -1,0 +1,31 @@
+// Comparing a run on several ranks with that of a single process: what the tests of layouts share.
+#pragma once
+
+#include <string>
+
+#include "ranks.h"
+
+namespace titan {
+
+/// Bounds of the parity matrix, in fp32.
+inline constexpr double kGradientError = 1e-5;  // of each parameter after step 1, by norm
+inline constexpr double kFirstLossError = 1e-6;
+inline constexpr double kLossError = 1e-5;  // of every later step
+
+/// |a − b| / |b|, in fp64.
+double gradient_error(const at::Tensor& a, const at::Tensor& b);
+
+/// The row of layouts.tsv of that name; a failure when there is none.
+LayoutRow row_named(const std::string& name);
+
+/// The single process that a row is held against, in fp32 20 steps of it, in bf16 one; run once for each model, dtype,
+/// mask, length and batch.
+const RankResult& reference_of(const LayoutRow& row);
+
+/// The first way in which a rank's result differs from the single process by more than the bounds; empty when none.
+std::string difference(const RankResult& result, const RankResult& reference);
+
+/// Where counted traffic is not what the plan says; empty when it is everywhere.
+std::string traffic_difference(const RankResult& result);
+
+}  // namespace titan
