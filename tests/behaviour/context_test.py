@@ -55,11 +55,20 @@ class ContextParallel(BehaviourTest):
             for key, gradient in alone.gradients.items():
                 self.assertLess(distance(shared.gradients[key], gradient), 1e-5, key)
 
+    def data_of_a_short_sequence(self, *words: object) -> int:
+        """The least memory, to 100 MiB, with which one process trains it: what the libraries take differs by build."""
+        for amount in range(200 * MIB, 4096 * MIB, 100 * MIB):
+            command = self.command(*DETERMINED, *words, "--training.seq_len=64", folder=self.fresh_folder())
+            if self.titan(*command[1:], limits={resource.RLIMIT_DATA: amount}).code == OK:
+                return amount
+        self.fail("not even a short sequence fits")
+
     def test_a_sequence_too_long_for_one_process_fits_four(self):
-        words = ["--model.override.dim=256", "--model.override.n_layers=6", "--training.seq_len=8192"]
-        words += ["--training.local_batch_size=1", "--training.steps=1", "--training.loss_chunks=64"]
-        words += ["--activation_checkpoint.mode=none"]
-        limits = {resource.RLIMIT_DATA: 800 * MIB}
+        words = ["--model.override.dim=256", "--model.override.n_layers=6", "--training.local_batch_size=1"]
+        words += ["--training.steps=1", "--training.loss_chunks=64", "--activation_checkpoint.mode=none"]
+        # Of 8,192 tokens one process keeps some 800 MiB more, a rank of four a quarter of that.
+        limits = {resource.RLIMIT_DATA: self.data_of_a_short_sequence(*words) + 500 * MIB}
+        words.append("--training.seq_len=8192")
         self.alone(*words, limits=limits, exit_code=OUT_OF_MEMORY)
         for rotation in ("allgather", "alltoall"):
             run = self.launch(4, *words, f"--parallelism.context_parallel_rotate_method={rotation}", limits=limits)
