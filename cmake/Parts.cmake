@@ -55,4 +55,7 @@ if(TITAN_TORCH)
   target_compile_definitions(titan_app PRIVATE TITAN_VERSION="${PROJECT_VERSION}")
   add_executable(titan_train src/app/main.cpp)
   target_link_libraries(titan_train PRIVATE titan_app)
+  # Built when scripts/bench asks for it.
+  add_executable(bench_ring_attention EXCLUDE_FROM_ALL tests/bench/ring_attention.cpp)
+  target_link_libraries(bench_ring_attention PRIVATE titan_core)
 endif()

@@ -44,14 +44,16 @@ void check_batch(const JobConfig& config, const Origins& origins, Problems& prob
 }
 
 void check_sequence(const JobConfig& config, const Origins& origins, Problems& problems) {
-  int64_t context = config.parallelism.context_parallel_degree;
-  int64_t divisor = config.parallelism.tensor_parallel_degree * (context > 1 ? 2 * context : 1);
+  const int64_t context = config.parallelism.context_parallel_degree;
+  const bool head_tail = context > 1 && config.parallelism.context_parallel_load_balancer == "headtail";
+  const int64_t divisor = config.parallelism.tensor_parallel_degree * context * (head_tail ? 2 : 1);
+  const char* ranks = head_tail     ? " × 2 × context_parallel_degree, as head-tail balancing cuts it"
+                      : context > 1 ? " × context_parallel_degree"
+                                    : "";
   auto check = [&](const char* key, int64_t length) {
     if (length % divisor == 0) return;
     problems.push_back(origins.problem(
-        key,
-        fmt::format("{} = {} is no multiple of {} (tensor_parallel_degree{})", key, length, divisor,
-                    context > 1 ? " × 2 × context_parallel_degree" : ""),
+        key, fmt::format("{} = {} is no multiple of {} (tensor_parallel_degree{})", key, length, divisor, ranks),
         fmt::format("use {} or {}", std::max(divisor, length / divisor * divisor), (length / divisor + 1) * divisor)));
   };
   check("training.seq_len", config.training.seq_len);

@@ -7,8 +7,10 @@ namespace titan::detail {
 namespace {
 
 Condition sharded() {
-  return {"parallelism.data_parallel_shard_degree other than 1",
-          [](const JobConfig& config) { return config.parallelism.data_parallel_shard_degree != 1; }};
+  return {"parallelism.data_parallel_shard_degree other than 1, or context_parallel_degree above 1",
+          [](const JobConfig& config) {
+            return config.parallelism.data_parallel_shard_degree != 1 || config.parallelism.context_parallel_degree > 1;
+          }};
 }
 Condition tensor_parallel() {
   return {"parallelism.tensor_parallel_degree above 1",
@@ -52,18 +54,16 @@ void describe_degrees(Fields& parallelism) {
       .later()
       .only_when(tensor_parallel())
       .help("overlap tensor-parallel communication with products; ranks on one host");
-  degree("context_parallel_degree", &S::context_parallel_degree, "ranks that share every sequence")
-      .not_built("context parallel");
+  degree("context_parallel_degree", &S::context_parallel_degree, "ranks that share every sequence");
   parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")
       .later()
       .choices({"allgather", "alltoall"})
-      .not_built("context parallel")
       .only_when(context_parallel())
       .help("how keys and values travel: all at once, or around a ring");
   parallelism.add("context_parallel_load_balancer", &S::context_parallel_load_balancer, "headtail")
       .later()
-      .choices({"headtail", "ptrr", "none"})
-      .not_built("context parallel")
+      .choices({"headtail", "none"})
+      .refuses("ptrr", "it balances the block masks of flex attention, which is not used here; headtail is the nearest")
       .only_when(context_parallel())
       .help("how a sequence is dealt out over the ranks");
 }

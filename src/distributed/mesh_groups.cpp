@@ -8,7 +8,7 @@ namespace titan {
 
 std::vector<Communicator*> MeshGroups::all() const {
   std::vector<Communicator*> groups;
-  for (const auto& group : {gather, scatter, replicate, tensor, loss, data, pipeline, twins, model, world}) {
+  for (const auto& group : {gather, scatter, replicate, tensor, context, loss, data, pipeline, twins, model, world}) {
     const bool known = std::find(groups.begin(), groups.end(), group.get()) != groups.end();
     if (group && !known) groups.push_back(group.get());
   }
@@ -44,6 +44,7 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
   groups.scatter = group("fsdp_scatter", {dp_shard, cp});
   groups.replicate = group("dp_replicate", {dp_replicate});
   groups.tensor = group("tp", {tp});
+  groups.context = group("cp", {cp});
   groups.loss = group("loss", {pp, dp_replicate, dp_shard, cp});
   groups.data = mesh.size(pp) == 1 ? groups.loss : group("data", {dp_replicate, dp_shard, cp});
   groups.pipeline = group("pp", {pp});

@@ -36,10 +36,10 @@ std::vector<Segment> segments_of(const at::Tensor& query, const std::vector<Docu
 
 struct TiledBackward : BackwardNode {
   at::Tensor query, key, value, output, log_sum_exp;
-  std::vector<DocumentStarts> documents;
+  std::vector<AttentionBlock> blocks;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
-    auto [dq, dk, dv] = tiled_attention_backward(gradients[0], query, key, value, output, log_sum_exp, documents);
+    auto [dq, dk, dv] = tiled_attention_backward(gradients[0], query, key, value, output, log_sum_exp, blocks);
     query.reset(), key.reset(), value.reset(), output.reset(), log_sum_exp.reset();
     return {dq, dk, dv};
   }
@@ -71,7 +71,7 @@ struct SegmentsBackward : BackwardNode {
   std::array<at::Tensor, 3> of_segment(const at::Tensor& d_output, size_t i) {
     calls[i].output = segments[i].of(output);
     return dense_attention_backward(segments[i].of(d_output), segments[i].of(query), segments[i].of(key),
-                                    segments[i].of(value), calls[i]);
+                                    segments[i].of(value), calls[i], /*causal=*/true);
   }
   void release() {
     query.reset(), key.reset(), value.reset(), output.reset();
@@ -102,13 +102,14 @@ class SdpaCore : public AttentionCore {
                                   UnitContext& context) {
     const bool graph = wants_gradient({&in.query, &in.key, &in.value});
     BelowAutograd below;
-    auto compute = [&] { return tiled_attention(in.query, in.key, in.value, documents); };
+    std::vector<AttentionBlock> blocks = attention_blocks({}, in.query.size(0), in.query.size(1), 0, 0, documents);
+    auto compute = [&] { return tiled_attention(in.query, in.key, in.value, blocks); };
     auto [output, log_sum_exp] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
       auto node = std::make_shared<TiledBackward>();
       save(*node, in, output, log_sum_exp, context);
       node->log_sum_exp = log_sum_exp;
-      node->documents = documents;
+      node->blocks = std::move(blocks);
       connect(std::move(node), {&in.query, &in.key, &in.value}, {output});
     }
     return output;
@@ -147,14 +148,14 @@ class SdpaCore : public AttentionCore {
   static std::array<at::Tensor, 2> run(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                        const std::vector<Segment>& segments, std::vector<DenseAttention>& calls) {
     if (segments.size() == 1) {
-      calls[0] = dense_attention(segments[0].of(query), segments[0].of(key), segments[0].of(value));
+      calls[0] = dense_attention(segments[0].of(query), segments[0].of(key), segments[0].of(value), /*causal=*/true);
       at::Tensor output = std::move(calls[0].output).transpose(1, 2);
       return {output.contiguous(), calls[0].log_sum_exp};
     }
     at::Tensor output = at::empty(query.sizes(), query.options());
     std::vector<at::Tensor> statistics;
     for (size_t i = 0; i < segments.size(); ++i) {
-      calls[i] = dense_attention(segments[i].of(query), segments[i].of(key), segments[i].of(value));
+      calls[i] = dense_attention(segments[i].of(query), segments[i].of(key), segments[i].of(value), /*causal=*/true);
       segments[i].of(output).copy_(calls[i].output);
       calls[i].output.reset();
       statistics.push_back(calls[i].log_sum_exp.reshape({-1}));

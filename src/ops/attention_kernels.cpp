@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "titan/base/error.h"
 
 namespace titan {
@@ -27,25 +29,25 @@ at::Tensor sum_repeated_heads(const at::Tensor& gradient, int64_t repeats) {
 
 }  // namespace
 
-DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal) {
   DenseAttention result;
   const int64_t repeats = query.size(1) / key.size(1);
   switch (kernel_for(query)) {
     case Kernel::cudnn: {
       auto out = at::_scaled_dot_product_cudnn_attention(query, key, value, std::nullopt,
-                                                         /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true);
+                                                         /*compute_log_sumexp=*/true, 0.0, causal);
       result = {std::get<0>(out), std::get<1>(out), {std::get<6>(out), std::get<7>(out)}};
       break;
     }
     case Kernel::flash: {
-      auto out = at::_scaled_dot_product_flash_attention(query, key, value, 0.0, /*is_causal=*/true);
+      auto out = at::_scaled_dot_product_flash_attention(query, key, value, 0.0, causal);
       result = {std::get<0>(out), std::get<1>(out), {std::get<6>(out), std::get<7>(out)}};
       break;
     }
     case Kernel::efficient: {
       auto out = at::_scaled_dot_product_efficient_attention(query, repeat_heads(key, repeats),
                                                              repeat_heads(value, repeats), std::nullopt,
-                                                             /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true);
+                                                             /*compute_log_sumexp=*/true, 0.0, causal);
       result = {std::get<0>(out), std::get<1>(out), {std::get<2>(out), std::get<3>(out)}};
       break;
     }
@@ -55,31 +57,95 @@ DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, c
 
 std::array<at::Tensor, 3> dense_attention_backward(const at::Tensor& d_output, const at::Tensor& query,
                                                    const at::Tensor& key, const at::Tensor& value,
-                                                   const DenseAttention& forward) {
+                                                   const DenseAttention& forward, bool causal) {
   const int64_t repeats = query.size(1) / key.size(1);
-  const int64_t length = query.size(2);
+  const int64_t queries = query.size(2);
+  const int64_t keys = key.size(2);
   const at::Tensor none;
   switch (kernel_for(query)) {
     case Kernel::cudnn: {
       auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
           d_output, query, key, value, forward.output, forward.log_sum_exp, forward.extra[0], forward.extra[1], none,
-          none, none, length, length, 0.0, /*is_causal=*/true);
+          none, none, queries, keys, 0.0, causal);
       return {dq, dk, dv};
     }
     case Kernel::flash: {
       auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-          d_output, query, key, value, forward.output, forward.log_sum_exp, none, none, length, length, 0.0,
-          /*is_causal=*/true, forward.extra[0], forward.extra[1]);
+          d_output, query, key, value, forward.output, forward.log_sum_exp, none, none, queries, keys, 0.0, causal,
+          forward.extra[0], forward.extra[1]);
       return {dq, dk, dv};
     }
     case Kernel::efficient: {
       auto [dq, dk, dv, bias] = at::_scaled_dot_product_efficient_attention_backward(
           d_output, query, repeat_heads(key, repeats), repeat_heads(value, repeats), none, forward.output,
-          forward.log_sum_exp, forward.extra[0], forward.extra[1], 0.0, {true, true, true, false}, /*is_causal=*/true);
+          forward.log_sum_exp, forward.extra[0], forward.extra[1], 0.0, {true, true, true, false}, causal);
       return {dq, sum_repeated_heads(dk, repeats), sum_repeated_heads(dv, repeats)};
     }
   }
   TITAN_CHECK(false && "an attention kernel was chosen");
+}
+
+namespace {
+
+/// A block's queries or keys of a [B, T, H, d] tensor as the kernels want them, [b, H, t, d].
+at::Tensor queries_of(const at::Tensor& tensor, const AttentionBlock& block) {
+  return tensor.narrow(0, block.sample, block.samples).narrow(1, block.query, block.queries).transpose(1, 2);
+}
+at::Tensor keys_of(const at::Tensor& tensor, const AttentionBlock& block) {
+  return tensor.narrow(0, block.sample, block.samples).narrow(1, block.key, block.keys).transpose(1, 2);
+}
+/// The same of the log-sum-exp [B, H, T].
+at::Tensor sums_of(const at::Tensor& tensor, const AttentionBlock& block) {
+  return tensor.narrow(0, block.sample, block.samples).narrow(2, block.query, block.queries);
+}
+
+constexpr int64_t kEfficientAlignment = 32;  // of the rows of the efficient kernel's log-sum-exp
+
+/// A kernel's log-sum-exp as [B, H, T], and back.
+at::Tensor plain_log_sum_exp(const at::Tensor& log_sum_exp, Kernel kernel, int64_t queries) {
+  if (kernel == Kernel::cudnn) return log_sum_exp.squeeze(-1);
+  return log_sum_exp.narrow(2, 0, queries);
+}
+at::Tensor kernel_log_sum_exp(const at::Tensor& plain, Kernel kernel) {
+  if (kernel == Kernel::cudnn) return plain.contiguous().unsqueeze(-1);
+  if (kernel == Kernel::flash) return plain.contiguous();
+  const int64_t missing = (kEfficientAlignment - plain.size(2) % kEfficientAlignment) % kEfficientAlignment;
+  return at::constant_pad_nd(plain, {0, missing}, std::numeric_limits<float>::infinity());
+}
+
+}  // namespace
+
+void merge_dense_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
+                           const at::Tensor& value, const std::vector<AttentionBlock>& blocks) {
+  for (const AttentionBlock& block : blocks) {
+    const at::Tensor q = queries_of(query, block);
+    const DenseAttention part = dense_attention(q, keys_of(key, block), keys_of(value, block), block.causal);
+    const at::Tensor log_sum = plain_log_sum_exp(part.log_sum_exp, kernel_for(q), block.queries);
+    at::Tensor output = queries_of(sums.output, block);
+    at::Tensor total = sums_of(sums.log_sum_exp, block);
+    // Weights of the two sums: σ(l' − l) and 1 − σ(l' − l); −∞ where nothing was seen before.
+    const at::Tensor weight = at::sigmoid(log_sum - total).unsqueeze(-1);
+    output.add_(weight * (part.output.to(at::kFloat) - output));
+    total.copy_(at::logaddexp(total, log_sum));
+  }
+}
+
+void add_dense_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
+                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+                         const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks) {
+  // The kernels ask for the random state of a dropout that there is not.
+  const at::Tensor no_state = at::zeros({}, query.options().dtype(at::kLong));
+  for (const AttentionBlock& block : blocks) {
+    const at::Tensor q = queries_of(query, block);
+    const DenseAttention forward{queries_of(output, block),
+                                 kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel_for(q)),
+                                 {no_state, no_state}};
+    const auto [dq, dk, dv] = dense_attention_backward(queries_of(d_output, block), q, keys_of(key, block),
+                                                       keys_of(value, block), forward, block.causal);
+    queries_of(gradients.query, block).add_(dq);
+    keys_of(gradients.key, block).add_(dk);
+    keys_of(gradients.value, block).add_(dv);
+  }
 }
 
 }  // namespace titan

@@ -1,10 +1,12 @@
-// One dense causal attention call on whichever of LibTorch's CUDA kernels the dtype has; layouts are theirs, [B, H, T,
-// d].
+// One dense attention call on whichever of LibTorch's CUDA kernels the dtype has; layouts are theirs, [B, H, T, d].
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
+
+#include "attention_sums.h"
+#include "titan/ops/context_parallel.h"
 
 namespace titan {
 
@@ -15,11 +17,21 @@ struct DenseAttention {
   std::array<at::Tensor, 2> extra;
 };
 
-DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+/// `causal`: as many keys as queries; else every query sees every key.
+DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal);
 
 /// → gradients of query, key and value in their layouts.
 std::array<at::Tensor, 3> dense_attention_backward(const at::Tensor& d_output, const at::Tensor& query,
                                                    const at::Tensor& key, const at::Tensor& value,
-                                                   const DenseAttention& forward);
+                                                   const DenseAttention& forward, bool causal);
+
+/// Block by block, tensors as in ring attention, [B, T, H, d]: merges what the queries see in further keys into `sums`.
+void merge_dense_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
+                           const at::Tensor& value, const std::vector<AttentionBlock>& blocks);
+
+/// Adds these blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
+void add_dense_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
+                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+                         const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks);
 
 }  // namespace titan

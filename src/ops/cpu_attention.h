@@ -1,5 +1,6 @@
-// Causal attention on the CPU over raw memory, tiled with an online softmax (Dao, "FlashAttention-2", 2023): no matrix
-// of scores is ever in memory. Values are fp32 or bf16 in memory and fp32 in tiles. A task's bits depend on its inputs
+// Attention on the CPU over raw memory, tiled with an online softmax (Dao, "FlashAttention-2", 2023): no matrix of
+// scores is ever in memory. Values are fp32 or bf16 in memory and fp32 in tiles. One block of queries against one block
+// of keys, causal or whole; several blocks of keys add up to what one would give. A task's bits depend on its inputs
 // alone and tasks write to places of their own, so they may run on any thread in any order.
 #pragma once
 
@@ -12,7 +13,7 @@ namespace titan {
 /// Queries and keys of one tile.
 inline constexpr int64_t kAttentionTile = 64;
 
-/// One document's part of a [B, T, H, d] tensor: value c of head h at place t is first[t·place_stride + h·head_stride +
+/// One block's part of a [B, T, H, d] tensor: value c of head h at place t is first[t·place_stride + h·head_stride +
 /// c].
 template <class T>
 struct HeadRows {
@@ -24,27 +25,37 @@ struct HeadRows {
 };
 
 struct AttentionSizes {
-  int64_t length;  // places of the document
+  int64_t queries;
+  int64_t keys;
+  bool causal;  // query i sees keys 0 … i of as many as there are queries; else every query sees every key
   int64_t query_heads;
   int64_t key_heads;  // divides query_heads: query head h reads key head h / (query_heads / key_heads)
   int64_t head_dim;
+
+  /// Keys that any of the queries before `last` sees.
+  int64_t keys_before(int64_t last) const { return causal ? last : keys; }
 };
 
-/// All heads of one document: output = softmax(q·kᵀ/√d, causal)·v, and the natural logarithm of each row's sum.
-template <class T>
+/// All heads of one block: output = softmax(q·kᵀ/√d)·v over the keys seen, and the natural logarithm of each row's sum.
+/// `resumes`: output and log-sum-exp hold those of other keys (−∞: none yet), and become those of all keys together.
+template <class T, class Output>
 struct AttentionForward {
   AttentionSizes sizes;
   HeadRows<const T> query, key, value;
-  HeadRows<T> output;
+  HeadRows<Output> output;
   HeadRows<float> log_sum_exp;  // place_stride 1
+  bool resumes = false;
 };
 
-template <class T>
+/// The block's share of the gradients, given output and log-sum-exp over all the keys that its queries see anywhere.
+/// `adds` to what is there instead of writing it.
+template <class T, class Gradient>
 struct AttentionBackward {
   AttentionSizes sizes;
   HeadRows<const T> query, key, value, output, d_output;
   HeadRows<const float> log_sum_exp;
-  HeadRows<T> d_query, d_key, d_value;
+  HeadRows<Gradient> d_query, d_key, d_value;
+  bool adds = false;
 };
 
 /// Floats of scratch memory, aligned to 64 bytes, that one running task needs.
@@ -52,11 +63,16 @@ int64_t attention_forward_scratch(const AttentionSizes& sizes);
 int64_t attention_backward_scratch(const AttentionSizes& sizes);
 
 /// The task of one query head and the queries [first, first + kAttentionTile).
-void cpu_attention_forward(const AttentionForward<float>& document, int64_t head, int64_t first, float* scratch);
-void cpu_attention_forward(const AttentionForward<BFloat16Bits>& document, int64_t head, int64_t first, float* scratch);
+void cpu_attention_forward(const AttentionForward<float, float>& block, int64_t head, int64_t first, float* scratch);
+void cpu_attention_forward(const AttentionForward<BFloat16Bits, BFloat16Bits>& block, int64_t head, int64_t first,
+                           float* scratch);
+void cpu_attention_forward(const AttentionForward<BFloat16Bits, float>& block, int64_t head, int64_t first,
+                           float* scratch);
 
 /// The task of one key head and the query heads that read it.
-void cpu_attention_backward(const AttentionBackward<float>& document, int64_t key_head, float* scratch);
-void cpu_attention_backward(const AttentionBackward<BFloat16Bits>& document, int64_t key_head, float* scratch);
+void cpu_attention_backward(const AttentionBackward<float, float>& block, int64_t key_head, float* scratch);
+void cpu_attention_backward(const AttentionBackward<BFloat16Bits, BFloat16Bits>& block, int64_t key_head,
+                            float* scratch);
+void cpu_attention_backward(const AttentionBackward<BFloat16Bits, float>& block, int64_t key_head, float* scratch);
 
 }  // namespace titan

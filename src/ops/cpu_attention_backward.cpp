@@ -3,7 +3,7 @@
 namespace titan {
 namespace {
 
-/// Scratch memory: a tile of queries of one head, a tile of keys, and the key head's gradients of the whole document.
+/// Scratch memory: a tile of queries of one head, a tile of keys, and the key head's gradients of the whole block.
 struct BackwardTiles {
   int64_t floats;           // of all of it
   int64_t row_size;         // head_dim in whole vectors
@@ -18,8 +18,8 @@ struct BackwardTiles {
   float* d_scores;          // [kAttentionTile][kAttentionTile] the gradient of the softmax, then of the scores
   float* log_sum;           // [kAttentionTile] in powers of two
   float* delta;             // [kAttentionTile] Σ_c d_output · output
-  float* d_keys;            // [length][row_size]
-  float* d_values;          // [length][row_size]
+  float* d_keys;            // [keys][row_size]
+  float* d_values;          // [keys][row_size]
 
   BackwardTiles(const AttentionSizes& sizes, float* memory) : row_size(round_up(sizes.head_dim, kRowMultiple)) {
     Scratch scratch{memory};
@@ -29,7 +29,7 @@ struct BackwardTiles {
     for (float** tile : {&keys, &values}) *tile = scratch.take(kAttentionTile * row_size);
     for (float** tile : {&weights, &d_scores}) *tile = scratch.take(kAttentionTile * kAttentionTile);
     for (float** row : {&log_sum, &delta}) *row = scratch.take(kAttentionTile);
-    for (float** whole : {&d_keys, &d_values}) *whole = scratch.take(round_up(sizes.length, kAttentionTile) * row_size);
+    for (float** whole : {&d_keys, &d_values}) *whole = scratch.take(round_up(sizes.keys, kAttentionTile) * row_size);
     floats = scratch.floats;
   }
 };
@@ -85,35 +85,46 @@ TITAN_INLINE void differentiate_softmax(const BackwardTiles& t, const ScoreTile&
   }
 }
 
-template <class S, class T>
-TITAN_INLINE void load_queries(const AttentionBackward<T>& document, const BackwardTiles& t, int64_t head,
+template <class S, class T, class Gradient>
+TITAN_INLINE void load_queries(const AttentionBackward<T, Gradient>& block, const BackwardTiles& t, int64_t head,
                                int64_t first, int64_t queries) {
-  const int64_t dim = document.sizes.head_dim;
+  const int64_t dim = block.sizes.head_dim;
   auto load = [&](float* tile, const HeadRows<const T>& rows) __attribute__((always_inline)) {
     load_tile(tile, t.row_size, rows.row(head, first), rows.place_stride, queries, dim, kAttentionTile);
   };
-  load(t.query_rows, document.query);
-  load(t.d_output_rows, document.d_output);
-  load(t.d_query, document.output);
+  load(t.query_rows, block.query);
+  load(t.d_output_rows, block.d_output);
+  load(t.d_query, block.output);
   const float scale = kLog2e / __builtin_sqrtf(static_cast<float>(dim));
   transpose_tile<S>(t.query_columns, kAttentionTile, t.query_rows, t.row_size, kAttentionTile, t.row_size, scale);
   transpose_tile<S>(t.d_output_columns, kAttentionTile, t.d_output_rows, t.row_size, kAttentionTile, t.row_size, 1.0f);
   row_products<S>(t.delta, t.d_output_rows, t.d_query, t.row_size);
-  const float* log_sum_exp = document.log_sum_exp.row(head, first);
+  const float* log_sum_exp = block.log_sum_exp.row(head, first);
   for (int64_t i = 0; i < kAttentionTile; ++i) t.log_sum[i] = i < queries ? log_sum_exp[i] * kLog2e : 0;
   std::fill(t.d_query, t.d_query + kAttentionTile * t.row_size, 0.0f);
 }
 
+/// A finished tile into memory, or onto what is there.
+template <class Gradient>
+TITAN_INLINE void put_gradient(const HeadRows<Gradient>& rows, int64_t head, int64_t first, float* tile,
+                               int64_t row_size, int64_t count, int64_t dim, float factor, bool adds) {
+  if (adds) {
+    add_tile(rows.row(head, first), rows.place_stride, tile, row_size, count, dim, factor);
+  } else {
+    store_tile(rows.row(head, first), rows.place_stride, tile, row_size, count, dim, factor);
+  }
+}
+
 /// Adds what queries [first, first + queries) of one head give to the key head's gradients, and writes their own.
-template <class S, class T>
-TITAN_INLINE void backward_tile(const AttentionBackward<T>& document, const BackwardTiles& t, int64_t key_head,
+template <class S, class T, class Gradient>
+TITAN_INLINE void backward_tile(const AttentionBackward<T, Gradient>& block, const BackwardTiles& t, int64_t key_head,
                                 int64_t head, int64_t first, int64_t queries) {
-  const int64_t dim = document.sizes.head_dim;
-  load_queries<S>(document, t, head, first, queries);
-  for (int64_t key = 0; key < first + queries; key += kAttentionTile) {
-    const ScoreTile tile{queries, std::min(kAttentionTile, first + queries - key), key - first};
-    load_keys(t.keys, t.row_size, document.key, key_head, key, tile.keys, dim);
-    load_keys(t.values, t.row_size, document.value, key_head, key, tile.keys, dim);
+  const int64_t dim = block.sizes.head_dim;
+  load_queries<S>(block, t, head, first, queries);
+  for (int64_t key = 0; key < block.sizes.keys_before(first + queries); key += kAttentionTile) {
+    const ScoreTile tile = ScoreTile::of(block.sizes, first, queries, key);
+    load_keys(t.keys, t.row_size, block.key, key_head, key, tile.keys, dim);
+    load_keys(t.values, t.row_size, block.value, key_head, key, tile.keys, dim);
     score_product<S>(t.weights, t.keys, t.row_size, t.query_columns, dim, tile);
     score_product<S>(t.d_scores, t.values, t.row_size, t.d_output_columns, dim, tile);
     for (int64_t at = 0; at < queries; at += S::kLanes) differentiate_softmax<S>(t, tile, at);
@@ -121,36 +132,38 @@ TITAN_INLINE void backward_tile(const AttentionBackward<T>& document, const Back
     sum_over_queries<S>(t.d_keys + key * t.row_size, t.d_scores, t.query_rows, t.row_size, tile);
     sum_over_keys<S, Start::add>(t.d_query, t.d_scores, t.keys, t.row_size, tile, nullptr);
   }
-  store_tile(document.d_query.row(head, first), document.d_query.place_stride, t.d_query, t.row_size, queries, dim,
-             1 / __builtin_sqrtf(static_cast<float>(dim)));
+  const float scale = 1 / __builtin_sqrtf(static_cast<float>(dim));
+  put_gradient(block.d_query, head, first, t.d_query, t.row_size, queries, dim, scale, block.adds);
 }
 
-template <class S, class T>
-TITAN_INLINE void backward(const AttentionBackward<T>& document, int64_t key_head, float* scratch) {
-  const BackwardTiles t(document.sizes, scratch);
-  const auto [length, query_heads, key_heads, dim] = document.sizes;
-  const int64_t repeats = query_heads / key_heads;
-  const int64_t whole = round_up(length, kAttentionTile) * t.row_size;
+template <class S, class T, class Gradient>
+TITAN_INLINE void backward(const AttentionBackward<T, Gradient>& block, int64_t key_head, float* scratch) {
+  const AttentionSizes& sizes = block.sizes;
+  const BackwardTiles t(sizes, scratch);
+  const int64_t repeats = sizes.query_heads / sizes.key_heads;
+  const int64_t whole = round_up(sizes.keys, kAttentionTile) * t.row_size;
   for (float* sums : {t.d_keys, t.d_values}) std::fill(sums, sums + whole, 0.0f);
   for (int64_t head = key_head * repeats; head < (key_head + 1) * repeats; ++head) {
-    for (int64_t first = 0; first < length; first += kAttentionTile) {
-      backward_tile<S>(document, t, key_head, head, first, std::min(kAttentionTile, length - first));
+    for (int64_t first = 0; first < sizes.queries; first += kAttentionTile) {
+      backward_tile<S>(block, t, key_head, head, first, std::min(kAttentionTile, sizes.queries - first));
     }
   }
-  store_tile(document.d_key.row(key_head, 0), document.d_key.place_stride, t.d_keys, t.row_size, length, dim,
-             1 / __builtin_sqrtf(static_cast<float>(dim)));
-  store_tile(document.d_value.row(key_head, 0), document.d_value.place_stride, t.d_values, t.row_size, length, dim,
-             1.0f);
+  const float scale = 1 / __builtin_sqrtf(static_cast<float>(sizes.head_dim));
+  put_gradient(block.d_key, key_head, 0, t.d_keys, t.row_size, sizes.keys, sizes.head_dim, scale, block.adds);
+  put_gradient(block.d_value, key_head, 0, t.d_values, t.row_size, sizes.keys, sizes.head_dim, 1.0f, block.adds);
 }
 
 }  // namespace
 
 TITAN_DEFINE_SIMD(cpu_attention_backward, backward,
-                  (const AttentionBackward<float>& document, int64_t key_head, float* scratch),
-                  (document, key_head, scratch))
+                  (const AttentionBackward<float, float>& block, int64_t key_head, float* scratch),
+                  (block, key_head, scratch))
 TITAN_DEFINE_SIMD(cpu_attention_backward, backward,
-                  (const AttentionBackward<BFloat16Bits>& document, int64_t key_head, float* scratch),
-                  (document, key_head, scratch))
+                  (const AttentionBackward<BFloat16Bits, BFloat16Bits>& block, int64_t key_head, float* scratch),
+                  (block, key_head, scratch))
+TITAN_DEFINE_SIMD(cpu_attention_backward, backward,
+                  (const AttentionBackward<BFloat16Bits, float>& block, int64_t key_head, float* scratch),
+                  (block, key_head, scratch))
 
 int64_t attention_backward_scratch(const AttentionSizes& sizes) { return BackwardTiles(sizes, nullptr).floats; }
 

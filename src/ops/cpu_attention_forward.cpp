@@ -74,38 +74,49 @@ TITAN_INLINE void soften(const ForwardTiles& t, const ScoreTile& tile, int64_t a
   vector_at<S>(t.correction + at) = correction;
 }
 
-/// Loads the queries and empties the sums.
-template <class S, class T>
-TITAN_INLINE void start(const AttentionForward<T>& document, const ForwardTiles& t, int64_t head, int64_t first,
+/// Loads the queries, and what their sums over other keys have come to: those of a softmax whose largest score is the
+/// log-sum-exp, so that their sum is one.
+template <class S, class T, class Output>
+TITAN_INLINE void start(const AttentionForward<T, Output>& block, const ForwardTiles& t, int64_t head, int64_t first,
                         int64_t queries) {
-  const int64_t dim = document.sizes.head_dim;
+  const int64_t dim = block.sizes.head_dim;
   const float scale = kLog2e / __builtin_sqrtf(static_cast<float>(dim));
-  load_tile(t.rows, t.row_size, document.query.row(head, first), document.query.place_stride, queries, dim,
-            kAttentionTile);
+  load_tile(t.rows, t.row_size, block.query.row(head, first), block.query.place_stride, queries, dim, kAttentionTile);
   transpose_tile<S>(t.queries, kAttentionTile, t.rows, t.row_size, kAttentionTile, t.row_size, scale);
-  std::fill(t.rows, t.rows + kAttentionTile * t.row_size, 0.0f);
   std::fill(t.largest, t.largest + kAttentionTile, -__builtin_inff());
   std::fill(t.sum, t.sum + kAttentionTile, 0.0f);
+  if (!block.resumes) {
+    std::fill(t.rows, t.rows + kAttentionTile * t.row_size, 0.0f);
+    return;
+  }
+  const HeadRows<Output>& output = block.output;
+  load_tile(t.rows, t.row_size, output.row(head, first), output.place_stride, queries, dim, kAttentionTile);
+  const float* log_sum_exp = block.log_sum_exp.row(head, first);
+  for (int64_t i = 0; i < queries; ++i) {
+    t.largest[i] = log_sum_exp[i] * kLog2e;
+    t.sum[i] = log_sum_exp[i] == -__builtin_inff() ? 0.0f : 1.0f;
+  }
 }
 
-template <class S, class T>
-TITAN_INLINE void forward(const AttentionForward<T>& document, int64_t head, int64_t first, float* scratch) {
-  const auto [length, query_heads, key_heads, dim] = document.sizes;
+template <class S, class T, class Output>
+TITAN_INLINE void forward(const AttentionForward<T, Output>& block, int64_t head, int64_t first, float* scratch) {
+  const AttentionSizes& sizes = block.sizes;
+  const int64_t dim = sizes.head_dim;
   const ForwardTiles t(dim, scratch);
-  const int64_t queries = std::min(kAttentionTile, length - first);
-  const int64_t key_head = head / (query_heads / key_heads);
-  start<S>(document, t, head, first, queries);
-  for (int64_t key = 0; key < first + queries; key += kAttentionTile) {
-    const ScoreTile tile{queries, std::min(kAttentionTile, first + queries - key), key - first};
-    load_keys(t.keys, t.row_size, document.key, key_head, key, tile.keys, dim);
-    load_keys(t.values, t.row_size, document.value, key_head, key, tile.keys, dim);
+  const int64_t queries = std::min(kAttentionTile, sizes.queries - first);
+  const int64_t key_head = head / (sizes.query_heads / sizes.key_heads);
+  start<S>(block, t, head, first, queries);
+  for (int64_t key = 0; key < sizes.keys_before(first + queries); key += kAttentionTile) {
+    const ScoreTile tile = ScoreTile::of(sizes, first, queries, key);
+    load_keys(t.keys, t.row_size, block.key, key_head, key, tile.keys, dim);
+    load_keys(t.values, t.row_size, block.value, key_head, key, tile.keys, dim);
     score_product<S>(t.scores, t.keys, t.row_size, t.queries, dim, tile);
     for (int64_t at = 0; at < queries; at += S::kLanes) soften<S>(t, tile, at);
     sum_over_keys<S, Start::scale>(t.rows, t.scores, t.values, t.row_size, tile, t.correction);
   }
-  float* log_sum_exp = document.log_sum_exp.row(head, first);
+  float* log_sum_exp = block.log_sum_exp.row(head, first);
   for (int64_t i = 0; i < queries; ++i) {
-    store_tile(document.output.row(head, first + i), 0, t.rows + i * t.row_size, t.row_size, 1, dim, 1 / t.sum[i]);
+    store_tile(block.output.row(head, first + i), 0, t.rows + i * t.row_size, t.row_size, 1, dim, 1 / t.sum[i]);
     log_sum_exp[i] = (t.largest[i] + std::log2(t.sum[i])) * kLn2;
   }
 }
@@ -113,11 +124,15 @@ TITAN_INLINE void forward(const AttentionForward<T>& document, int64_t head, int
 }  // namespace
 
 TITAN_DEFINE_SIMD(cpu_attention_forward, forward,
-                  (const AttentionForward<float>& document, int64_t head, int64_t first, float* scratch),
-                  (document, head, first, scratch))
+                  (const AttentionForward<float, float>& block, int64_t head, int64_t first, float* scratch),
+                  (block, head, first, scratch))
 TITAN_DEFINE_SIMD(cpu_attention_forward, forward,
-                  (const AttentionForward<BFloat16Bits>& document, int64_t head, int64_t first, float* scratch),
-                  (document, head, first, scratch))
+                  (const AttentionForward<BFloat16Bits, BFloat16Bits>& block, int64_t head, int64_t first,
+                   float* scratch),
+                  (block, head, first, scratch))
+TITAN_DEFINE_SIMD(cpu_attention_forward, forward,
+                  (const AttentionForward<BFloat16Bits, float>& block, int64_t head, int64_t first, float* scratch),
+                  (block, head, first, scratch))
 
 int64_t attention_forward_scratch(const AttentionSizes& sizes) { return ForwardTiles(sizes.head_dim, nullptr).floats; }
 

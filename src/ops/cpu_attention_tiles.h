@@ -14,7 +14,13 @@ constexpr int kScoreRows = 4;  // keys of one block of scores
 struct ScoreTile {
   int64_t queries;
   int64_t keys;
-  int64_t offset;  // place of the first key less that of the first query; not positive where the mask takes nothing
+  int64_t offset;  // place of the first key less that of the first query; −keys at most where the mask takes nothing
+
+  /// That of `queries` queries from `first` on with the keys from `key` on.
+  static ScoreTile of(const AttentionSizes& sizes, int64_t first, int64_t queries, int64_t key) {
+    const int64_t keys = std::min(kAttentionTile, sizes.keys_before(first + queries) - key);
+    return {queries, keys, sizes.causal ? key - first : -keys};
+  }
 
   /// Keys that query i sees: those before the result.
   int64_t keys_seen(int64_t query) const { return std::clamp(query + 1 - offset, int64_t{0}, keys); }

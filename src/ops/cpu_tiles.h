@@ -197,4 +197,15 @@ TITAN_INLINE void store_tile(T* __restrict values, int64_t stride, const float* 
   }
 }
 
+/// values += tile · factor, rounded once.
+template <class T>
+TITAN_INLINE void add_tile(T* __restrict values, int64_t stride, const float* __restrict tile, int64_t tile_row,
+                           int64_t rows, int64_t columns, float factor) {
+  for (int64_t row = 0; row < rows; ++row, values += stride, tile += tile_row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      narrow(widen(values[column]) + tile[column] * factor, values[column]);
+    }
+  }
+}
+
 }  // namespace titan

@@ -13,7 +13,8 @@
 namespace titan {
 namespace {
 
-/// Rows of the table as they multiply [B, T, H, d/2]: [T, 1, d/2], or [B, T, 1, d/2] for explicit positions.
+/// Rows of the table as they multiply [B, T, H, d/2]: [T, 1, d/2], or [B, T, 1, d/2] (B may be 1) for explicit
+/// positions.
 at::Tensor rows_for(const at::Tensor& table, const at::Tensor& positions, int64_t length) {
   if (!positions.defined()) return table.narrow(0, 0, length).unsqueeze(1);
   return table.index_select(0, positions.reshape({-1})).view({positions.size(0), positions.size(1), 1, table.size(1)});
@@ -54,10 +55,15 @@ at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool inverse, bool 
   return turned.to(x.scalar_type());
 }
 
+/// Keeps the places, not the rows: those would be a copy for every block.
 struct RotateBackward : BackwardNode {
-  at::Tensor rows;
+  at::Tensor table, positions;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
+    at::Tensor rows;
+    for (const at::Tensor& gradient : gradients) {
+      if (gradient.defined()) rows = rows_for(table, positions, gradient.size(1));
+    }
     for (at::Tensor& gradient : gradients) {
       if (gradient.defined()) gradient = turn(gradient, rows, /*inverse=*/true, /*in_place=*/false);
     }
@@ -100,7 +106,8 @@ std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tens
   });
   if (graph) {
     auto node = std::make_shared<RotateBackward>();
-    node->rows = rows;
+    node->table = table;
+    node->positions = positions;
     connect(std::move(node), {&query, &key}, {q, k});
   }
   return {q, k};

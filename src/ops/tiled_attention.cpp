@@ -12,46 +12,39 @@
 namespace titan {
 namespace {
 
-struct Document {
-  int64_t sample, begin, end;
-
-  int64_t length() const { return end - begin; }
-};
-
-/// One piece of work: a head of a document, and in forward the first of its queries.
+/// One piece of work: a head of a block in one sample, and in forward the first of its queries.
 struct Task {
-  Document document;
+  AttentionBlock block;
   int64_t head;
   int64_t first_query;
 };
 
-std::vector<Document> documents_of(const at::Tensor& query, const std::vector<DocumentStarts>& starts) {
-  std::vector<Document> documents;
-  for (int64_t sample = 0; sample < query.size(0); ++sample) {
-    const DocumentStarts whole{0};
-    const DocumentStarts& begins = starts.empty() ? whole : starts[static_cast<size_t>(sample)];
-    for (size_t i = 0; i < begins.size(); ++i) {
-      documents.push_back({sample, begins[i], i + 1 < begins.size() ? begins[i + 1] : query.size(1)});
-    }
+/// `of_block` adds the tasks of a block of one sample.
+template <class OfBlock>
+std::vector<Task> tasks_of(const std::vector<AttentionBlock>& blocks, const OfBlock& of_block) {
+  std::vector<Task> tasks;
+  for (AttentionBlock block : blocks) {
+    const int64_t end = block.sample + std::exchange(block.samples, 1);
+    for (; block.sample < end; ++block.sample) of_block(tasks, block);
   }
-  return documents;
+  return tasks;
 }
 
-AttentionSizes sizes_of(const Document& document, const at::Tensor& query, const at::Tensor& key) {
-  return {document.length(), query.size(2), key.size(2), query.size(3)};
+AttentionSizes sizes_of(const AttentionBlock& block, const at::Tensor& query, const at::Tensor& key) {
+  return {block.queries, block.keys, block.causal, query.size(2), key.size(2), query.size(3)};
 }
 
-/// Memory of the document inside a [B, T, H, d] tensor.
+/// Memory of a [B, T, H, d] tensor from `place` on.
 template <class T>
-HeadRows<T> rows_of(const at::Tensor& tensor, const Document& document) {
-  const int64_t offset = document.sample * tensor.stride(0) + document.begin * tensor.stride(1);
+HeadRows<T> rows_of(const at::Tensor& tensor, int64_t sample, int64_t place) {
+  const int64_t offset = sample * tensor.stride(0) + place * tensor.stride(1);
   return {static_cast<T*>(tensor.data_ptr()) + offset, tensor.stride(1), tensor.stride(2)};
 }
 
 /// The same inside the log-sum-exp [B, H, T].
 template <class T>
-HeadRows<T> sums_of(const at::Tensor& tensor, const Document& document) {
-  const int64_t offset = document.sample * tensor.stride(0) + document.begin;
+HeadRows<T> sums_of(const at::Tensor& tensor, const AttentionBlock& block) {
+  const int64_t offset = block.sample * tensor.stride(0) + block.query;
   return {static_cast<T*>(tensor.data_ptr()) + offset, 1, tensor.stride(1)};
 }
 
@@ -69,54 +62,54 @@ void run_tasks(const std::vector<Task>& tasks, int64_t scratch_floats, const Run
   });
 }
 
-template <class T>
-void forward(const at::Tensor& output, const at::Tensor& log_sum_exp, const at::Tensor& query, const at::Tensor& key,
-             const at::Tensor& value, const std::vector<Document>& documents) {
-  std::vector<Task> tasks;
-  for (const Document& document : documents) {
+template <class T, class Output>
+void forward(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+             const std::vector<AttentionBlock>& blocks, bool resumes) {
+  const std::vector<Task> tasks = tasks_of(blocks, [&](std::vector<Task>& added, const AttentionBlock& block) {
     for (int64_t head = 0; head < query.size(2); ++head) {
-      for (int64_t first = 0; first < document.length(); first += kAttentionTile) {
-        tasks.push_back({document, head, first});
-      }
+      for (int64_t first = 0; first < block.queries; first += kAttentionTile) added.push_back({block, head, first});
     }
-  }
-  const int64_t scratch = attention_forward_scratch(sizes_of({0, 0, query.size(1)}, query, key));
+  });
+  const int64_t scratch = attention_forward_scratch(sizes_of({}, query, key));
   run_tasks(tasks, scratch, [&](const Task& task, float* memory) {
-    const Document& document = task.document;
-    const AttentionForward<T> work{sizes_of(document, query, key),  rows_of<const T>(query, document),
-                                   rows_of<const T>(key, document), rows_of<const T>(value, document),
-                                   rows_of<T>(output, document),    sums_of<float>(log_sum_exp, document)};
+    const AttentionBlock& block = task.block;
+    const AttentionForward<T, Output> work{sizes_of(block, query, key),
+                                           rows_of<const T>(query, block.sample, block.query),
+                                           rows_of<const T>(key, block.sample, block.key),
+                                           rows_of<const T>(value, block.sample, block.key),
+                                           rows_of<Output>(sums.output, block.sample, block.query),
+                                           sums_of<float>(sums.log_sum_exp, block),
+                                           resumes};
     cpu_attention_forward(work, task.head, task.first_query, memory);
   });
 }
 
-struct Gradients {
-  at::Tensor query, key, value;
+struct BackwardInputs {
+  const at::Tensor &d_output, &query, &key, &value, &output, &log_sum_exp;
 };
 
-template <class T>
-void backward(const Gradients& d, const at::Tensor& d_output, const at::Tensor& query, const at::Tensor& key,
-              const at::Tensor& value, const at::Tensor& output, const at::Tensor& log_sum_exp,
-              const std::vector<Document>& documents) {
-  std::vector<Task> tasks;
-  int64_t longest = 0;
-  for (const Document& document : documents) {
-    for (int64_t head = 0; head < key.size(2); ++head) tasks.push_back({document, head, 0});
-    longest = std::max(longest, document.length());
-  }
-  const int64_t scratch = attention_backward_scratch(sizes_of({0, 0, longest}, query, key));
+template <class T, class Gradient>
+void backward(const AttentionGradients& d, const BackwardInputs& in, const std::vector<AttentionBlock>& blocks,
+              bool adds) {
+  AttentionBlock longest{};
+  const std::vector<Task> tasks = tasks_of(blocks, [&](std::vector<Task>& added, const AttentionBlock& block) {
+    for (int64_t head = 0; head < in.key.size(2); ++head) added.push_back({block, head, 0});
+    longest.keys = std::max(longest.keys, block.keys);
+  });
+  const int64_t scratch = attention_backward_scratch(sizes_of(longest, in.query, in.key));
   run_tasks(tasks, scratch, [&](const Task& task, float* memory) {
-    const Document& document = task.document;
-    const AttentionBackward<T> work{sizes_of(document, query, key),
-                                    rows_of<const T>(query, document),
-                                    rows_of<const T>(key, document),
-                                    rows_of<const T>(value, document),
-                                    rows_of<const T>(output, document),
-                                    rows_of<const T>(d_output, document),
-                                    sums_of<const float>(log_sum_exp, document),
-                                    rows_of<T>(d.query, document),
-                                    rows_of<T>(d.key, document),
-                                    rows_of<T>(d.value, document)};
+    const AttentionBlock& block = task.block;
+    const AttentionBackward<T, Gradient> work{sizes_of(block, in.query, in.key),
+                                              rows_of<const T>(in.query, block.sample, block.query),
+                                              rows_of<const T>(in.key, block.sample, block.key),
+                                              rows_of<const T>(in.value, block.sample, block.key),
+                                              rows_of<const T>(in.output, block.sample, block.query),
+                                              rows_of<const T>(in.d_output, block.sample, block.query),
+                                              sums_of<const float>(in.log_sum_exp, block),
+                                              rows_of<Gradient>(d.query, block.sample, block.query),
+                                              rows_of<Gradient>(d.key, block.sample, block.key),
+                                              rows_of<Gradient>(d.value, block.sample, block.key),
+                                              adds};
     cpu_attention_backward(work, task.head, memory);
   });
 }
@@ -135,25 +128,42 @@ bool is_float(const at::Tensor& query) {
 }  // namespace
 
 std::array<at::Tensor, 2> tiled_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                          const std::vector<DocumentStarts>& documents) {
+                                          const std::vector<AttentionBlock>& blocks) {
   const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key), v = with_whole_rows(value);
   at::Tensor output = at::empty(query.sizes(), query.options());
   at::Tensor log_sum_exp = at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
-  const auto run = is_float(query) ? forward<float> : forward<BFloat16Bits>;
-  run(output, log_sum_exp, q, k, v, documents_of(query, documents));
+  const auto run = is_float(query) ? forward<float, float> : forward<BFloat16Bits, BFloat16Bits>;
+  run({output, log_sum_exp}, q, k, v, blocks, /*resumes=*/false);
   return {output, log_sum_exp};
 }
 
 std::array<at::Tensor, 3> tiled_attention_backward(const at::Tensor& d_output, const at::Tensor& query,
                                                    const at::Tensor& key, const at::Tensor& value,
                                                    const at::Tensor& output, const at::Tensor& log_sum_exp,
-                                                   const std::vector<DocumentStarts>& documents) {
-  const Gradients d{at::empty(query.sizes(), query.options()), at::empty(key.sizes(), key.options()),
-                    at::empty(value.sizes(), value.options())};
-  const auto run = is_float(query) ? backward<float> : backward<BFloat16Bits>;
-  run(d, with_whole_rows(d_output), with_whole_rows(query), with_whole_rows(key), with_whole_rows(value), output,
-      log_sum_exp, documents_of(query, documents));
+                                                   const std::vector<AttentionBlock>& blocks) {
+  const AttentionGradients d{at::empty(query.sizes(), query.options()), at::empty(key.sizes(), key.options()),
+                             at::empty(value.sizes(), value.options())};
+  const at::Tensor d_out = with_whole_rows(d_output), q = with_whole_rows(query), k = with_whole_rows(key),
+                   v = with_whole_rows(value);
+  const auto run = is_float(query) ? backward<float, float> : backward<BFloat16Bits, BFloat16Bits>;
+  run(d, {d_out, q, k, v, output, log_sum_exp}, blocks, /*adds=*/false);
   return {d.query, d.key, d.value};
+}
+
+void merge_tiled_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
+                           const at::Tensor& value, const std::vector<AttentionBlock>& blocks) {
+  const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key), v = with_whole_rows(value);
+  const auto run = is_float(query) ? forward<float, float> : forward<BFloat16Bits, float>;
+  run(sums, q, k, v, blocks, /*resumes=*/true);
+}
+
+void add_tiled_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
+                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
+                         const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks) {
+  const at::Tensor d_out = with_whole_rows(d_output), q = with_whole_rows(query), k = with_whole_rows(key),
+                   v = with_whole_rows(value);
+  const auto run = is_float(query) ? backward<float, float> : backward<BFloat16Bits, float>;
+  run(gradients, {d_out, q, k, v, output, log_sum_exp}, blocks, /*adds=*/true);
 }
 
 }  // namespace titan

@@ -26,6 +26,12 @@ std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const
       TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
 }
 
+std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshGroups& groups) {
+  if (!groups.context) return nullptr;
+  return std::make_shared<ContextParallel>(
+      ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
+}
+
 std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
   auto on_device = std::make_shared<MemoryArena>(device);
   auto home = plan.request.cpu_offload ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
@@ -57,6 +63,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options) {
   Assembly assembly;
   strategies.tensor_parallel = tensor_parallel_of(plan, groups);
+  strategies.context_parallel = context_parallel_of(plan, groups);
   assembly.model = family.build(request, strategies);
   assembly.model->prepare(device);
   for (const WeightGroupPlan& group : plan.groups) {

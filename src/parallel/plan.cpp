@@ -29,10 +29,6 @@ WeightGroupPlan plan_group(const UnitDescription& unit, const PlanRequest& reque
   return group;
 }
 
-ActivationShape activation_shape(const PlanRequest& request, ElementType compute) {
-  return {request.samples, request.sequence_length, size_of(compute), request.place.mesh.size(MeshAxis::tp)};
-}
-
 /// The stages of this rank; without a pipeline the whole chain.
 std::vector<StageSpan> spans_of(const PlanRequest& request, const ModelDescription& model) {
   return request.pipeline ? request.pipeline->stages : std::vector<StageSpan>{{0, 0, model.units.size()}};
@@ -162,6 +158,14 @@ void add_activations(Plan& plan, const ModelDescription& model) {
 }  // namespace
 
 int64_t size_of(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
+ActivationShape activation_shape(const PlanRequest& request, ElementType compute) {
+  return {request.samples, request.local_length(), size_of(compute), request.place.mesh.size(MeshAxis::tp)};
+}
+
+int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit) {
+  return 2 * request.tokens() * unit.key_features / request.place.mesh.size(MeshAxis::tp);
+}
+
 std::string_view name(ElementType type) { return type == ElementType::float32 ? "float32" : "bfloat16"; }
 
 int64_t WeightGroupPlan::offset_of(size_t index) const {
@@ -191,6 +195,14 @@ const GroupTraffic* Plan::traffic_of(std::string_view group) const {
 }
 
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request) {
+  if (request.sequence_length % request.split().chunks() != 0) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("a sequence of {} tokens does not divide into {} parts for {} context-parallel ranks; use a "
+                    "multiple of {}",
+                    request.sequence_length, request.split().chunks(), request.split().ranks,
+                    request.split().chunks()));
+  }
   Plan plan;
   plan.request = request;
   plan.parameter_count = model.parameter_count();

@@ -37,9 +37,22 @@ int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlan& unit = plan.units[u];
     if (!unit.policy.checkpointed()) continue;
-    const ActivationShape shape{plan.request.samples, plan.request.sequence_length, size_of(unit.compute),
-                                plan.request.place.mesh.size(MeshAxis::tp)};
+    const ActivationShape shape = activation_shape(plan.request, unit.compute);
     most = std::max(most, model.units[unit.chain_index].saved_bytes(shape, RecomputePolicy::none()) - unit.saved_bytes);
+  }
+  return most;
+}
+
+/// What ring attention holds of other ranks in one block's backward: keys and values, and in fp32 the own share of
+/// their gradients, the one that arrives and the one that leaves.
+int64_t ring_bytes(const Plan& plan, const ModelDescription& model) {
+  const int64_t ranks = plan.request.split().ranks;
+  if (ranks == 1) return 0;
+  const int64_t copies = plan.request.rotation == Rotation::all_gather ? ranks + 1 : 2;
+  int64_t most = 0;
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    const int64_t numel = key_value_numel(plan.request, model.units[plan.units[u].chain_index]);
+    most = std::max(most, numel * (copies * size_of(plan.units[u].compute) + 3 * size_of(ElementType::float32)));
   }
   return most;
 }
@@ -93,6 +106,7 @@ void add_memory(Plan& plan, const ModelDescription& model) {
   if (request.shards() > 1) add("padding of uneven shards", padding_bytes(plan));
   add("activations kept", activation_peak(plan));
   add("one block recomputed", replay_bytes(plan, model));
+  add("keys and values on their way", ring_bytes(plan, model));
   const int64_t chunk_rows = (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
   const int64_t words = request.loss_parallel ? (model.vocabulary + request.place.mesh.size(MeshAxis::tp) - 1) /
                                                     request.place.mesh.size(MeshAxis::tp)

@@ -15,6 +15,11 @@ const StagePlan& stage_numbered(const Plan& plan, int64_t number);
 /// Gathers per step of each group, found by walking one step over the slots.
 std::vector<int64_t> gathers_per_step(const Plan& plan);
 
+/// What one microbatch looks like on this rank, computed in `compute`.
+ActivationShape activation_shape(const PlanRequest& request, ElementType compute);
+/// Keys and values of one microbatch's tokens here, as ring attention sends them.
+int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit);
+
 void add_traffic(Plan& plan, const ModelDescription& model);
 void add_memory(Plan& plan, const ModelDescription& model);
 

@@ -87,6 +87,30 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
   plan.traffic.push_back(traffic);
 }
 
+/// Per microbatch and block with attention: keys and values go round in forward, again where attention is replayed, and
+/// in backward, where the gradients of each rank's go once round and home.
+void add_context_parallel(Plan& plan, const ModelDescription& model) {
+  const int64_t ranks = plan.request.split().ranks;
+  if (ranks == 1) return;
+  GroupTraffic traffic{group_names::kContext, ranks, {}};
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    const int64_t numel = key_value_numel(plan.request, model.units[plan.units[u].chain_index]);
+    if (numel == 0) continue;
+    const RecomputePolicy& policy = plan.units[u].policy;
+    const bool replayed = policy.checkpointed() && policy.of(ResultKind::attention, 0) != Keep::keep;
+    const int64_t rounds = plan.request.accumulation * (replayed ? 3 : 2);
+    const int64_t bytes = numel * size_of(plan.units[u].compute);
+    if (plan.request.rotation == Rotation::all_gather) {
+      add(traffic, Collective::all_gather, rounds, rounds * ranks * bytes);
+    } else {
+      add(traffic, Collective::permute, rounds * (ranks - 1), rounds * (ranks - 1) * bytes);
+    }
+    const int64_t hops = plan.request.accumulation * ranks;
+    add(traffic, Collective::permute, hops, hops * numel * kFloat32);
+  }
+  plan.traffic.push_back(traffic);
+}
+
 void add_scalars(Plan& plan) {
   const DeviceMesh& mesh = plan.request.place.mesh;
   const int64_t loss_ranks = mesh.size(MeshAxis::pp) * mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
@@ -131,6 +155,7 @@ void add_traffic(Plan& plan, const ModelDescription& model) {
   add_replicas(plan);
   add_tensor_parallel(plan, model);
   add_pipeline(plan);
+  add_context_parallel(plan, model);
   add_scalars(plan);
 }
 

@@ -3,40 +3,59 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 namespace titan {
 namespace {
 
-at::Tensor matrix(const std::vector<int64_t>& values, const MicroBatch& batch, const at::Device& device) {
+/// This rank's places of the rows of `values`, each of `length`.
+at::Tensor matrix(const std::vector<int64_t>& values, int64_t length, const SequenceShare& share,
+                  const at::Device& device) {
   const bool pinned = !device.is_cpu();
-  at::Tensor host =
-      at::empty({batch.samples, batch.sequence_length}, at::TensorOptions(at::kLong).pinned_memory(pinned));
-  std::memcpy(host.mutable_data_ptr(), values.data(), values.size() * sizeof(int64_t));
+  const int64_t rows = static_cast<int64_t>(values.size()) / length;
+  at::Tensor host = at::empty({rows, length / share.split.ranks}, at::TensorOptions(at::kLong).pinned_memory(pinned));
+  auto* out = host.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const PlaceRange& places : share.split.places(share.rank, length)) {
+      out = std::copy(values.data() + row * length + places.begin, values.data() + row * length + places.end, out);
+    }
+  }
   return pinned ? host.to(device, /*non_blocking=*/true) : host;
+}
+
+/// The places themselves, the same for all samples.
+at::Tensor places_held(int64_t length, const SequenceShare& share, const at::Device& device) {
+  std::vector<int64_t> places(static_cast<size_t>(length));
+  std::iota(places.begin(), places.end(), 0);
+  return matrix(places, length, share, device);
 }
 
 }  // namespace
 
-BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device) {
+BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device,
+                       const SequenceShare& share) {
+  const int64_t length = batch.sequence_length;
   BatchContext context;
-  context.tokens = matrix(batch.tokens, batch, device);
-  context.labels = matrix(batch.labels, batch, device);
+  context.tokens = matrix(batch.tokens, length, share, device);
+  context.labels = matrix(batch.labels, length, share, device);
   context.loss_scale = loss_scale;
   if (block_causal) {
-    context.positions = matrix(batch.positions, batch, device);
+    context.positions = matrix(batch.positions, length, share, device);
     for (const auto& bounds : batch.document_bounds) {
       context.bounds.document_starts.emplace_back(bounds.begin(), bounds.end());
     }
+  } else if (!share.whole()) {
+    context.positions = places_held(length, share, device);
   }
   return context;
 }
 
-std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device) {
+std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device,
+                                    const SequenceShare& share) {
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.valid_tokens));
   std::vector<BatchContext> microbatches;
   for (const MicroBatch& microbatch : batch.microbatches) {
-    microbatches.push_back(to_device(microbatch, scale, block_causal, device));
+    microbatches.push_back(to_device(microbatch, scale, block_causal, device, share));
   }
   return microbatches;
 }

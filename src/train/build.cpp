@@ -108,6 +108,7 @@ void Trainer::open_metrics() {
 
 void Trainer::join_ranks() {
   place_ = {make_mesh(config_, world_.size), world_.rank};
+  share_ = make_sequence_share(config_, place_);
   const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
   if (!world_.is_distributed() && !groups_of_one) return;
   if (world_.is_distributed()) log_.info(mesh_line(place_.mesh));

@@ -8,6 +8,30 @@
 #include "titan/parallel/assembly.h"
 
 namespace titan {
+namespace {
+
+/// [data-parallel ranks · ranks of a sample · B, local T, …] → [data-parallel ranks · B, T, …].
+at::Tensor whole_samples(const at::Tensor& gathered, const SequenceSplit& split, int64_t samples) {
+  std::vector<int64_t> shape = gathered.sizes().vec();
+  const int64_t length = shape[1] * split.ranks;
+  shape[0] = -1;
+  shape.insert(shape.begin() + 1, {split.ranks, samples});
+  const at::Tensor shares = gathered.view(shape);  // [data-parallel ranks, ranks of a sample, B, local T, …]
+  shape.erase(shape.begin() + 1);
+  shape[0] = shares.size(0), shape[2] = length;
+  at::Tensor whole = at::empty(shape, gathered.options());
+  for (int64_t rank = 0; rank < split.ranks; ++rank) {
+    int64_t local = 0;
+    for (const PlaceRange& places : split.places(rank, length)) {
+      const int64_t count = places.end - places.begin;
+      whole.narrow(2, places.begin, count).copy_(shares.select(1, rank).narrow(2, local, count));
+      local += count;
+    }
+  }
+  return whole.flatten(0, 1);
+}
+
+}  // namespace
 
 DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches,
                      DumpRanks ranks)
@@ -19,7 +43,9 @@ DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const Bat
   }
   tensors_.emplace_back("tokens", global_batch(tokens));
   tensors_.emplace_back("labels", global_batch(labels));
-  if (microbatches[0].positions.defined()) {
+  // Without documents a share's positions are its places: the same for every sample, and nothing in a whole one.
+  const bool told = ranks_.split.ranks == 1 || !microbatches[0].bounds.document_starts.empty();
+  if (told && microbatches[0].positions.defined()) {
     std::vector<at::Tensor> positions;
     for (const BatchContext& batch : microbatches) positions.push_back(batch.positions);
     tensors_.emplace_back("positions", global_batch(positions));
@@ -35,6 +61,7 @@ at::Tensor DebugDump::global_batch(const std::vector<at::Tensor>& microbatches) 
     shape[0] *= ranks_.data->size();
     gathered.push_back(at::empty(shape, mine.options()));
     ranks_.data->all_gather({gathered.back()}, {mine.contiguous()})->wait();
+    gathered.back() = whole_samples(gathered.back(), ranks_.split, mine.size(0));
   }
   return at::cat(gathered);
 }

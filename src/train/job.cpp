@@ -132,6 +132,12 @@ DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
       world);
 }
 
+SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& place) {
+  const bool contiguous = config.parallelism.context_parallel_load_balancer == "none";
+  const LoadBalance balance = contiguous ? LoadBalance::none : LoadBalance::head_tail;
+  return {{place.mesh.size(MeshAxis::cp), balance}, place.coordinate(MeshAxis::cp)};
+}
+
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   PlanRequest request;
   request.samples = config.training.local_batch_size;
@@ -151,6 +157,9 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   request.keep_fp32 = config.training.keep_fp32;
   request.loss_parallel = !config.parallelism.disable_loss_parallel;
   request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
+  const bool ring = config.parallelism.context_parallel_rotate_method == "alltoall";
+  request.rotation = ring ? Rotation::all_to_all : Rotation::all_gather;
+  request.load_balance = make_sequence_share(config, place).split.balance;
   request.cpu_offload = config.training.enable_cpu_offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;

@@ -90,6 +90,7 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   std::vector<std::string> lines;
   const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
   if (request.place.mesh.size(MeshAxis::tp) > 1) lines.push_back("Applied Tensor Parallelism to the model");
+  if (request.split().ranks > 1) lines.push_back("Applied Context Parallelism to the model");
   if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
   if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
   if (request.cpu_offload) lines.push_back("Applied CPU Offloading to the model");

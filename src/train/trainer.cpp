@@ -65,7 +65,7 @@ bool Trainer::train_step(int64_t step) {
   next_batch_.reset();
   for (const std::string& notice : batch.notices) log_.warning(notice);
   const double wait = stream_->last_wait_seconds();
-  const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device);
+  const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device, share_);
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
   if (step == kCheckedStep) groups_.reset_traffic();
@@ -116,7 +116,7 @@ at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
   if (std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
-  DumpRanks ranks{groups_.world, groups_.data, world_.rank == 0, pipeline_ != nullptr};
+  DumpRanks ranks{groups_.world, groups_.data, share_.split, world_.rank == 0, pipeline_ != nullptr};
   auto dump = std::make_unique<DebugDump>(all_parameters_, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
     std::vector<at::Tensor> logits;

@@ -43,6 +43,7 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   const std::unique_ptr<BatchStream> stream = open();
   DataCounters read;
   at::Tensor loss = at::zeros({}, at::TensorOptions(device.device).dtype(at::kDouble));
+  const SequenceShare share = make_sequence_share(config_, place_);
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
@@ -51,7 +52,7 @@ std::optional<ValidationReport> Validator::run(int64_t step,
     std::optional<StepBatch> next = stream->next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {
-      loss.add_(loss_of(to_device(microbatch, 1.0, block_causal_, device.device)));
+      loss.add_(loss_of(to_device(microbatch, 1.0, block_causal_, device.device, share)));
       tokens += microbatch.samples * microbatch.sequence_length;
     }
     valid_tokens += next->valid_tokens;
@@ -65,8 +66,9 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   ValidationReport report;
   report.step = step;
   report.loss = loss.item<double>() / static_cast<double>(std::max<int64_t>(1, valid_tokens));
+  const auto ranks = static_cast<double>(place_.mesh.non_data_parallel_size());  // that share these tokens
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  report.tokens_per_second = static_cast<double>(tokens) / std::max(seconds, 1e-9);
+  report.tokens_per_second = static_cast<double>(tokens) / ranks / std::max(seconds, 1e-9);
   report.memory_bytes = peak_memory_bytes(device.device);
   report.memory_total = device.memory_bytes;
   return report;

@@ -48,8 +48,8 @@ class BadConfig(BehaviourTest):
     def test_options_of_parts_that_are_not_built_are_listed_together(self):
         run = self.refused(
             BAD_CONFIG,
-            ["context_parallel_degree = 2", "checkpoint.enable = true", "not built yet", "leave it at false"],
-            "--parallelism.context_parallel_degree=2",
+            ["profiling.enable_profiling = true", "checkpoint.enable = true", "not built yet", "leave it at false"],
+            "--profiling.enable_profiling",
             "--checkpoint.enable",
         )
         self.assertEqual(len(run.errors.strip().splitlines()), 3)

@@ -47,11 +47,14 @@ class Layouts(BehaviourTest):
         for name, degrees in {
             "fsdp": ["--parallelism.data_parallel_shard_degree=2"],
             "tp": ["--parallelism.tensor_parallel_degree=2", "--training.local_batch_size=4"],
+            "cp": ["--parallelism.context_parallel_degree=2", "--training.local_batch_size=4"],
         }.items():
             run = self.launch(2, *self.words(2, *more), *degrees, name=name)
             self.assertEqual(run.code, OK, run.output + run.errors)
             dump = run.dump()
             self.assertTrue(dump.tokens.equal(alone.tokens), "the same samples in the same order")
+            self.assertTrue(dump.labels.equal(alone.labels))
+            self.assertLess(distance(dump.logits, alone.logits), 1e-5)
             for key, gradient in alone.gradients.items():
                 self.assertLess(distance(dump.gradients[key], gradient), 1e-5, key)
             for key, weight in alone.parameters.items():

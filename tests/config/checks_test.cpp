@@ -22,6 +22,29 @@ TEST(Checks, a_sequence_divides_among_tensor_and_context_parallel_ranks) {
   EXPECT_EQ(said_about("[training]\nseq_len = 7"), "");
 }
 
+TEST(Checks, a_sequence_that_is_not_balanced_need_not_divide_twice) {
+  const char* text = "[parallelism]\ncontext_parallel_degree = 4\n[training]\nseq_len = 20";
+  EXPECT_TRUE(contains(said_about(text), "training.seq_len = 20 is no multiple of 8"));
+  EXPECT_TRUE(contains(said_about(text), "use 16 or 24"));
+  EXPECT_EQ(said_about(text, {"--parallelism.context_parallel_load_balancer", "none"}), "");
+  const std::string odd =
+      said_about(text, {"--parallelism.context_parallel_load_balancer=none", "--training.seq_len=6"});
+  EXPECT_TRUE(contains(odd, "training.seq_len = 6 is no multiple of 4")) << odd;
+  EXPECT_TRUE(contains(odd, "use 4 or 8")) << odd;
+}
+
+TEST(Checks, a_validation_sequence_divides_among_the_ranks_too) {
+  const std::string said = said_about(
+      "[parallelism]\ncontext_parallel_degree = 2\n[training]\nseq_len = 64\n[validation]\nenable = true\nseq_len = 6");
+  EXPECT_TRUE(contains(said, "validation.seq_len = 6 is no multiple of 4")) << said;
+}
+
+TEST(Checks, the_balancer_of_flex_attention_is_refused_with_the_nearest_one) {
+  const std::string said = said_about("[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"");
+  EXPECT_TRUE(contains(said, "headtail")) << said;
+  EXPECT_TRUE(contains(said, "flex attention")) << said;
+}
+
 TEST(Checks, a_profiling_period_holds_its_warm_up) {
   EXPECT_TRUE(
       contains(said_about("[profiling]\nenable_profiling = true\nprofile_freq = 3"), "profiling.profile_freq = 3"));

@@ -24,12 +24,11 @@ interval = 100
 [compile]
 enable = true
 )",
-                                   {"--parallelism.context_parallel_degree", "2", "--metrics.enable_tensorboard"});
+                                   {"--profiling.enable_profiling", "--metrics.enable_tensorboard"});
   EXPECT_TRUE(
       contains(text, "job.toml:2:10: checkpoint.enable = true needs a part that is not built yet: checkpoints"));
   EXPECT_TRUE(contains(text, "job.toml:5:10: compile.enable = true needs a part that is not built yet: fused kernels"));
-  EXPECT_TRUE(
-      contains(text, "command line: --parallelism.context_parallel_degree: parallelism.context_parallel_degree = 2"));
+  EXPECT_TRUE(contains(text, "command line: --profiling.enable_profiling: profiling.enable_profiling = true"));
   EXPECT_TRUE(contains(text, "metrics.enable_tensorboard = true"));
 }
 
@@ -62,7 +61,7 @@ TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_t
 }
 
 TEST(Buildable, what_a_file_says_by_writing_out_a_default_asks_for_nothing) {
-  EXPECT_EQ(missing_parts("[checkpoint]\nenable = false\n[parallelism]\ncontext_parallel_degree = 1"), "");
+  EXPECT_EQ(missing_parts("[checkpoint]\nenable = false\n[profiling]\nenable_profiling = false"), "");
 }
 
 TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {

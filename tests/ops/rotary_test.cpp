@@ -97,6 +97,21 @@ TEST(Rotary, PositionsThatCountFromZeroGiveTheBitsOfNone) {
   EXPECT_TRUE(same_bits(run({}), run(places(2, 8).contiguous())));
 }
 
+TEST(Rotary, OneRowOfPositionsServesEverySample) {
+  PlainContext plain;
+  const at::Tensor table = rotary_table(19, 4, 1e4, {});
+  const at::Tensor positions = integers({1, 8}, 19, 5);
+  auto run = [&](const at::Tensor& places) {
+    const at::Tensor q = leaf(normal({3, 8, 2, 4}, 1)), k = leaf(normal({3, 8, 1, 4}, 2));
+    const auto turned = rotate(q.mul(1), k.mul(1), table, places, plain.context);
+    std::vector<at::Tensor> results = backward({turned.first}, {normal(q.sizes(), 3)}, {q});
+    results.push_back(turned.second.detach());
+    return results;
+  };
+  const auto shared = run(positions), repeated = run(positions.repeat({3, 1}));
+  for (size_t i = 0; i < shared.size(); ++i) EXPECT_TRUE(same_bits(shared[i], repeated[i])) << i;
+}
+
 TEST(Rotary, ProductsThatTheRecorderKeepsAreLeftAsTheyWere) {
   ImmediateSink sink;
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {

@@ -4,6 +4,7 @@
 
 #include "support/model.h"
 #include "support/selections.h"
+#include "titan/base/error.h"
 
 namespace titan {
 namespace {
@@ -29,6 +30,42 @@ TEST(Plan, EachUnitHasOneGroupOfItsOwnInChainOrder) {
     EXPECT_EQ(plan.groups[u].name, plan.units[u].name);
     EXPECT_EQ(plan.groups[u].reduce_after, u);
   }
+}
+
+PlanRequest shared_by(int64_t ranks) {
+  PlanRequest request = small_plan();
+  request.place = {DeviceMesh({1, 1, 1, ranks, 1}, ranks), 0};
+  return request;
+}
+
+TEST(Plan, RanksOfASequenceKeepTheirShareOfActivationsAndKeysOfTheOthers) {
+  ModelRequest model = small_request();
+  model.sequence_length = 32;
+  const int64_t kept = memory_of(plan_of(model))["activations kept"];
+  PlanRequest request = shared_by(4);
+  const std::map<std::string, int64_t> gathered = memory_of(plan_of(model, request));
+  EXPECT_EQ(gathered.at("activations kept"), kept / 4);
+  request.rotation = Rotation::all_to_all;
+  const std::map<std::string, int64_t> handed_on = memory_of(plan_of(model, request));
+  const int64_t share = 2 * 2 * 8 * 12 * 4;  // keys and values, 2 samples of 8 places, 2 heads of 6, fp32
+  EXPECT_EQ(gathered.at("keys and values on their way"), (5 + 3) * share);
+  EXPECT_EQ(handed_on.at("keys and values on their way"), (2 + 3) * share);
+  EXPECT_FALSE(memory_of(plan_of(model)).contains("keys and values on their way"));
+}
+
+TEST(Plan, ASequenceThatDoesNotDivideAmongItsRanksIsRefusedWithTheMultiple) {
+  ModelRequest model = small_request();
+  model.sequence_length = 12;
+  try {
+    plan_of(model, shared_by(4));
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    EXPECT_NE(std::string(error.what()).find("use a multiple of 8"), std::string::npos) << error.what();
+  }
+  PlanRequest row = shared_by(4);
+  row.load_balance = LoadBalance::none;
+  EXPECT_NO_THROW(plan_of(model, row));
 }
 
 TEST(Plan, ATiedHeadBorrowsTheEmbeddingsGroupWhichIsCompleteAfterTheEmbedding) {

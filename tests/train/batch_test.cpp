@@ -28,6 +28,40 @@ TEST(ToDevice, TokensAndLabelsLieRowByRowAndTheScaleIsHandedOn) {
   EXPECT_EQ(context.loss_scale, 0.25);
 }
 
+MicroBatch eight_places() {
+  MicroBatch batch;
+  batch.samples = 2;
+  batch.sequence_length = 8;
+  for (int64_t i = 0; i < 16; ++i) {
+    batch.tokens.push_back(i);
+    batch.labels.push_back(100 + i);
+    batch.positions.push_back(i % 8 < 3 ? i % 8 : i % 8 - 3);
+  }
+  batch.document_bounds = {{0, 3}, {0, 3}};
+  return batch;
+}
+
+TEST(ToDevice, ARankOfASplitReadsItsPlacesOfEverySampleAndKnowsWhereTheyAre) {
+  const SequenceShare second{{2}, 1};  // of four chunks the second and the third
+  const BatchContext context = to_device(eight_places(), 1, /*block_causal=*/false, at::kCPU, second);
+  EXPECT_TRUE(same_bits(context.tokens, at::tensor({2, 3, 4, 5, 10, 11, 12, 13}, at::kLong).view({2, 4})));
+  EXPECT_TRUE(same_bits(context.labels, context.tokens + 100));
+  EXPECT_TRUE(same_bits(context.positions, at::tensor({2, 3, 4, 5}, at::kLong).view({1, 4})));
+  const SequenceShare first{{2}, 0};
+  EXPECT_TRUE(same_bits(to_device(eight_places(), 1, false, at::kCPU, first).positions,
+                        at::tensor({0, 1, 6, 7}, at::kLong).view({1, 4})));
+  const SequenceShare tail{{2, LoadBalance::none}, 1};
+  EXPECT_TRUE(same_bits(to_device(eight_places(), 1, false, at::kCPU, tail).tokens,
+                        at::tensor({4, 5, 6, 7, 12, 13, 14, 15}, at::kLong).view({2, 4})));
+}
+
+TEST(ToDevice, ARankOfASplitHasItsPositionsInDocumentsAndTheBoundsOfWholeSamples) {
+  const SequenceShare first{{2}, 0};
+  const BatchContext context = to_device(eight_places(), 1, /*block_causal=*/true, at::kCPU, first);
+  EXPECT_TRUE(same_bits(context.positions, at::tensor({0, 1, 3, 4, 0, 1, 3, 4}, at::kLong).view({2, 4})));
+  EXPECT_EQ(context.bounds.document_starts, (std::vector<DocumentStarts>{{0, 3}, {0, 3}}));
+}
+
 TEST(ToDevice, OnlyBlockCausalAttentionIsToldPositionsAndDocumentBounds) {
   const BatchContext causal = to_device(a_microbatch(), 1, /*block_causal=*/false, at::kCPU);
   EXPECT_FALSE(causal.positions.defined());

@@ -19,7 +19,7 @@ double gradient_error(const at::Tensor& a, const at::Tensor& b);
 LayoutRow row_named(const std::string& name);
 
 /// The single process that a row is held against, in fp32 20 steps of it, in bf16 one; run once for each model, dtype,
-/// mask and batch.
+/// mask, length, model and batch.
 const RankResult& reference_of(const LayoutRow& row);
 
 /// The first way in which a rank's result differs from the single process by more than the bounds; empty when none.

@@ -81,6 +81,24 @@ TEST(CheckModel, AUnitThatIsToStayWideAndDoesNotExistIsNamedWithTheNearest) {
   EXPECT_TRUE(holds(said({"--training.keep_fp32=layers.6"}), "has no unit \"layers.6\""));
 }
 
+TEST(PlanRequestOfAJob, SaysHowSequencesAreSharedAndWhoHoldsWhat) {
+  const MeshPlace place{DeviceMesh({1, 1, 2, 4, 2}, 16), 5};  // dp_shard 0, cp 2, tp 1
+  const std::string degree = "--parallelism.context_parallel_degree=4";
+  const PlanRequest usual = make_plan_request(job_config({degree}), place);
+  EXPECT_EQ(usual.rotation, Rotation::all_gather);
+  EXPECT_EQ(usual.load_balance, LoadBalance::head_tail);
+  EXPECT_EQ(usual.local_length(), usual.sequence_length / 4);
+  EXPECT_EQ(usual.tokens(), usual.samples * usual.sequence_length / 4);
+  EXPECT_EQ(usual.shards(), 8) << "weights are cut over the ranks of a sequence too";
+  const JobConfig ring = job_config({degree, "--parallelism.context_parallel_rotate_method=alltoall",
+                                     "--parallelism.context_parallel_load_balancer=none"});
+  EXPECT_EQ(make_plan_request(ring, place).rotation, Rotation::all_to_all);
+  EXPECT_EQ(make_plan_request(ring, place).load_balance, LoadBalance::none);
+  EXPECT_EQ(make_sequence_share(ring, place).rank, 2);
+  EXPECT_EQ(make_sequence_share(ring, place).split.ranks, 4);
+  EXPECT_EQ(make_batch_plan(ring, place).dp_degree, 2) << "ranks of a sequence read the same samples";
+}
+
 TEST(RecomputeSelectionOfAJob, FollowsModeAndOption) {
   auto selection = [](const std::string& mode, const std::string& option) {
     return make_recompute_selection(

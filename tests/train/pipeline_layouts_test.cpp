@@ -8,7 +8,7 @@ namespace {
 
 LayoutRow alone(const LayoutRow& row) {
   LayoutRow single = row;
-  single.pipeline = single.replicate = single.shard = single.tensor = 1;
+  single.pipeline = single.replicate = single.shard = single.tensor = single.context = 1;
   single.reshard = "default";
   single.offload = single.async_tensor = false;
   single.layout = "single";
@@ -82,6 +82,9 @@ std::vector<LayoutRow> combined() {
       with("pp2xfsdp2xtp2", [](LayoutRow& row) { row.shard = 2, row.tensor = 2; }),
       with("pp2xddp2xfsdp2xtp2",
            [](LayoutRow& row) { row.replicate = 2, row.shard = 2, row.tensor = 2, row.global_batch = 32; }),
+      with("pp2xcp2", [](LayoutRow& row) { row.context = 2; }),
+      with("pp2xcp2xtp2", [](LayoutRow& row) { row.context = 2, row.tensor = 2; }),
+      with("pp2xfsdp2xcp2xtp2", [](LayoutRow& row) { row.shard = 2, row.context = 2, row.tensor = 2; }),
       with("pp2_tied", [](LayoutRow& row) { row.tied = true; }),
       with("pp2xfsdp2_tied", [](LayoutRow& row) { row.tied = true, row.shard = 2; }),
       with("pp2_zbv_tied",

@@ -15,14 +15,13 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kLength = 64;
 constexpr uint64_t kSeed = 42;
 
 ModelRequest matrix_request(const LayoutRow& row) {
   ModelRequest request;
   request.name = row.tied ? "llama3_2" : "llama3";
-  request.flavor = row.tied ? "1B" : "debugmodel";
-  request.sequence_length = kLength;
+  request.flavor = row.tied ? "1B" : row.documents ? "debugmodel_flex_attn" : "debugmodel";
+  request.sequence_length = row.length;
   request.sizes = row.sizes;
   return request;
 }
@@ -36,7 +35,7 @@ RecomputeSelection recompute_of(const std::string& name) {
 PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   PlanRequest request;
   request.samples = row.global_batch / (row.replicate * row.shard * row.accumulation);
-  request.sequence_length = kLength;
+  request.sequence_length = row.length;
   request.accumulation = row.accumulation;
   request.compute = row.compute;
   request.reduce = row.reduce;
@@ -48,6 +47,8 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.keep_fp32 = row.keep_fp32;
   request.loss_parallel = row.loss_parallel;
   request.async_tensor_parallel = row.async_tensor;
+  request.rotation = row.rotation;
+  request.load_balance = row.balance;
   request.cpu_offload = row.offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
@@ -78,23 +79,48 @@ PipelinePart matrix_pipeline(const LayoutRow& row, const ModelDescription& model
 }
 
 struct GlobalBatch {
-  at::Tensor tokens, labels;
+  at::Tensor tokens, labels, positions;
+  std::vector<DocumentStarts> documents;
   double valid;
 };
 
+/// Three documents in every sample, cut elsewhere in each, one of them a single token; their positions go from 0.
+void add_documents(GlobalBatch& batch, int64_t samples, int64_t length) {
+  batch.positions = at::arange(length, at::kLong).repeat({samples, 1});
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const int64_t cut = 1 + sample * 5 % (length - 2);
+    batch.documents.push_back({0, cut, cut + 1});
+    for (int64_t start : {cut, cut + 1}) {
+      at::Tensor rest = batch.positions[sample].narrow(0, start, length - start);
+      rest.copy_(at::arange(length - start, at::kLong));
+    }
+  }
+}
+
 /// The step's samples, the same on every rank; with unequal masks sample j counts only a few of its labels.
 GlobalBatch global_batch(int64_t step, const LayoutRow& row) {
+  const int64_t samples = row.global_batch;
   const auto seed = static_cast<uint64_t>(1000 + step);
   GlobalBatch batch;
-  batch.tokens = integers({row.global_batch, kLength}, row.sizes.vocab_size, seed);
+  batch.tokens = integers({samples, row.length}, row.sizes.vocab_size, seed);
   batch.labels = batch.tokens.roll(-1, 1).contiguous();
+  if (row.documents) add_documents(batch, samples, row.length);
   if (row.unequal_masks) {
-    for (int64_t sample = 0; sample < row.global_batch; ++sample) {
-      batch.labels[sample].narrow(0, 0, (sample * 7) % (kLength - 1)).fill_(kIgnoredLabel);
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      batch.labels[sample].narrow(0, 0, (sample * 7) % (row.length - 1)).fill_(kIgnoredLabel);
     }
   }
   batch.valid = batch.labels.ne(kIgnoredLabel).sum().item<double>();
   return batch;
+}
+
+/// This rank's places of all rows.
+at::Tensor held_of(const at::Tensor& rows, const PlanRequest& request) {
+  std::vector<at::Tensor> parts;
+  for (const PlaceRange& places : request.split().places(request.place.coordinate(MeshAxis::cp), rows.size(1))) {
+    parts.push_back(rows.narrow(1, places.begin, places.end - places.begin));
+  }
+  return at::cat(parts, 1);
 }
 
 std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& request) {
@@ -104,8 +130,16 @@ std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& 
   for (int64_t a = 0; a < request.accumulation; ++a) {
     const int64_t first = a * request.samples * ranks + rank * request.samples;
     BatchContext context;
-    context.tokens = batch.tokens.narrow(0, first, request.samples);
-    context.labels = batch.labels.narrow(0, first, request.samples);
+    auto mine = [&](const at::Tensor& rows) { return held_of(rows.narrow(0, first, request.samples), request); };
+    context.tokens = mine(batch.tokens);
+    context.labels = mine(batch.labels);
+    if (batch.positions.defined()) {
+      context.positions = mine(batch.positions);
+      const auto begin = batch.documents.begin() + first;
+      context.bounds.document_starts.assign(begin, begin + request.samples);
+    } else if (request.split().ranks > 1) {
+      context.positions = held_of(at::arange(request.sequence_length, at::kLong).unsqueeze(0), request);
+    }
     context.loss_scale = 1.0 / batch.valid;
     microbatches.push_back(std::move(context));
   }
@@ -122,7 +156,8 @@ std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
 class RankRun {
  public:
   RankRun(const LayoutRow& row, const World& world, const Fault& fault) : row_(row), world_(world), fault_(fault) {
-    MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, 1, row.tensor}, world.size), world.rank};
+    MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, world.size),
+                    world.rank};
     const ModelRequest request = matrix_request(row);
     const ModelFamily& family = *find_model_family(request.name);
     const ModelDescription model = family.describe(request);
@@ -133,7 +168,7 @@ class RankRun {
       plan.accumulation *= row.microbatches;
     }
     groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU),
-                               twins_of(plan, model));
+                               /*groups_of_one=*/false, twins_of(plan, model));
     groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
     if (fault.groups) fault.groups(world.rank, groups_);
     result_.plan = make_plan(model, family, plan);
@@ -219,6 +254,10 @@ std::string LayoutRow::name() const {
   if (recompute != "none") text += "_" + recompute;
   if (tied) text += "_tied";
   if (async_tensor) text += "_async";
+  if (context > 1) text += rotation == Rotation::all_gather ? "_allgather" : "_alltoall";
+  if (context > 1) text += balance == LoadBalance::head_tail ? "_headtail" : "_none";
+  if (documents) text += "_documents";
+  if (context > 1) text += "_" + std::to_string(length) + "tokens";
   return text;
 }
 

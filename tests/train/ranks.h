@@ -21,7 +21,7 @@ namespace titan {
 
 /// One row of layouts.tsv.
 struct LayoutRow {
-  int64_t replicate = 1, shard = 1, tensor = 1;
+  int64_t replicate = 1, shard = 1, context = 1, tensor = 1;
   std::string layout = "single";
   int64_t accumulation = 1;
   bool unequal_masks = false;
@@ -34,6 +34,10 @@ struct LayoutRow {
   ElementType reduce = ElementType::float32;
   std::vector<std::string> keep_fp32;
   bool loss_parallel = true;
+  Rotation rotation = Rotation::all_gather;
+  LoadBalance balance = LoadBalance::head_tail;
+  bool documents = false;     // several in every sample, which do not see each other
+  int64_t length = 64;        // of a sample
   int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
   ModelRequest::Sizes sizes{
       .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 203};
@@ -43,7 +47,7 @@ struct LayoutRow {
   int64_t stages_per_rank = 1;
   int64_t microbatches = 4;  // of the pipeline, in each accumulated microbatch
 
-  int64_t world() const { return pipeline * replicate * shard * tensor; }
+  int64_t world() const { return pipeline * replicate * shard * context * tensor; }
   std::string name() const;
 };
 

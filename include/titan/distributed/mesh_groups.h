@@ -23,6 +23,7 @@ struct MeshGroups {
   std::shared_ptr<Communicator> scatter;    // the same ranks: gradients, so that both directions are under way at once
   std::shared_ptr<Communicator> replicate;  // dp_replicate
   std::shared_ptr<Communicator> tensor;     // tp
+  std::shared_ptr<Communicator> context;    // cp
   std::shared_ptr<Communicator> loss;       // pp × dp_replicate × dp_shard × cp: ranks whose losses add up
   std::shared_ptr<Communicator> data;       // dp_replicate × dp_shard × cp: ranks that read different tokens
   std::shared_ptr<Communicator> pipeline;   // pp

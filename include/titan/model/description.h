@@ -43,6 +43,8 @@ struct UnitDescription {
   std::function<StreamExchanges(const RecomputePolicy&)> exchanges = [](const RecomputePolicy&) {
     return StreamExchanges{};
   };
+  /// Numbers per token in the keys of its attention, and as many in the values; 0: it has none.
+  int64_t key_features = 0;
 
   int64_t numel() const;
 };

@@ -10,6 +10,7 @@
 
 #include "titan/model/description.h"
 #include "titan/model/unit.h"
+#include "titan/ops/context_parallel.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/linear.h"
 
@@ -40,7 +41,8 @@ struct ModelStrategies {
   std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>();
   int64_t loss_chunks = 8;
   bool round_weight_gradient = false;
-  std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;  // null: matrices are whole
+  std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are whole
+  std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are whole
 
   std::shared_ptr<const TokenExchange> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;

@@ -13,6 +13,7 @@
 #include "titan/distributed/device_mesh.h"
 #include "titan/model/description.h"
 #include "titan/model/model.h"
+#include "titan/ops/context_parallel.h"
 #include "titan/ops/recompute.h"
 #include "titan/schedule/action.h"
 
@@ -47,11 +48,11 @@ struct PipelinePart {
   int64_t stage_count() const { return static_cast<int64_t>(rank_of_stage.size()); }
 };
 
-/// What the plan is made for. Sizes are of one rank.
+/// What the plan is made for.
 struct PlanRequest {
-  int64_t samples = 1;  // of one microbatch
-  int64_t sequence_length = 1;
-  int64_t accumulation = 1;  // microbatches per step
+  int64_t samples = 1;          // of one microbatch
+  int64_t sequence_length = 1;  // of whole samples
+  int64_t accumulation = 1;     // microbatches per step
   ElementType master = ElementType::float32;
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;  // what gradients travel in between data-parallel ranks
@@ -67,15 +68,20 @@ struct PlanRequest {
   std::vector<std::string> keep_fp32;  // units whose weights and gradients travel and are multiplied in fp32
   bool loss_parallel = true;
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
-  bool cpu_offload = false;            // masters, optimizer states and reduced gradients live on the host
-  int64_t norm_message_bytes = 0;      // what ranks exchange to know the norm of all gradients, and the loss
+  Rotation rotation = Rotation::all_gather;
+  LoadBalance load_balance = LoadBalance::head_tail;
+  bool cpu_offload = false;        // masters, optimizer states and reduced gradients live on the host
+  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
 
   /// Ranks over which each parameter is cut (FSDP).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
   /// Whether ranks that saw other tokens add their gradients to this one's.
   bool reduces_gradients() const { return shards() > 1 || place.mesh.size(MeshAxis::dp_replicate) > 1; }
-  int64_t tokens() const { return samples * sequence_length; }
+  /// How samples are dealt out over the context-parallel ranks, and what one of them computes.
+  SequenceSplit split() const { return {place.mesh.size(MeshAxis::cp), load_balance}; }
+  int64_t local_length() const { return sequence_length / place.mesh.size(MeshAxis::cp); }
+  int64_t tokens() const { return samples * local_length(); }
 };
 
 /// One parameter over the ranks, and on this one.
@@ -181,6 +187,7 @@ inline constexpr const char* kGather = "fsdp_gather";
 inline constexpr const char* kScatter = "fsdp_scatter";
 inline constexpr const char* kReplicate = "dp_replicate";
 inline constexpr const char* kTensor = "tp";
+inline constexpr const char* kContext = "cp";
 inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kModel = "model";
 inline constexpr const char* kPipeline = "pp";
@@ -188,7 +195,7 @@ inline constexpr const char* kTwins = "twins";
 }  // namespace group_names
 
 /// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not
-/// divide what they cut.
+/// divide what they cut, and for samples that do not divide among the context-parallel ranks.
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request);
 
 }  // namespace titan

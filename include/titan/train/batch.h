@@ -7,15 +7,26 @@
 
 #include "titan/data/batch_stream.h"
 #include "titan/model/unit.h"
+#include "titan/ops/context_parallel.h"
 
 namespace titan {
 
+/// Which places of every sample a rank reads; all of them by default.
+struct SequenceShare {
+  SequenceSplit split;
+  int64_t rank = 0;
+
+  bool whole() const { return split.ranks == 1; }
+};
+
 /// `loss_scale`: what multiplies the sum of token losses. Document bounds and positions are handed on for
-/// `block_causal`.
-BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device);
+/// `block_causal`. Of tokens, labels and positions the context holds this rank's share, of document bounds all.
+BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device,
+                       const SequenceShare& share = {});
 
 /// A whole step's microbatches. Every one is scaled by the valid tokens of the global batch, so that the sum of their
 /// losses is the mean over those tokens, however they are spread over the microbatches.
-std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device);
+std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device,
+                                    const SequenceShare& share = {});
 
 }  // namespace titan

@@ -10,6 +10,7 @@
 #include "titan/checkpoint/safetensors.h"
 #include "titan/distributed/communicator.h"
 #include "titan/model/unit.h"
+#include "titan/ops/context_parallel.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 
@@ -18,7 +19,8 @@ namespace titan {
 /// The ranks a dump is gathered from; null where this process is alone.
 struct DumpRanks {
   std::shared_ptr<Communicator> world;
-  std::shared_ptr<Communicator> data;  // ranks that read different samples, in the order of the samples
+  std::shared_ptr<Communicator> data;  // ranks that read different tokens: by samples, then by places of a sample
+  SequenceSplit split;                 // of every sample over its ranks
   bool writes = true;                  // this rank writes the file
   bool pipeline = false;               // some parameters are of other ranks, and have no memory here
 };
@@ -37,7 +39,7 @@ class DebugDump {
   std::filesystem::path write(const std::filesystem::path& folder, int64_t step);
 
  private:
-  /// Samples of all data-parallel ranks, microbatch by microbatch: the order of the global batch.
+  /// Whole samples of all data-parallel ranks, microbatch by microbatch: the order of the global batch.
   at::Tensor global_batch(const std::vector<at::Tensor>& microbatches) const;
   void add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard);
 

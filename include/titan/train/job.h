@@ -11,6 +11,7 @@
 #include "titan/data/document_source.h"
 #include "titan/model/model.h"
 #include "titan/parallel/plan.h"
+#include "titan/train/batch.h"
 
 namespace titan {
 
@@ -19,6 +20,8 @@ RecomputeSelection make_recompute_selection(const JobConfig& config);
 /// The mesh that the config's degrees make of `world` ranks. Throws Error(bad_config) when they do not fit.
 DeviceMesh make_mesh(const JobConfig& config, int64_t world);
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place = {});
+/// The places of every sample that this rank reads.
+SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& place);
 /// Microbatches of one step: global / (local · data-parallel degree).
 /// Throws Error(bad_config) when the ranks of the mesh do not divide it.
 int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place = {});

@@ -17,6 +17,7 @@
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/pipeline_runner.h"
 #include "titan/report/metrics_log.h"
+#include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
 #include "titan/train/step_meter.h"
@@ -70,6 +71,7 @@ class Trainer {
   World world_;
   DeviceInfo device_;
   MeshPlace place_;
+  SequenceShare share_;
   MeshGroups groups_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelDescription description_;

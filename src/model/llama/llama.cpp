@@ -142,7 +142,8 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
                            [a](const ActivationShape& shape, const RecomputePolicy& policy) {
                              return llama_block_saved_bytes(a, shape, policy);
                            },
-                           llama_block_exchanges});
+                           llama_block_exchanges,
+                           a.kv_heads * a.head_dim()});
   }
   std::vector<std::string> borrowed;
   if (a.tied) borrowed.push_back(llama_embedding_parameter(a).name);

@@ -1,0 +1,55 @@
+"""Driver of scripts/bench/ring.sh: ring attention of two ranks against one process on the same number of threads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+
+import ratios
+
+TOKENS, HEADS, HEAD_DIM, THREADS = 16384, 8, 64, 2
+BAR = 0.95
+
+
+def seconds(binary: str, mode: str, tokens: int) -> float:
+    """Forward and backward of one attention, in a process of its own (of two)."""
+    command = [binary, mode, str(tokens), str(HEADS), str(HEAD_DIM), str(THREADS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"exit {done.returncode} from\n{' '.join(command)}\n{done.stderr[-2000:]}")
+    return float(done.stdout)
+
+
+def row(binary: str, mode: str, pairs: int, tokens: int) -> ratios.Row:
+    results = ratios.interleaved(pairs, lambda: seconds(binary, mode, tokens), lambda: seconds(binary, "single", tokens))
+
+    def shown(which: int) -> str:
+        return f"{statistics.median(pair[which] for pair in results):.2f} s"
+
+    speed = [single / ring for ring, single in results]
+    what = f"ring attention cp 2, {mode}, {tokens:,} tokens"
+    return ratios.Row(what, shown(0), f"{shown(1)}, one process", speed, BAR, True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench/ring.sh", description="Ring attention against one process.")
+    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs per row (default 7)")
+    parser.add_argument("--binary", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="one pair, few tokens: does it run at all?")
+    parser.add_argument("--check", action="store_true", help="exit 1 when the bar is missed")
+    arguments = parser.parse_args()
+    pairs, tokens = (1, 1024) if arguments.quick else (arguments.pairs, TOKENS)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at start; {pairs} interleaved pairs a row, {THREADS} threads")
+    rows = [row(os.path.abspath(arguments.binary), mode, pairs, tokens) for mode in ("allgather", "alltoall")]
+    print(f"\n{ratios.table(rows)}")
+    if arguments.quick:
+        print("--quick: these numbers mean nothing")
+        return 0
+    return 1 if arguments.check and not all(each.met for each in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+// The gradient parity matrix of context parallelism: every row of context_layouts.tsv against a single process.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "comparison.h"
+
+namespace titan {
+namespace {
+
+std::vector<LayoutRow> context_rows() {
+  std::ifstream file(TITAN_SOURCE_DIR "/tests/train/context_layouts.tsv");
+  std::string line;
+  std::getline(file, line);  // the head
+  std::vector<LayoutRow> rows;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    LayoutRow row;
+    std::string rotation, balance, documents, masks, async;
+    words >> row.replicate >> row.shard >> row.context >> row.tensor >> row.layout >> rotation >> balance >>
+        row.length >> documents >> masks >> row.accumulation >> row.recompute >> row.reshard >> async;
+    row.rotation = rotation == "alltoall" ? Rotation::all_to_all : Rotation::all_gather;
+    row.balance = balance == "none" ? LoadBalance::none : LoadBalance::head_tail;
+    row.documents = documents == "yes";
+    row.unequal_masks = masks == "unequal";
+    row.async_tensor = async == "yes";
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+/// 20 steps, fewer on more ranks than the ordinary run has patience for.
+int64_t steps_of(const LayoutRow& row) {
+  const bool full = std::getenv("TITAN_TEST_FULL") != nullptr;
+  return full || row.world() <= 4 ? 20 : 5;
+}
+
+class ContextLayouts : public ::testing::TestWithParam<LayoutRow> {};
+
+TEST_P(ContextLayouts, TrainAsASingleProcessDoesAndSendWhatThePlanSays) {
+  const LayoutRow& row = GetParam();
+  const RankResult& reference = reference_of(row);
+  const std::vector<RankResult> ranks = train_ranks(row, steps_of(row));
+  ASSERT_FALSE(HasFailure());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(difference(ranks[rank], reference), "") << "rank " << rank;
+    EXPECT_EQ(traffic_difference(ranks[rank]), "") << "rank " << rank;
+    EXPECT_EQ(ranks[rank].losses, ranks[0].losses) << "all ranks know the same loss";
+    EXPECT_EQ(ranks[rank].norms, ranks[0].norms) << "and the same norm, to the bit";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, ContextLayouts, ::testing::ValuesIn(context_rows()),
+                         [](const auto& info) { return info.param.name(); });
+
+TEST(ContextMatrix, HoldsBothRotationsAndBalancersFromTheSmallestLengthOnAndWithDocuments) {
+  const std::vector<LayoutRow> rows = context_rows();
+  std::set<std::string> names;
+  for (const LayoutRow& row : rows) EXPECT_TRUE(names.insert(row.name()).second) << row.name() << " twice";
+  for (int64_t context : {2, 4}) {
+    for (const Rotation rotation : {Rotation::all_gather, Rotation::all_to_all}) {
+      for (const LoadBalance balance : {LoadBalance::head_tail, LoadBalance::none}) {
+        auto occurs = [&](const auto& condition) {
+          return std::any_of(rows.begin(), rows.end(), [&](const LayoutRow& row) {
+            return row.world() == context && row.context == context && row.rotation == rotation &&
+                   row.balance == balance && condition(row);
+          });
+        };
+        const int64_t smallest = SequenceSplit{context, balance}.chunks();
+        EXPECT_TRUE(occurs([&](const LayoutRow& row) { return row.length == smallest; })) << context;
+        EXPECT_TRUE(occurs([](const LayoutRow& row) { return row.length >= 64; })) << context;
+        EXPECT_TRUE(occurs([](const LayoutRow& row) { return row.documents; })) << context;
+      }
+    }
+  }
+}
+
+TEST(ContextLayouts, GiveTheSameInitialWeightsBitForBit) {
+  LayoutRow single;
+  LayoutRow row;
+  row.layout = "fsdp2xcp2xtp2";
+  row.shard = row.context = row.tensor = 2;
+  const RankResult expected = train_ranks(single, 0)[0];
+  const std::vector<RankResult> ranks = train_ranks(row, 0);
+  for (const auto& [name, weight] : expected.weights) {
+    EXPECT_TRUE(same_bits(ranks.back().weights.at(name), weight)) << name;
+  }
+}
+
+TEST(ContextLayouts, AreAsCloseToFp32AsASingleBf16Process) {
+  LayoutRow row;
+  row.layout = "cp4";
+  row.context = 4;
+  const RankResult& wide = reference_of(row);
+  row.compute = ElementType::bfloat16;
+  const RankResult& narrow = reference_of(row);
+  for (const Rotation rotation : {Rotation::all_gather, Rotation::all_to_all}) {
+    row.rotation = rotation;
+    const RankResult result = train_ranks(row, 2)[1];
+    EXPECT_EQ(traffic_difference(result), "");
+    for (const auto& [name, gradient] : wide.gradients) {
+      EXPECT_LE(gradient_error(result.gradients.at(name), gradient),
+                1.5 * gradient_error(narrow.gradients.at(name), gradient))
+          << name;
+    }
+  }
+}
+
+/// Loses what travels between ranks of the ring.
+class Deaf : public Communicator {
+ public:
+  explicit Deaf(std::shared_ptr<Communicator> inner)
+      : Communicator(inner->name(), inner->rank(), inner->size()), inner_(std::move(inner)) {}
+  std::string_view transport() const override { return inner_->transport(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override { return inner_->all_gather(outputs, inputs); }
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    return inner_->reduce_scatter(outputs, inputs);
+  }
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    return inner_->all_reduce(tensors, reduction);
+  }
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    inner_->transfer(receives, std::move(sends))->wait();
+    for (const Message& message : receives) {
+      for (const at::Tensor& tensor : message.tensors) tensor.zero_();
+    }
+    return make_fake_communicator("nothing", rank(), size())->all_reduce({});
+  }
+
+ private:
+  std::shared_ptr<Communicator> inner_;
+};
+
+TEST(ContextMatrix, NoticesThatGradientsOfKeysDoNotComeHome) {
+  Fault fault;
+  fault.groups = [](int64_t, MeshGroups& groups) { groups.context = std::make_shared<Deaf>(groups.context); };
+  LayoutRow row;
+  row.layout = "cp2";
+  row.context = 2;
+  const std::string found = difference(train_ranks(row, 2, fault)[0], reference_of(row));
+  EXPECT_NE(found.find("gradient"), std::string::npos) << found;
+}
+
+}  // namespace
+}  // namespace titan
