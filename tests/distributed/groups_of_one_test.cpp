@@ -31,7 +31,7 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
 };
 
 TEST_P(GroupsOfOne, ExistForEveryPartOfTheMesh) {
-  EXPECT_EQ(groups_.all().size(), 8u);
+  EXPECT_EQ(groups_.all().size(), 9u);
   for (const Communicator* group : groups_.all()) EXPECT_EQ(group->size(), 1);
 }
 

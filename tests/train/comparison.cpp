@@ -35,10 +35,9 @@ const RankResult& reference_of(const LayoutRow& row) {
   single.global_batch = row.global_batch;
   single.sizes = row.sizes;
   static std::map<std::string, RankResult> known;
-  RankResult& result =
-      known[fmt::format("{} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks, name(single.compute),
-                        join(single.keep_fp32, ","), single.global_batch, single.sizes.dim, single.sizes.vocab_size,
-                        single.documents, single.length)];
+  RankResult& result = known[fmt::format("{} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
+                                         name(single.compute), join(single.keep_fp32, ","), single.global_batch,
+                                         single.sizes.dim, single.sizes.vocab_size, single.documents, single.length)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
   if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : 20)[0];
   return result;
