@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 VERSION = 12
@@ -184,6 +185,91 @@ class WeReadPythons(CheckpointTest):
         said = self.titan("read", self.folder / "saved", self.folder / "read.safetensors", code=73)
         self.assertRegex(said, r"it asks for (posix|os)\.system, which no checkpoint needs; nothing was executed")
         self.assertFalse(witness.exists())
+
+
+RUN = {"layers.0.weight": (4, 3), "norm.weight": (4,)}
+
+
+def small_run() -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """The run of checkpoint_main.cpp after one step, as a Python trainer has it."""
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleDict({"0": torch.nn.Linear(3, 4, bias=False)})
+    model.norm = torch.nn.RMSNorm(4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    model.norm(model.layers["0"](torch.ones(2, 3))).square().sum().backward()
+    optimizer.step()
+    scheduler.step()
+    return model, optimizer, scheduler
+
+
+def in_a_file(value) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file
+
+
+def run_state(style: str, step: int = 7) -> dict:
+    """What torchtitan asks for when it resumes: the keys of December 2024 (prefixed) or of 2025 and later (bare)."""
+    model, optimizer, scheduler = small_run()
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    weights = dict(model.state_dict())
+    progress = {"step": torch.tensor(step, dtype=torch.int32)}
+    if style == "bare":
+        progress["ntokens_seen"] = torch.tensor(0, dtype=torch.int64)
+    else:
+        progress |= {key: in_a_file([1.0]) for key in ("global_avg_losses", "global_max_losses", "log_steps")}
+    return {
+        **(weights if style == "bare" else {"model": weights}),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
+        "lr_scheduler": scheduler.state_dict(),
+        "dataloader": {"dp_rank_0": pickle.dumps({"_sample_idx": 5, "_token_buffer": [1, 2]}), "world_size": 1},
+        "train_state": progress,
+    }
+
+
+class Runs(CheckpointTest):
+    def test_python_resumes_our_run_in_both_generations_of_names(self):
+        for style in ("bare", "prefixed"):
+            with self.subTest(style=style):
+                self.titan("run", self.folder / style, style)
+                state = run_state(style)
+                dcp.load(state, checkpoint_id=self.folder / style / "step-7")
+                weights = state if style == "bare" else state["model"]
+                for name, shape in RUN.items():
+                    self.assert_same(weights[name], formula(name, shape, torch.float32, 7), name)
+                    moment = f"state.{name}.exp_avg_sq"
+                    expected = formula(f"optimizer.{moment}", shape, torch.float32, 7)
+                    self.assert_same(state["optimizer"][moment], expected, moment)
+                self.assertEqual(state["train_state"]["step"].item(), 7)
+                # The library itself takes the state.
+                model, optimizer, scheduler = small_run()
+                options = StateDictOptions(flatten_optimizer_state_dict=True)
+                set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+                scheduler.load_state_dict(state["lr_scheduler"])
+                group = optimizer.param_groups[0]
+                self.assertEqual((group["lr"], group["betas"], group["fused"]), (1e-4, (0.9, 0.95), True))
+                self.assertEqual(optimizer.state[model.norm.weight]["step"].item(), 7)
+                self.assertEqual(scheduler.last_epoch, 7)
+                if style == "prefixed":
+                    losses = state["train_state"]["global_avg_losses"]
+                    losses.seek(0)
+                    self.assertEqual(torch.load(losses), [])
+
+    def test_we_resume_pythons_run_in_both_generations_of_names_and_say_what_is_missing(self):
+        for style in ("bare", "prefixed"):
+            with self.subTest(style=style):
+                state = run_state(style, step=11)
+                dcp.save(state, checkpoint_id=self.folder / style)
+                said = json.loads(self.titan("restore", self.folder / style))
+                self.assertEqual((said["step"], said["prefixed"]), (11, style == "prefixed"))
+                weights = state if style == "bare" else state["model"]
+                for name in RUN:
+                    self.assertEqual(said[name]["master"], weights[name].flatten().tolist())
+                    for moment in ("exp_avg", "exp_avg_sq"):
+                        expected = state["optimizer"][f"state.{name}.{moment}"].flatten().tolist()
+                        self.assertEqual(said[name][moment], expected)
+                self.assertTrue(any("another program's samples" in note for note in said["notes"]), said["notes"])
 
 
 if __name__ == "__main__":
