@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "crc32.h"
 #include "zip.h"
 
 namespace titan {

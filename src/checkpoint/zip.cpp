@@ -1,11 +1,11 @@
 #include "zip.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
+
+#include "crc32.h"
 
 namespace titan {
 namespace {
@@ -34,10 +34,6 @@ Field field_at(std::string_view bytes, size_t offset) {
 }
 
 }  // namespace
-
-uint32_t zip_checksum(uint32_t before, std::string_view bytes) {
-  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
 
 std::string ZipWriter::header(const Entry& entry) {
   const uint16_t flags = kUtf8Names | (entry.checksum_behind ? kChecksumFollows : 0);

@@ -38,9 +38,6 @@ class ZipWriter {
   uint64_t position_ = 0;
 };
 
-/// CRC-32 of bytes seen before, with crc `before`, followed by `bytes`; 0 at the beginning.
-uint32_t zip_checksum(uint32_t before, std::string_view bytes);
-
 /// An entry of an archive inside a file: where its bytes lie in the file.
 struct ZipEntry {
   std::string name;
