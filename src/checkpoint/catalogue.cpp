@@ -57,7 +57,12 @@ std::string set_aside(Storage& storage, const std::filesystem::path& root, int64
 
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root) {
   std::vector<std::string> failures;
-  const std::vector<StorageEntry> entries = storage.list(root);
+  std::vector<StorageEntry> entries;
+  try {
+    entries = storage.list(root);
+  } catch (const StorageError&) {  // loading, which comes next, says so on all ranks
+    return failures;
+  }
   for (const StorageEntry& entry : entries) {
     const bool deleting = entry.name.starts_with(kDeletingPrefix);
     if (!entry.is_folder || entry.is_link || !(deleting || entry.name.starts_with(kSavingPrefix))) continue;

@@ -25,7 +25,6 @@ void Checkpointer::after_save(const SaveOutcome& outcome) {
 
 LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt) {
   std::vector<std::string> warnings;
-  // A folder that cannot be listed is loading's to report, which comes to the same place.
   if (meeting_->rank() == 0) warnings = clean_leftovers(*storage_, options_.root);
   LoadOutcome outcome = load_together(*storage_, *meeting_, options_.root, step, attempt);
   outcome.warnings.insert(outcome.warnings.begin(), warnings.begin(), warnings.end());

@@ -8,7 +8,7 @@
 namespace titan {
 namespace {
 
-/// Room for names, blocks and the rounding of file systems, besides the bytes of the files.
+/// Room for index, manifest and the rounding of file systems, besides the data: this much and a part in 64.
 constexpr int64_t kSpareBytes = int64_t{1} << 20;
 
 /// What lies in the finished folder is what was meant to.
@@ -61,7 +61,7 @@ std::filesystem::path SavePlace::final() const { return root / step_folder(step)
 
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
   storage.make_folders(place.root);
-  const int64_t needed = bytes + kSpareBytes;
+  const int64_t needed = bytes + bytes / 64 + kSpareBytes;
   if (storage.free_bytes(place.root) < needed) {
     throw StorageError(fmt::format("write {} bytes of step {} to", needed, place.step), place.root, ENOSPC);
   }

@@ -90,7 +90,42 @@ int64_t bytes_of(const OpenCheckpoint& checkpoint) {
   return bytes;
 }
 
+/// One checkpoint on all ranks. Loaded: `outcome` has its folder, and its line says where from. Throws when it does not
+/// fit the run.
+Verdict try_folder(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+                   const LoadAttempt& attempt, LoadOutcome& outcome) {
+  std::string line;
+  const Verdict mine = try_checkpoint([&] {
+    OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
+    attempt(checkpoint);
+    outcome.verified = checkpoint.verified();
+    line = fmt::format("{} ({}, {})", folder.string(), outcome.verified ? "verified" : "unverified",
+                       human_bytes(static_cast<double>(bytes_of(checkpoint))));
+  });
+  const Verdict verdict = agreed(meeting, mine);
+  if (verdict.fate == Fate::unfit) {
+    throw Error(static_cast<ExitCode>(verdict.code),
+                fmt::format("{} does not fit this run: {}", folder.string(), verdict.why));
+  }
+  if (verdict.fate == Fate::loaded) {
+    outcome.folder = folder;
+    outcome.line = line;
+  }
+  return verdict;
+}
+
 }  // namespace
+
+LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+                                 const LoadAttempt& attempt) {
+  LoadOutcome outcome;
+  const Verdict verdict = try_folder(storage, meeting, folder, attempt, outcome);
+  if (verdict.fate != Fate::loaded) {
+    throw Error(ExitCode::storage, fmt::format("{} cannot be loaded: {}", folder.string(), verdict.why));
+  }
+  outcome.line = "LOAD: " + outcome.line;
+  return outcome;
+}
 
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt) {
@@ -104,28 +139,13 @@ LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::fil
   LoadOutcome outcome;
   std::vector<Failure> failures;
   for (const int64_t candidate : steps) {
-    const std::filesystem::path folder = root / step_folder(candidate);
-    std::string size;
-    const Verdict mine = try_checkpoint([&] {
-      OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
-      attempt(checkpoint);
-      outcome.verified = checkpoint.verified();
-      size = human_bytes(static_cast<double>(bytes_of(checkpoint)));
-    });
-    const Verdict verdict = agreed(meeting, mine);
-    if (verdict.fate == Fate::unfit) {
-      throw Error(static_cast<ExitCode>(verdict.code),
-                  fmt::format("{} does not fit this run: {}", folder.string(), verdict.why));
+    const Verdict verdict = try_folder(storage, meeting, root / step_folder(candidate), attempt, outcome);
+    if (verdict.fate == Fate::loaded) {
+      outcome.step = candidate;
+      outcome.line = fmt::format("LOAD: step {} from {}", candidate, outcome.line);
+      break;
     }
-    if (verdict.fate != Fate::loaded) {
-      failures.push_back({candidate, verdict});
-      continue;
-    }
-    outcome.step = candidate;
-    outcome.folder = folder;
-    outcome.line = fmt::format("LOAD: step {} from {} ({}, {})", candidate, folder.string(),
-                               outcome.verified ? "verified" : "unverified", size);
-    break;
+    failures.push_back({candidate, verdict});
   }
   if (steps.empty()) {
     outcome.line = fmt::format("LOAD: nothing: {} holds no checkpoint; starting fresh", root.string());

@@ -147,7 +147,7 @@ class Restoration {
     const bool whole_run = index_.tensors.contains("train_state.step");
     if (wants("model")) add_model();
     if (!whole_run) {
-      restored_.notes.push_back(
+      restored_.notes.emplace_back(
           "the checkpoint holds the model alone: the optimizer, the schedule and the data begin anew");
       checkpoint_.load(targets_);
       return restored_;
@@ -159,7 +159,7 @@ class Restoration {
     checkpoint_.load(targets_);
     if (wants("train_state")) {
       restored_.progress = RunProgress{step.item<int>(), tokens.item<int64_t>(), {}, 1};
-      if (!has_tokens) restored_.notes.push_back("it does not say how many tokens were seen: counting from 0");
+      if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
     }
     return restored_;
@@ -200,7 +200,8 @@ class Restoration {
   void read_data_position() {
     const char* const key = "dataloader.dp_rank_0";
     const auto give_up = [&](const std::string& why) {
-      restored_.notes.push_back(fmt::format("the data position could not be restored ({}): the data begin anew", why));
+      restored_.notes.emplace_back(
+          fmt::format("the data position could not be restored ({}): the data begin anew", why));
     };
     if (!index_.values.contains(key)) return give_up("the checkpoint has none");
     try {

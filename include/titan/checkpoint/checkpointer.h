@@ -35,6 +35,10 @@ class Checkpointer {
 
   /// Before the first save: removes what earlier runs left half done, then loads as load_together does.
   LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt);
+  /// One checkpoint that lies anywhere.
+  LoadOutcome load_folder(const std::filesystem::path& folder, const LoadAttempt& attempt) {
+    return load_folder_together(*storage_, *meeting_, folder, attempt);
+  }
 
   /// See Saver.
   void save(int64_t step, const CheckpointState& state, bool now = false) { saver_->save(step, state, now); }

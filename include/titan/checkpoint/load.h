@@ -27,4 +27,8 @@ using LoadAttempt = std::function<void(OpenCheckpoint&)>;
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt);
 
+/// The same with one checkpoint that lies anywhere: it is whole and fits, or an Error(storage).
+LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+                                 const LoadAttempt& attempt);
+
 }  // namespace titan
