@@ -76,6 +76,12 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info(tokenizer_->description());
   build_model();
   open_data();
+  if (config.checkpoint.enable) {
+    checkpoints_ = std::make_unique<RunCheckpoints>(
+        config, world_,
+        RunParts{assembly_, *optimizer_, optimizer_groups_, schedule_, place_, groups_.world.get(), device_.device},
+        log_);
+  }
   const std::filesystem::path metrics = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
   if (world.rank == 0) metrics_ = std::make_unique<MetricsLog>(metrics, log_);
 }
