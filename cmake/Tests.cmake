@@ -27,14 +27,18 @@ target_include_directories(config_mutants PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/te
 
 # Tests of the parts that know tensors take titan_core's precompiled header (half a gigabyte) rather than make their own.
 # GCC accepts it only for the same kind of position-independent code, and an executable would get -fPIE.
+function(titan_reuse_precompiled target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_precompile_headers(${target} REUSE_FROM titan_core)
+endfunction()
+
 function(titan_tensor_test name)
   titan_test(${name} titan_core ${ARGN})
   if(NOT TARGET ${name}_test)
     return()
   endif()
-  set_target_properties(${name}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(${name}_test PRIVATE -fPIC)
-  target_precompile_headers(${name}_test REUSE_FROM titan_core)
+  titan_reuse_precompiled(${name}_test)
   # Small tensors need no second thread, and OpenMP's threads spin where they share cores; tests that want two ask for them.
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=1;GOMP_SPINCOUNT=3000")
 endfunction()
@@ -53,4 +57,10 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan8Executor7forwardERKNS_12BatchContextEl
     LINKER:--wrap=_ZN5titan8Executor8backwardERKNS_12BatchContextElb
     LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
+
+  # Writes and reads checkpoints for the comparison with Python's (tests/reference/checkpoint_test.py).
+  add_executable(checkpoint_files tests/reference/checkpoint_main.cpp tests/checkpoint/states.cpp)
+  target_link_libraries(checkpoint_files PRIVATE titan_core GTest::gtest)
+  target_include_directories(checkpoint_files PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/tests)
+  titan_reuse_precompiled(checkpoint_files)
 endif()

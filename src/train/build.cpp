@@ -94,6 +94,12 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info(tokenizer_->description());
   build_model();
   open_data();
+  if (config.checkpoint.enable && !world.fake) {
+    checkpoints_ = std::make_unique<RunCheckpoints>(
+        config, world_,
+        RunParts{assembly_, *optimizer_, optimizer_groups_, schedule_, place_, groups_.world.get(), device_.device},
+        log_);
+  }
   open_metrics();
 }
 

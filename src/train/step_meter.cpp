@@ -57,7 +57,7 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
   report.memory_bytes = peak_memory_bytes(device_.device);
   report.memory_total = device_.memory_bytes;
   report.host_peak_bytes = peak_resident_bytes();
-  report.tokens_seen = steps_seen_ * tokens_per_step_;
+  report.tokens_seen = tokens_before_ + steps_seen_ * tokens_per_step_;
   report.eta_seconds = report.step_seconds * static_cast<double>(total_steps_ - step);
   report.bad_records = counters.bad_records;
   report.data_loops = counters.re_loops;

@@ -26,12 +26,18 @@ std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format
 
 ExitCode Trainer::run() {
   const int64_t steps = config_.training.steps;
+  if (checkpoints_ && config_.checkpoint.create_seed_checkpoint) {
+    checkpoints_->save_seed();
+    log_.info("Created seed checkpoint");
+    return ExitCode::success;
+  }
+  int64_t step = resume();
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
   meter_ = std::make_unique<StepMeter>(device_, steps,
                                        make_batch_plan(config_, place_).global_batch() * config_.training.seq_len,
                                        assembly_.executor->plan().flops_per_token, world_.size);
-  int64_t step = 0;
+  meter_->continue_after(tokens_);
   while (step < steps) {
     // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
     if (!world_.is_distributed()) stop_signal_ = StopSignals::received();
@@ -41,6 +47,11 @@ ExitCode Trainer::run() {
       break;
     }
     ++step;
+    if (checkpoints_) {
+      const auto start = std::chrono::steady_clock::now();
+      checkpoints_->after_step(step, tokens_, data_position_, step == steps);
+      meter_->exclude(std::chrono::steady_clock::now() - start);
+    }
     if (validator_ && validator_->due(step)) {
       settle_all();
       const auto start = std::chrono::steady_clock::now();
@@ -53,7 +64,17 @@ ExitCode Trainer::run() {
     }
   }
   settle_all();
+  if (checkpoints_) checkpoints_->finish();
   return finish(step, stop_signal_);
+}
+
+int64_t Trainer::resume() {
+  if (!checkpoints_) return 0;
+  const RunStart start = checkpoints_->load();
+  if (start.data) stream_->restore(*start.data);
+  tokens_ = start.tokens;
+  first_step_ = start.step + 1;
+  return start.step;
 }
 
 bool Trainer::train_step(int64_t step) {
@@ -78,6 +99,8 @@ bool Trainer::train_step(int64_t step) {
   }
   const StepOutcome outcome = step_runner_->run(parts, step, rate, StopSignals::received(), dump.get());
   if (step == kCheckedStep && !dump && world_.is_distributed()) show_traffic();
+  data_position_ = batch.state;
+  tokens_ += make_batch_plan(config_, place_).global_batch() * config_.training.seq_len;
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
@@ -130,7 +153,7 @@ void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
   meter_->add_step(pending.data_wait_seconds, values.skipped);
   stop_signal_ = std::max(stop_signal_, values.stop_signal);
-  if (pending.step == 1) groups_.set_timeout(std::chrono::seconds(config_.comm.train_timeout_seconds));
+  if (pending.step == first_step_) groups_.set_timeout(std::chrono::seconds(config_.comm.train_timeout_seconds));
   if (values.skipped) {
     // In backward the units are judged one by one, so those with finite gradients have been stepped.
     const std::string_view changed = config_.optimizer.early_step_in_backward
@@ -145,12 +168,12 @@ void Trainer::settle(PendingStep& pending) {
     }
     log_.warning("{}; the step is skipped", what);
   }
-  if (pending.step != 1 && pending.step % config_.metrics.log_freq != 0) return;
+  if (pending.step != first_step_ && pending.step % config_.metrics.log_freq != 0) return;
   StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
   compare_ranks(report, groups_.world.get(), device_.device);
   log_.info(console_line(report, colour_));
   if (metrics_) metrics_->append(json_line(report));
-  if (pending.step == 1) {
+  if (pending.step == first_step_) {
     show_memory(report.memory_bytes);
   }
 }

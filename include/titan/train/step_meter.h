@@ -24,6 +24,8 @@ class StepMeter {
   StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
             int64_t ranks = 1, Clock::time_point start = Clock::now());
 
+  /// Tokens that earlier runs have seen: tokens_seen goes on from there.
+  void continue_after(int64_t tokens) { tokens_before_ = tokens; }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
   /// The report of `step`, over everything since the last one; starts a new interval.
@@ -43,6 +45,7 @@ class StepMeter {
   Clock::time_point interval_start_;
   int64_t interval_steps_ = 0;
   double interval_wait_ = 0;
+  int64_t tokens_before_ = 0;
   int64_t steps_seen_ = 0;
   int64_t skipped_steps_ = 0;
 };

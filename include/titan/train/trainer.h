@@ -20,6 +20,7 @@
 #include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
+#include "titan/train/run_checkpoints.h"
 #include "titan/train/step_meter.h"
 #include "titan/train/step_runner.h"
 #include "titan/train/validator.h"
@@ -51,6 +52,8 @@ class Trainer {
   void build_model();
   void open_data();
   void open_metrics();
+  /// Continues where a checkpoint ends, if there is one; the steps that are done.
+  int64_t resume();
   void show_start(const StepBatch& first) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;
@@ -87,8 +90,12 @@ class Trainer {
 
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
-  int stop_signal_ = 0;  // that all ranks agreed to follow
-  DataCounters read_;    // up to the last step
+  int64_t first_step_ = 1;     // of this process
+  int64_t tokens_ = 0;         // seen in all runs up to the last step
+  int stop_signal_ = 0;        // that all ranks agreed to follow
+  DataCounters read_;          // up to the last step
+  StreamState data_position_;  // after the last step
+  std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<StepMeter> meter_;

@@ -1,0 +1,43 @@
+// One tensor or value as `torch.save` writes it: an uncompressed zip of a pickle and, for a tensor, its bytes. Data
+// files of checkpoints are such blobs one after the other. Sizes depend on dtype and shape alone, so that every rank
+// knows every blob's place in every file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/checkpoint/hashed_file.h"
+#include "titan/checkpoint/pickle.h"
+
+namespace titan {
+
+/// Python's name of a dtype ("bfloat16"); throws InvariantError for one that checkpoints do not hold.
+std::string_view python_name(at::ScalarType type);
+/// The dtype of that name; throws DamageError when there is none.
+at::ScalarType type_named(std::string_view python_name);
+
+int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape);
+/// `tensor`: contiguous, on the CPU.
+void write_tensor_blob(HashingWriter& file, const at::Tensor& tensor);
+std::string value_blob(const PickleRef& value);
+
+/// Where a tensor's elements lie in a file.
+struct StoredElements {
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // in elements
+  int64_t first_byte = 0;        // of the element at index 0, in the file
+  int64_t storage_byte = 0;      // of the storage it lies in
+  int64_t storage_bytes = 0;
+};
+
+/// Reads the blob of `length` bytes at `offset`, but for the elements. Throws DamageError or PickleError.
+StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length);
+PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length);
+
+}  // namespace titan

@@ -1,0 +1,34 @@
+// Loading on all ranks together: the newest checkpoint that is whole, agreed on by everyone.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/save.h"
+
+namespace titan {
+
+struct LoadOutcome {
+  std::optional<int64_t> step;  // nothing: there was no checkpoint
+  bool verified = false;
+  std::filesystem::path folder;
+  std::string line;                   // "LOAD: …", the same on all ranks
+  std::vector<std::string> warnings;  // rank 0: what could not be set aside
+};
+
+/// Fills this rank's state from an opened checkpoint. What it has filled when it throws counts for nothing.
+using LoadAttempt = std::function<void(OpenCheckpoint&)>;
+
+/// Tries the checkpoints under `root`, the newest first, or only `step`. A damaged one is set aside once an older one
+/// has been loaded. Nothing there: an outcome without a step. Throws Error(storage), on all ranks alike, when `step` is
+/// missing, when none that is there is whole, and when one does not fit this run; then nothing on disk has changed.
+LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
+                          std::optional<int64_t> step, const LoadAttempt& attempt);
+
+/// The same with one checkpoint that lies anywhere: it is whole and fits, or an Error(storage).
+LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+                                 const LoadAttempt& attempt);
+
+}  // namespace titan

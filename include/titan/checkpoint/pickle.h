@@ -1,0 +1,83 @@
+// Python's pickles, as far as checkpoints need them: plain values both ways, and objects of a short list of types that
+// are read as names with arguments. Nothing is ever called: a pickle is data here, and one that asks for a type outside
+// the list is refused.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+struct PickleValue;
+using PickleRef = std::shared_ptr<const PickleValue>;
+
+struct PickleValue {
+  enum class Kind {
+    none,
+    boolean,     // integer is 0 or 1
+    integer,     // 64 bits; larger ones are refused
+    real,        //
+    text,        // UTF-8
+    bytes,       // in `text`
+    tuple,       // items; torch.Size as well
+    list,        // items
+    dictionary,  // items: key, value, key, value, …; OrderedDict as well
+    global,      // a type or function by name: "module name" in `text`
+    object,      // one of the known types: "module name" in `text`; items: arguments, then the state if it has one
+    persistent,  // stands for a storage of a tensor; items: what names it
+  };
+  Kind kind = Kind::none;
+  int64_t integer = 0;
+  double real = 0;
+  std::string text;
+  std::vector<PickleRef> items;
+  int depth = 1;        // levels of items below and with this one
+  bool frozen = false;  // part of another value: the reader changes it no more, so that no value can hold itself
+
+  bool is(Kind wanted) const { return kind == wanted; }
+  /// Whether it is an object of `type` ("module name").
+  bool is_object(std::string_view type) const { return kind == Kind::object && text == type; }
+  /// The value under a text key of a dictionary; null when there is none.
+  const PickleValue* find(std::string_view key) const;
+};
+
+/// What is wrong with a pickle; the caller adds which file it came from.
+class PickleError : public Error {
+ public:
+  explicit PickleError(const std::string& message) : Error(ExitCode::storage, message) {}
+};
+
+/// The one value in `bytes`. Throws PickleError for anything malformed, truncated, deeper than 100 levels, or of a type
+/// that checkpoints do not contain.
+PickleRef read_pickle(std::string_view bytes);
+
+/// Values to write.
+namespace pickle {
+PickleRef none();
+PickleRef boolean(bool value);
+PickleRef integer(int64_t value);
+PickleRef real(double value);
+PickleRef text(std::string value);
+PickleRef bytes(std::string value);
+PickleRef tuple(std::vector<PickleRef> items);
+PickleRef list(std::vector<PickleRef> items);
+PickleRef dictionary(const std::vector<std::pair<std::string, PickleRef>>& items);
+/// An instance of "module name" that Python makes with `arguments`: by calling the name.
+PickleRef call(std::string name, std::vector<PickleRef> arguments);
+/// An instance that Python makes without calling its initialiser, then fills from `state`.
+PickleRef instance(std::string name, PickleRef state);
+PickleRef global(std::string name);
+PickleRef persistent(PickleRef id);
+}  // namespace pickle
+
+/// The pickle of a value. Its length depends on the value's structure and texts only, not on its numbers, but for
+/// integers beyond 32 bits.
+std::string write_pickle(const PickleRef& value);
+
+}  // namespace titan

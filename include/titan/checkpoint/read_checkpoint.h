@@ -1,0 +1,59 @@
+// A committed checkpoint, opened: its manifest and index are read and right, and its tensors and values can be read,
+// each block checked on the way. Used by one rank at a time; every rank opens its own.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "titan/checkpoint/load_plan.h"
+#include "titan/checkpoint/manifest.h"
+
+namespace titan {
+
+/// A box of a tensor that is wanted, and the tensor of the box's shape to read it into: any device, any strides.
+struct LoadTarget {
+  LogicalTensor tensor;
+  Box box;
+  at::Tensor into;
+  bool any_type = false;  // what is stored may have another dtype than `tensor`; it is converted
+};
+
+class OpenCheckpoint {
+ public:
+  /// `all_sizes`: look at every file's size now (rank 0 does, so that not every rank opens every file).
+  /// Throws DamageError or PickleError when the folder is not what was committed, Error(storage) for a format of a
+  /// newer program, StorageError when the medium fails.
+  OpenCheckpoint(Storage& storage, std::filesystem::path folder, bool all_sizes);
+
+  /// Whether there is a manifest, so that every byte read is known to be right.
+  bool verified() const { return manifest_.has_value(); }
+  const std::optional<Manifest>& manifest() const { return manifest_; }
+  const CheckpointIndex& index() const { return index_; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+  /// Fills all targets; their content is undefined after an exception. Throws MismatchError before anything is read
+  /// when a name, a shape or a dtype does not fit.
+  void load(std::span<const LoadTarget> targets);
+  /// The value of that name; throws MismatchError when there is none, PickleError when it is of types unknown here.
+  PickleRef value(const std::string& name);
+  /// Reads everything that no call has read yet: with a manifest, every byte of every file is then known to be right.
+  void check_all();
+
+ private:
+  CheckedReader& file(const std::string& name);
+  void read_unverified();
+  void check_sizes();
+  void read(const PlannedRead& read, const LoadTarget& target);
+
+  Storage& storage_;
+  std::filesystem::path folder_;
+  std::optional<Manifest> manifest_;
+  CheckpointIndex index_;
+  std::map<std::string, std::unique_ptr<CheckedReader>> files_;
+};
+
+}  // namespace titan

@@ -1,0 +1,19 @@
+// Ranks that meet through the run's key-value store: no collective, no GPU, and safe beside training, because the
+// writing thread has a connection of its own.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+
+#include "titan/checkpoint/save.h"
+
+namespace titan {
+
+/// `store`: used by this meeting alone, a clone where others use the same; `name` keeps its keys apart. A rank that
+/// does not come within `timeout` is an Error(peer_failure).
+std::unique_ptr<RankMeeting> make_store_meeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
+                                                int64_t rank, int64_t size, std::chrono::milliseconds timeout);
+
+}  // namespace titan

@@ -1,0 +1,69 @@
+// What a run must remember, under torchtitan's names, so that its checkpoints and ours are one: the model, the
+// optimizer's moments and settings, the schedule, the data position and the progress. Knows no trainer: the trainer
+// describes itself with these structs, and takes what was restored from them.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/save.h"
+
+namespace titan {
+
+/// Names of the model's tensors: bare since July 2025, "model.NAME" before.
+enum class KeyStyle { bare, prefixed };
+
+/// What torch's Adam and AdamW keep for a parameter besides its moments.
+struct AdamSettings {
+  double lr = 0;          // of the last step
+  double initial_lr = 0;  // before the schedule
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  bool decoupled_decay = true;
+  std::optional<bool> fused, foreach;
+};
+
+/// A parameter with all that is saved about it. Tensors are this rank's shards, undefined where it holds none; moments
+/// are undefined for parameters that are not trained.
+struct SavedParameter {
+  std::string name;
+  std::vector<int64_t> shape;
+  BoxOfRank box_of;
+  at::Tensor master, first_moment, second_moment;
+  AdamSettings settings;
+};
+
+/// Where the run is.
+struct RunProgress {
+  int64_t step = 0;  // steps done
+  int64_t tokens = 0;
+  nlohmann::json data_position;  // the data stream's own words
+  int64_t data_ranks = 1;        // ranks that read different data
+};
+
+/// The states that exclude_from_loading names.
+inline constexpr std::array<std::string_view, 5> kStateNames{"model", "optimizer", "lr_scheduler", "dataloader",
+                                                             "train_state"};
+
+CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style);
+/// The model and everything else.
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress, KeyStyle style);
+
+struct RestoredRun {
+  KeyStyle style = KeyStyle::bare;      // that the checkpoint has
+  std::optional<RunProgress> progress;  // nothing where only the model was wanted or there
+  bool has_data_position = false;       // progress->data_position is one of ours
+  std::vector<std::string> notes;       // what could not be restored, and why: for the log
+};
+
+/// Reads the parameters' shards of `rank` in place, and the progress. `leave`: names out of kStateNames. A checkpoint
+/// that holds the model alone restores the model alone, and says so. Throws what OpenCheckpoint::load throws.
+RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
+                        const std::set<std::string>& leave = {});
+
+}  // namespace titan

@@ -1,0 +1,188 @@
+#include "titan/checkpoint/blob.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+
+#include "crc32.h"
+#include "zip.h"
+
+namespace titan {
+namespace {
+
+struct TypeName {
+  at::ScalarType type;
+  std::string_view name;
+  std::string_view storage;  // Python's class of storages of it
+};
+constexpr std::array<TypeName, 9> kTypes{{{at::kFloat, "float32", "FloatStorage"},
+                                          {at::kBFloat16, "bfloat16", "BFloat16Storage"},
+                                          {at::kHalf, "float16", "HalfStorage"},
+                                          {at::kDouble, "float64", "DoubleStorage"},
+                                          {at::kInt, "int32", "IntStorage"},
+                                          {at::kLong, "int64", "LongStorage"},
+                                          {at::kByte, "uint8", "ByteStorage"},
+                                          {at::kBool, "bool", "BoolStorage"},
+                                          {at::kComplexFloat, "complex64", "ComplexFloatStorage"}}};
+
+const TypeName& known(at::ScalarType type) {
+  const auto found = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeName& t) { return t.type == type; });
+  TITAN_CHECK(found != kTypes.end(), c10::toString(type));
+  return *found;
+}
+
+constexpr std::string_view kArchive = "archive/";
+constexpr std::string_view kByteOrder = "little";
+constexpr std::string_view kFormatVersion = "3\n";
+
+std::string entry_name(std::string_view name) { return std::string(kArchive) + std::string(name); }
+
+int64_t numel_of(std::span<const int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+PickleRef integers(std::span<const int64_t> values) {
+  std::vector<PickleRef> items;
+  for (int64_t value : values) items.push_back(pickle::integer(value));
+  return pickle::tuple(std::move(items));
+}
+
+std::string tensor_pickle(at::ScalarType type, std::span<const int64_t> shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  PickleRef storage = pickle::persistent(
+      pickle::tuple({pickle::text("storage"), pickle::global("torch " + std::string(known(type).storage)),
+                     pickle::text("0"), pickle::text("cpu"), pickle::integer(numel_of(shape))}));
+  return write_pickle(pickle::call("torch._utils _rebuild_tensor_v2",
+                                   {std::move(storage), pickle::integer(0), integers(shape), integers(strides),
+                                    pickle::boolean(false), pickle::call("collections OrderedDict", {})}));
+}
+
+std::string small_entries(ZipWriter& zip, std::string_view pickle) {
+  std::string bytes = zip.entry(entry_name("data.pkl"), pickle);
+  bytes += zip.entry(entry_name("byteorder"), kByteOrder);
+  bytes += zip.entry(entry_name("version"), kFormatVersion);
+  return bytes;
+}
+
+/// What comes before the elements.
+std::string tensor_head(ZipWriter& zip, at::ScalarType type, std::span<const int64_t> shape) {
+  const int64_t bytes = numel_of(shape) * static_cast<int64_t>(c10::elementSize(type));
+  std::string head = small_entries(zip, tensor_pickle(type, shape));
+  head += zip.begin_entry(entry_name("data/0"), bytes);
+  return head;
+}
+
+std::vector<int64_t> integers_in(const PickleValue& tuple) {
+  std::vector<int64_t> values;
+  if (!tuple.is(PickleValue::Kind::tuple)) throw DamageError("a tensor's sizes are no tuple");
+  for (const PickleRef& item : tuple.items) {
+    if (!item->is(PickleValue::Kind::integer) || item->integer < 0) throw DamageError("a tensor's size is no number");
+    values.push_back(item->integer);
+  }
+  return values;
+}
+
+const ZipEntry& find_entry(const std::vector<ZipEntry>& entries, std::string_view end) {
+  for (const ZipEntry& entry : entries) {
+    if (entry.name.ends_with(end)) return entry;
+  }
+  throw DamageError(fmt::format("a saved object has no {}", end));
+}
+
+PickleRef read_entry(CheckedReader& file, const ZipEntry& entry) {
+  return read_pickle(file.read(entry.offset, entry.bytes));
+}
+
+void refuse_big_endian(CheckedReader& file, const std::vector<ZipEntry>& entries) {
+  for (const ZipEntry& entry : entries) {
+    if (entry.name.ends_with("/byteorder") && file.read(entry.offset, entry.bytes) != kByteOrder) {
+      throw DamageError("a tensor was saved on a big-endian machine, whose files this program does not read");
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view python_name(at::ScalarType type) { return known(type).name; }
+
+at::ScalarType type_named(std::string_view python_name) {
+  for (const TypeName& type : kTypes) {
+    if (type.name == python_name) return type.type;
+  }
+  throw DamageError(fmt::format("a tensor has the dtype {}, which this program does not read", python_name));
+}
+
+int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape) {
+  ZipWriter zip;
+  std::string ends = tensor_head(zip, type, shape);
+  ends += zip.end_entry(0);
+  ends += zip.finish();
+  return static_cast<int64_t>(ends.size()) + numel_of(shape) * static_cast<int64_t>(c10::elementSize(type));
+}
+
+void write_tensor_blob(HashingWriter& file, const at::Tensor& tensor) {
+  TITAN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
+  ZipWriter zip;
+  file.write(tensor_head(zip, tensor.scalar_type(), tensor.sizes()));
+  std::string_view rest(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  uint32_t checksum = 0;
+  while (!rest.empty()) {  // piece by piece, so that it is still in the cache when it is written
+    const std::string_view piece = rest.substr(0, size_t{1} << 20);
+    checksum = zip_checksum(checksum, piece);
+    file.write(piece);
+    rest.remove_prefix(piece.size());
+  }
+  file.write(zip.end_entry(checksum));
+  file.write(zip.finish());
+}
+
+std::string value_blob(const PickleRef& value) {
+  ZipWriter zip;
+  std::string blob = small_entries(zip, write_pickle(value));
+  blob += zip.finish();
+  return blob;
+}
+
+StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length) {
+  using Kind = PickleValue::Kind;
+  const std::vector<ZipEntry> entries = read_zip(file, offset, length);
+  refuse_big_endian(file, entries);
+  const PickleRef tensor = read_entry(file, find_entry(entries, "/data.pkl"));
+  if (!tensor->is_object("torch._utils _rebuild_tensor_v2") || tensor->items.at(0)->items.size() < 4) {
+    throw DamageError("what should be a tensor is something else");
+  }
+  const std::vector<PickleRef>& arguments = tensor->items[0]->items;
+  const PickleValue& storage = *arguments[0];
+  const PickleValue* id = storage.is(Kind::persistent) ? storage.items.at(0).get() : nullptr;
+  if (!id || id->items.size() < 5 || !id->items[1]->is(Kind::global) || !id->items[2]->is(Kind::text)) {
+    throw DamageError("a tensor names no storage");
+  }
+  const auto type = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeName& t) {
+    return id->items[1]->text == "torch " + std::string(t.storage);
+  });
+  if (type == kTypes.end()) throw DamageError(fmt::format("a tensor has a {}", id->items[1]->text));
+  const ZipEntry& data = find_entry(entries, "/data/" + id->items[2]->text);
+  StoredElements found{type->type, integers_in(*arguments[2]), integers_in(*arguments[3]), 0, data.offset, data.bytes};
+  if (found.strides.size() != found.shape.size()) throw DamageError("a tensor has more sizes than strides");
+  const auto element = static_cast<int64_t>(c10::elementSize(found.type));
+  const int64_t begin = arguments[1]->integer;
+  int64_t last = begin;  // the highest element it reaches
+  for (size_t d = 0; d < found.shape.size(); ++d) {
+    int64_t reach = 0;
+    if (found.shape[d] == 0 || __builtin_mul_overflow(found.shape[d] - 1, found.strides[d], &reach) ||
+        __builtin_add_overflow(last, reach, &last)) {
+      throw DamageError("a tensor has sizes that cannot be");
+    }
+  }
+  if (begin < 0 || last >= data.bytes / element) throw DamageError("a tensor reaches beyond its storage");
+  found.first_byte = data.offset + begin * element;
+  return found;
+}
+
+PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length) {
+  return read_entry(file, find_entry(read_zip(file, offset, length), "/data.pkl"));
+}
+
+}  // namespace titan

@@ -1,0 +1,102 @@
+#include "titan/checkpoint/commit.h"
+
+#include <cerrno>
+#include <charconv>
+
+#include "folder_names.h"
+
+namespace titan {
+namespace {
+
+/// Room for index, manifest and the rounding of file systems, besides the data: this much and a part in 64.
+constexpr int64_t kSpareBytes = int64_t{1} << 20;
+
+/// What lies in the finished folder is what was meant to.
+void read_back(Storage& storage, const std::filesystem::path& folder, const CheckpointIndex& index,
+               const Manifest& manifest) {
+  const Manifest written = read_manifest(storage.read_all(folder / kManifestFile));
+  if (written.files != manifest.files || written.step != manifest.step) {
+    throw DamageError(fmt::format("{} reads back differently", (folder / kManifestFile).string()));
+  }
+  for (const auto& [name, record] : written.files) CheckedReader(storage, folder / name, record);
+  if (!(read_index(storage.read_all(folder / kIndexFile)) == index)) {
+    throw DamageError(fmt::format("{} reads back differently", (folder / kIndexFile).string()));
+  }
+}
+
+/// A checkpoint of this step from before the run went on from an earlier one gets another name; which.
+std::optional<std::filesystem::path> make_way(Storage& storage, const SavePlace& place) {
+  for (const StorageEntry& entry : storage.list(place.root)) {
+    if (entry.name != step_folder(place.step)) continue;
+    const std::filesystem::path name = place.root / fmt::format("{}{}-{}", kDeletingPrefix, place.step, place.run);
+    storage.rename(place.final(), name);
+    return name;
+  }
+  return std::nullopt;
+}
+
+/// What cannot be removed now is removed at the next start.
+void remove_quietly(Storage& storage, const std::filesystem::path& folder) {
+  try {
+    storage.remove_folder(folder);
+  } catch (const StorageError&) {
+  }
+}
+
+}  // namespace
+
+std::string step_folder(int64_t step) { return fmt::format("{}{}", kStepPrefix, step); }
+
+std::optional<int64_t> step_of(std::string_view folder) {
+  if (!folder.starts_with(kStepPrefix)) return std::nullopt;
+  const std::string_view digits = folder.substr(kStepPrefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size() && step >= 0;
+  return whole && step_folder(step) == folder ? std::optional(step) : std::nullopt;
+}
+
+std::filesystem::path SavePlace::temporary() const { return root / fmt::format("{}{}-{}", kSavingPrefix, step, run); }
+std::filesystem::path SavePlace::final() const { return root / step_folder(step); }
+
+void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
+  storage.make_folders(place.root);
+  const int64_t needed = bytes + bytes / 64 + kSpareBytes;
+  if (storage.free_bytes(place.root) < needed) {
+    throw StorageError(fmt::format("write {} bytes of step {} to", needed, place.step), place.root, ENOSPC);
+  }
+  storage.remove_folder(place.temporary());  // left by an attempt of this run that failed
+  storage.make_folders(place.temporary());
+}
+
+std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, int64_t rank,
+                                     std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor) {
+  if (values.empty() && writes == 0) return std::nullopt;
+  HashingWriter file(storage, place.temporary() / data_file(rank));
+  for (const SavedValue& value : values) file.write(value.blob);
+  for (size_t i = 0; i < writes; ++i) write_tensor_blob(file, tensor(i));
+  return file.finish();
+}
+
+void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex& index,
+                 std::map<std::string, FileRecord> files, nlohmann::ordered_json facts) {
+  for (const auto& [name, end] : index.file_ends()) {
+    TITAN_CHECK(files.contains(name) && files.at(name).bytes == end, name, end);
+  }
+  const std::filesystem::path temporary = place.temporary();
+  const std::string index_bytes = write_index(index);
+  storage.write_all(temporary / kIndexFile, index_bytes);
+  files[kIndexFile] = record_of(index_bytes);
+  const Manifest manifest{place.step, place.run, std::move(facts), std::move(files)};
+  storage.write_all(temporary / kManifestFile, write_manifest(manifest));
+  storage.sync_folder(temporary);
+  const std::optional<std::filesystem::path> replaced = make_way(storage, place);
+  storage.rename(temporary, place.final());
+  storage.sync_folder(place.root);
+  read_back(storage, place.final(), index, manifest);
+  if (replaced) remove_quietly(storage, *replaced);
+}
+
+void abandon_save(Storage& storage, const SavePlace& place) { remove_quietly(storage, place.temporary()); }
+
+}  // namespace titan

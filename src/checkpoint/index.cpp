@@ -1,0 +1,271 @@
+#include "titan/checkpoint/index.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+
+namespace titan {
+namespace {
+
+using Kind = PickleValue::Kind;
+
+constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata ";
+constexpr std::string_view kStorageInfo = "torch.distributed.checkpoint.filesystem _StorageInfo";
+constexpr std::string_view kVersion = "1.0.0";
+constexpr std::string_view kWriter = "titan, with manifest.json";  // as the save's identifier, which Python makes up
+
+std::string type_in_metadata(std::string_view name) { return std::string(kModule) + std::string(name); }
+
+// ---- Writing ----
+
+PickleRef instance(std::string_view type, const std::vector<std::pair<std::string, PickleRef>>& fields) {
+  return pickle::instance(type_in_metadata(type), pickle::dictionary(fields));
+}
+
+PickleRef size_of(const std::vector<int64_t>& values) {
+  std::vector<PickleRef> items;
+  for (int64_t value : values) items.push_back(pickle::integer(value));
+  return pickle::call("torch Size", {pickle::tuple(std::move(items))});
+}
+
+/// The flattened name as the path in the nested dictionary that Python saved: ("optimizer", "state.w.exp_avg").
+PickleRef path_of(const std::string& name) {
+  constexpr std::array<std::string_view, 5> kStates{"model", "optimizer", "lr_scheduler", "dataloader", "train_state"};
+  const size_t dot = name.find('.');
+  const std::string first = name.substr(0, dot);
+  const bool nested = dot != std::string::npos && std::find(kStates.begin(), kStates.end(), first) != kStates.end();
+  if (!nested) return pickle::tuple({pickle::text(name)});
+  return pickle::tuple({pickle::text(first), pickle::text(name.substr(dot + 1))});
+}
+
+PickleRef properties_of(at::ScalarType type) {
+  PickleRef strided = pickle::call("torch.serialization _get_layout", {pickle::text("torch.strided")});
+  PickleRef contiguous = pickle::call(type_in_metadata("_MEM_FORMAT_ENCODING"), {pickle::integer(0)});
+  return pickle::instance(type_in_metadata("TensorProperties"),
+                          pickle::tuple({pickle::global("torch " + std::string(python_name(type))), std::move(strided),
+                                         pickle::boolean(false), std::move(contiguous), pickle::boolean(false)}));
+}
+
+PickleRef description_of(const StoredTensor& stored) {
+  std::vector<PickleRef> chunks;
+  for (const StoredChunk& chunk : stored.chunks) {
+    chunks.push_back(instance("ChunkStorageMetadata",
+                              {{"offsets", size_of(chunk.box.offset)}, {"sizes", size_of(chunk.box.extent)}}));
+  }
+  return instance("TensorStorageMetadata", {{"properties", properties_of(stored.tensor.type)},
+                                            {"size", size_of(stored.tensor.shape)},
+                                            {"chunks", pickle::list(std::move(chunks))}});
+}
+
+PickleRef info_of(const BlobPlace& place) {
+  return pickle::instance(std::string(kStorageInfo), pickle::dictionary({{"relative_path", pickle::text(place.file)},
+                                                                         {"offset", pickle::integer(place.offset)},
+                                                                         {"length", pickle::integer(place.length)}}));
+}
+
+/// {MetadataIndex: _StorageInfo}: keys are objects, so it is put together by hand.
+PickleRef places_of(const CheckpointIndex& index) {
+  PickleValue places{.kind = Kind::dictionary, .text = {}, .items = {}};
+  for (const auto& [name, place] : index.values) {
+    places.items.push_back(instance(
+        "MetadataIndex", {{"fqn", pickle::text(name)}, {"offset", pickle::none()}, {"index", pickle::none()}}));
+    places.items.push_back(info_of(place));
+  }
+  for (const auto& [name, stored] : index.tensors) {
+    for (size_t i = 0; i < stored.chunks.size(); ++i) {
+      const StoredChunk& chunk = stored.chunks[i];
+      places.items.push_back(instance("MetadataIndex", {{"fqn", pickle::text(name)},
+                                                        {"offset", size_of(chunk.box.offset)},
+                                                        {"index", pickle::integer(static_cast<int64_t>(i))}}));
+      places.items.push_back(info_of(chunk.place));
+    }
+  }
+  return std::make_shared<const PickleValue>(std::move(places));
+}
+
+PickleRef storage_meta_of(const CheckpointIndex& index) {
+  if (!index.has_manifest) return pickle::none();
+  return instance("StorageMeta", {{"checkpoint_id", pickle::none()},
+                                  {"save_id", pickle::text(std::string(kWriter))},
+                                  {"load_id", pickle::none()},
+                                  {"modules", pickle::list({})}});
+}
+
+// ---- Reading ----
+
+[[noreturn]] void fail(const std::string& what) { throw DamageError(what); }
+
+/// A field of an object of Python's `type`; the objects' states are dictionaries of their fields.
+const PickleValue& field(const PickleValue& object, std::string_view type, std::string_view name) {
+  if (!object.is_object(type) || object.items.size() != 2)
+    fail(fmt::format("it holds something instead of a {}", type));
+  const PickleValue* found = object.items[1]->find(name);
+  if (!found) fail(fmt::format("a {} has no {}", type, name));
+  return *found;
+}
+
+const std::string& text_of(const PickleValue& value) {
+  if (!value.is(Kind::text)) fail("a name is no text");
+  return value.text;
+}
+
+int64_t count_of(const PickleValue& value) {
+  if (!value.is(Kind::integer) || value.integer < 0) fail("an offset or a size is no natural number");
+  return value.integer;
+}
+
+std::vector<int64_t> counts_of(const PickleValue& value) {
+  if (!value.is(Kind::tuple)) fail("a shape is no tuple");
+  std::vector<int64_t> counts;
+  for (const PickleRef& item : value.items) counts.push_back(count_of(*item));
+  return counts;
+}
+
+at::ScalarType dtype_of(const PickleValue& properties) {
+  const bool fits = properties.is_object(type_in_metadata("TensorProperties")) && properties.items.size() == 2 &&
+                    properties.items[1]->is(Kind::tuple) && !properties.items[1]->items.empty();
+  constexpr std::string_view kTorch = "torch ";
+  if (!fits || !properties.items[1]->items[0]->text.starts_with(kTorch)) fail("a tensor has no dtype");
+  return type_named(properties.items[1]->items[0]->text.substr(kTorch.size()));
+}
+
+bool names_manifest(const PickleValue& metadata) {
+  const PickleValue* meta = metadata.items.at(1)->find("storage_meta");
+  if (!meta || !meta->is_object(type_in_metadata("StorageMeta")) || meta->items.size() != 2) return false;
+  const PickleValue* writer = meta->items[1]->find("save_id");
+  return writer && writer->is(Kind::text) && writer->text == kWriter;
+}
+
+void check_box(const LogicalTensor& tensor, const Box& box) {
+  bool inside = box.offset.size() == tensor.shape.size() && box.extent.size() == tensor.shape.size();
+  for (size_t d = 0; inside && d < tensor.shape.size(); ++d) {
+    inside = box.offset[d] <= tensor.shape[d] && box.extent[d] <= tensor.shape[d] - box.offset[d];
+  }
+  if (!inside) fail(fmt::format("a chunk of {} lies outside of it", tensor.name));
+}
+
+StoredTensor tensor_from(const std::string& name, const PickleValue& value) {
+  const std::string type = type_in_metadata("TensorStorageMetadata");
+  StoredTensor stored{{name, dtype_of(field(value, type, "properties")), counts_of(field(value, type, "size"))}, {}};
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(stored.tensor.type));
+  for (int64_t size : stored.tensor.shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) fail(fmt::format("{} has a shape that cannot be", name));
+  }
+  const PickleValue& chunks = field(value, type, "chunks");
+  if (!chunks.is(Kind::list)) fail("chunks are no list");
+  const std::string chunk_type = type_in_metadata("ChunkStorageMetadata");
+  for (const PickleRef& chunk : chunks.items) {
+    Box box{counts_of(field(*chunk, chunk_type, "offsets")), counts_of(field(*chunk, chunk_type, "sizes"))};
+    check_box(stored.tensor, box);
+    stored.chunks.push_back({std::move(box), {}});
+  }
+  return stored;
+}
+
+BlobPlace place_from(const PickleValue& info) {
+  BlobPlace place{text_of(field(info, kStorageInfo, "relative_path")), count_of(field(info, kStorageInfo, "offset")),
+                  count_of(field(info, kStorageInfo, "length"))};
+  const std::filesystem::path path(place.file);
+  if (path.filename() != path || place.file.empty() || place.file == "." || place.file == "..") {
+    fail(fmt::format("the data file {} lies outside the checkpoint's folder", place.file));
+  }
+  const PickleValue* transforms = info.items[1]->find("transform_descriptors");
+  if (transforms && !transforms->is(Kind::none)) fail("its data files are transformed (compressed?)");
+  if (place.length > std::numeric_limits<int64_t>::max() - place.offset) fail("a chunk lies nowhere");
+  return place;
+}
+
+/// Puts the place of `key`, a MetadataIndex, where it belongs.
+void set_place(CheckpointIndex& index, const PickleValue& key, BlobPlace place) {
+  const std::string type = type_in_metadata("MetadataIndex");
+  const std::string& name = text_of(field(key, type, "fqn"));
+  const auto value = index.values.find(name);
+  if (value != index.values.end()) {
+    value->second = std::move(place);
+    return;
+  }
+  const auto tensor = index.tensors.find(name);
+  if (tensor == index.tensors.end()) fail(fmt::format("{} has a place and no description", name));
+  const std::vector<int64_t> offset = counts_of(field(key, type, "offset"));
+  std::vector<StoredChunk>& chunks = tensor->second.chunks;
+  const auto fits = [&](const StoredChunk& chunk) { return chunk.box.offset == offset && chunk.place.file.empty(); };
+  // The key says which chunk it probably is: without that, many chunks would take the square of the time.
+  const PickleValue* hint = key.items[1]->find("index");
+  auto found = chunks.end();
+  if (hint && hint->is(Kind::integer) && hint->integer >= 0 && hint->integer < std::ssize(chunks)) {
+    found = chunks.begin() + hint->integer;
+  }
+  if (found == chunks.end() || !fits(*found)) found = std::find_if(chunks.begin(), chunks.end(), fits);
+  if (found != chunks.end()) {
+    found->place = std::move(place);
+    return;
+  }
+  fail(fmt::format("{} has a chunk that its description lacks", name));
+}
+
+}  // namespace
+
+int64_t LogicalTensor::bytes_of(const Box& box) const {
+  return box.numel() * static_cast<int64_t>(c10::elementSize(type));
+}
+
+std::map<std::string, int64_t> CheckpointIndex::file_ends() const {
+  std::map<std::string, int64_t> ends;
+  const auto note = [&](const BlobPlace& place) {
+    int64_t& end = ends[place.file];
+    end = std::max(end, place.offset + place.length);
+  };
+  for (const auto& [name, place] : values) note(place);
+  for (const auto& [name, stored] : tensors) {
+    for (const StoredChunk& chunk : stored.chunks) note(chunk.place);
+  }
+  return ends;
+}
+
+std::string write_index(const CheckpointIndex& index) {
+  std::vector<std::pair<std::string, PickleRef>> descriptions, paths;
+  for (const auto& [name, stored] : index.tensors) descriptions.emplace_back(name, description_of(stored));
+  for (const auto& [name, place] : index.values) {
+    descriptions.emplace_back(name, instance("BytesStorageMetadata", {}));
+  }
+  for (const auto& [name, unused] : descriptions) paths.emplace_back(name, path_of(name));
+  return write_pickle(instance("Metadata", {{"state_dict_metadata", pickle::dictionary(descriptions)},
+                                            {"planner_data", pickle::dictionary(paths)},
+                                            {"storage_data", places_of(index)},
+                                            {"storage_meta", storage_meta_of(index)},
+                                            {"version", pickle::text(std::string(kVersion))}}));
+}
+
+CheckpointIndex read_index(std::string_view bytes) {
+  const PickleRef metadata = read_pickle(bytes);
+  const std::string type = type_in_metadata("Metadata");
+  const PickleValue& descriptions = field(*metadata, type, "state_dict_metadata");
+  const PickleValue& places = field(*metadata, type, "storage_data");
+  if (!descriptions.is(Kind::dictionary) || !places.is(Kind::dictionary)) fail("its index is no dictionary");
+  CheckpointIndex index;
+  index.has_manifest = names_manifest(*metadata);
+  for (size_t i = 0; i < descriptions.items.size(); i += 2) {
+    const std::string& name = text_of(*descriptions.items[i]);
+    const PickleValue& description = *descriptions.items[i + 1];
+    if (description.is_object(type_in_metadata("BytesStorageMetadata"))) {
+      index.values[name] = {};
+    } else {
+      index.tensors[name] = tensor_from(name, description);
+    }
+  }
+  for (size_t i = 0; i < places.items.size(); i += 2) {
+    set_place(index, *places.items[i], place_from(*places.items[i + 1]));
+  }
+  for (const auto& [name, place] : index.values) {
+    if (place.file.empty()) fail(fmt::format("{} has no place", name));
+  }
+  for (const auto& [name, stored] : index.tensors) {
+    for (const StoredChunk& chunk : stored.chunks) {
+      if (chunk.place.file.empty()) fail(fmt::format("{} has a chunk without a place", name));
+    }
+  }
+  return index;
+}
+
+}  // namespace titan

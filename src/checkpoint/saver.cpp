@@ -1,0 +1,97 @@
+#include "titan/checkpoint/saver.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace titan {
+
+at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write) {
+  // A rank writes the box that it holds, whole.
+  TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(write.box.extent) &&
+                  tensor.local.scalar_type() == tensor.placed.tensor.type,
+              tensor.placed.tensor.name);
+  return tensor.local.detach().to(at::kCPU).contiguous();
+}
+
+Saver::Saver(Storage& storage, RankMeeting& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done)
+    : storage_(storage), meeting_(meeting), options_(std::move(options)), done_(std::move(done)) {}
+
+Saver::~Saver() {
+  if (writer_.joinable()) writer_.join();
+}
+
+std::shared_ptr<const SavePlan> Saver::plan_for(const std::vector<PlacedTensor>& tensors) {
+  std::vector<LogicalTensor> wanted;
+  for (const PlacedTensor& placed : tensors) wanted.push_back(placed.tensor);
+  if (!plan_ || wanted != planned_) {
+    plan_ = std::make_shared<const SavePlan>(plan_save(tensors, meeting_.size()));
+    planned_ = std::move(wanted);
+    staged_.clear();
+  }
+  return plan_;
+}
+
+void Saver::stage(const SavePlan& plan, const CheckpointState& state) {
+  const std::vector<PlannedWrite>& writes = plan.writes[static_cast<size_t>(meeting_.rank())];
+  std::optional<at::Device> device;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const StateTensor& tensor = state.tensors[writes[i].tensor];
+    TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(writes[i].box.extent),
+                tensor.placed.tensor.name);
+    const bool beside = options_.mode == SaveMode::asynchronous_pinned && !tensor.local.is_cpu();
+    if (i == staged_.size()) {
+      const auto like = at::TensorOptions(tensor.placed.tensor.type).pinned_memory(beside);
+      staged_.push_back(at::empty(writes[i].box.extent, like));
+    }
+    staged_[i].copy_(tensor.local.detach(), /*non_blocking=*/beside);
+    if (beside) device = tensor.local.device();
+  }
+  if (!device) return;
+  copied_.emplace(device->type());
+  copied_->record(c10::impl::VirtualGuardImpl(device->type()).getStream(*device));
+}
+
+void Saver::save(int64_t step, const CheckpointState& state, bool now) {
+  finish();
+  SaveJob job{{options_.root, step, options_.run}, nullptr, state.placed(), {}, state.facts, {}};
+  job.plan = plan_for(job.tensors);
+  if (meeting_.rank() == 0) {
+    for (const StateValue& value : state.values) job.values.push_back({value.name, value_blob(value.value)});
+  }
+  if (now || options_.mode == SaveMode::synchronous) {
+    const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(meeting_.rank())];
+    job.written = [&](size_t i) { return written_part(state.tensors[writes[i].tensor], writes[i]); };
+    done_(save_together(storage_, meeting_, job));
+    return;
+  }
+  stage(*job.plan, state);
+  job.written = [this](size_t i) { return staged_[i]; };
+  writer_ = std::thread([this, job = std::move(job)]() mutable { write(std::move(job)); });
+}
+
+void Saver::write(SaveJob job) {
+  try {
+    if (copied_) copied_->synchronize();
+    done_(save_together(storage_, meeting_, job));
+  } catch (...) {
+    failure_ = std::current_exception();  // read after the thread has been joined
+  }
+}
+
+void Saver::wait_for_staging() {
+  if (copied_) copied_->synchronize();
+}
+
+void Saver::finish() {
+  if (writer_.joinable()) writer_.join();
+  copied_.reset();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+int64_t Saver::staging_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : staged_) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+}  // namespace titan

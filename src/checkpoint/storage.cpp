@@ -1,0 +1,40 @@
+#include "titan/checkpoint/storage.h"
+
+#include <cstring>
+
+namespace titan {
+
+StorageError::StorageError(std::string_view what, const std::filesystem::path& path, int reason)
+    : Error(ExitCode::storage, fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(reason))),
+      reason_(reason) {}
+
+void WritableFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const int64_t written = write_some(bytes);
+    TITAN_CHECK(written > 0 && written <= static_cast<int64_t>(bytes.size()), written);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+std::string Storage::read_all(const std::filesystem::path& file) {
+  const std::unique_ptr<ReadableFile> opened = open(file);
+  std::string bytes(static_cast<size_t>(opened->size()), '\0');
+  opened->read(0, bytes);
+  return bytes;
+}
+
+void Storage::write_all(const std::filesystem::path& file, std::string_view bytes) {
+  const std::unique_ptr<WritableFile> created = create(file);
+  created->write(bytes);
+  created->sync();
+}
+
+void Storage::remove_folder(const std::filesystem::path& folder) {
+  for (const StorageEntry& entry : list(folder)) {
+    const std::filesystem::path path = folder / entry.name;
+    entry.is_folder && !entry.is_link ? remove_folder(path) : remove(path);
+  }
+  remove(folder);
+}
+
+}  // namespace titan

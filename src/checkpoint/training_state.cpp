@@ -1,0 +1,238 @@
+#include "titan/checkpoint/training_state.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace titan {
+namespace {
+
+constexpr const char* kOurPosition = "titan_stream";  // key of the data position in the pickled dictionary
+
+std::string model_key(const std::string& name, KeyStyle style) {
+  return style == KeyStyle::prefixed ? "model." + name : name;
+}
+std::string state_key(const std::string& name, const char* what) {
+  return fmt::format("optimizer.state.{}.{}", name, what);
+}
+
+bool is_trained(const SavedParameter& parameter) {
+  return parameter.settings.initial_lr > 0 || parameter.first_moment.defined();
+}
+
+void add_number(CheckpointState& state, const std::string& name, const at::Tensor& number) {
+  state.tensors.push_back({{{name, number.scalar_type(), {}}, whole_everywhere({})}, number});
+}
+
+at::ScalarType master_type(std::span<const SavedParameter> parameters) {
+  for (const SavedParameter& parameter : parameters) {
+    if (parameter.master.defined()) return parameter.master.scalar_type();
+  }
+  return at::kFloat;
+}
+
+at::ScalarType moment_type(std::span<const SavedParameter> parameters) {
+  for (const SavedParameter& parameter : parameters) {
+    if (parameter.first_moment.defined()) return parameter.first_moment.scalar_type();
+  }
+  return at::kFloat;
+}
+
+PickleRef flag(const std::optional<bool>& value) { return value ? pickle::boolean(*value) : pickle::none(); }
+
+/// One parameter's entry of torch's optimizer.param_groups, flattened.
+void add_settings(CheckpointState& state, const std::string& name, const AdamSettings& settings) {
+  const auto add = [&](const char* key, PickleRef value) {
+    state.values.push_back({fmt::format("optimizer.param_groups.{}.{}", name, key), std::move(value)});
+  };
+  add("lr", pickle::real(settings.lr));
+  add("initial_lr", pickle::real(settings.initial_lr));
+  add("betas", pickle::tuple({pickle::real(settings.beta1), pickle::real(settings.beta2)}));
+  add("eps", pickle::real(settings.epsilon));
+  add("weight_decay", pickle::real(settings.weight_decay));
+  for (const char* key : {"amsgrad", "maximize", "capturable", "differentiable"}) add(key, pickle::boolean(false));
+  add("decoupled_weight_decay", pickle::boolean(settings.decoupled_decay));
+  add("fused", flag(settings.fused));
+  add("foreach", flag(settings.foreach));
+}
+
+/// As torch's LambdaLR leaves itself; loading takes the learning rate from the step.
+void add_schedule(CheckpointState& state, const AdamSettings& settings, int64_t step) {
+  const auto add = [&](const char* key, PickleRef value) {
+    state.values.push_back({fmt::format("lr_scheduler.{}", key), std::move(value)});
+  };
+  add("base_lrs", pickle::list({pickle::real(settings.initial_lr)}));
+  add("last_epoch", pickle::integer(step));
+  add("_step_count", pickle::integer(step + 1));
+  add("_is_initial", pickle::boolean(false));
+  add("_get_lr_called_within_step", pickle::boolean(false));
+  add("_last_lr", pickle::list({pickle::real(settings.lr)}));
+  add("lr_lambdas", pickle::list({pickle::none()}));
+}
+
+void add_data_position(CheckpointState& state, const RunProgress& progress) {
+  const std::string pickled =
+      write_pickle(pickle::dictionary({{kOurPosition, pickle::text(progress.data_position.dump())}}));
+  for (int64_t rank = 0; rank < progress.data_ranks; ++rank) {
+    state.values.push_back({fmt::format("dataloader.dp_rank_{}", rank), pickle::bytes(pickled)});
+  }
+  state.values.push_back({"dataloader.world_size", pickle::integer(progress.data_ranks)});
+}
+
+/// A list in a file in memory: how losses were kept until 2025.
+PickleRef empty_list_in_a_file() {
+  PickleValue file = *pickle::call("_io BytesIO", {});
+  file.items.push_back(
+      pickle::tuple({pickle::bytes(value_blob(pickle::list({}))), pickle::integer(0), pickle::none()}));
+  return std::make_shared<const PickleValue>(std::move(file));
+}
+
+void add_progress(CheckpointState& state, const RunProgress& progress, KeyStyle style) {
+  add_number(state, "train_state.step", at::scalar_tensor(progress.step, at::kInt));
+  if (style == KeyStyle::bare) {
+    add_number(state, "train_state.ntokens_seen", at::scalar_tensor(progress.tokens, at::kLong));
+    return;
+  }
+  for (const char* key : {"global_avg_losses", "global_max_losses", "log_steps"}) {
+    state.values.push_back({fmt::format("train_state.{}", key), empty_list_in_a_file()});
+  }
+}
+
+}  // namespace
+
+CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style) {
+  CheckpointState state;
+  const at::ScalarType type = master_type(parameters);
+  for (const SavedParameter& parameter : parameters) {
+    state.tensors.push_back(
+        {{{model_key(parameter.name, style), type, parameter.shape}, parameter.box_of}, parameter.master});
+  }
+  return state;
+}
+
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress, KeyStyle style) {
+  CheckpointState state = describe_model(parameters, style);
+  const at::ScalarType type = moment_type(parameters);
+  AdamSettings any;
+  for (const SavedParameter& parameter : parameters) {
+    if (!is_trained(parameter)) continue;
+    any = parameter.settings;
+    for (const auto& [what, moment] :
+         {std::pair("exp_avg", parameter.first_moment), std::pair("exp_avg_sq", parameter.second_moment)}) {
+      state.tensors.push_back({{{state_key(parameter.name, what), type, parameter.shape}, parameter.box_of}, moment});
+    }
+    add_number(state, state_key(parameter.name, "step"), at::scalar_tensor(progress.step, at::kFloat));
+    add_settings(state, parameter.name, parameter.settings);
+  }
+  add_schedule(state, any, progress.step);
+  add_data_position(state, progress);
+  add_progress(state, progress, style);
+  return state;
+}
+
+namespace {
+
+class Restoration {
+ public:
+  Restoration(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
+              const std::set<std::string>& leave)
+      : checkpoint_(checkpoint), index_(checkpoint.index()), parameters_(parameters), rank_(rank), leave_(leave) {}
+
+  RestoredRun run() {
+    const bool prefixed = std::any_of(parameters_.begin(), parameters_.end(), [&](const SavedParameter& parameter) {
+      return index_.tensors.contains(model_key(parameter.name, KeyStyle::prefixed));
+    });
+    restored_.style = prefixed ? KeyStyle::prefixed : KeyStyle::bare;
+    const bool whole_run = index_.tensors.contains("train_state.step");
+    if (wants("model")) add_model();
+    if (!whole_run) {
+      restored_.notes.emplace_back(
+          "the checkpoint holds the model alone: the optimizer, the schedule and the data begin anew");
+      checkpoint_.load(targets_);
+      return restored_;
+    }
+    if (wants("optimizer")) add_moments();
+    at::Tensor step = at::zeros({}, at::kInt), tokens = at::zeros({}, at::kLong);
+    add_number("train_state.step", step);
+    const bool has_tokens = add_number("train_state.ntokens_seen", tokens);
+    checkpoint_.load(targets_);
+    if (wants("train_state")) {
+      restored_.progress = RunProgress{step.item<int>(), tokens.item<int64_t>(), {}, 1};
+      if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
+      if (wants("dataloader")) read_data_position();
+    }
+    return restored_;
+  }
+
+ private:
+  bool wants(const char* state) const { return !leave_.contains(state); }
+
+  void add(const std::string& name, at::ScalarType type, const SavedParameter& parameter, const at::Tensor& into) {
+    const std::optional<Box> box = parameter.box_of(rank_);
+    if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into});
+  }
+
+  void add_model() {
+    const at::ScalarType type = master_type(parameters_);
+    for (const SavedParameter& parameter : parameters_) {
+      add(model_key(parameter.name, restored_.style), type, parameter, parameter.master);
+    }
+  }
+
+  void add_moments() {
+    const at::ScalarType type = moment_type(parameters_);
+    for (const SavedParameter& parameter : parameters_) {
+      if (!is_trained(parameter)) continue;
+      add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment);
+      add(state_key(parameter.name, "exp_avg_sq"), type, parameter, parameter.second_moment);
+    }
+  }
+
+  /// False when the checkpoint does not have it.
+  bool add_number(const std::string& name, const at::Tensor& into) {
+    if (!index_.tensors.contains(name)) return false;
+    targets_.push_back({{name, into.scalar_type(), {}}, {}, into, /*any_type=*/true});
+    return true;
+  }
+
+  /// Ours is the same for every rank. Another program's counts that program's samples.
+  void read_data_position() {
+    const char* const key = "dataloader.dp_rank_0";
+    const auto give_up = [&](const std::string& why) {
+      restored_.notes.emplace_back(
+          fmt::format("the data position could not be restored ({}): the data begin anew", why));
+    };
+    if (!index_.values.contains(key)) return give_up("the checkpoint has none");
+    try {
+      const PickleRef bytes = checkpoint_.value(key);
+      if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is no pickle");
+      const PickleRef position = read_pickle(bytes->text);
+      const PickleValue* ours = position->find(kOurPosition);
+      if (!ours || !ours->is(PickleValue::Kind::text)) return give_up("another program's samples are counted in it");
+      restored_.progress->data_position = nlohmann::json::parse(ours->text);
+      restored_.has_data_position = true;
+    } catch (const PickleError& error) {
+      give_up(error.what());
+    } catch (const nlohmann::json::exception& error) {
+      give_up(error.what());
+    }
+  }
+
+  OpenCheckpoint& checkpoint_;
+  const CheckpointIndex& index_;
+  std::span<const SavedParameter> parameters_;
+  int64_t rank_;
+  const std::set<std::string>& leave_;
+  std::vector<LoadTarget> targets_;
+  RestoredRun restored_;
+};
+
+}  // namespace
+
+RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
+                        const std::set<std::string>& leave) {
+  return Restoration(checkpoint, parameters, rank, leave).run();
+}
+
+}  // namespace titan

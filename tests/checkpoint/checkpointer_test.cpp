@@ -1,0 +1,149 @@
+#include "titan/checkpoint/checkpointer.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "checkpoint/memory_storage.h"
+#include "checkpoint/states.h"
+#include "titan/checkpoint/commit.h"
+#include "titan/checkpoint/store_meeting.h"
+
+namespace titan {
+namespace {
+
+std::vector<int64_t> steps_in(Storage& storage) {
+  std::vector<int64_t> steps;
+  for (const FoundCheckpoint& found : find_checkpoints(storage, "root")) steps.push_back(found.step);
+  return steps;
+}
+
+// ---- Which checkpoints stay ----
+
+class Catalogue : public ::testing::Test {
+ protected:
+  void save(int64_t step) { save_as_all_ranks(storage_, {"root", step, "run"}, test_layouts()[0], step); }
+  /// As if Python had written it.
+  void save_unverified(int64_t step) {
+    save(step);
+    storage_.remove(std::filesystem::path("root") / step_folder(step) / kManifestFile);
+  }
+  MemoryStorage storage_;
+};
+
+TEST_F(Catalogue, OnlyFoldersNamedStepNWithAManifestOrAnIndexAreCheckpoints) {
+  for (const char* folder :
+       {"step-", "step-1x", "step--1", "step-007", "xstep-1", "step-3", "damaged-4", "saving-5-run"}) {
+    storage_.make_folders(std::filesystem::path("root") / folder);
+  }
+  storage_.write_all("root/step-6", "a file");
+  save(9);
+  save(10);
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{10, 9}));
+}
+
+TEST_F(Catalogue, TheLatestStayAndThoseAtMultiples) {
+  for (const int64_t step : {5, 10, 15, 20, 25, 30, 35}) save(step);
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 10}).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{35, 30, 20, 10}));
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 0, .keep_every = 0}).empty());
+  EXPECT_EQ(steps_in(storage_).size(), 4u) << "0 keeps all";
+}
+
+TEST_F(Catalogue, TheNewestVerifiedOneIsNeverDeleted) {
+  for (const int64_t step : {10, 20}) save(step);
+  for (const int64_t step : {30, 40, 50}) save_unverified(step);
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0}).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{50, 40, 20}));
+}
+
+TEST_F(Catalogue, TheManifestGoesFirst) {
+  for (const int64_t step : {10, 20, 30}) save(step);
+  const size_t before = storage_.journal().size();
+  delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0});
+  for (size_t i = before; i < storage_.journal().size(); ++i) {
+    const std::string& call = storage_.journal()[i];
+    if (!call.starts_with("remove")) continue;
+    EXPECT_EQ(call, "remove root/step-10/manifest.json");
+    break;
+  }
+}
+
+TEST_F(Catalogue, WhatCannotBeDeletedIsSaidAndTheOthersGo) {
+  for (const int64_t step : {10, 20, 30, 40}) save(step);
+  storage_.set_refusal([](const std::string& call) { return call.starts_with("remove root/step-10") ? EACCES : 0; });
+  const auto failures = delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0});
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_NE(failures[0].find("step 10"), std::string::npos) << failures[0];
+  EXPECT_NE(failures[0].find("Permission denied"), std::string::npos) << failures[0];
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{40, 30, 10}));
+}
+
+// ---- The whole ----
+
+TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  const TestLayout layout = test_layouts()[0];
+  {
+    Checkpointer first(std::move(storage), make_lone_meeting(), {"root", SaveMode::asynchronous, {2, 0}},
+                       [](const SaveReport& report) { EXPECT_TRUE(report.outcome.committed); });
+    EXPECT_FALSE(first.load(std::nullopt, [](OpenCheckpoint&) {}).step);
+    for (const int64_t step : {1, 2, 3}) first.save(step, test_state(layout, 0, step));
+    first.finish();
+    EXPECT_EQ(steps_in(medium), (std::vector<int64_t>{3, 2}));
+    storage = medium.copy();
+  }
+  storage->make_folders("root/saving-4-dead");
+  storage->write_all("root/saving-4-dead/__0_0.distcp", "half");
+  MemoryStorage& later = *storage;
+  Checkpointer second(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {2, 0}},
+                      [](const SaveReport&) {});
+  const std::vector<LoadTarget> targets = test_targets(layout, 0);
+  EXPECT_EQ(second.load(std::nullopt, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); }).step, 3);
+  EXPECT_TRUE(holds_version(targets, 3));
+  EXPECT_EQ(later.list("root").size(), 2u) << "what was half written is gone";
+}
+
+TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {
+  constexpr int64_t kRanks = 5, kRounds = 20;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  int64_t right = 0;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto meeting = make_store_meeting(store, "test", rank, kRanks, std::chrono::seconds(60));
+      for (int64_t round = 0; round < kRounds; ++round) {
+        const auto heard = meeting->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
+        std::vector<std::string> expected;
+        for (int64_t other = 0; other < kRanks; ++other) {
+          expected.push_back(fmt::format("{} of {}\n\"{}\"", other, round, std::string(1000, 'x')));
+        }
+        const std::lock_guard lock(mutex);
+        right += heard == expected;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, kRanks * kRounds);
+  EXPECT_LE(store->getNumKeys(), 1);
+}
+
+TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
+  const auto meeting =
+      make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, std::chrono::milliseconds(20));
+  try {
+    meeting->exchange("here");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::peer_failure);
+    EXPECT_NE(std::string(error.what()).find("rank 1 did not come"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,272 @@
+// A save that ends anywhere: the machine stops after any storage call, a call fails, the disk is full, a file is
+// changed. What is left always loads, as the step that was being saved or the one before, bit for bit.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "checkpoint/memory_storage.h"
+#include "checkpoint/states.h"
+#include "titan/checkpoint/catalogue.h"
+
+namespace titan {
+namespace {
+
+const Retention kRetention{.keep_latest = 2, .keep_every = 0};
+
+class Crash : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const TestLayout& layout : test_layouts()) {
+      if (layout.name == "fsdp2") layout_ = layout;
+    }
+    storage_.make_folders("root");
+    storage_.sync_folder("");
+    save(storage_, 10);
+    save(storage_, 20);
+    storage_.restart({Surviving::Kind::none, 0});  // all of it is on the medium
+    ASSERT_EQ(find_checkpoints(storage_, "root").size(), 2u);
+  }
+
+  /// What a run does about one checkpoint: all ranks write, it is committed, old ones go.
+  void save(Storage& storage, int64_t step) const {
+    save_as_all_ranks(storage, {"root", step, "run" + std::to_string(step)}, layout_, step);
+    delete_old(storage, "root", kRetention);
+  }
+
+  /// What the next start does; the step whose state all ranks then hold.
+  int64_t start(Storage& storage, std::string* line = nullptr) const {
+    clean_leftovers(storage, "root");
+    std::vector<std::vector<LoadTarget>> targets;
+    for (int64_t rank = 0; rank < layout_.ranks; ++rank) targets.push_back(test_targets(layout_, rank));
+    const auto meeting = make_lone_meeting();
+    const LoadOutcome outcome = load_together(storage, *meeting, "root", std::nullopt, [&](OpenCheckpoint& checkpoint) {
+      for (const std::vector<LoadTarget>& mine : targets) checkpoint.load(mine);
+    });
+    if (line) *line = outcome.line;
+    for (const std::vector<LoadTarget>& mine : targets) EXPECT_TRUE(holds_version(mine, outcome.step.value_or(-1)));
+    return outcome.step.value_or(-1);
+  }
+
+  TestLayout layout_;
+  MemoryStorage storage_;
+};
+
+TEST_F(Crash, AfterEverySingleStorageCallOfASaveTheNextStartLoadsThatStepOrTheOneBefore) {
+  std::vector<Surviving> survivings{{Surviving::Kind::none, 0}, {Surviving::Kind::all, 0}};
+  for (uint64_t seed = 0; seed < 6; ++seed) survivings.push_back({Surviving::Kind::half, seed});
+  int64_t calls = 0, loaded_new = 0, loaded_old = 0;
+  for (bool done = false; !done; ++calls) {
+    for (const Surviving& surviving : survivings) {
+      const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+      storage->limit_writes(4096);
+      storage->stop_after(calls + 1);
+      done = true;
+      try {
+        save(*storage, 30);
+      } catch (const MachineStopped&) {
+        done = false;
+      }
+      const std::string last = storage->journal().back();
+      storage->restart(surviving);
+      const int64_t step = start(*storage);
+      ASSERT_TRUE(step == 20 || step == 30) << step << " after call " << calls + 1 << ", " << last;
+      (step == 30 ? loaded_new : loaded_old) += 1;
+      // And the run goes on: what is left is in nobody's way.
+      save(*storage, 40);
+      ASSERT_EQ(start(*storage), 40) << "after call " << calls + 1 << ", " << last;
+    }
+  }
+  EXPECT_GT(calls, 40);
+  EXPECT_GT(loaded_new, 20);
+  EXPECT_GT(loaded_old, 20);
+}
+
+TEST_F(Crash, ASaveThatReturnedIsThereHoweverMuchIsDropped) {
+  save(storage_, 30);
+  storage_.restart({Surviving::Kind::none, 0});
+  EXPECT_EQ(start(storage_), 30);
+}
+
+TEST_F(Crash, WhileASaveReplacesACheckpointOfTheSameStepOneOfThemIsAlwaysThere) {
+  // Step 20 is saved again, so that losing both would leave step 10 alone.
+  bool done = false;
+  for (int64_t call = 1; !done; ++call) {
+    for (const Surviving::Kind kind : {Surviving::Kind::none, Surviving::Kind::all}) {
+      const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+      storage->stop_after(call);
+      done = true;
+      try {
+        save_as_all_ranks(*storage, {"root", 20, "later"}, layout_, 20);
+      } catch (const MachineStopped&) {
+        done = false;
+      }
+      storage->restart({kind, 0});
+      ASSERT_EQ(start(*storage), 20) << "after call " << call;
+    }
+  }
+}
+
+TEST_F(Crash, WhenAnyCallFailsTheRunGoesOnAndTheNextSaveSucceeds) {
+  bool done = false;
+  for (int64_t call = 1; !done; ++call) {
+    for (const int reason : {EIO, ENOSPC}) {
+      const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+      storage->limit_writes(4096);
+      storage->fail_at(call, reason);
+      bool failed = false;
+      try {
+        save(*storage, 30);
+      } catch (const StorageError& error) {
+        EXPECT_EQ(error.reason(), reason);
+        abandon_save(*storage, {"root", 30, "run30"});
+        failed = true;
+      }
+      done = !failed && storage->calls() < call;
+      storage->fail_at(0, 0, 0);
+      // A failure after the rename leaves the new one; whatever is left is whole.
+      const int64_t step = start(*storage);
+      ASSERT_TRUE(step == 30 || (failed && step == 20)) << "after call " << call;
+      save(*storage, 40);
+      ASSERT_EQ(start(*storage), 40) << "after call " << call;
+    }
+  }
+}
+
+TEST_F(Crash, ADiskThatFillsUpAnywhereLeavesTheOlderCheckpointAndFreesWhatItTook) {
+  for (int64_t capacity = 0; capacity < 60000; capacity += 3001) {
+    const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+    const auto before = storage->files();
+    storage->set_capacity(capacity);
+    try {
+      begin_save(*storage, {"root", 30, "run"}, 0);
+      FAIL() << "a disk with " << capacity << " bytes was taken for large enough";
+    } catch (const StorageError& error) {
+      EXPECT_EQ(error.reason(), ENOSPC);
+    }
+    EXPECT_EQ(storage->files(), before);
+  }
+}
+
+// ---- Damage ----
+
+class Damage : public Crash {
+ protected:
+  void SetUp() override {
+    Crash::SetUp();
+    save(storage_, 30);
+    ASSERT_EQ(start(storage_), 30);
+  }
+
+  /// Every start with this change must say so and load step 20.
+  void expect_detected(const std::string& file, const std::function<void(std::string&)>& change,
+                       const std::string& what) {
+    const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+    storage->damage(file, change);
+    expect_fallback(*storage, what);
+  }
+
+  void expect_fallback(MemoryStorage& storage, const std::string& what) {
+    std::string line;
+    ASSERT_EQ(start(storage, &line), 20) << what;
+    EXPECT_NE(line.find("LOAD: step 20 from root/step-20 (verified"), std::string::npos) << line;
+    EXPECT_NE(line.find("step 30 is damaged"), std::string::npos) << line;
+    const std::vector<StorageEntry> entries = storage.list("root");
+    EXPECT_EQ(entries.front().name, "damaged-30") << what;
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& [name, bytes] : storage_.files()) {
+      if (name.starts_with("root/step-30/")) names.push_back(name);
+    }
+    return names;
+  }
+};
+
+TEST_F(Damage, OneFlippedBitInAnyFileIsDetected) {
+  ASSERT_EQ(files().size(), 4u);  // two ranks, index, manifest
+  for (const std::string& file : files()) {
+    const size_t size = storage_.files().at(file).size();
+    const size_t stride = std::max<size_t>(1, size / 397);
+    for (size_t place = 0; place < size; place += stride) {
+      const auto flip = [&](std::string& bytes) {
+        bytes[place] = static_cast<char>(bytes[place] ^ (1 << (place % 8)));
+      };
+      expect_detected(file, flip, file + " byte " + std::to_string(place));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(Damage, ATruncatedOrLengthenedFileIsDetected) {
+  for (const std::string& file : files()) {
+    const size_t size = storage_.files().at(file).size();
+    for (const size_t left : {size - 1, size / 2, size_t{1}, size_t{0}}) {
+      expect_detected(
+          file, [&](std::string& bytes) { bytes.resize(left); }, file + " cut to " + std::to_string(left));
+    }
+    expect_detected(
+        file, [](std::string& bytes) { bytes += '\0'; }, file + " with a byte more");
+  }
+}
+
+TEST_F(Damage, AMissingFileIsDetected) {
+  for (const std::string& file : files()) {
+    const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+    storage->remove(file);
+    expect_fallback(*storage, file + " missing");
+  }
+}
+
+TEST_F(Damage, AFolderAsPythonWritesThemIsLoadedAndCalledUnverified) {
+  storage_.remove("root/step-30/manifest.json");
+  storage_.damage("root/step-30/.metadata", [](std::string& bytes) {
+    CheckpointIndex index = read_index(bytes);
+    index.has_manifest = false;
+    bytes = write_index(index);
+  });
+  std::string line;
+  EXPECT_EQ(start(storage_, &line), 30);
+  EXPECT_NE(line.find("step-30 (unverified"), std::string::npos) << line;
+  // A chunk that does not lie inside its file is seen without a manifest, too.
+  storage_.damage("root/step-30/__1_0.distcp", [](std::string& bytes) { bytes.pop_back(); });
+  expect_fallback(storage_, "an unverified one cut short");
+}
+
+TEST_F(Damage, TwoDamagedCheckpointsOfOneStepAreBothKept) {
+  for (const char* name : {"damaged-30", "damaged-30.2"}) {
+    storage_.damage("root/step-30/.metadata", [](std::string& bytes) { bytes[5] ^= 1; });
+    ASSERT_EQ(start(storage_), 20);
+    EXPECT_FALSE(storage_.list(std::filesystem::path("root") / name).empty());
+    save(storage_, 30);
+  }
+}
+
+TEST_F(Damage, WhenNoneIsWholeNothingIsLoadedAndNothingOnDiskChanges) {
+  for (const char* step : {"20", "30"}) {
+    storage_.damage("root/step-" + std::string(step) + "/__1_0.distcp", [](std::string& bytes) { bytes[100] ^= 4; });
+  }
+  const auto before = storage_.files();
+  try {
+    start(storage_);
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("step 30 is damaged"), std::string::npos) << text;
+    EXPECT_NE(text.find("step 20 is damaged"), std::string::npos) << text;
+  }
+  EXPECT_EQ(storage_.files(), before);
+}
+
+TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {
+  storage_.set_refusal([](const std::string& call) { return call == "read root/step-30/__1_0.distcp" ? EIO : 0; });
+  std::string line;
+  EXPECT_EQ(start(storage_, &line), 20);
+  EXPECT_NE(line.find("step 30 is unreadable"), std::string::npos) << line;
+  storage_.set_refusal({});
+  EXPECT_EQ(start(storage_), 30);
+}
+
+}  // namespace
+}  // namespace titan

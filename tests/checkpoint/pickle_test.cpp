@@ -1,0 +1,160 @@
+#include "titan/checkpoint/pickle.h"
+
+#include <gtest/gtest.h>
+
+namespace titan {
+namespace {
+
+using Kind = PickleValue::Kind;
+
+std::string refusal(const std::string& bytes) {
+  try {
+    read_pickle(bytes);
+  } catch (const PickleError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+bool same(const PickleValue& a, const PickleValue& b) {
+  if (a.kind != b.kind || a.integer != b.integer || a.real != b.real || a.text != b.text) return false;
+  if (a.items.size() != b.items.size()) return false;
+  for (size_t i = 0; i < a.items.size(); ++i) {
+    if (!same(*a.items[i], *b.items[i])) return false;
+  }
+  return true;
+}
+
+std::string from_hex(std::string_view digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16));
+  }
+  return bytes;
+}
+
+TEST(Pickle, PlainValuesComeBackAsTheyWereWritten) {
+  const PickleRef value = pickle::dictionary(
+      {{"none", pickle::none()},
+       {"flags", pickle::tuple({pickle::boolean(true), pickle::boolean(false)})},
+       {"numbers", pickle::list({pickle::integer(0), pickle::integer(-1), pickle::integer(2147483647),
+                                 pickle::integer(2147483648), pickle::integer(INT64_MIN), pickle::integer(INT64_MAX)})},
+       {"real", pickle::real(3e-4)},
+       {"text", pickle::text("naïve")},
+       {"bytes", pickle::bytes(std::string("\0\xff\n", 3))},
+       {"empty", pickle::tuple({})}});
+  EXPECT_TRUE(same(*read_pickle(write_pickle(value)), *value));
+}
+
+TEST(Pickle, WhatPythonWritesIsReadInEveryProtocolFromTwoOn) {
+  // pickle.dumps({"a": [1, 300, 70000, -2], "b": (0.5, True, None), "c": b"\x00\xff"}, protocol) for 2, 3, 4, 5
+  const char* const protocols[] = {
+      "80027d71002858010000006171015d7102284b014d2c014a701101004afeffffff655801000000627103473f"
+      "e0000000000000884e8771045801000000637105635f636f646563730a656e636f64650a7106580300000000"
+      "c3bf710758060000006c6174696e31710886710952710a752e",
+      "80037d71002858010000006171015d7102284b014d2c014a701101004afeffffff655801000000627103473f"
+      "e0000000000000884e8771045801000000637105430200ff7106752e",
+      "80049536000000000000007d94288c0161945d94284b014d2c014a701101004afeffffff658c016294473fe0"
+      "000000000000884e87948c016394430200ff94752e",
+      "80059536000000000000007d94288c0161945d94284b014d2c014a701101004afeffffff658c016294473fe0"
+      "000000000000884e87948c016394430200ff94752e"};
+  for (const char* hex : protocols) {
+    const std::string bytes = from_hex(hex);
+    const PickleRef read = read_pickle(bytes);
+    ASSERT_TRUE(read->is(Kind::dictionary));
+    ASSERT_EQ(read->find("a")->items.size(), 4u);
+    EXPECT_EQ(read->find("a")->items[2]->integer, 70000);
+    EXPECT_EQ(read->find("a")->items[3]->integer, -2);
+    EXPECT_EQ(read->find("b")->items[0]->real, 0.5);
+    EXPECT_EQ(read->find("c")->text, std::string("\0\xff", 2));
+    EXPECT_EQ(read->find("d"), nullptr);
+  }
+}
+
+TEST(Pickle, ObjectsOfKnownTypesAreNamesWithArgumentsAndState) {
+  const PickleRef read = read_pickle(write_pickle(pickle::instance(
+      "torch.distributed.checkpoint.metadata MetadataIndex", pickle::dictionary({{"fqn", pickle::text("w")}}))));
+  ASSERT_TRUE(read->is_object("torch.distributed.checkpoint.metadata MetadataIndex"));
+  EXPECT_EQ(read->items.at(1)->find("fqn")->text, "w");
+}
+
+TEST(Pickle, AnythingThatAsksForAnotherNameIsRefusedByThatName) {
+  // cos\nsystem\n(S'true'\ntR.
+  EXPECT_EQ(refusal("\x80\x02"
+                    "cos\nsystem\nX\x04\x00\x00\x00"),
+            "it asks for os.system, which no checkpoint needs; nothing was executed");
+  for (const char* name : {"builtins eval", "posix system", "torch load", "torch.hub load", "torch._utils _rebuild",
+                           "pathlib Path", "functools partial", "torch  Size", "collections defaultdict"}) {
+    const std::string bytes = write_pickle(pickle::call(name, {}));
+    EXPECT_NE(refusal(bytes).find("which no checkpoint needs"), std::string::npos) << name;
+  }
+}
+
+TEST(Pickle, NamesBuiltOnTheStackAreCheckedToo) {
+  EXPECT_NE(refusal(std::string("\x80\x04\x8c\x02os\x8c\x06system\x93.", 17)).find("os.system"), std::string::npos);
+}
+
+TEST(Pickle, InstructionsThatRunCodeOrReachOutAreUnknown) {
+  // INST, OBJ, NEWOBJ_EX, PERSID, EXT1, the old text numbers
+  for (const char code : {'i', 'o', '\x92', 'P', '\x82', 'I', 'L', 'F', 'S', 'd', 'l', '2', '0', '1'}) {
+    const std::string bytes = std::string("\x80\x02N") + code + "x\ny\n.";
+    EXPECT_NE(refusal(bytes).find("instruction"), std::string::npos) << code;
+  }
+}
+
+TEST(Pickle, EveryTruncationOfAPickleIsRefused) {
+  const std::string whole = write_pickle(pickle::dictionary(
+      {{"a", pickle::list({pickle::integer(1), pickle::integer(1LL << 40)})}, {"b", pickle::bytes("xyz")}}));
+  for (size_t size = 0; size < whole.size(); ++size) EXPECT_NE(refusal(whole.substr(0, size)), "accepted") << size;
+  EXPECT_EQ(refusal(whole), "accepted");
+}
+
+TEST(Pickle, AnyByteMayBeChangedAndTheReaderEitherReadsOrRefuses) {
+  const std::string whole = write_pickle(pickle::instance(
+      "torch.distributed.checkpoint.metadata Metadata",
+      pickle::dictionary({{"a", pickle::list({pickle::integer(1), pickle::tuple({pickle::real(2)})})}})));
+  int refused = 0;
+  for (size_t place = 0; place < whole.size(); ++place) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = whole;
+      changed[place] = static_cast<char>(changed[place] ^ (1 << bit));
+      refused += refusal(changed) != "accepted";
+    }
+  }
+  EXPECT_GT(refused, static_cast<int>(whole.size()));
+}
+
+TEST(Pickle, AValueThatHoldsItselfIsRefused) {
+  // a = []; a.append(a)
+  EXPECT_NE(refusal("\x80\x02]q\x01h\x01"
+                    "ah\x01"
+                    "a."),
+            "accepted");
+  // a = []; b = [a]; a.append(b)
+  EXPECT_NE(refusal("\x80\x02]q\x01]q\x02h\x01"
+                    "ah\x01h\x02"
+                    "a."),
+            "accepted");
+}
+
+TEST(Pickle, DeepNestingIsRefusedBeforeItExhaustsTheStack) {
+  std::string deep = "\x80\x02N";
+  for (int i = 0; i < 1'000'000; ++i) deep += '\x85';
+  EXPECT_EQ(refusal(deep + "."), "its values are nested too deep");
+  std::string shallow = "\x80\x02N";
+  for (int i = 0; i < 50; ++i) shallow += '\x85';
+  EXPECT_EQ(refusal(shallow + "."), "accepted");
+}
+
+TEST(Pickle, LengthsBeyondTheFileAreRefusedWithoutAskingForTheMemory) {
+  EXPECT_EQ(refusal("\x80\x02X\xff\xff\xff\xff."), "it ends too early");
+  EXPECT_EQ(refusal("\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\xff."), "it ends too early");
+}
+
+TEST(Pickle, AnIntegerOfMoreThan64BitsIsRefused) {
+  EXPECT_EQ(refusal(std::string("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", 13)),
+            "it holds an integer of more than 64 bits");
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,253 @@
+#include "titan/checkpoint/saver.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <future>
+#include <mutex>
+
+#include "checkpoint/meeting.h"
+#include "checkpoint/memory_storage.h"
+#include "checkpoint/states.h"
+#include "titan/checkpoint/catalogue.h"
+
+namespace titan {
+namespace {
+
+class Saving : public ::testing::Test {
+ protected:
+  Saving() : meeting_(make_lone_meeting()), layout_(test_layouts().front()) {}
+
+  std::unique_ptr<Saver> saver(SaveMode mode, Storage& storage) {
+    return std::make_unique<Saver>(storage, *meeting_, SaverOptions{"root", "run", mode},
+                                   [this](const SaveOutcome& outcome) { outcomes_.push_back(outcome); });
+  }
+
+  int64_t loaded(Storage& storage) {
+    const std::vector<LoadTarget> targets = test_targets(layout_, 0);
+    const LoadOutcome outcome = load_together(storage, *meeting_, "root", std::nullopt,
+                                              [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+    if (outcome.step) {
+      EXPECT_TRUE(holds_version(targets, *outcome.step));
+    }
+    return outcome.step.value_or(-1);
+  }
+
+  std::unique_ptr<RankMeeting> meeting_;
+  TestLayout layout_;
+  std::vector<SaveOutcome> outcomes_;
+};
+
+TEST_F(Saving, ASynchronousSaveIsCommittedWhenItReturns) {
+  MemoryStorage storage;
+  const auto saver = this->saver(SaveMode::synchronous, storage);
+  saver->save(10, test_state(layout_, 0, 10));
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_TRUE(outcomes_[0].committed) << outcomes_[0].problem;
+  EXPECT_EQ(outcomes_[0].folder, "root/step-10");
+  EXPECT_EQ(loaded(storage), 10);
+  EXPECT_EQ(saver->staging_bytes(), 0);
+}
+
+TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalled) {
+  MemoryStorage storage;
+  std::promise<void> go;
+  std::shared_future<void> gone = go.get_future().share();
+  storage.set_refusal([gone](const std::string&) {  // the writer waits until the state has been overwritten
+    gone.wait();
+    return 0;
+  });
+  const auto saver = this->saver(SaveMode::asynchronous, storage);
+  CheckpointState state = test_state(layout_, 0, 10);
+  saver->save(10, state);
+  saver->wait_for_staging();
+  for (StateTensor& tensor : state.tensors) tensor.local.zero_();
+  EXPECT_TRUE(outcomes_.empty());
+  go.set_value();
+  saver->finish();
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(loaded(storage), 10);
+}
+
+TEST_F(Saving, StagingBuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
+  MemoryStorage storage;
+  const auto saver = this->saver(SaveMode::asynchronous, storage);
+  int64_t state_bytes = 0;
+  for (const StateTensor& tensor : test_state(layout_, 0, 0).tensors) {
+    state_bytes += static_cast<int64_t>(tensor.local.nbytes());
+  }
+  std::vector<const void*> first;
+  for (int64_t step = 1; step <= 100; ++step) {
+    saver->save(step, test_state(layout_, 0, step));
+    EXPECT_EQ(saver->staging_bytes(), state_bytes);
+    EXPECT_EQ(saver->staging_buffers(), test_tensors(layout_).size());
+    saver->finish();
+    delete_old(storage, "root", {.keep_latest = 2, .keep_every = 0});
+  }
+  EXPECT_EQ(loaded(storage), 100);
+  EXPECT_EQ(storage.list("root").size(), 2u);
+}
+
+TEST_F(Saving, AFailedWriteIsReportedWithItsReasonAndTheNextSaveSucceeds) {
+  for (const SaveMode mode : {SaveMode::synchronous, SaveMode::asynchronous}) {
+    MemoryStorage storage;
+    const auto saver = this->saver(mode, storage);
+    outcomes_.clear();
+    saver->save(10, test_state(layout_, 0, 10));
+    saver->finish();
+    storage.set_refusal([](const std::string& call) { return call.starts_with("write root/saving-20") ? EIO : 0; });
+    saver->save(20, test_state(layout_, 0, 20));
+    saver->finish();
+    storage.set_refusal({});
+    EXPECT_EQ(loaded(storage), 10);
+    saver->save(30, test_state(layout_, 0, 30));
+    saver->finish();
+    ASSERT_EQ(outcomes_.size(), 3u);
+    EXPECT_FALSE(outcomes_[1].committed);
+    EXPECT_NE(outcomes_[1].sentence().find("checkpoint 20 was not saved: rank 0: cannot write"), std::string::npos)
+        << outcomes_[1].sentence();
+    EXPECT_NE(outcomes_[1].sentence().find("Input/output error"), std::string::npos);
+    EXPECT_TRUE(outcomes_[2].committed);
+    EXPECT_EQ(loaded(storage), 30);
+    EXPECT_EQ(storage.list("root").size(), 2u) << "the failed one left nothing";
+  }
+}
+
+TEST_F(Saving, ADiskWithoutRoomIsNoticedBeforeAnythingIsWritten) {
+  MemoryStorage storage;
+  storage.set_capacity(1000);
+  saver(SaveMode::synchronous, storage)->save(10, test_state(layout_, 0, 10));
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_NE(outcomes_[0].problem.find("No space left on device"), std::string::npos) << outcomes_[0].problem;
+  EXPECT_TRUE(storage.files().empty());
+}
+
+TEST_F(Saving, ASaveWaitsForTheFormerOne) {
+  MemoryStorage storage;
+  const auto saver = this->saver(SaveMode::asynchronous, storage);
+  for (int64_t step = 1; step <= 5; ++step) saver->save(step, test_state(layout_, 0, step));
+  saver->finish();
+  ASSERT_EQ(outcomes_.size(), 5u);
+  for (int64_t step = 1; step <= 5; ++step) EXPECT_EQ(outcomes_[static_cast<size_t>(step - 1)].step, step);
+}
+
+// ---- Several ranks ----
+
+TEST(SavingTogether, AllRanksCommitOneCheckpointAndAnotherLayoutLoadsIt) {
+  const std::vector<TestLayout> layouts = test_layouts();
+  const auto storage = make_posix_storage();
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / ("titan-together-" + std::to_string(::getpid()));
+  std::filesystem::remove_all(root);
+  const TestLayout &from = layouts[9], &to = layouts[3];
+  std::mutex mutex;
+  run_ranks(from.ranks, [&](RankMeeting& meeting) {
+    Saver saver(*storage, meeting, {root, "run", SaveMode::asynchronous}, [&](const SaveOutcome& outcome) {
+      const std::lock_guard lock(mutex);
+      EXPECT_TRUE(outcome.committed) << outcome.problem;
+    });
+    saver.save(3, test_state(from, meeting.rank(), 3));
+    saver.finish();
+  });
+  run_ranks(to.ranks, [&](RankMeeting& meeting) {
+    const std::vector<LoadTarget> targets = test_targets(to, meeting.rank());
+    const LoadOutcome outcome =
+        load_together(*storage, meeting, root, 3, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(outcome.step, 3);
+    EXPECT_TRUE(holds_version(targets, 3)) << "rank " << meeting.rank();
+  });
+  std::filesystem::remove_all(root);
+}
+
+TEST(SavingTogether, AFailureOfOneRankIsTheOutcomeOfAllAndNamesTheRank) {
+  const TestLayout layout = test_layouts()[3];  // fsdp3
+  // Each rank has its own folder here: what counts is what they tell each other.
+  std::vector<MemoryStorage> storages(3);
+  for (MemoryStorage& storage : storages) storage.make_folders("root/saving-7-run");
+  storages[2].set_refusal([](const std::string& call) { return call.starts_with("sync root/saving") ? EIO : 0; });
+  std::mutex mutex;
+  std::vector<std::string> problems;
+  run_ranks(3, [&](RankMeeting& meeting) {
+    Saver saver(storages[static_cast<size_t>(meeting.rank())], meeting, {"root", "run", SaveMode::synchronous},
+                [&](const SaveOutcome& outcome) {
+                  const std::lock_guard lock(mutex);
+                  EXPECT_FALSE(outcome.committed);
+                  problems.push_back(outcome.problem);
+                });
+    saver.save(7, test_state(layout, meeting.rank(), 7));
+  });
+  ASSERT_EQ(problems.size(), 3u);
+  for (const std::string& problem : problems) {
+    EXPECT_EQ(problem, problems[0]);
+    EXPECT_NE(problem.find("rank 2: "), std::string::npos) << problem;
+  }
+}
+
+TEST(LoadingTogether, ABlockThatIsDamagedForOneRankSendsAllToTheOlderCheckpoint) {
+  const TestLayout layout = test_layouts()[4];  // fsdp4
+  MemoryStorage storage;
+  for (const int64_t step : {1, 2}) save_as_all_ranks(storage, {"root", step, "run"}, layout, step);
+  storage.damage("root/step-2/__3_0.distcp", [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; });
+  std::mutex mutex;
+  run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+    // Only what is cut: all ranks read the step's number, wherever it lies.
+    std::vector<LoadTarget> targets = test_targets(layout, meeting.rank());
+    std::erase_if(targets, [](const LoadTarget& target) { return target.tensor.shape.empty(); });
+    // One storage for each: the one in memory is no place for threads.
+    std::unique_ptr<MemoryStorage> mine;
+    {
+      const std::lock_guard lock(mutex);
+      mine = storage.copy();
+    }
+    const LoadOutcome outcome = load_together(*mine, meeting, "root", std::nullopt,
+                                              [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(outcome.step, 1);
+    EXPECT_NE(outcome.line.find("(rank 3)"), std::string::npos) << outcome.line;
+    EXPECT_TRUE(holds_version(targets, 1));
+  });
+}
+
+TEST(LoadingTogether, AnEmptyFolderIsAFreshStartAndAMissingStepAnError) {
+  MemoryStorage storage;
+  const auto meeting = make_lone_meeting();
+  const auto never = [](OpenCheckpoint&) { FAIL(); };
+  const LoadOutcome outcome = load_together(storage, *meeting, "root", std::nullopt, never);
+  EXPECT_FALSE(outcome.step);
+  EXPECT_EQ(outcome.line, "LOAD: nothing: root holds no checkpoint; starting fresh");
+  save_as_all_ranks(storage, {"root", 1, "run"}, test_layouts()[0], 1);
+  try {
+    load_together(storage, *meeting, "root", 2, never);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    EXPECT_STREQ(error.what(), "root holds no checkpoint of step 2");
+  }
+}
+
+TEST(LoadingTogether, ACheckpointOfAnotherModelIsAnErrorThatNamesTheTensorAndChangesNothing) {
+  MemoryStorage storage;
+  const TestLayout layout = test_layouts()[0];
+  for (const int64_t step : {1, 2}) save_as_all_ranks(storage, {"root", step, "run"}, layout, step);
+  const auto before = storage.files();
+  std::vector<LoadTarget> targets = test_targets(layout, 0);
+  targets[0].tensor.shape = targets[0].box.extent = {13, 9};
+  targets[0].into = at::zeros({13, 9}, at::kBFloat16);
+  const auto meeting = make_lone_meeting();
+  try {
+    load_together(storage, *meeting, "root", std::nullopt,
+                  [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    EXPECT_STREQ(error.what(),
+                 "root/step-2 does not fit this run: its tok_embeddings.weight has shape [13, 8], this model's has "
+                 "[13, 9]");
+  }
+  EXPECT_EQ(storage.files(), before);
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,149 @@
+#include "states.h"
+
+namespace titan {
+namespace {
+
+/// A parameter of the small model: its cut under tensor parallelism, and the stages it is on when there are two.
+struct TestParameter {
+  const char* name;
+  std::vector<int64_t> shape;
+  std::optional<int64_t> tensor_dimension;
+  std::vector<int64_t> stages;
+};
+
+const std::vector<TestParameter>& parameters() {
+  static const std::vector<TestParameter> all{
+      {"tok_embeddings.weight", {13, 8}, 0, {0, 1}},  // tied: the last stage computes with it, too
+      {"layers.0.attention.wq.weight", {8, 8}, 0, {0}},
+      {"layers.0.attention.wo.weight", {8, 8}, 1, {0}},
+      {"layers.0.attention_norm.weight", {7}, std::nullopt, {0}},
+      {"layers.1.feed_forward.w1.weight", {20, 8}, 0, {1}},
+      {"layers.1.feed_forward.w2.weight", {8, 20}, 1, {1}},
+      {"norm.weight", {3}, std::nullopt, {1}},  // fewer rows than some layouts have shards
+  };
+  return all;
+}
+
+DeviceMesh mesh_of(const TestLayout& layout) { return {layout.degrees, layout.ranks}; }
+
+/// As the trainer's plan cuts it: copies, then tensor parallelism, then FSDP.
+TensorLayout cut(const TestParameter& parameter, const DeviceMesh& mesh) {
+  return TensorLayout(parameter.shape, {{"dp_replicate", mesh.size(MeshAxis::dp_replicate), std::nullopt},
+                                        {"tp", mesh.size(MeshAxis::tp), parameter.tensor_dimension},
+                                        {"fsdp", mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp), 0}});
+}
+
+at::Tensor part(at::Tensor whole, const Box& box) {
+  for (size_t d = 0; d < box.offset.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
+  }
+  return whole;
+}
+
+}  // namespace
+
+std::vector<TestLayout> test_layouts() {
+  const auto layout = [](const char* name, int64_t ranks, int64_t pp, int64_t replicate, int64_t shard, int64_t cp,
+                         int64_t tp) {
+    return TestLayout{name, {pp, replicate, shard, cp, tp}, ranks};
+  };
+  return {layout("single", 1, 1, 1, 1, 1, 1),      layout("ddp2", 2, 1, 2, 1, 1, 1),
+          layout("fsdp2", 2, 1, 1, 2, 1, 1),       layout("fsdp3", 3, 1, 1, 3, 1, 1),
+          layout("fsdp4", 4, 1, 1, 4, 1, 1),       layout("fsdp7", 7, 1, 1, 7, 1, 1),
+          layout("hsdp2x2", 4, 1, 2, 2, 1, 1),     layout("tp2", 2, 1, 1, 1, 1, 2),
+          layout("tp4", 4, 1, 1, 1, 1, 4),         layout("fsdp2xtp2", 4, 1, 1, 2, 1, 2),
+          layout("fsdp3xtp2", 6, 1, 1, 3, 1, 2),   layout("cp2xfsdp2", 4, 1, 1, 2, 2, 1),
+          layout("pp2", 2, 2, 1, 1, 1, 1),         layout("pp2xfsdp2", 4, 2, 1, 2, 1, 1),
+          layout("pp2xddp2xtp2", 8, 2, 2, 1, 1, 2)};
+}
+
+std::vector<PlacedTensor> test_tensors(const TestLayout& layout) {
+  const DeviceMesh mesh = mesh_of(layout);
+  const bool staged = mesh.size(MeshAxis::pp) > 1;
+  std::vector<PlacedTensor> tensors;
+  for (const TestParameter& parameter : parameters()) {
+    const BoxOfRank boxes = boxes_of(cut(parameter, mesh), mesh, staged ? parameter.stages : std::vector<int64_t>{});
+    const std::string name = parameter.name;
+    tensors.push_back({{name, at::kBFloat16, parameter.shape}, boxes});
+    tensors.push_back({{"optimizer.state." + name + ".exp_avg", at::kFloat, parameter.shape}, boxes});
+    tensors.push_back({{"optimizer.state." + name + ".exp_avg_sq", at::kFloat, parameter.shape}, boxes});
+  }
+  tensors.push_back({{"train_state.step", at::kInt, {}}, whole_everywhere({})});
+  return tensors;
+}
+
+at::Tensor whole_tensor(const LogicalTensor& tensor, int64_t version) {
+  if (tensor.type == at::kInt) return at::scalar_tensor(version, at::kInt);
+  int64_t seed = 7 * version;
+  for (size_t i = 0; i < tensor.name.size(); ++i) seed += static_cast<int64_t>(i + 1) * tensor.name[i];
+  const int64_t numel = Box{{}, tensor.shape}.numel();
+  // Eighths between −15 5/8 and 15 5/8: exact in every dtype.
+  const at::Tensor eighths = (at::arange(numel, at::kLong) * 31 + seed) % 251 - 125;
+  return (eighths.to(at::kDouble) / 8).to(tensor.type).view(tensor.shape);
+}
+
+std::vector<StateValue> test_values(const TestLayout& layout, int64_t version) {
+  return {{"dataloader.world_size", pickle::integer(layout.ranks)},
+          {"dataloader.dp_rank_0", pickle::bytes(write_pickle(pickle::dictionary({{"chunk", pickle::integer(77)}})))},
+          {"lr_scheduler.last_epoch", pickle::integer(version)},
+          {"optimizer.param_groups.norm.weight.lr", pickle::real(3e-4)},
+          {"optimizer.param_groups.norm.weight.betas", pickle::tuple({pickle::real(0.9), pickle::real(0.95)})},
+          {"optimizer.param_groups.norm.weight.foreach", pickle::none()},
+          {"optimizer.param_groups.norm.weight.fused", pickle::boolean(true)}};
+}
+
+CheckpointState test_state(const TestLayout& layout, int64_t rank, int64_t version) {
+  CheckpointState state;
+  for (PlacedTensor& placed : test_tensors(layout)) {
+    at::Tensor local;
+    if (const std::optional<Box> box = placed.box_of(rank)) local = part(whole_tensor(placed.tensor, version), *box);
+    state.tensors.push_back({std::move(placed), std::move(local)});
+  }
+  state.values = test_values(layout, version);
+  state.facts = {{"version", version}};
+  return state;
+}
+
+std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank) {
+  std::vector<LoadTarget> targets;
+  for (const PlacedTensor& placed : test_tensors(layout)) {
+    const std::optional<Box> box = placed.box_of(rank);
+    if (!box) continue;
+    targets.push_back({placed.tensor, *box, at::full(box->extent, -1, at::TensorOptions(placed.tensor.type))});
+  }
+  return targets;
+}
+
+::testing::AssertionResult holds_version(const std::vector<LoadTarget>& targets, int64_t version) {
+  for (const LoadTarget& target : targets) {
+    const auto same = same_bits(target.into, part(whole_tensor(target.tensor, version), target.box));
+    if (!same) return ::testing::AssertionFailure() << target.tensor.name << ": " << same.message();
+  }
+  return ::testing::AssertionSuccess();
+}
+
+void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version) {
+  const std::vector<PlacedTensor> tensors = test_tensors(layout);
+  const SavePlan plan = plan_save(tensors, layout.ranks);
+  std::vector<SavedValue> values;
+  for (const StateValue& value : test_values(layout, version)) {
+    values.push_back({value.name, value_blob(value.value)});
+  }
+  const CheckpointIndex index = index_of(plan, tensors, values);
+  begin_save(storage, place, 0);
+  std::map<std::string, FileRecord> files;
+  for (int64_t rank = 0; rank < layout.ranks; ++rank) {
+    const CheckpointState state = test_state(layout, rank, version);
+    const std::vector<PlannedWrite>& writes = plan.writes[static_cast<size_t>(rank)];
+    const auto record =
+        write_data(storage, place, rank, rank == 0 ? values : std::vector<SavedValue>(), writes.size(), [&](size_t i) {
+          const StateTensor& tensor = state.tensors[writes[i].tensor];
+          EXPECT_EQ(tensor.local.sizes(), at::IntArrayRef(writes[i].box.extent)) << tensor.placed.tensor.name;
+          return tensor.local.contiguous();
+        });
+    if (record) files[data_file(rank)] = *record;
+  }
+  commit_save(storage, place, index, std::move(files), {{"version", version}});
+}
+
+}  // namespace titan

@@ -1,0 +1,49 @@
+// States for the tests of checkpoints: a small model's tensors under many layouts, rank by rank in one process. A
+// tensor's numbers are a function of its name and the state's version alone, so any part of it can be checked anywhere.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/tensors.h"
+#include "titan/checkpoint/load.h"
+#include "titan/checkpoint/save.h"
+
+namespace titan {
+
+/// One layout of the small model over the ranks of a mesh.
+struct TestLayout {
+  std::string name;
+  ParallelDegrees degrees;
+  int64_t ranks = 1;
+};
+
+/// single, ddp, fsdp, hsdp, tp, pp and mixtures, with shards that do not divide and ranks that hold nothing.
+std::vector<TestLayout> test_layouts();
+
+/// The small model: parameters, their moments, a counter. Under pipelines each stage has some of the names, and the
+/// embedding is on the first and the last.
+std::vector<PlacedTensor> test_tensors(const TestLayout& layout);
+
+/// The whole tensor of that name in `version`; tests/reference/checkpoint_test.py has the same formula.
+at::Tensor whole_tensor(const LogicalTensor& tensor, int64_t version);
+
+/// What `rank` has of it all.
+CheckpointState test_state(const TestLayout& layout, int64_t rank, int64_t version);
+
+/// What `rank` wants, with memory of other content to read it into.
+std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank);
+
+/// Every target holds what `version` has there.
+::testing::AssertionResult holds_version(const std::vector<LoadTarget>& targets, int64_t version);
+
+/// The values that rank 0 saves with it.
+std::vector<StateValue> test_values(const TestLayout& layout, int64_t version);
+
+/// Saves as all ranks of the layout, one after the other, without a process group: the stages of commit.h.
+void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version);
+
+}  // namespace titan

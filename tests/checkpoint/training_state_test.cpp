@@ -1,0 +1,148 @@
+#include "titan/checkpoint/training_state.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/memory_storage.h"
+#include "support/tensors.h"
+#include "titan/checkpoint/saver.h"
+
+namespace titan {
+namespace {
+
+/// Two parameters, the second one not trained, cut in halves of rows over two ranks.
+std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
+  const auto halves = [](int64_t rank) { return std::optional(Box{{2 * rank, 0}, {2, 3}}); };
+  AdamSettings settings{.lr = 1e-4,
+                        .initial_lr = 3e-4,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .epsilon = 1e-8,
+                        .weight_decay = 0.1,
+                        .decoupled_decay = true,
+                        .fused = true,
+                        .foreach = std::nullopt};
+  const auto rows = [&](uint64_t which) { return normal({4, 3}, seed + which).narrow(0, 2 * rank, 2).clone(); };
+  return {{"a.weight", {4, 3}, halves, rows(1), rows(2), rows(3), settings},
+          {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}}};
+}
+
+RunProgress some_progress() { return {7, 12345, {{"chunk", 99}}, 2}; }
+
+class TrainingState : public ::testing::Test {
+ protected:
+  /// As two ranks, one after the other.
+  void save(const std::function<CheckpointState(int64_t rank)>& state_of) {
+    const CheckpointState first = state_of(0);
+    const std::vector<PlacedTensor> tensors = first.placed();
+    const SavePlan plan = plan_save(tensors, 2);
+    std::vector<SavedValue> values;
+    for (const StateValue& value : first.values) values.push_back({value.name, value_blob(value.value)});
+    const SavePlace place{"root", 7, "run"};
+    begin_save(storage_, place, 0);
+    std::map<std::string, FileRecord> files;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const CheckpointState state = state_of(rank);
+      const std::vector<PlannedWrite>& writes = plan.writes[static_cast<size_t>(rank)];
+      files[data_file(rank)] =
+          *write_data(storage_, place, rank, rank == 0 ? values : std::vector<SavedValue>(), writes.size(),
+                      [&](size_t i) { return written_part(state.tensors[writes[i].tensor], writes[i]); });
+    }
+    commit_save(storage_, place, index_of(plan, tensors, values), std::move(files), {});
+  }
+
+  RestoredRun restore(const std::vector<SavedParameter>& into, int64_t rank, const std::set<std::string>& leave = {}) {
+    OpenCheckpoint checkpoint(storage_, "root/step-7", true);
+    return restore_run(checkpoint, into, rank, leave);
+  }
+
+  MemoryStorage storage_;
+};
+
+TEST_F(TrainingState, EveryRankGetsItsShardsTheStepAndTheDataPositionBack) {
+  for (const KeyStyle style : {KeyStyle::bare, KeyStyle::prefixed}) {
+    storage_.remove_folder("root");
+    save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress(), style); });
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const std::vector<SavedParameter> expected = parameters(rank, 1), into = parameters(rank, 50);
+      const RestoredRun restored = restore(into, rank);
+      EXPECT_EQ(restored.style, style);
+      EXPECT_TRUE(same_bits(into[0].master, expected[0].master));
+      EXPECT_TRUE(same_bits(into[0].first_moment, expected[0].first_moment));
+      EXPECT_TRUE(same_bits(into[0].second_moment, expected[0].second_moment));
+      EXPECT_TRUE(same_bits(into[1].master, expected[1].master));
+      ASSERT_TRUE(restored.progress);
+      EXPECT_EQ(restored.progress->step, 7);
+      EXPECT_TRUE(restored.has_data_position);
+      EXPECT_EQ(restored.progress->data_position, some_progress().data_position);
+      // The older generation had no count of tokens, and says so.
+      EXPECT_EQ(restored.progress->tokens, style == KeyStyle::bare ? 12345 : 0);
+      EXPECT_EQ(restored.notes.empty(), style == KeyStyle::bare);
+    }
+  }
+}
+
+TEST_F(TrainingState, NamesAreTorchtitans) {
+  const CheckpointState state = describe_run(parameters(0, 1), some_progress(), KeyStyle::bare);
+  std::set<std::string> names;
+  for (const StateTensor& tensor : state.tensors) names.insert(tensor.placed.tensor.name);
+  EXPECT_EQ(names, (std::set<std::string>{"a.weight", "b.weight", "optimizer.state.a.weight.exp_avg",
+                                          "optimizer.state.a.weight.exp_avg_sq", "optimizer.state.a.weight.step",
+                                          "train_state.step", "train_state.ntokens_seen"}));
+  names.clear();
+  for (const StateValue& value : state.values) names.insert(value.name);
+  std::set<std::string> expected{"dataloader.dp_rank_0", "dataloader.dp_rank_1", "dataloader.world_size"};
+  for (const char* key : {"lr", "initial_lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "capturable",
+                          "differentiable", "decoupled_weight_decay", "fused", "foreach"}) {
+    expected.insert(std::string("optimizer.param_groups.a.weight.") + key);
+  }
+  for (const char* key : {"base_lrs", "last_epoch", "_step_count", "_is_initial", "_get_lr_called_within_step",
+                          "_last_lr", "lr_lambdas"}) {
+    expected.insert(std::string("lr_scheduler.") + key);
+  }
+  EXPECT_EQ(names, expected);
+}
+
+TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare); });
+  const std::vector<SavedParameter> before = parameters(0, 50), into = parameters(0, 50);
+  const RestoredRun restored = restore(into, 0, {"optimizer", "dataloader"});
+  EXPECT_TRUE(same_bits(into[0].master, parameters(0, 1)[0].master));
+  EXPECT_TRUE(same_bits(into[0].first_moment, before[0].first_moment));
+  EXPECT_FALSE(restored.has_data_position);
+  EXPECT_EQ(restored.progress->step, 7);
+}
+
+TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
+  save([&](int64_t rank) { return describe_model(parameters(rank, 1), KeyStyle::bare); });
+  const std::vector<SavedParameter> into = parameters(1, 50);
+  const RestoredRun restored = restore(into, 1);
+  EXPECT_TRUE(same_bits(into[0].master, parameters(1, 1)[0].master));
+  EXPECT_FALSE(restored.progress);
+  ASSERT_EQ(restored.notes.size(), 1u);
+  EXPECT_NE(restored.notes[0].find("the model alone"), std::string::npos);
+}
+
+TEST_F(TrainingState, ADataPositionOfAnotherProgramIsNamedAndTheRestIsRestored) {
+  for (const auto& [pickled, why] : std::vector<std::pair<std::string, std::string>>{
+           {write_pickle(pickle::dictionary({{"_sample_idx", pickle::integer(5)}})), "another program's samples"},
+           {std::string("\x80\x02"
+                        "cos\nsystem\n."),
+            "os.system"}}) {
+    storage_.remove_folder("root");
+    save([&](int64_t rank) {
+      CheckpointState state = describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare);
+      for (StateValue& value : state.values) {
+        if (value.name == "dataloader.dp_rank_0") value.value = pickle::bytes(pickled);
+      }
+      return state;
+    });
+    const RestoredRun restored = restore(parameters(0, 50), 0);
+    EXPECT_FALSE(restored.has_data_position);
+    EXPECT_EQ(restored.progress->step, 7);
+    ASSERT_EQ(restored.notes.size(), 1u);
+    EXPECT_NE(restored.notes[0].find(why), std::string::npos) << restored.notes[0];
+  }
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,236 @@
+// A run that is ended and goes on from its checkpoint is the run that was never ended, bit for bit.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "job.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/log.h"
+#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/train/trainer.h"
+
+namespace titan {
+namespace {
+
+/// Words of a job of eight steps that saves every second one; later words win.
+std::vector<std::string> words(const std::vector<std::string>& more) {
+  std::vector<std::string> all{"--checkpoint.enable",          "--checkpoint.interval=2",
+                               "--training.steps=8",           "--checkpoint.last_save_model_only=false",
+                               "--lr_scheduler.total_steps=8", "--checkpoint.keep_latest_k=0"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+/// Trains; what was logged.
+std::string run(const TestFolder& folder, const std::vector<std::string>& more) {
+  const JobConfig config = small_job(folder, words(more));
+  ::testing::internal::CaptureStdout();
+  try {
+    const Log log;
+    EXPECT_EQ(Trainer(config, World(), log).run(), ExitCode::success);
+  } catch (...) {
+    ::testing::internal::GetCapturedStdout();
+    throw;
+  }
+  return ::testing::internal::GetCapturedStdout();
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<double> losses(const TestFolder& folder) { return column<double>(metrics_of(folder, "loss"), "loss"); }
+std::vector<double> norms(const TestFolder& folder) {
+  return column<double>(metrics_of(folder, "grad_norm"), "grad_norm");
+}
+
+/// Everything that rank 0 saved at that step: weights, moments, schedule, data position, progress.
+std::string saved(const TestFolder& folder, int64_t step) {
+  return read_file(folder / fmt::format("out/checkpoint/step-{}/__0_0.distcp", step));
+}
+
+class Resume : public ::testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(Resume, TwiceInARowGivesTheBitsOfTheUnbrokenRun) {
+  const TestFolder whole, broken;
+  run(whole, GetParam());
+  for (const char* steps : {"--training.steps=4", "--training.steps=6", "--training.steps=8"}) {
+    std::vector<std::string> more = GetParam();
+    more.push_back(steps);
+    run(broken, more);
+  }
+  EXPECT_EQ(losses(broken), losses(whole));
+  EXPECT_EQ(norms(broken), norms(whole));
+  EXPECT_EQ(column<int64_t>(metrics_of(broken), "tokens_seen"), column<int64_t>(metrics_of(whole), "tokens_seen"));
+  for (const int64_t step : {4, 6, 8}) EXPECT_TRUE(saved(broken, step) == saved(whole, step)) << step;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, Resume,
+    ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"--checkpoint.async_mode=async"},
+                      std::vector<std::string>{"--training.global_batch_size=6", "--checkpoint.async_mode=async"},
+                      std::vector<std::string>{"--training.mixed_precision_param=bfloat16"},
+                      std::vector<std::string>{"--optimizer.early_step_in_backward", "--training.max_norm=0"}));
+
+/// The same job as `ranks` ranks, threads of this process; metrics are rank 0's.
+void run_together(const TestFolder& folder, int64_t ranks, const std::vector<std::string>& more) {
+  const JobConfig config = small_job(folder, words(more));
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  ::testing::internal::CaptureStdout();
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world;
+      world.rank = world.local_rank = rank;
+      world.size = world.local_size = ranks;
+      world.cores = 1;
+      world.store = store;
+      const Log log;
+      EXPECT_EQ(Trainer(config, world, log).run(), ExitCode::success);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ::testing::internal::GetCapturedStdout();
+}
+
+class ResumeTogether : public ::testing::TestWithParam<std::pair<int64_t, std::vector<std::string>>> {};
+
+TEST_P(ResumeTogether, GivesTheBitsOfTheUnbrokenRunOnEveryRank) {
+  const auto& [ranks, layout] = GetParam();
+  const TestFolder whole, broken;
+  std::vector<std::string> half = layout;
+  half.push_back("--training.steps=4");
+  run_together(whole, ranks, layout);
+  run_together(broken, ranks, half);
+  run_together(broken, ranks, layout);
+  EXPECT_EQ(losses(whole).size(), 8u);
+  EXPECT_EQ(losses(broken), losses(whole));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const std::string file = fmt::format("out/checkpoint/step-8/__{}_0.distcp", rank);
+    EXPECT_TRUE(read_file(broken / file) == read_file(whole / file)) << file;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ResumeTogether,
+    ::testing::Values(std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.data_parallel_shard_degree=2",
+                                                                     "--checkpoint.async_mode=async"}),
+                      std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.data_parallel_shard_degree=1",
+                                                                     "--parallelism.data_parallel_replicate_degree=2"}),
+                      std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2"}),
+                      std::pair(int64_t{4}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2",
+                                                                     "--parallelism.data_parallel_shard_degree=2",
+                                                                     "--checkpoint.async_mode=async"})));
+
+TEST(ResumeTogether, AnotherNumberOfRanksGoesOnWithTheSameSamplesAndWeights) {
+  // The global batch stays; two ranks hold it half and half, one holds it all.
+  const TestFolder whole, changed;
+  run(whole, {"--training.global_batch_size=4"});
+  run_together(changed, 2, {"--training.global_batch_size=4", "--training.steps=4"});
+  run(changed, {"--training.global_batch_size=4"});
+  ASSERT_EQ(losses(changed).size(), 8u);
+  for (size_t step = 0; step < 8; ++step) EXPECT_NEAR(losses(changed)[step], losses(whole)[step], 1e-4) << step;
+}
+
+TEST(Resuming, SaysWhatItLoadedOrThatItStartsFresh) {
+  const TestFolder folder;
+  EXPECT_TRUE(contains(run(folder, {"--training.steps=2"}), "LOAD: nothing: "));
+  const std::string second = run(folder, {"--training.steps=4"});
+  EXPECT_TRUE(contains(second, "LOAD: step 2 from " + folder / "out/checkpoint/step-2" + " (verified")) << second;
+  EXPECT_TRUE(contains(second, "checkpoint 4 committed: ")) << second;
+}
+
+TEST(Resuming, ADamagedCheckpointIsPassedOverAndBothAreNamed) {
+  const TestFolder folder, whole;
+  run(folder, {"--training.steps=4"});
+  run(whole, {});
+  std::string bytes = saved(folder, 4);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_file_atomically(folder / "out/checkpoint/step-4/__0_0.distcp", bytes);
+  const std::string text = run(folder, {});
+  EXPECT_TRUE(contains(text, "LOAD: step 2 from ")) << text;
+  EXPECT_TRUE(contains(text, "step 4 is damaged: ")) << text;
+  EXPECT_TRUE(saved(folder, 8) == saved(whole, 8));
+}
+
+TEST(Resuming, AStepThatIsNotThereAndARunThatMustResumeAreErrors) {
+  const TestFolder folder;
+  EXPECT_THROW(run(folder, {"--checkpoint.require_resume"}), Error);
+  run(folder, {"--training.steps=2"});
+  EXPECT_THROW(run(folder, {"--checkpoint.load_step=7"}), Error);
+  EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_step=2", "--training.steps=3"}), "LOAD: step 2 "));
+}
+
+TEST(Resuming, LoadOnlyNeverSaves) {
+  const TestFolder folder;
+  run(folder, {"--training.steps=2"});
+  run(folder, {"--checkpoint.load_only", "--training.steps=4"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/checkpoint/step-4"));
+}
+
+TEST(Resuming, OldCheckpointsGoAndTheFirstStepIsSavedWhenAsked) {
+  const TestFolder folder;
+  run(folder,
+      {"--checkpoint.keep_latest_k=2", "--checkpoint.keep_every=4", "--checkpoint.enable_first_step_checkpoint"});
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "out/checkpoint")) {
+    names.insert(entry.path().filename());
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"step-4", "step-6", "step-8"}));
+}
+
+TEST(Resuming, ASeedCheckpointGivesItsWeightsToARunOfAnotherSeed) {
+  const TestFolder folder, other;
+  run(folder, {"--checkpoint.create_seed_checkpoint"});
+  EXPECT_TRUE(metrics_of(folder).empty());
+  run(folder, {"--debug.seed=5"});
+  run(other, {});
+  EXPECT_EQ(losses(folder), losses(other));
+}
+
+TEST(Resuming, AnInitialCheckpointGivesTheModelAloneAndOnlyToARunWithoutItsOwn) {
+  const TestFolder first, second;
+  run(first, {"--training.steps=2"});
+  const std::string path = first / "out/checkpoint/step-2";
+  const std::string text = run(second, {"--checkpoint.initial_load_path=" + path, "--training.steps=4"});
+  EXPECT_TRUE(contains(text, "LOAD: " + path)) << text;
+  EXPECT_EQ(column<int64_t>(metrics_of(second), "step").front(), 1);
+  EXPECT_LT(losses(second)[0], losses(first)[0]);
+  EXPECT_TRUE(contains(run(second, {"--checkpoint.initial_load_path=" + path}), "was not looked at"));
+}
+
+TEST(Resuming, TheLastCheckpointMayHoldTheModelAloneInAnotherDtype) {
+  const TestFolder folder;
+  run(folder, {"--checkpoint.last_save_model_only=true", "--checkpoint.export_dtype=bfloat16"});
+  const auto storage = make_posix_storage();
+  const OpenCheckpoint checkpoint(*storage, folder / "out/checkpoint/step-8", true);
+  EXPECT_TRUE(checkpoint.index().values.empty());
+  for (const auto& [name, stored] : checkpoint.index().tensors) EXPECT_EQ(stored.tensor.type, at::kBFloat16) << name;
+  EXPECT_TRUE(checkpoint.index().tensors.contains("tok_embeddings.weight"));
+}
+
+TEST(Resuming, TheCommandRunsAfterEachCommitAndItsFailureIsAWarning) {
+  const TestFolder folder;
+  const std::string note = folder / "note";
+  run(folder, {"--checkpoint.on_commit=echo {dir} >> " + note});
+  EXPECT_EQ(split(trim(read_file(note)), '\n').size(), 4u);
+  EXPECT_TRUE(contains(run(folder, {"--training.steps=10", "--checkpoint.on_commit=exit 3"}), "on_commit failed"));
+}
+
+TEST(Resuming, AFileInThePlaceOfTheFolderIsAnErrorAtTheStart) {
+  const TestFolder folder;
+  std::filesystem::create_directories(folder / "out");
+  std::ofstream(folder / "out/checkpoint") << "a file";
+  try {
+    run(folder, {"--training.steps=2"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    EXPECT_TRUE(contains(error.what(), "cannot list " + folder / "out/checkpoint" + ": Not a directory"))
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace titan
