@@ -64,7 +64,9 @@ class Bank {
     capacity_ = std::max({bytes, 2 * capacity_, kSmallestBank});
     const std::string key = key_ + "/" + std::to_string(generation_++) + "/";
     segments_.assign(static_cast<size_t>(size_), nullptr);
-    segments_[static_cast<size_t>(rank_)] = SharedSegment::create(capacity_);
+    segments_[static_cast<size_t>(rank_)] =
+        with_remedy("set comm.shared_memory = false: the ranks then talk through sockets",
+                    [&] { return SharedSegment::create(capacity_); });
     store_->set(key + std::to_string(rank_), segments_[static_cast<size_t>(rank_)]->address());
     for (int64_t peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;

@@ -86,7 +86,9 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
   std::shared_ptr<SharedSegment> segment;
   if (rank == 0) {
     // A new segment is full of zeros, and so are its counters.
-    segment = SharedSegment::create(SharedPeerMemory::counters_bytes(size) + size * capacity);
+    segment = with_remedy("set parallelism.enable_async_tensor_parallel = false", [&] {
+      return SharedSegment::create(SharedPeerMemory::counters_bytes(size) + size * capacity);
+    });
     store->set(key, segment->address());
   } else {
     store->wait({key}, timeout);

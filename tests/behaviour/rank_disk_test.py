@@ -13,6 +13,8 @@ from program import OK, ROOT, STORAGE
 from rank_processes import END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
 
 SHORT = "--training.steps=3"
+# The system's limit of file sizes also holds for memory that ranks share.
+SOCKETS = "--comm.shared_memory=false"
 ROOMY_ENOUGH_FOR_LINES = {resource.RLIMIT_FSIZE: 100_000}
 
 
@@ -75,7 +77,7 @@ class FullDisk(RanksTest):
 
     def test_on_which_a_dump_finds_no_room_ends_all(self):
         port = free_port()
-        words = (SHORT, "--debug.dump_steps=2")
+        words = (SHORT, "--debug.dump_steps=2", SOCKETS)
         ranks = [
             self.train_by_hand(rank, 3, port, *words, limits=ROOMY_ENOUGH_FOR_LINES if rank == 0 else None)
             for rank in range(3)
@@ -84,7 +86,7 @@ class FullDisk(RanksTest):
         self.assertEqual(list((self.folder / "run" / "debug" / "step-2").iterdir()), [])
 
     def test_under_the_launcher_its_message_and_code_are_those_of_the_rank(self):
-        run = self.launch_training(3, SHORT, "--debug.dump_steps=1", limits=ROOMY_ENOUGH_FOR_LINES)
+        run = self.launch_training(3, SHORT, "--debug.dump_steps=1", SOCKETS, limits=ROOMY_ENOUGH_FOR_LINES)
         run.wait_for("titan_train: ")
         since = time.monotonic()
         self.expect_end(run, STORAGE, since, r"^titan_train launch: rank 0 ended with exit code 73: .*File too large")
@@ -105,12 +107,20 @@ class FullDisk(RanksTest):
 
     def test_of_the_shared_memory_that_ranks_exchange_tokens_through_ends_all(self):
         port = free_port()
-        words = ("--parallelism.tensor_parallel_degree=2", "--parallelism.enable_async_tensor_parallel")
+        words = ("--parallelism.tensor_parallel_degree=2", "--parallelism.enable_async_tensor_parallel", SOCKETS)
         ranks = [
             self.train_by_hand(rank, 2, port, *words, limits={resource.RLIMIT_FSIZE: 20_000} if rank == 0 else None)
             for rank in range(2)
         ]
-        self.expect_failure_of(0, LAUNCHER, ranks, r"bytes of shared memory could not be taken: .*; make /dev/shm larger")
+        self.expect_failure_of(0, LAUNCHER, ranks, r"bytes of shared memory cannot be had: .*; set parallelism\.enable_async")
+
+    def test_of_the_shared_memory_that_collectives_go_through_ends_all_and_names_the_way_out(self):
+        port = free_port()
+        ranks = [
+            self.train_by_hand(rank, 2, port, SHORT, limits={resource.RLIMIT_FSIZE: 40_000} if rank == 0 else None)
+            for rank in range(2)
+        ]
+        self.expect_failure_of(0, LAUNCHER, ranks, r"bytes of shared memory cannot be had: .*; set comm\.shared_memory = f")
 
 
 if __name__ == "__main__":

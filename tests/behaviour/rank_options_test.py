@@ -89,7 +89,7 @@ class RankOptions(RanksTest):
         self.assertEqual(run.end(), PEER_FAILURE, run.text())
         self.assertLess(time.monotonic() - begin, limit + 2 * END_LIMIT_SECONDS)
         self.assertGreater(time.monotonic() - begin, limit)
-        says = r"^titan_train launch: rank 0 ended with exit code 74: .* failed \(Timed out waiting 3000ms .*\); another rank"
+        says = r"^titan_train launch: rank 0 ended with exit code 74: .* failed \(its rank 1 sent nothing for 3 s\); another rank"
         self.assertRegex(run.text().splitlines()[-1], says)
         self.expect_friendly(run.text())
         self.expect_nothing_left()
