@@ -32,18 +32,14 @@ struct RankCounters {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-/// What a member of the group published under `key`. Throws Error(peer_failure) when it does not come.
-std::string heard(const Store& store, const std::string& key, const std::string& group,
+/// What rank `peer` of the group published under `key`. Throws Error(peer_failure) when it does not come.
+std::string heard(const Store& store, const std::string& key, const std::string& group, int64_t peer,
                   std::chrono::milliseconds timeout) {
   try {
     store->wait({key}, timeout);
     return store->get_to_str(key);
   } catch (const c10::Error&) {
-    throw Error(
-        ExitCode::peer_failure,
-        fmt::format("communication in group {} failed (nothing came from another rank for {:g} s); another rank "
-                    "has ended or does not answer",
-                    group, std::chrono::duration<double>(timeout).count()));
+    fail_silent_peer(group, peer, timeout);
   }
 }
 
@@ -71,7 +67,7 @@ class Bank {
     for (int64_t peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       segments_[static_cast<size_t>(peer)] =
-          SharedSegment::open(heard(store_, key + std::to_string(peer), group_, timeout));
+          SharedSegment::open(heard(store_, key + std::to_string(peer), group_, peer, timeout));
     }
   }
 
@@ -311,7 +307,7 @@ std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::s
     store->set(key, counters->address());
     return counters;
   }
-  const std::string address = heard(store, key, request.name, request.timeout);
+  const std::string address = heard(store, key, request.name, /*peer=*/0, request.timeout);
   if (address.empty()) throw Error(ExitCode::launcher, "the group's first rank has no memory to share");
   return SharedSegment::open(address);
 }
@@ -336,7 +332,8 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
   refusal.clear();
   for (int64_t member = 0; member < request.size; ++member) {
     const std::string asked = key + "/answer/" + std::to_string(member);
-    if (std::string told = heard(store, asked, request.name, request.timeout); told != ready) refusal = std::move(told);
+    if (std::string told = heard(store, asked, request.name, member, request.timeout); told != ready)
+      refusal = std::move(told);
   }
   if (!refusal.empty()) return nullptr;
   return std::make_unique<HostCommunicator>(request, std::move(counters), store, key);

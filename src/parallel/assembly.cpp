@@ -27,7 +27,7 @@ std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const
 }
 
 std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshGroups& groups) {
-  if (!groups.context) return nullptr;
+  if (plan.request.split().ranks == 1) return nullptr;
   return std::make_shared<ContextParallel>(
       ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
 }

@@ -51,9 +51,9 @@ TEST(TrainCommand, TheWordTrainMayBeGivenOrLeftOut) {
 
 TEST(TrainCommand, AnOptionOfAPartThatIsNotBuiltStopsItBeforeAnythingIsWritten) {
   const TestFolder folder;
-  const Outcome outcome = train(folder, {"--parallelism.pipeline_parallel_degree=2"});
+  const Outcome outcome = train(folder, {"--checkpoint.enable"});
   EXPECT_EQ(outcome.code, 64);
-  EXPECT_TRUE(holds(outcome.errors, "pipeline_parallel_degree"));
+  EXPECT_TRUE(holds(outcome.errors, "checkpoint.enable"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

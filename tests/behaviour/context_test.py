@@ -73,7 +73,7 @@ class ContextParallel(BehaviourTest):
         for rotation in ("allgather", "alltoall"):
             run = self.launch(4, *words, f"--parallelism.context_parallel_rotate_method={rotation}", limits=limits)
             self.expect(run, OK)
-            self.assertIn("Applied Context Parallelism to the model", run.messages())
+            self.assertIn("Applied Context Parallelism to the model", run.output + run.errors)
 
     def test_what_cannot_be_shared_is_told_before_the_start_with_what_can(self):
         run = self.launch(2, "--training.seq_len=62", "--parallelism.context_parallel_load_balancer=ptrr")

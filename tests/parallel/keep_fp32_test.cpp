@@ -116,8 +116,8 @@ struct Kept {
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      residencies.push_back(std::make_unique<ShardedWeights>(group, members, plan.request, slots, link,
-                                                             GroupCommunicators{gather, scatter, nullptr, nullptr, nullptr}));
+      residencies.push_back(std::make_unique<ShardedWeights>(
+          group, members, plan.request, slots, link, GroupCommunicators{gather, scatter, nullptr, nullptr, nullptr}));
     }
     for (const auto& parameter : model->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
     executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies),
