@@ -5,6 +5,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdlib>
@@ -100,8 +101,11 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals() : stack_(static_cast<size_t>(std::max(::sysconf(_SC_SIGSTKSZ), 1L << 16))) {
+  const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
+  ::sigaltstack(&stack, nullptr);
   struct sigaction action {};
+  action.sa_flags = SA_ONSTACK;
   action.sa_handler = handle;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
@@ -115,6 +119,8 @@ StopSignals::~StopSignals() {
   ::signal(SIGINT, SIG_DFL);
   ::signal(SIGTERM, SIG_DFL);
   ::signal(SIGALRM, SIG_DFL);
+  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+  ::sigaltstack(&none, nullptr);
   received_signal = 0;
 }
 

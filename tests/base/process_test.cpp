@@ -45,6 +45,18 @@ TEST(StopSignals, ctrl_c_after_another_signal_ends_the_process_at_once) {
   }
 }
 
+TEST(StopSignals, a_handler_runs_on_a_stack_of_its_own) {
+  const StopSignals stop;
+  stack_t now{};
+  ASSERT_EQ(::sigaltstack(nullptr, &now), 0);
+  EXPECT_EQ(now.ss_flags & SS_DISABLE, 0);
+  for (int signal : {SIGINT, SIGTERM, SIGALRM}) {
+    struct sigaction action {};
+    ASSERT_EQ(::sigaction(signal, nullptr, &action), 0);
+    EXPECT_NE(action.sa_flags & SA_ONSTACK, 0) << signal;
+  }
+}
+
 TEST(StopSignals, when_it_goes_no_wish_and_no_limit_are_left_behind) {
   {
     const StopSignals stop;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace titan {
 
@@ -23,8 +24,9 @@ void restart_with(const std::string& name, const std::string& value);
 
 /// Turns the first SIGINT or SIGTERM into a flag that the training loop looks at. When the loop has not ended 4 s after
 /// a SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), SIGALRM ends the process with a
-/// line that says so; a SIGINT after the first signal ends it at once. One object lives in `main`; handlers are
-/// restored when it goes.
+/// line that says so; a SIGINT after the first signal ends it at once. One object lives in the main thread; handlers
+/// are restored when it goes. They run on a stack of their own: matrix kernels of LibTorch's oneDNN let the stack
+/// pointer point into their heap buffers, and a handler there would overwrite what lies below.
 class StopSignals {
  public:
   StopSignals();
@@ -34,6 +36,9 @@ class StopSignals {
 
   /// 0, or the number of the signal that arrived.
   static int received();
+
+ private:
+  std::vector<char> stack_;
 };
 
 }  // namespace titan
