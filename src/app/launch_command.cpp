@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "parse_words.h"
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/base/error.h"
@@ -35,14 +36,7 @@ std::optional<Options> parse(std::span<const std::string> arguments, std::ostrea
   // From the first other word on, everything is the ranks'.
   app.prefix_command();
   app.footer("A config file and --section.key options follow, as for training; or `ranks` and its options.");
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // the order CLI11 asks for
-  } catch (const CLI::CallForHelp&) {
-    out << app.help();
-    return std::nullopt;
-  } catch (const CLI::ParseError& problem) {
-    throw Error(ExitCode::bad_config, std::string("launch: ") + problem.what() + " (titan_train launch --help)");
-  }
+  if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   if (!options.rest.empty() && options.rest[0] == "--") options.rest.erase(options.rest.begin());
   return options;

@@ -1,9 +1,8 @@
 // titan_train plan: what a config would do on any number of ranks, without starting one.
-#include <CLI/CLI.hpp>
-
 #include <filesystem>
 #include <iostream>
 
+#include "parse_words.h"
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -32,14 +31,7 @@ std::optional<Options> parse(std::span<const std::string> arguments) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // the order CLI11 asks for
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return std::nullopt;
-  } catch (const CLI::ParseError& problem) {
-    throw Error(ExitCode::bad_config, std::string("plan: ") + problem.what() + " (titan_train plan --help)");
-  }
+  if (!parse_words(app, arguments, std::cout)) return std::nullopt;
   if (options.rank >= options.world) {
     throw Error(ExitCode::bad_config,
                 fmt::format("plan: --rank {} is not below --world {}", options.rank, options.world));

@@ -5,10 +5,11 @@
 #include <iostream>
 #include <sstream>
 
+#include "parse_words.h"
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/app/rank_session.h"
-#include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
 #include "titan/config/load.h"
 
 namespace titan {
@@ -29,14 +30,7 @@ std::optional<Options> parse(std::span<const std::string> arguments, std::ostrea
       ->delimiter(',');
   app.allow_extras();
   app.footer("A config file and --section.key options may follow, as for training.");
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // the order CLI11 asks for
-  } catch (const CLI::CallForHelp&) {
-    out << app.help();
-    return std::nullopt;
-  } catch (const CLI::ParseError& problem) {
-    throw Error(ExitCode::bad_config, std::string("ranks: ") + problem.what() + " (titan_train ranks --help)");
-  }
+  if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   return options;
 }

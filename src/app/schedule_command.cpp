@@ -1,4 +1,5 @@
 #include "titan/app/schedule_command.h"
+#include "parse_words.h"
 
 #include <fmt/format.h>
 
@@ -190,15 +191,7 @@ void run_schedule_command(const std::vector<std::string>& arguments, const GridO
   CLI::App app("Show a pipeline schedule: who computes what and when, the bubble, the activations kept",
                "titan_train schedule");
   declare(app, options);
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order CLI11 asks for
-    app.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    out << app.help();
-    return;
-  } catch (const CLI::ParseError& problem) {
-    throw Error(ExitCode::bad_config, std::string("schedule: ") + problem.what() + usage());
-  }
+  if (!parse_words(app, arguments, out)) return;
   show(options, app, terminal, out);
 }
 

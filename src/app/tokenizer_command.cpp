@@ -1,4 +1,5 @@
 #include "titan/app/tokenizer_command.h"
+#include "parse_words.h"
 
 #include <fmt/format.h>
 
@@ -88,15 +89,7 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
   app.require_subcommand(1);
   declare_train(app, options);
   declare_users(app, options);
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order CLI11 asks for
-    app.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    out << app.help();  // that of the chosen subcommand, under its whole name
-    return;
-  } catch (const CLI::ParseError& problem) {
-    throw Error(ExitCode::bad_config, std::string("tokenizer: ") + problem.what() + " (titan_train tokenizer --help)");
-  }
+  if (!parse_words(app, arguments, out)) return;
   options.training.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   if (app.got_subcommand("train")) train_tokenizer(options.training, out);
   if (app.got_subcommand("info")) describe_tokenizer(options.model, out);

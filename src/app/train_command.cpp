@@ -11,6 +11,7 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"

@@ -1,49 +1,21 @@
 #include "titan/base/process.h"
 
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <string_view>
 #include <vector>
 
-#include "titan/base/error.h"
 #include "titan/base/text.h"
 
 namespace titan {
 namespace {
-
-// A signal handler has no argument through which state could be passed to it: the one place where a static is needed.
-volatile std::sig_atomic_t received_signal = 0;
-
-// A step, a read or a compilation may take minutes; whoever pressed Ctrl-C is not kept waiting for it.
-constexpr unsigned kInterruptSeconds = 4;
-// Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
-constexpr unsigned kTerminateSeconds = 25;
-
-void handle(int signal) {
-  if (received_signal != 0) {
-    if (signal == SIGINT) ::_exit(static_cast<int>(ExitCode::interrupted));
-    return;  // the limit of the first signal stands
-  }
-  received_signal = signal;
-  ::alarm(signal == SIGINT ? kInterruptSeconds : kTerminateSeconds);
-}
-
-void give_up(int) {
-  constexpr std::string_view line =
-      "titan_train: stopped by a signal; the work under way was dropped, nothing was saved\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  ::_exit(static_cast<int>(ExitCode::interrupted));
-}
 
 int64_t read_limit(const char* path) {
   std::ifstream file(path);
@@ -100,30 +72,5 @@ std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
-
-StopSignals::StopSignals() : stack_(static_cast<size_t>(std::max(::sysconf(_SC_SIGSTKSZ), 1L << 16))) {
-  const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
-  ::sigaltstack(&stack, nullptr);
-  struct sigaction action {};
-  action.sa_flags = SA_ONSTACK;
-  action.sa_handler = handle;
-  ::sigemptyset(&action.sa_mask);
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  action.sa_handler = give_up;
-  ::sigaction(SIGALRM, &action, nullptr);
-}
-
-StopSignals::~StopSignals() {
-  ::alarm(0);
-  ::signal(SIGINT, SIG_DFL);
-  ::signal(SIGTERM, SIG_DFL);
-  ::signal(SIGALRM, SIG_DFL);
-  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
-  ::sigaltstack(&none, nullptr);
-  received_signal = 0;
-}
-
-int StopSignals::received() { return received_signal; }
 
 }  // namespace titan

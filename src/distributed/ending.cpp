@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "titan/base/error.h"
-#include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
 
 namespace titan {
 

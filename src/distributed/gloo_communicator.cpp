@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "c10d_reduction.h"
 #include "packing.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
@@ -67,18 +68,6 @@ class GlooPending : public PendingCollective {
   std::chrono::milliseconds limit_;
 };
 
-c10d::ReduceOp operation(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return c10d::ReduceOp::SUM;
-    case Reduction::max:
-      return c10d::ReduceOp::MAX;
-    case Reduction::min:
-      return c10d::ReduceOp::MIN;
-  }
-  return c10d::ReduceOp::SUM;
-}
-
 /// The sum of all rows, in row order; narrow types are added in fp32, and the sum is.
 at::Tensor sum_of_rows(const at::Tensor& rows) {
   const bool narrow = at::isReducedFloatingType(rows.scalar_type());
@@ -131,7 +120,7 @@ class GlooCommunicator : public Communicator {
     }
     std::vector<at::Tensor> message{flattened(tensors)};
     c10d::AllreduceOptions options;
-    options.reduceOp = operation(reduction);
+    options.reduceOp = c10d_reduction(reduction);
     auto work = group_->allreduce(message, options);
     return pending(std::move(work), [message, tensors = std::move(tensors)] { unflatten(message[0], tensors); });
   }

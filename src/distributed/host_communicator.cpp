@@ -136,8 +136,8 @@ class HostCommunicator : public Communicator {
     }
     for (int64_t peer = 0; peer < size(); ++peer) {
       auto pair = [&](int64_t from, int64_t to) { return fmt::format("{}/from{}/to{}", key, from, to); };
-      outboxes_.emplace_back(ring(rank(), peer), store, pair(rank(), peer), name(), peer);
-      inboxes_.emplace_back(ring(peer, rank()), store, pair(peer, rank()), name(), peer);
+      outboxes_.emplace_back(MailboxSide{ring(rank(), peer), store, pair(rank(), peer), name(), peer});
+      inboxes_.emplace_back(MailboxSide{ring(peer, rank()), store, pair(peer, rank()), name(), peer});
     }
   }
 

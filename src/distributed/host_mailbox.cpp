@@ -23,26 +23,22 @@ void fail_silent_peer(const std::string& group, int64_t peer, std::chrono::milli
                           group, peer, std::chrono::duration<double>(timeout).count()));
 }
 
-Outbox::Outbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group,
-               int64_t peer)
-    : ring_(ring), store_(std::move(store)), key_(std::move(key)), group_(std::move(group)), peer_(peer) {}
-
 uint32_t Outbox::free_envelope(int64_t bytes) {
   for (size_t i = 0; i < envelopes_.size(); ++i) {
     const Envelope& envelope = envelopes_[i];
-    const bool taken = !envelope.used || ring_->taken.reached(envelope.message + 1);
+    const bool taken = !envelope.used || side_.ring->taken.reached(envelope.message + 1);
     if (taken && envelope.memory->bytes() >= bytes) return static_cast<uint32_t>(i);
   }
   const auto index = static_cast<uint32_t>(envelopes_.size());
   envelopes_.push_back({SharedSegment::create(bytes)});
-  store_->set(name_of(key_, index), envelopes_.back().memory->address());
+  side_.store->set(name_of(side_.key, index), envelopes_.back().memory->address());
   return index;
 }
 
 void Outbox::send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout) {
   const uint32_t number = sent_++;
-  if (number >= MailboxRing::kLetters && !ring_->taken.wait_for(number - MailboxRing::kLetters + 1, timeout)) {
-    fail_silent_peer(group_, peer_, timeout);
+  if (number >= MailboxRing::kLetters && !side_.ring->taken.wait_for(number - MailboxRing::kLetters + 1, timeout)) {
+    fail_silent_peer(side_.group, side_.peer, timeout);
   }
   const int64_t bytes = total_elements(tensors) * static_cast<int64_t>(tensors[0].element_size());
   const uint32_t index = free_envelope(bytes);
@@ -50,12 +46,9 @@ void Outbox::send(const std::vector<at::Tensor>& tensors, std::chrono::milliseco
   envelope.message = number;
   envelope.used = true;
   pack(tensors, message_in(*envelope.memory, tensors));
-  ring_->envelope_of[number % MailboxRing::kLetters] = index;
-  ring_->sent.raise();
+  side_.ring->envelope_of[number % MailboxRing::kLetters] = index;
+  side_.ring->sent.raise();
 }
-
-Inbox::Inbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group, int64_t peer)
-    : ring_(ring), store_(std::move(store)), key_(std::move(key)), group_(std::move(group)), peer_(peer) {}
 
 uint32_t Inbox::expect(std::vector<at::Tensor> outputs) {
   outputs_.push_back(std::move(outputs));
@@ -64,12 +57,12 @@ uint32_t Inbox::expect(std::vector<at::Tensor> outputs) {
 
 void Inbox::wait(uint32_t number, std::chrono::milliseconds timeout) {
   while (static_cast<int32_t>(taken_ - number) <= 0) {
-    if (!ring_->sent.wait_for(taken_ + 1, timeout)) fail_silent_peer(group_, peer_, timeout);
+    if (!side_.ring->sent.wait_for(taken_ + 1, timeout)) fail_silent_peer(side_.group, side_.peer, timeout);
     const std::vector<at::Tensor> outputs = std::move(outputs_.front());
     outputs_.pop_front();
-    const SharedSegment& from = envelope(ring_->envelope_of[taken_ % MailboxRing::kLetters], timeout);
+    const SharedSegment& from = envelope(side_.ring->envelope_of[taken_ % MailboxRing::kLetters], timeout);
     unflatten(message_in(from, outputs), outputs);
-    ring_->taken.raise();
+    side_.ring->taken.raise();
     ++taken_;
   }
 }
@@ -77,8 +70,8 @@ void Inbox::wait(uint32_t number, std::chrono::milliseconds timeout) {
 SharedSegment& Inbox::envelope(uint32_t index, std::chrono::milliseconds timeout) {
   if (envelopes_.size() <= index) envelopes_.resize(index + 1);
   if (!envelopes_[index]) {
-    store_->wait({name_of(key_, index)}, timeout);
-    envelopes_[index] = SharedSegment::open(store_->get_to_str(name_of(key_, index)));
+    side_.store->wait({name_of(side_.key, index)}, timeout);
+    envelopes_[index] = SharedSegment::open(side_.store->get_to_str(name_of(side_.key, index)));
   }
   return *envelopes_[index];
 }

@@ -25,14 +25,22 @@ struct MailboxRing {
   uint32_t envelope_of[kLetters];  // by number of the message
 };
 
-/// One direction of one pair: from this rank, or to it. `key` names the pair in `store`.
+/// One direction of one pair: from this rank, or to it.
+struct MailboxSide {
+  MailboxRing* ring;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string key;    // of the pair, in `store`: addresses of envelopes
+  std::string group;  // for messages of errors
+  int64_t peer;
+};
+
 class Outbox {
  public:
-  Outbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group, int64_t peer);
+  explicit Outbox(MailboxSide side) : side_(std::move(side)) {}
   /// Copies the tensors. Throws Error(peer_failure) when kLetters messages were not taken within `timeout`.
   void send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout);
   /// Waits until all messages were taken: who ends takes envelopes along that nobody has opened yet.
-  void drain(std::chrono::milliseconds timeout) { ring_->taken.wait_for(sent_, timeout); }
+  void drain(std::chrono::milliseconds timeout) { side_.ring->taken.wait_for(sent_, timeout); }
 
  private:
   struct Envelope {
@@ -43,18 +51,14 @@ class Outbox {
 
   uint32_t free_envelope(int64_t bytes);
 
-  MailboxRing* ring_;
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::string key_;
-  std::string group_;
-  int64_t peer_;
+  MailboxSide side_;
   uint32_t sent_ = 0;
   std::vector<Envelope> envelopes_;
 };
 
 class Inbox {
  public:
-  Inbox(MailboxRing* ring, c10::intrusive_ptr<c10d::Store> store, std::string key, std::string group, int64_t peer);
+  explicit Inbox(MailboxSide side) : side_(std::move(side)) {}
   /// The next message will go into `outputs`; its number, for `wait`.
   uint32_t expect(std::vector<at::Tensor> outputs);
   /// Message `number` and those before it are in their outputs after this. Throws Error(peer_failure) when it does not
@@ -64,11 +68,7 @@ class Inbox {
  private:
   SharedSegment& envelope(uint32_t index, std::chrono::milliseconds timeout);
 
-  MailboxRing* ring_;
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::string key_;
-  std::string group_;
-  int64_t peer_;
+  MailboxSide side_;
   uint32_t expected_ = 0;
   uint32_t taken_ = 0;
   std::deque<std::vector<at::Tensor>> outputs_;

@@ -1,6 +1,7 @@
 // NCCL between GPUs: a list of tensors is one NCCL group, each tensor straight from and into its own memory. LibTorch's
 // group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not
 // the host.
+#include "c10d_reduction.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
 
@@ -31,18 +32,6 @@ class NcclPending : public PendingCollective {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-c10d::ReduceOp operation(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return c10d::ReduceOp::SUM;
-    case Reduction::max:
-      return c10d::ReduceOp::MAX;
-    case Reduction::min:
-      return c10d::ReduceOp::MIN;
-  }
-  return c10d::ReduceOp::SUM;
-}
-
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
@@ -60,7 +49,7 @@ class NcclCommunicator : public Communicator {
   }
   Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
     c10d::AllreduceCoalescedOptions options;
-    options.reduceOp = operation(reduction);
+    options.reduceOp = c10d_reduction(reduction);
     return std::make_unique<NcclPending>(group_->allreduce_coalesced(tensors, options));
   }
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "titan/base/error.h"
-#include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
 
 namespace titan {
 namespace {

@@ -21,9 +21,12 @@ PipelineRunner::PipelineRunner(Executor& executor, std::shared_ptr<Communicator>
   executor_.defer_weight_gradients(part_.splits_backward);
 }
 
-at::Tensor PipelineRunner::run(std::span<const BatchContext> microbatches, bool is_last) {
-  TITAN_CHECK(static_cast<int64_t>(microbatches.size()) == part_.microbatches, microbatches.size(), part_.microbatches);
-  loss_ = zero_loss(microbatches[0]);
+at::Tensor PipelineRunner::run(const BatchContext& batch, bool is_last) {
+  const int64_t samples = executor_.plan().request.samples;
+  TITAN_CHECK(batch.tokens.size(0) == samples * part_.microbatches, batch.tokens.size(0), samples, part_.microbatches);
+  std::vector<BatchContext> microbatches;
+  for (int64_t m = 0; m < part_.microbatches; ++m) microbatches.push_back(samples_of(batch, m * samples, samples));
+  loss_ = zero_loss(batch);
   for (const Action& action : part_.actions) act(action, microbatches, is_last);
   for (auto& [pending, tensors] : sends_) pending->wait();
   sends_.clear();

@@ -23,6 +23,17 @@ void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& p
   if (numel > 0) communicator->all_reduce(std::move(shards))->wait();
 }
 
+void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters,
+                      const std::vector<at::Tensor>& masters, const std::vector<at::Tensor>& sends) {
+  TITAN_CHECK(parameters.size() == plan.parameters.size(), plan.name, parameters.size(), plan.parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const ParameterPlan& planned = plan.parameters[i];
+    parameters[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
+    parameters[i]->master = masters[i];
+    parameters[i]->send = sends.empty() ? masters[i] : sends[i];
+  }
+}
+
 void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator) {
   std::vector<at::Tensor> shards;
   for (const Parameter* parameter : parameters) shards.push_back(parameter->gradient_shard);
@@ -36,20 +47,12 @@ ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parame
       parameters_(std::move(parameters)),
       communicators_(std::move(communicators)),
       transient_gradients_(transient_gradients) {
-  TITAN_CHECK(parameters_.size() == plan.parameters.size(), plan.name, parameters_.size(), plan.parameters.size());
   const at::TensorOptions options(device);
   masters_ = at::empty({plan.numel}, options.dtype(scalar_type(request.master)));
   if (plan.compute != request.master) {
     copies_ = at::empty({plan.numel}, options.dtype(scalar_type(plan.compute)));
   }
-  std::vector<at::Tensor> masters = cut(masters_);
-  std::vector<at::Tensor> sends = copies_.defined() ? cut(copies_) : masters;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterPlan& planned = plan.parameters[i];
-    parameters_[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
-    parameters_[i]->master = masters[i];
-    parameters_[i]->send = sends[i];
-  }
+  place_parameters(plan_, parameters_, cut(masters_), copies_.defined() ? cut(copies_) : std::vector<at::Tensor>());
 }
 
 std::vector<at::Tensor> ResidentWeights::cut(const at::Tensor& block) const {

@@ -61,21 +61,14 @@ ShardedWeights::ShardedWeights(const WeightGroupPlan& plan, std::vector<Paramete
       slots_(std::move(slots)),
       link_(std::move(link)),
       communicators_(std::move(communicators)) {
-  TITAN_CHECK(parameters_.size() == plan.parameters.size(), plan.name, parameters_.size(), plan.parameters.size());
   TITAN_CHECK(shards_ == 1 || (communicators_.gather && communicators_.scatter), plan.name, shards_);
   const bool pinned = link_->crosses() && !link_->device().device().is_cpu();
   MemoryArena& home = link_->home();
   masters_ = home.allocate(plan.shard_numel, scalar_type(request.master), pinned);
   if (plan.compute != request.master) copies_ = home.allocate(plan.shard_numel, scalar_type(plan.compute), pinned);
   gradient_shards_ = home.allocate(plan.shard_numel, at::kFloat, pinned);
-  const std::vector<at::Tensor> masters = shards_of(masters_);
-  const std::vector<at::Tensor> sends = copies_.defined() ? shards_of(copies_) : masters;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterPlan& planned = plan.parameters[i];
-    parameters_[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
-    parameters_[i]->master = masters[i];
-    parameters_[i]->send = sends[i];
-  }
+  place_parameters(plan_, parameters_, shards_of(masters_),
+                   copies_.defined() ? shards_of(copies_) : std::vector<at::Tensor>());
 }
 
 ShardedWeights::~ShardedWeights() = default;

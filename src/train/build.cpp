@@ -115,6 +115,10 @@ void Trainer::open_metrics() {
 void Trainer::join_ranks() {
   place_ = {make_mesh(config_, world_.size), world_.rank};
   share_ = make_sequence_share(config_, place_);
+  // Which units and which shared weights there are does not depend on the vocabulary, which the tokenizer may settle.
+  const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
+  plan_request_ = make_plan_request(config_, place_);
+  add_pipeline(plan_request_, config_, model);
   const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
   if (!world_.is_distributed() && !groups_of_one) return;
   if (world_.is_distributed()) log_.info(mesh_line(place_.mesh));
@@ -125,13 +129,9 @@ void Trainer::join_ranks() {
   transport.refused = [this](const std::string& reason) {
     log_.warning("The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
   };
-  // Which weights are shared does not depend on the vocabulary, which the tokenizer may settle later.
-  const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
-  PlanRequest pipeline = make_plan_request(config_, place_);
-  add_pipeline(pipeline, config_, model);
-  groups_ =
-      make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
-                       communicator_maker(world_, device_.device, transport), groups_of_one, twins_of(pipeline, model));
+  groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
+                             communicator_maker(world_, device_.device, transport), groups_of_one,
+                             twins_of(plan_request_, model));
   if (groups_.world) log_.info("Ranks talk through {}", groups_.world->transport());
   groups_.make_peer_memory =
       peer_memory_maker(world_, place_.mesh, device_.device, std::chrono::seconds(config_.comm.init_timeout_seconds));
@@ -143,19 +143,16 @@ void Trainer::build_model() {
   description_ = family.describe(request);
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
-  PlanRequest plan_request = make_plan_request(config_, place_);
-  add_pipeline(plan_request, config_, description_);
-  const Plan plan = make_plan(description_, family, plan_request);
+  const Plan plan = make_plan(description_, family, plan_request_);
   assembly_ = assemble(family, request, strategies_for(config_), plan, groups_, device_.device, seed_);
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
     all_parameters_.push_back(parameter.get());
     names.push_back(parameter->name());
   }
-  optimizer_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
-  optimizer_ = std::make_unique<Optimizer>(assembly_.parameters,
-                                           groups_of(optimizer_groups_, all_parameters_, assembly_.parameters),
-                                           make_optimizer_options(config_));
+  model_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
+  optimizer_groups_ = groups_of(model_groups_, all_parameters_, assembly_.parameters);
+  optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, optimizer_groups_, make_optimizer_options(config_));
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
   }

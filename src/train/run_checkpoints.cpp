@@ -3,9 +3,9 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "titan/base/error.h"
+#include "titan/base/stop_signals.h"
 #include "titan/checkpoint/store_meeting.h"
 #include "titan/data/batch_stream.h"
 #include "titan/train/job.h"
@@ -206,9 +206,8 @@ void RunCheckpoints::report(const SaveReport& report) const {
   for (const std::string& warning : report.warnings) log_.warning(warning);
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
   const std::string command = replaced(config_.checkpoint.on_commit, "{dir}", report.outcome.folder.string());
-  const int status =
-      std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe): what the user asks for is a command
-  if (status != 0) log_.warning("checkpoint.on_commit failed with status {}: {}", status, command);
+  const int code = run_command(command);
+  if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
 }
 
 }  // namespace titan

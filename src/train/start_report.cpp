@@ -137,8 +137,8 @@ void Trainer::show_start(const StepBatch& first) const {
   }
   log_.info("memory by purpose (predicted):");
   for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
-  if (optimizer_groups_.size() > 1) {
-    for (const std::string& line : parameter_group_table(optimizer_groups_, all_parameters_)) log_.info(line);
+  if (model_groups_.size() > 1) {
+    for (const std::string& line : parameter_group_table(model_groups_, all_parameters_)) log_.info(line);
   }
   if (request.step_in_backward && config_.training.max_norm > 0) {
     log_.warning(

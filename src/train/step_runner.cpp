@@ -67,16 +67,13 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
 }
 
 void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
-  if (pipeline_) {
-    const auto each = static_cast<size_t>(executor_.plan().request.pipeline->microbatches);
-    for (size_t first = 0; first < microbatches.size(); first += each) {
-      const bool is_last = first + each == microbatches.size();
-      progress_.loss = progress_.loss + pipeline_->run(microbatches.subspan(first, each), is_last);
-    }
-    return sum_loss();
-  }
   for (size_t a = 0; a < microbatches.size(); ++a) {
     const bool is_last = a + 1 == microbatches.size();
+    if (pipeline_) {
+      progress_.loss = progress_.loss + pipeline_->run(microbatches[a], is_last);
+      if (is_last) sum_loss();
+      continue;
+    }
     // Each is done before the next begins, so all use the first slot of the executor.
     progress_.loss = progress_.loss + executor_.forward(microbatches[a], 0);
     if (is_last) sum_loss();

@@ -7,7 +7,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
@@ -15,9 +15,6 @@
 
 namespace titan {
 namespace {
-
-/// The first step at whose beginning nothing is left over from the start.
-constexpr int64_t kCheckedStep = 2;
 
 /// A number as people write it: the sign of a NaN means nothing.
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
@@ -34,9 +31,9 @@ ExitCode Trainer::run() {
   int64_t step = resume();
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
-  meter_ = std::make_unique<StepMeter>(device_, steps,
-                                       make_batch_plan(config_, place_).global_batch() * config_.training.seq_len,
-                                       assembly_.executor->plan().flops_per_token, world_.size);
+  tokens_per_step_ = make_batch_plan(config_, place_).global_batch() * config_.training.seq_len;
+  meter_ = std::make_unique<StepMeter>(device_, steps, tokens_per_step_, assembly_.executor->plan().flops_per_token,
+                                       world_.size);
   meter_->continue_after(tokens_);
   while (step < steps) {
     // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
@@ -89,18 +86,13 @@ bool Trainer::train_step(int64_t step) {
   const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device, share_);
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
-  if (step == kCheckedStep) groups_.reset_traffic();
-  std::vector<BatchContext> parts;  // of the pipeline
-  for (const BatchContext& microbatch : microbatches) {
-    const int64_t samples = pipeline_ ? assembly_.executor->plan().request.samples : microbatch.tokens.size(0);
-    for (int64_t first = 0; first < microbatch.tokens.size(0); first += samples) {
-      parts.push_back(samples_of(microbatch, first, samples));
-    }
-  }
-  const StepOutcome outcome = step_runner_->run(parts, step, rate, StopSignals::received(), dump.get());
-  if (step == kCheckedStep && !dump && world_.is_distributed()) show_traffic();
+  // The first step at whose beginning nothing is left over from the start; a dump would add to what is counted.
+  const bool checked = step == first_step_ + 1 && !dump && world_.is_distributed();
+  if (checked) groups_.reset_traffic();
+  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
+  if (checked) show_traffic(step);
   data_position_ = batch.state;
-  tokens_ += make_batch_plan(config_, place_).global_batch() * config_.training.seq_len;
+  tokens_ += tokens_per_step_;
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
@@ -117,10 +109,10 @@ bool Trainer::train_step(int64_t step) {
   return true;
 }
 
-void Trainer::show_traffic() const {
+void Trainer::show_traffic(int64_t step) const {
   const TrafficCheck check = check_traffic(assembly_.executor->plan(), groups_);
-  log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls,
-            kCheckedStep, check.differences.empty() ? "as planned" : "which is not what was planned:");
+  log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls, step,
+            check.differences.empty() ? "as planned" : "which is not what was planned:");
   for (const std::string& difference : check.differences) log_.warning("  {}", difference);
 }
 

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "titan/base/error.h"
-#include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
 

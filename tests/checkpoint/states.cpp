@@ -82,6 +82,18 @@ at::Tensor whole_tensor(const LogicalTensor& tensor, int64_t version) {
   return (eighths.to(at::kDouble) / 8).to(tensor.type).view(tensor.shape);
 }
 
+AdamSettings settings_in_mid_run() {
+  return {.lr = 1e-4,
+          .initial_lr = 3e-4,
+          .beta1 = 0.9,
+          .beta2 = 0.95,
+          .epsilon = 1e-8,
+          .weight_decay = 0.1,
+          .decoupled_decay = true,
+          .fused = true,
+          .foreach = std::nullopt};
+}
+
 std::vector<StateValue> test_values(const TestLayout& layout, int64_t version) {
   return {{"dataloader.world_size", pickle::integer(layout.ranks)},
           {"dataloader.dp_rank_0", pickle::bytes(write_pickle(pickle::dictionary({{"chunk", pickle::integer(77)}})))},

@@ -11,6 +11,7 @@
 #include "support/tensors.h"
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/save.h"
+#include "titan/checkpoint/training_state.h"
 
 namespace titan {
 
@@ -39,6 +40,9 @@ std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank);
 
 /// Every target holds what `version` has there.
 ::testing::AssertionResult holds_version(const std::vector<LoadTarget>& targets, int64_t version);
+
+/// How Adam steps a parameter in the middle of a run: every setting has a value of its own.
+AdamSettings settings_in_mid_run();
 
 /// The values that rank 0 saves with it.
 std::vector<StateValue> test_values(const TestLayout& layout, int64_t version);

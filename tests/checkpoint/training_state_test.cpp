@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/memory_storage.h"
+#include "checkpoint/states.h"
 #include "support/tensors.h"
 #include "titan/checkpoint/saver.h"
 
@@ -12,17 +13,8 @@ namespace {
 /// Two parameters, the second one not trained, cut in halves of rows over two ranks.
 std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
   const auto halves = [](int64_t rank) { return std::optional(Box{{2 * rank, 0}, {2, 3}}); };
-  AdamSettings settings{.lr = 1e-4,
-                        .initial_lr = 3e-4,
-                        .beta1 = 0.9,
-                        .beta2 = 0.95,
-                        .epsilon = 1e-8,
-                        .weight_decay = 0.1,
-                        .decoupled_decay = true,
-                        .fused = true,
-                        .foreach = std::nullopt};
   const auto rows = [&](uint64_t which) { return normal({4, 3}, seed + which).narrow(0, 2 * rank, 2).clone(); };
-  return {{"a.weight", {4, 3}, halves, rows(1), rows(2), rows(3), settings},
+  return {{"a.weight", {4, 3}, halves, rows(1), rows(2), rows(3), settings_in_mid_run()},
           {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}}};
 }
 

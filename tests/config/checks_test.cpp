@@ -57,8 +57,11 @@ TEST(Checks, async_tensor_parallel_does_not_need_compile_as_it_does_upstream) {
 
 TEST(Checks, stepping_inside_backward_does_not_go_with_a_pipeline) {
   const char* text = "[optimizer]\nearly_step_in_backward = true\n";
-  EXPECT_TRUE(
-      contains(said_about(text, {"--parallelism.pipeline_parallel_degree", "2"}), "does not go with a pipeline"));
+  for (const char* generation : {"2024", "2026"}) {
+    EXPECT_TRUE(
+        contains(said_about(text, {"--parallelism.pipeline_parallel_degree", "2", "--job.generation", generation}),
+                 "does not go with a pipeline"));
+  }
 }
 
 TEST(Checks, stepping_inside_backward_says_that_clipping_is_off) {

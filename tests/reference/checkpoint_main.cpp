@@ -77,15 +77,6 @@ int read(const std::string& folder, const std::string& file) {
 
 /// A model of two weights in the middle of a run; `fresh`: as it is before a checkpoint is loaded.
 std::vector<SavedParameter> small_run(bool fresh) {
-  const AdamSettings settings{.lr = 1e-4,
-                              .initial_lr = 3e-4,
-                              .beta1 = 0.9,
-                              .beta2 = 0.95,
-                              .epsilon = 1e-8,
-                              .weight_decay = 0.1,
-                              .decoupled_decay = true,
-                              .fused = true,
-                              .foreach = std::nullopt};
   std::vector<SavedParameter> parameters;
   for (const auto& [name, shape] :
        std::vector<std::pair<std::string, std::vector<int64_t>>>{{"layers.0.weight", {4, 3}}, {"norm.weight", {4}}}) {
@@ -94,7 +85,7 @@ std::vector<SavedParameter> small_run(bool fresh) {
     };
     parameters.push_back({name, shape, whole_everywhere(shape), tensor(name),
                           tensor("optimizer.state." + name + ".exp_avg"),
-                          tensor("optimizer.state." + name + ".exp_avg_sq"), settings});
+                          tensor("optimizer.state." + name + ".exp_avg_sq"), settings_in_mid_run()});
   }
   return parameters;
 }

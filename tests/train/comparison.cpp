@@ -1,6 +1,7 @@
 #include "comparison.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "titan/base/text.h"
 
@@ -35,9 +36,10 @@ const RankResult& reference_of(const LayoutRow& row) {
   single.global_batch = row.global_batch;
   single.sizes = row.sizes;
   static std::map<std::string, RankResult> known;
-  RankResult& result = known[fmt::format("{} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
-                                         name(single.compute), join(single.keep_fp32, ","), single.global_batch,
-                                         single.sizes.dim, single.sizes.vocab_size, single.documents, single.length)];
+  RankResult& result =
+      known[fmt::format("{} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks, name(single.compute),
+                        join(single.keep_fp32, ","), single.global_batch, single.sizes.dim, single.sizes.n_layers,
+                        single.sizes.vocab_size, single.documents, single.length)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
   if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : 20)[0];
   return result;
@@ -73,6 +75,42 @@ std::string traffic_difference(const RankResult& result) {
     if (!result.traffic.contains(planned.group)) differences += planned.group + " was never made\n";
   }
   return differences;
+}
+
+int64_t steps_of(const LayoutRow& row) {
+  const bool full = std::getenv("TITAN_TEST_FULL") != nullptr;
+  return full || row.world() <= 4 ? 20 : 5;
+}
+
+std::vector<RankResult> expect_as_one_process(const LayoutRow& row) {
+  const RankResult& reference = reference_of(row);
+  std::vector<RankResult> ranks = train_ranks(row, steps_of(row));
+  for (size_t rank = 0; rank < ranks.size() && !::testing::Test::HasFailure(); ++rank) {
+    EXPECT_EQ(difference(ranks[rank], reference), "") << "rank " << rank;
+    EXPECT_EQ(traffic_difference(ranks[rank]), "") << "rank " << rank;
+    EXPECT_EQ(ranks[rank].losses, ranks[0].losses) << "all ranks know the same loss";
+    EXPECT_EQ(ranks[rank].norms, ranks[0].norms) << "and the same norm, to the bit";
+  }
+  return ranks;
+}
+
+ForwardingCommunicator::ForwardingCommunicator(std::shared_ptr<Communicator> inner)
+    : Communicator(inner->name(), inner->rank(), inner->size()), inner_(std::move(inner)) {}
+
+Pending ForwardingCommunicator::start_all_gather(Tensors outputs, Tensors inputs) {
+  return inner_->all_gather(std::move(outputs), std::move(inputs));
+}
+
+Pending ForwardingCommunicator::start_reduce_scatter(Tensors outputs, Tensors inputs) {
+  return inner_->reduce_scatter(std::move(outputs), std::move(inputs));
+}
+
+Pending ForwardingCommunicator::start_all_reduce(Tensors tensors, Reduction reduction) {
+  return inner_->all_reduce(std::move(tensors), reduction);
+}
+
+Pending ForwardingCommunicator::start_transfer(std::vector<Message> receives, std::vector<Message> sends) {
+  return inner_->transfer(std::move(receives), std::move(sends));
 }
 
 }  // namespace titan

@@ -25,6 +25,30 @@ const RankResult& reference_of(const LayoutRow& row);
 /// The first way in which a rank's result differs from the single process by more than the bounds; empty when none.
 std::string difference(const RankResult& result, const RankResult& reference);
 
+/// 20 steps, fewer on more ranks than the ordinary run has patience for.
+int64_t steps_of(const LayoutRow& row);
+
+/// Trains the row on its ranks and expects of every one: the single process's numbers, the plan's traffic, and the same
+/// loss and norm, to the bit, on all. What the ranks saw, for more.
+std::vector<RankResult> expect_as_one_process(const LayoutRow& row);
+
+/// Passes everything on: the base of communicators that break something.
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(std::shared_ptr<Communicator> inner);
+  std::string_view transport() const override { return inner_->transport(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override;
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override;
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override;
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override;
+
+ private:
+  std::shared_ptr<Communicator> inner_;
+};
+
 /// Where counted traffic is not what the plan says; empty when it is everywhere.
 std::string traffic_difference(const RankResult& result);
 

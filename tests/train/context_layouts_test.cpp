@@ -1,7 +1,6 @@
 // The gradient parity matrix of context parallelism: every row of context_layouts.tsv against a single process.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -32,26 +31,9 @@ std::vector<LayoutRow> context_rows() {
   return rows;
 }
 
-/// 20 steps, fewer on more ranks than the ordinary run has patience for.
-int64_t steps_of(const LayoutRow& row) {
-  const bool full = std::getenv("TITAN_TEST_FULL") != nullptr;
-  return full || row.world() <= 4 ? 20 : 5;
-}
-
 class ContextLayouts : public ::testing::TestWithParam<LayoutRow> {};
 
-TEST_P(ContextLayouts, TrainAsASingleProcessDoesAndSendWhatThePlanSays) {
-  const LayoutRow& row = GetParam();
-  const RankResult& reference = reference_of(row);
-  const std::vector<RankResult> ranks = train_ranks(row, steps_of(row));
-  ASSERT_FALSE(HasFailure());
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(difference(ranks[rank], reference), "") << "rank " << rank;
-    EXPECT_EQ(traffic_difference(ranks[rank]), "") << "rank " << rank;
-    EXPECT_EQ(ranks[rank].losses, ranks[0].losses) << "all ranks know the same loss";
-    EXPECT_EQ(ranks[rank].norms, ranks[0].norms) << "and the same norm, to the bit";
-  }
-}
+TEST_P(ContextLayouts, TrainAsASingleProcessDoesAndSendWhatThePlanSays) { expect_as_one_process(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, ContextLayouts, ::testing::ValuesIn(context_rows()),
                          [](const auto& info) { return info.param.name(); });
@@ -110,31 +92,19 @@ TEST(ContextLayouts, AreAsCloseToFp32AsASingleBf16Process) {
 }
 
 /// Loses what travels between ranks of the ring.
-class Deaf : public Communicator {
+class Deaf : public ForwardingCommunicator {
  public:
-  explicit Deaf(std::shared_ptr<Communicator> inner)
-      : Communicator(inner->name(), inner->rank(), inner->size()), inner_(std::move(inner)) {}
-  std::string_view transport() const override { return inner_->transport(); }
-  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
+  using ForwardingCommunicator::ForwardingCommunicator;
 
  protected:
-  Pending start_all_gather(Tensors outputs, Tensors inputs) override { return inner_->all_gather(outputs, inputs); }
-  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
-    return inner_->reduce_scatter(outputs, inputs);
-  }
-  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
-    return inner_->all_reduce(tensors, reduction);
-  }
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
-    inner_->transfer(receives, std::move(sends))->wait();
+    Pending done = ForwardingCommunicator::start_transfer(receives, std::move(sends));
+    done->wait();
     for (const Message& message : receives) {
       for (const at::Tensor& tensor : message.tensors) tensor.zero_();
     }
-    return make_fake_communicator("nothing", rank(), size())->all_reduce({});
+    return done;
   }
-
- private:
-  std::shared_ptr<Communicator> inner_;
 };
 
 TEST(ContextMatrix, NoticesThatGradientsOfKeysDoNotComeHome) {

@@ -111,30 +111,6 @@ TEST(LayoutMatrix, NoticesOneRanksGradientScaledByAThousandth) {
   EXPECT_NE(difference(train_ranks(row, 3, fault)[0], reference_of(row)), "");
 }
 
-/// Passes everything on.
-class ForwardingCommunicator : public Communicator {
- public:
-  explicit ForwardingCommunicator(std::shared_ptr<Communicator> inner)
-      : Communicator(inner->name(), inner->rank(), inner->size()), inner_(std::move(inner)) {}
-  std::string_view transport() const override { return inner_->transport(); }
-  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
-
- protected:
-  Pending start_all_gather(Tensors outputs, Tensors inputs) override { return inner_->all_gather(outputs, inputs); }
-  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
-    return inner_->reduce_scatter(outputs, inputs);
-  }
-  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
-    return inner_->transfer(std::move(receives), std::move(sends));
-  }
-  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
-    return inner_->all_reduce(tensors, reduction);
-  }
-
- private:
-  std::shared_ptr<Communicator> inner_;
-};
-
 /// Adds one rank's gradients to the others' a thousandth too large.
 class Exaggerating : public ForwardingCommunicator {
  public:

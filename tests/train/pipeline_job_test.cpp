@@ -26,7 +26,14 @@ TEST(PipelineOfAJob, TellsEveryProblemWithTheNearestLegalNumbers) {
   const std::string points = "--parallelism.pipeline_parallel_split_points=layers.1,layers.2";
   const std::string both = said({points, "--parallelism.pipeline_parallel_microbatch_size=3"});
   EXPECT_TRUE(holds(both, "pipeline_parallel_split_points"));
+  EXPECT_TRUE(holds(both, "3 stages"));
   EXPECT_TRUE(holds(both, "does not divide into pieces of 3"));
+}
+
+TEST(PipelineOfAJob, MicrobatchesAreNoConcernOfAJobWithoutOne) {
+  const std::vector<ConfigCheck> checks{check_model};
+  const std::vector<std::string> words{"--parallelism.pipeline_parallel_microbatch_size=3"};
+  EXPECT_EQ(format_problems(load_config_text(Schema(), "", "job.toml", words, checks).problems), "");
 }
 
 TEST(PipelineOfAJob, AFileWithAScheduleIsReadAndItsMistakesAreTold) {

@@ -1,41 +1,14 @@
 // The parity matrix's rows with a pipeline: every schedule, alone and with other kinds of parallelism, against one
 // process. Bounds as in layouts_test.cpp.
-#include "ranks.h"
+#include "comparison.h"
 #include "titan/schedule/families.h"
 
 namespace titan {
 namespace {
 
-LayoutRow alone(const LayoutRow& row) {
-  LayoutRow single = row;
-  single.pipeline = single.replicate = single.shard = single.tensor = single.context = 1;
-  single.reshard = "default";
-  single.offload = single.async_tensor = false;
-  single.layout = "single";
-  return single;
-}
-
 class PipelineLayouts : public ::testing::TestWithParam<LayoutRow> {};
 
-TEST_P(PipelineLayouts, TrainsAsOneProcessDoes) {
-  const LayoutRow& row = GetParam();
-  const int64_t steps = row.world() > 4 ? 3 : 6;
-  const RankResult expected = train_ranks(alone(row), steps)[0];
-  for (const RankResult& result : train_ranks(row, steps)) {
-    ASSERT_EQ(result.losses.size(), expected.losses.size());
-    EXPECT_NEAR(result.losses[0] / expected.losses[0], 1, 1e-6);
-    for (size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(result.losses[i] / expected.losses[i], 1, 1e-5);
-    for (const auto& [group, counted] : result.traffic) {
-      const GroupTraffic* planned = result.plan.traffic_of(group);
-      if (group == "world") continue;
-      EXPECT_EQ(counted, planned ? planned->table : TrafficTable{}) << group;
-    }
-    for (const auto& [name, gradient] : expected.gradients) {
-      const at::Tensor& mine = result.gradients.at(name);
-      EXPECT_LE((mine - gradient).norm().item<double>(), 1e-5 * gradient.norm().item<double>()) << name;
-    }
-  }
-}
+TEST_P(PipelineLayouts, TrainAsASingleProcessDoesAndSendWhatThePlanSays) { expect_as_one_process(GetParam()); }
 
 std::vector<LayoutRow> rows() {
   std::vector<LayoutRow> result;
@@ -68,6 +41,8 @@ LayoutRow with(std::string layout, const std::function<void(LayoutRow&)>& change
 
 std::vector<LayoutRow> combined() {
   return {
+      with("pp2_file",
+           [](LayoutRow& row) { row.schedule = "0F0,0F1,0B0,,0B1\n,1F0,1B0,1F1,1B1\n", row.microbatches = 2; }),
       with("pp2xfsdp2", [](LayoutRow& row) { row.shard = 2; }),
       with("pp2xfsdp2_always", [](LayoutRow& row) { row.shard = 2, row.reshard = "always"; }),
       with("pp2xfsdp2_interleaved_always",

@@ -55,16 +55,6 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   return request;
 }
 
-std::vector<BatchContext> cut(const std::vector<BatchContext>& microbatches, int64_t samples) {
-  std::vector<BatchContext> result;
-  for (const BatchContext& batch : microbatches) {
-    for (int64_t first = 0; first < batch.tokens.size(0); first += samples) {
-      result.push_back(samples_of(batch, first, samples));
-    }
-  }
-  return result;
-}
-
 PipelinePart matrix_pipeline(const LayoutRow& row, const ModelDescription& model, const MeshPlace& place) {
   PipelineRequest request;
   request.ranks = static_cast<int>(row.pipeline);
@@ -161,7 +151,8 @@ class RankRun {
     const ModelRequest request = matrix_request(row);
     const ModelFamily& family = *find_model_family(request.name);
     const ModelDescription model = family.describe(request);
-    PlanRequest plan = matrix_plan(row, place);
+    request_ = matrix_plan(row, place);
+    PlanRequest plan = request_;
     if (row.pipeline > 1) {
       plan.pipeline = matrix_pipeline(row, model, place);
       plan.samples /= row.microbatches;
@@ -195,14 +186,7 @@ class RankRun {
       if (step == 2) groups_.reset_traffic();
       if (step == 2 && assembly_.link) assembly_.link->reset();
       const GlobalBatch batch = global_batch(step, row_);
-      PlanRequest whole = result_.plan.request;
-      if (whole.pipeline) {
-        whole.samples *= row_.microbatches;
-        whole.accumulation /= row_.microbatches;
-      }
-      std::vector<BatchContext> microbatches = share_of(batch, whole);
-      if (whole.pipeline) microbatches = cut(microbatches, result_.plan.request.samples);
-      const StepOutcome outcome = runner_->run(microbatches, step, /*rate=*/3e-3);
+      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3);
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
       if (step == 2) note_traffic();
@@ -233,6 +217,7 @@ class RankRun {
   World world_;
   Fault fault_;
   MeshGroups groups_;
+  PlanRequest request_;  // before a pipeline cuts its microbatches
   RankResult result_;
   Assembly assembly_;
   std::unique_ptr<Optimizer> optimizer_;

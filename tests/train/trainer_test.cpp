@@ -1,13 +1,13 @@
 #include "titan/train/trainer.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <unistd.h>
 
 #include <cmath>
 
 #include "job.h"
+#include "support/signals.h"
 #include "titan/base/error.h"
-#include "titan/base/process.h"
 
 namespace titan {
 namespace {
@@ -114,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(AfterAndInBackward, Diverging,
 TEST(Trainer, AWishToStopEndsTheRunBeforeItsLastStepWithAClosingLine) {
   const TestFolder folder;
   const StopSignals signals;
-  ::raise(SIGINT);
+  ::kill(::getpid(), SIGINT);
+  await_stop_signal();
   const std::string shown = run(small_job(folder), ExitCode::interrupted);
   EXPECT_NE(shown.find("stopped by a signal after step 0 of 3"), std::string::npos) << shown;
   EXPECT_NE(shown.find("outputs lie in "), std::string::npos) << shown;

@@ -1,15 +1,15 @@
 #include "titan/train/validator.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <unistd.h>
 
 #include <cmath>
 
 #include "job.h"
 #include "support/model.h"
+#include "support/signals.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
-#include "titan/base/process.h"
 
 namespace titan {
 namespace {
@@ -162,7 +162,8 @@ TEST(Validator, AWishToStopGivesNoPartialResult) {
   Fixture f;
   const JobConfig config = f.config();
   const StopSignals signals;
-  ::raise(SIGTERM);
+  ::kill(::getpid(), SIGTERM);
+  await_stop_signal();
   EXPECT_FALSE(f.run(config));
 }
 

@@ -19,9 +19,10 @@ class PipelineRunner {
   /// `executor` was made for a plan with a pipeline and outlives this; `communicator` joins the ranks of the axis pp.
   PipelineRunner(Executor& executor, std::shared_ptr<Communicator> communicator);
 
-  /// One pass of the plan's microbatches, forward and backward. With `is_last`, the step's last pass, gradients are
-  /// reduced. → the sum of the losses (fp64) on the rank with the model's last stage, 0 on the others.
-  at::Tensor run(std::span<const BatchContext> microbatches, bool is_last);
+  /// One pass, forward and backward: `batch` is cut by samples into the plan's microbatches. With `is_last`, the step's
+  /// last pass, gradients are reduced. → the sum of the losses (fp64) on the rank with the model's last stage, 0 on
+  /// the others.
+  at::Tensor run(const BatchContext& batch, bool is_last);
   /// Forward of one microbatch that keeps nothing, stage after stage: the loss on the last stage's rank, a zero on
   /// the others; for UnitMode::logits the logits, undefined on the others.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);

@@ -95,6 +95,10 @@ class ResidentWeights : public Residency {
 
 at::ScalarType scalar_type(ElementType type);
 
+/// Gives every parameter its place in the plan, its master and what is sent of it; `sends` empty: the masters.
+void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters,
+                      const std::vector<at::Tensor>& masters, const std::vector<at::Tensor>& sends);
+
 /// Sums the gradient shards of all parameters over the two ranks of a pipeline that hold them.
 void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator);
 

@@ -41,7 +41,7 @@ class StepRunner {
   static constexpr int64_t kLossMessageBytes = 2 * sizeof(double);
 
   /// `group_parameters` by weight group of the plan. Executor, optimizer and `pipeline` outlive this; with a pipeline
-  /// the microbatches go through it, as many at a time as its plan says.
+  /// every microbatch goes through it, cut into the pipeline's own.
   StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
              const StepOptions& options, StepCommunicators communicators = {}, PipelineRunner* pipeline = nullptr);
   StepRunner(const StepRunner&) = delete;

@@ -62,7 +62,7 @@ class Trainer {
   /// False when the corpus has run out.
   bool train_step(int64_t step);
   /// What was sent in a step, against the plan.
-  void show_traffic() const;
+  void show_traffic(int64_t step) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
@@ -75,13 +75,15 @@ class Trainer {
   DeviceInfo device_;
   MeshPlace place_;
   SequenceShare share_;
+  PlanRequest plan_request_;
   MeshGroups groups_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelDescription description_;
   Assembly assembly_;
-  std::vector<Parameter*> all_parameters_;    // of the model, in canonical order; other stages' without memory
-  std::unique_ptr<PipelineRunner> pipeline_;  // null without a pipeline
-  std::vector<ParameterGroup> optimizer_groups_;
+  std::vector<Parameter*> all_parameters_;        // of the model, in canonical order; other stages' without memory
+  std::unique_ptr<PipelineRunner> pipeline_;      // null without a pipeline
+  std::vector<ParameterGroup> model_groups_;      // of all_parameters_
+  std::vector<ParameterGroup> optimizer_groups_;  // the same, of assembly_.parameters
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
@@ -90,6 +92,7 @@ class Trainer {
 
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
+  int64_t tokens_per_step_ = 0;
   int64_t first_step_ = 1;     // of this process
   int64_t tokens_ = 0;         // seen in all runs up to the last step
   int stop_signal_ = 0;        // that all ranks agreed to follow

@@ -1,0 +1,133 @@
+#include "titan/base/stop_signals.h"
+
+#include <poll.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <string_view>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Signals belong to the process, and so does what is known of them.
+std::atomic<int> received_signal = 0;
+/// The thread that takes them, for a handler that runs in another one.
+std::atomic<pthread_t> taker = 0;
+
+// A step, a read or a compilation may take minutes; whoever pressed Ctrl-C is not kept waiting for it.
+constexpr std::chrono::seconds kInterruptLimit{4};
+// Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
+constexpr std::chrono::seconds kTerminateLimit{25};
+
+constexpr std::array kSignals{SIGINT, SIGTERM};
+
+[[noreturn]] void end_now(std::string_view line) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(static_cast<int>(ExitCode::interrupted));
+}
+
+void pass_on(int signal) {
+  const int kept = errno;
+  ::pthread_kill(taker, signal);
+  errno = kept;
+}
+
+/// The next signal that has arrived, or 0.
+int next_signal(int signals) {
+  signalfd_siginfo info{};
+  return ::read(signals, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+int milliseconds_until(const std::optional<Clock::time_point>& limit) {
+  if (!limit) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*limit - Clock::now());
+  return static_cast<int>(std::max<int64_t>(left.count(), 0));
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  sigset_t wanted;
+  ::sigemptyset(&wanted);
+  for (const int signal : kSignals) ::sigaddset(&wanted, signal);
+  ::pthread_sigmask(SIG_BLOCK, &wanted, &mask_before_);
+  signals_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+  end_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (signals_ < 0 || end_ < 0) throw Error(ExitCode::bug, "no file descriptors are left (see ulimit -n)");
+  thread_ = std::thread([this] { watch(); });
+  taker = thread_.native_handle();
+  struct sigaction action {};
+  action.sa_handler = pass_on;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : kSignals) ::sigaction(signal, &action, nullptr);
+}
+
+StopSignals::~StopSignals() {
+  ::eventfd_write(end_, 1);
+  thread_.join();
+  for (const int signal : kSignals) ::signal(signal, SIG_DFL);
+  while (next_signal(signals_) != 0) {  // what came before now was meant for this object
+  }
+  ::close(signals_);
+  ::close(end_);
+  ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+  received_signal = 0;
+}
+
+int StopSignals::received() { return received_signal; }
+
+void StopSignals::watch() const {
+  std::optional<Clock::time_point> limit;
+  for (;;) {
+    std::array<pollfd, 2> entries{{{signals_, POLLIN, 0}, {end_, POLLIN, 0}}};
+    const int ready = ::poll(entries.data(), entries.size(), milliseconds_until(limit));
+    if (ready == 0) {
+      end_now("titan_train: stopped by a signal; the work under way was dropped\n");
+    }
+    if (ready > 0 && entries[1].revents != 0) return;
+    while (const int signal = next_signal(signals_)) {
+      if (!limit) {
+        limit = Clock::now() + (signal == SIGINT ? kInterruptLimit : kTerminateLimit);
+        received_signal = signal;
+      } else if (signal == SIGINT) {
+        end_now("");
+      }
+    }
+  }
+}
+
+int run_command(const std::string& command) {
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  std::string shell = "sh";
+  std::string option = "-c";
+  std::string words = command;
+  std::array<char*, 4> arguments{shell.data(), option.data(), words.data(), nullptr};
+  pid_t process = 0;
+  const int problem = ::posix_spawn(&process, "/bin/sh", nullptr, &attributes, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  if (problem != 0) return 127;
+  int status = 0;
+  while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace titan
