@@ -207,7 +207,7 @@ void RunCheckpoints::report(const SaveReport& report) const {
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
   const std::string command = replaced(config_.checkpoint.on_commit, "{dir}", report.outcome.folder.string());
   const int code = run_command(command);
-  if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
+  if (code != 0) log_.warning("checkpoint.on_commit failed with exit code {}: {}", code, command);
 }
 
 }  // namespace titan

@@ -215,7 +215,8 @@ TEST(Resuming, TheCommandRunsAfterEachCommitAndItsFailureIsAWarning) {
   const std::string note = folder / "note";
   run(folder, {"--checkpoint.on_commit=echo {dir} >> " + note});
   EXPECT_EQ(split(trim(read_file(note)), '\n').size(), 4u);
-  EXPECT_TRUE(contains(run(folder, {"--training.steps=10", "--checkpoint.on_commit=exit 3"}), "on_commit failed"));
+  EXPECT_TRUE(contains(run(folder, {"--training.steps=10", "--checkpoint.on_commit=exit 3"}),
+                       "on_commit failed with exit code 3: exit 3"));
 }
 
 TEST(Resuming, AFileInThePlaceOfTheFolderIsAnErrorAtTheStart) {
