@@ -20,13 +20,14 @@ Settings settings_of(const LayoutRow& row) {
           {"offload", word(row.offload)},
           {"recompute", row.recompute},
           {"tied", word(row.tied)},
-          {"async_tp", word(row.async_tensor)}};
+          {"async_tp", word(row.async_tensor)},
+          {"transport", row.sockets ? "sockets" : "memory"}};
 }
 
 const std::map<std::string, std::vector<std::string>> kModifiers{
     {"accumulation", {"1", "4"}}, {"masks", {"even", "unequal"}},        {"reshard", {"default", "always", "never"}},
     {"offload", {"no", "yes"}},   {"recompute", {"none", "op", "full"}}, {"tied", {"no", "yes"}},
-    {"async_tp", {"no", "yes"}}};
+    {"async_tp", {"no", "yes"}},  {"transport", {"memory", "sockets"}}};
 
 /// Whether a layout can tell the settings of a modifier apart.
 bool can_vary(const std::string& modifier, const LayoutRow& layout) {

@@ -26,14 +26,15 @@ FACTORS = {
     "recompute": ["none", "op", "full"],
     "tied": ["no", "yes"],
     "async_tp": ["no", "yes"],
+    "transport": ["memory", "sockets"],
 }
 PLAIN = {name: values[0] for name, values in FACTORS.items()}
 # One layout of each kind; the two-dimensional one only where its parts meet.
 SINGLES = {
-    "ddp2": ["accumulation", "masks", "tied"],
-    "fsdp2": ["accumulation", "masks", "reshard", "offload", "recompute", "tied"],
+    "ddp2": ["accumulation", "masks", "tied", "transport"],
+    "fsdp2": ["accumulation", "masks", "reshard", "offload", "recompute", "tied", "transport"],
     "hsdp2x2": ["accumulation", "offload"],
-    "tp2": ["accumulation", "recompute", "tied", "async_tp"],
+    "tp2": ["accumulation", "recompute", "tied", "async_tp", "transport"],
     "fsdp2xtp2": ["accumulation", "reshard", "recompute", "tied", "async_tp"],
 }
 TRIPLES = [

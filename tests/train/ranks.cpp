@@ -158,9 +158,14 @@ class RankRun {
       plan.samples /= row.microbatches;
       plan.accumulation *= row.microbatches;
     }
-    groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU),
+    const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
+    groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60),
+                               communicator_maker(world, at::kCPU, transport),
                                /*groups_of_one=*/false, twins_of(plan, model));
     groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
+    for (const Communicator* group : groups_.all()) {
+      EXPECT_EQ(group->transport(), row.sockets ? "Gloo" : "shared memory") << group->name();
+    }
     if (fault.groups) fault.groups(world.rank, groups_);
     result_.plan = make_plan(model, family, plan);
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
@@ -239,6 +244,7 @@ std::string LayoutRow::name() const {
   if (recompute != "none") text += "_" + recompute;
   if (tied) text += "_tied";
   if (async_tensor) text += "_async";
+  if (sockets) text += "_sockets";
   if (context > 1) text += rotation == Rotation::all_gather ? "_allgather" : "_alltoall";
   if (context > 1) text += balance == LoadBalance::head_tail ? "_headtail" : "_none";
   if (documents) text += "_documents";
@@ -254,13 +260,14 @@ std::vector<LayoutRow> layout_rows() {
   while (std::getline(file, line)) {
     std::istringstream words(line);
     LayoutRow row;
-    std::string masks, offload, tied, async;
+    std::string masks, offload, tied, async, transport;
     words >> row.replicate >> row.shard >> row.tensor >> row.layout >> row.accumulation >> masks >> row.reshard >>
-        offload >> row.recompute >> tied >> async;
+        offload >> row.recompute >> tied >> async >> transport;
     row.unequal_masks = masks == "unequal";
     row.offload = offload == "yes";
     row.tied = tied == "yes";
     row.async_tensor = async == "yes";
+    row.sockets = transport == "sockets";
     if (row.shard == 3) row.global_batch = 12;
     rows.push_back(row);
   }

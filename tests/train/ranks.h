@@ -1,4 +1,4 @@
-// Several ranks as threads of a test: each has its own world, communicators over Gloo, model and optimizer, and runs
+// Several ranks as threads of a test: each has its own world, communicators, model and optimizer, and runs
 // whole steps on its share of a batch that all could draw alone.
 #pragma once
 
@@ -30,6 +30,7 @@ struct LayoutRow {
   std::string recompute = "none";
   bool tied = false;
   bool async_tensor = false;
+  bool sockets = false;  // between ranks, in place of the memory they share
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;
   std::vector<std::string> keep_fp32;
