@@ -19,8 +19,9 @@ STEPS = 20
 GLOBAL_BATCH = 8
 RUN_SECONDS = 90
 TOTAL_SECONDS = 420  # no row is started later, so that all ends within eight minutes
-# Relative. Sums that other shapes and orders give differ by rounding, which training then amplifies.
-FIRST_BAR, LATER_BAR = 1e-6, 1e-3
+# Relative, at step 1 and at any later one. Other shapes and orders of sums differ by rounding, which training amplifies;
+# other processors round more operations differently.
+FIRST_BAR, LATER_BAR, OTHER_DEVICE_BAR = 1e-6, 1e-5, 1e-3
 TESTS = {"distributed_test": "Backends/GroupsOfOne.*", "train_test": "ChooseDevice.*"}
 # Several ranks on one card: nothing that needs the card alone, and little of it each.
 ONE_CARD = {
@@ -155,7 +156,7 @@ class Checks:
         elif row.name != "single":
             off = [abs(a - b) / abs(b) for a, b in zip(outcome.losses, single)]
             outcome.first, outcome.later = off[0], max(off)
-            held = outcome.first <= FIRST_BAR and outcome.later <= LATER_BAR
+            held = outcome.first <= FIRST_BAR and outcome.later <= (OTHER_DEVICE_BAR if row.on_cpu else LATER_BAR)
             outcome.verdict = "ok" if held else "failed: other losses"
 
 
@@ -181,7 +182,7 @@ def page(arguments: argparse.Namespace, checks: Checks) -> str:
         f"    scripts/gpu/check.sh {' '.join(arguments.given)}".rstrip(),
         "",
         f"Training: the debug model, float32, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. Losses are compared with those of",
-        f"the single process; bars: {FIRST_BAR:.0e} relative at step 1, {LATER_BAR:.0e} at every step.",
+        f"the single process; bars: {FIRST_BAR:.0e} relative at step 1, {LATER_BAR:.0e} at every step, {OTHER_DEVICE_BAR:.0e} on the CPU.",
         "",
         "| row | what | seconds | step 1 off by | at most off by | |",
         "|---|---|---:|---:|---:|---|",
