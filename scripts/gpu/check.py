@@ -181,16 +181,16 @@ def page(arguments: argparse.Namespace, checks: Checks) -> str:
         "",
         f"    scripts/gpu/check.sh {' '.join(arguments.given)}".rstrip(),
         "",
-        f"Training: the debug model, float32, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. Losses are compared with those of",
-        f"the single process; bars: {FIRST_BAR:.0e} relative at step 1, {LATER_BAR:.0e} at every step, {OTHER_DEVICE_BAR:.0e} on the CPU.",
+        f"Training: the debug model, float32, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. Losses are compared with",
+        f"those of the single process; bars: {FIRST_BAR:.0e} relative at step 1, {LATER_BAR:.0e} at every step,",
+        f"{OTHER_DEVICE_BAR:.0e} on the CPU.",
         "",
         "| row | what | seconds | step 1 off by | at most off by | |",
         "|---|---|---:|---:|---:|---|",
     ]
     for name, outcome in checks.outcomes.items():
-        lines.append(
-            f"| {name} | {what[name]} | {outcome.seconds:.1f} | {shown(outcome.first)} | {shown(outcome.later)} | {outcome.verdict} |"
-        )
+        cells = [name, what[name], f"{outcome.seconds:.1f}", shown(outcome.first), shown(outcome.later), outcome.verdict]
+        lines.append(f"| {' | '.join(cells)} |")
     single = checks.outcomes.get("single")
     if single and single.losses:
         lines += ["", f"Losses of the single process: {' '.join(f'{loss:.5f}' for loss in single.losses)}"]

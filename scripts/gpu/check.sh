@@ -41,7 +41,10 @@ while [ $# -gt 0 ]; do
       esac
       shift
       ;;
-    *) fail 64 "unknown argument $1" "There are --pack, --packed FOLDER, --page FILE, --commit HASH, --only ROWS, --device cpu." ;;
+    *)
+      fail 64 "unknown argument $1" \
+        "There are --pack, --packed FOLDER, --page FILE, --commit HASH, --only ROWS, --device cpu."
+      ;;
   esac
   shift
 done

@@ -18,7 +18,7 @@ UNFIT_DEGREES = {
     ("--parallelism.data_parallel_replicate_degree=3",): r"Invalid parallel dims: dp_replicate\(3\) .* != WORLD_SIZE\(4\)",
     ("--parallelism.data_parallel_shard_degree=3",): r"Invalid parallel dims: .* dp_shard\(3\) .* != WORLD_SIZE\(4\)",
     (TENSOR_PARALLEL, "--model.override.n_heads=2"): r"does not divide 2 heads of llama3 debugmodel; degrees that do: 1, 2",
-    (TENSOR_PARALLEL, "--model.override.n_kv_heads=2"): r"does not divide 2 heads of keys and values .*; degrees that do: 1, 2",
+    (TENSOR_PARALLEL, "--model.override.n_kv_heads=2"): r"does not divide 2 heads of keys and values .* that do: 1, 2",
     ("--training.global_batch_size=12",): r"training\.global_batch_size = 12 is no multiple of .* use a multiple of 8",
     (TENSOR_PARALLEL, "--training.seq_len=66"): r"training\.seq_len = 66 is no multiple of 4 .*; use 64 or 68",
 }
@@ -66,14 +66,16 @@ class RefusedTraining(RanksTest):
             ranks = [self.train_by_hand(rank, 2, port, WAITS, LOG_RANK="all") for rank in range(2)]
             says = rf"titan_train: rank 0 cannot listen on port {port}: Address already in use"
             self.expect_refused(self.gathering(ranks), {LAUNCHER}, says, within=PATIENCE)
-        self.assertRegex(ranks[1].text(), rf"rank 0 was not found on 127\.0\.0\.1, port {port}, .* belongs to something else")
+        says = rf"rank 0 was not found on 127\.0\.0\.1, port {port}, .* belongs to something else"
+        self.assertRegex(ranks[1].text(), says)
 
     def test_one_rank_with_another_config_file_is_named_with_the_difference(self):
         port = free_port()
         other = self.config_with("[comm]\ntrain_timeout_seconds = 77\n", "other.toml")
         words = self.training()[1:]
         ranks = [self.train_by_hand(0, 2, port), self.start(other, *words, **self.told(1, 2, port))]
-        says = r"rank 1 \(.*\) was given another configuration than rank 0 \(.*\): comm\.train_timeout_seconds is 77 there and 100"
+        difference = r"comm\.train_timeout_seconds is 77 there and 100 on rank 0"
+        says = rf"rank 1 \(.*\) was given another configuration than rank 0 \(.*\): {difference}"
         self.expect_refused(ranks, {LAUNCHER}, says, within=60)
 
 

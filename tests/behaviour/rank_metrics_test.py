@@ -71,7 +71,8 @@ class RankMetrics(RanksTest):
             self.assertEqual(re.findall(r"step: +(\d+)  loss: +(\S+)", log), losses)
             for line in (f"Rank {rank} of 3, started by", "Training starts at step 1", "Training completed"):
                 self.assertEqual(log.count(line), 1, log)
-        self.assertEqual(sorted(path.name for path in (self.folder / "run" / "logs").iterdir()), ["rank-0001.log", "rank-0002.log"])
+        logs = sorted(path.name for path in (self.folder / "run" / "logs").iterdir())
+        self.assertEqual(logs, ["rank-0001.log", "rank-0002.log"])
 
 
 if __name__ == "__main__":

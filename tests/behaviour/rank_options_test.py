@@ -16,7 +16,8 @@ from rank_processes import END_LIMIT_SECONDS, PEER_FAILURE, RanksTest
 SHARDED = "--parallelism.data_parallel_shard_degree=2"
 TENSOR = "--parallelism.tensor_parallel_degree=2"
 IN_BF16 = "--training.mixed_precision_param=bfloat16"
-SENT = re.compile(r"  (\w+) +(all-gather|reduce-scatter|all-reduce) +2 ranks +(\d+) calls a step, each rank sends ([\d.]+ \w+)")
+KINDS = "all-gather|reduce-scatter|all-reduce"
+SENT = re.compile(rf"  (\w+) +({KINDS}) +2 ranks +(\d+) calls a step, each rank sends ([\d.]+ \w+)")
 
 
 @dataclasses.dataclass
@@ -47,7 +48,8 @@ class RankOptions(RanksTest):
     def test_resharding_after_forward_decides_how_often_weights_are_gathered(self):
         deep = (SHARDED, "--model.override.n_layers=4")  # more blocks than there are slots for them
         plain, always, never = (
-            self.trained(*deep, f"--parallelism.fsdp_reshard_after_forward={when}") for when in ("default", "always", "never")
+            self.trained(*deep, f"--parallelism.fsdp_reshard_after_forward={when}")
+            for when in ("default", "always", "never")
         )
         gathers = [run.calls("fsdp_gather", "all-gather") for run in (always, plain, never)]
         self.assertGreater(gathers[0], gathers[2])
@@ -89,7 +91,8 @@ class RankOptions(RanksTest):
         self.assertEqual(run.end(), PEER_FAILURE, run.text())
         self.assertLess(time.monotonic() - begin, limit + 2 * END_LIMIT_SECONDS)
         self.assertGreater(time.monotonic() - begin, limit)
-        says = r"^titan_train launch: rank 0 ended with exit code 74: .* failed \(its rank 1 sent nothing for 3 s\); another rank"
+        reason = r"failed \(its rank 1 sent nothing for 3 s\); another rank"
+        says = rf"^titan_train launch: rank 0 ended with exit code 74: .* {reason}"
         self.assertRegex(run.text().splitlines()[-1], says)
         self.expect_friendly(run.text())
         self.expect_nothing_left()

@@ -33,7 +33,9 @@ def free_port() -> int:
 class Process:
     """A running titan_train whose output goes to a file, so that it can be looked at while it runs."""
 
-    def __init__(self, test: RanksTest, words: tuple, environment: dict[str, str], limits: dict[int, int], cwd: pathlib.Path):
+    def __init__(
+        self, test: RanksTest, words: tuple, environment: dict[str, str], limits: dict[int, int], cwd: pathlib.Path
+    ):
         """`limits`: of the kernel, for this process and what it starts (resource.RLIMIT_*)."""
 
         def set_limits():
