@@ -44,7 +44,7 @@ void describe_degrees(Fields& parallelism) {
       .choices({"default", "always", "never"})
       .among_several("one process holds every parameter whole")
       .only_when(sharded())
-      .help("free gathered parameters after forward; default: yes without a pipeline, no with one");
+      .help("free gathered parameters after use: blocks by default without a pipeline; all, or none");
   degree("tensor_parallel_degree", &S::tensor_parallel_degree, "ranks that share every matrix");
   parallelism.add("disable_loss_parallel", &S::disable_loss_parallel, false)
       .later()

@@ -71,6 +71,8 @@ class CudaPeerMemory : public PeerMemory {
     handle_->wait_signal(static_cast<int>(peer), channel, timeout_ms_);
   }
 
+  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ms_ = static_cast<size_t>(timeout.count()); }
+
   Pending beside(std::function<void()> transfer) override {
     return std::make_unique<SideWork>(std::move(transfer), side_);
   }

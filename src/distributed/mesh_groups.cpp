@@ -80,13 +80,15 @@ std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(c
                                                                                const DeviceMesh& mesh,
                                                                                const at::Device& device,
                                                                                std::chrono::milliseconds timeout) {
-  if (!world.store) return {};
   const std::vector<int64_t> ranks = mesh.group(world.rank, std::array{MeshAxis::tp});
+  const auto size = static_cast<int64_t>(ranks.size());
+  const int64_t rank = std::find(ranks.begin(), ranks.end(), world.rank) - ranks.begin();
+  if (world.fake) return [=](int64_t capacity) { return make_fake_peer_memory(rank, size, capacity, device); };
+  if (!world.store) return {};
   const int64_t first_of_host = world.rank - world.local_rank;
   if (ranks.front() < first_of_host || ranks.back() >= first_of_host + world.local_size) return {};
-  const int64_t rank = std::find(ranks.begin(), ranks.end(), world.rank) - ranks.begin();
   const std::string name = "tp/" + std::to_string(ranks.front());
-  return [=, store = world.store, size = static_cast<int64_t>(ranks.size())](int64_t capacity) {
+  return [=, store = world.store](int64_t capacity) {
     if (device.is_cuda()) return make_cuda_peer_memory(store, name, rank, size, capacity, timeout, device.index());
     return make_shared_peer_memory(store, name, rank, size, capacity, timeout);
   };

@@ -1,6 +1,7 @@
 // Peer memory in one segment of shared memory: counters first, then one buffer per rank.
 #include <ATen/ops/from_blob.h>
 
+#include <atomic>
 #include <future>
 
 #include "shared_counter.h"
@@ -35,6 +36,8 @@ class SharedPeerMemory : public PeerMemory {
         capacity_(capacity),
         timeout_(timeout) {}
 
+  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+
   static int64_t counters_bytes(int64_t size) {
     return round_up(size * size * kPeerChannels * int64_t{sizeof(SharedCounter)}, 4096);
   }
@@ -55,10 +58,10 @@ class SharedPeerMemory : public PeerMemory {
   void signal(int64_t peer, int channel) override { counter(rank_, peer, channel).raise(); }
 
   void wait(int64_t peer, int channel, uint64_t count) override {
-    if (counter(peer, rank_, channel).wait_for(static_cast<uint32_t>(count), timeout_)) return;
-    throw Error(ExitCode::peer_failure,
-                fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
-                            std::chrono::duration_cast<std::chrono::seconds>(timeout_).count()));
+    const std::chrono::milliseconds timeout = timeout_;
+    if (counter(peer, rank_, channel).wait_for(static_cast<uint32_t>(count), timeout)) return;
+    throw Error(ExitCode::peer_failure, fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
+                                                    std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
   }
 
   Pending beside(std::function<void()> transfer) override { return std::make_unique<ThreadWork>(std::move(transfer)); }
@@ -73,7 +76,7 @@ class SharedPeerMemory : public PeerMemory {
   int64_t rank_;
   int64_t size_;
   int64_t capacity_;
-  std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;  // transfers beside the caller read it
 };
 
 }  // namespace

@@ -9,19 +9,19 @@
 namespace titan {
 namespace {
 
-std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshGroups& groups) {
+std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshGroups& groups) {
+  if (!groups.tensor || !plan.request.async_tensor_parallel) return nullptr;
+  if (groups.make_peer_memory) return groups.make_peer_memory(2 * plan.stream_bytes);
+  throw Error(ExitCode::bad_config,
+              "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "
+              "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");
+}
+
+std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshGroups& groups,
+                                                         const std::shared_ptr<PeerMemory>& peer_memory) {
   if (!groups.tensor) return nullptr;
-  std::shared_ptr<const TokenExchange> exchange;
-  if (plan.request.async_tensor_parallel) {
-    if (!groups.make_peer_memory) {
-      throw Error(ExitCode::bad_config,
-                  "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "
-                  "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");
-    }
-    exchange = make_async_exchange(groups.make_peer_memory(2 * plan.stream_bytes));
-  } else {
-    exchange = make_collective_exchange(groups.tensor);
-  }
+  std::shared_ptr<const TokenExchange> exchange =
+      peer_memory ? make_async_exchange(peer_memory) : make_collective_exchange(groups.tensor);
   return std::make_shared<TensorParallel>(
       TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
 }
@@ -62,7 +62,8 @@ std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const A
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options) {
   Assembly assembly;
-  strategies.tensor_parallel = tensor_parallel_of(plan, groups);
+  assembly.peer_memory = peer_memory_of(plan, groups);
+  strategies.tensor_parallel = tensor_parallel_of(plan, groups, assembly.peer_memory);
   strategies.context_parallel = context_parallel_of(plan, groups);
   assembly.model = family.build(request, strategies);
   assembly.model->prepare(device);

@@ -94,18 +94,33 @@ void Executor::add_twins() {
   }
 }
 
-// A group's reduction goes on while the next unit's backward runs, and is over before the one after that needs memory.
+// A group's reduction goes on while the next unit's backward runs, and its slot is free before the one after that needs
+// it. A second leg, over replicas, goes on while one more unit's backward runs.
 void Executor::reduce(size_t group, bool is_last) {
   residencies_[group]->reduce(is_last);
   if (!is_last) return;
-  settle();
+  advance();
   reducing_ = group;
 }
 
+void Executor::advance() {
+  const std::optional<size_t> newest = std::exchange(reducing_, std::nullopt);
+  const bool goes_on = newest && residencies_[*newest]->advance();
+  if (replicating_) settle(*std::exchange(replicating_, std::nullopt));
+  if (!newest) return;
+  if (goes_on) {
+    replicating_ = newest;
+  } else {
+    settle(*newest);
+  }
+}
+
 void Executor::settle() {
-  if (!reducing_) return;
-  const size_t group = *reducing_;
-  reducing_.reset();
+  advance();
+  advance();
+}
+
+void Executor::settle(size_t group) {
   residencies_[group]->settle();
   if (group_reduced_ && !plan_.groups[group].has_twin) group_reduced_(group);
 }

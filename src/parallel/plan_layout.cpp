@@ -71,6 +71,22 @@ std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
   return groups;
 }
 
+/// Groups that are used by first and last unit alone, one by each: they may share a slot where units lie between, as
+/// the last one's weights are called for while the unit before it runs.
+std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
+  std::vector<WeightGroupPlan*> groups;
+  for (const StagePlan& stage : plan.stages) {
+    if (stage.last - stage.first < 3) continue;
+    for (size_t u : {stage.first, stage.last - 1}) {
+      if (plan.units[u].role != UnitRole::block && plan.units[u].groups.size() == 1) {
+        groups.push_back(&plan.groups[plan.units[u].groups[0]]);
+      }
+    }
+  }
+  const bool distinct = groups.size() == 2 && groups[0] != groups[1];
+  return distinct ? groups : std::vector<WeightGroupPlan*>();
+}
+
 /// Gradients that travel narrowed: a reduction begins before the last one is over, so neighbours take turns.
 void assign_message_slots(Plan& plan) {
   std::vector<WeightGroupPlan*> narrowed;
@@ -103,18 +119,23 @@ void assign_slots(Plan& plan) {
   const bool gradients_rotate = plan.request.accumulation == 1;
   if (weights_rotate) take_turns(plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_bytes);
   if (gradients_rotate) take_turns(plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_bytes);
+  std::vector<WeightGroupPlan*> ends;
+  if (plan.request.reshard == ReshardPolicy::always) ends = end_groups(plan);
+  if (!ends.empty()) {
+    const size_t shared = add_slot(plan.weight_slots, std::max(weight_bytes(*ends[0]), weight_bytes(*ends[1])));
+    for (WeightGroupPlan* group : ends) group->weight_slot = shared;
+  }
+  const auto is_in = [](const std::vector<WeightGroupPlan*>& groups, const WeightGroupPlan& group) {
+    return std::find(groups.begin(), groups.end(), &group) != groups.end();
+  };
   for (WeightGroupPlan& group : plan.groups) {
-    const bool is_block = std::find(blocks.begin(), blocks.end(), &group) != blocks.end();
-    group.keep_after_forward = !weights_rotate;
-    if (!is_block || !weights_rotate) {
+    const bool is_block = is_in(blocks, group);
+    if (!(is_block && weights_rotate) && !is_in(ends, group)) {
       group.weight_slot = add_slot(plan.weight_slots, weight_bytes(group));
     }
     if (!is_block || !gradients_rotate) {
       group.gradient_slot = add_slot(plan.gradient_slots, gradient_bytes(group));
     }
-  }
-  if (plan.request.reshard == ReshardPolicy::standard) {
-    for (size_t g : plan.units.back().groups) plan.groups[g].keep_after_forward = g + 1 == plan.groups.size();
   }
 }
 

@@ -122,7 +122,9 @@ void add_scalars(Plan& plan) {
   const int64_t model_ranks = plan.request.shards() * mesh.size(MeshAxis::tp) * mesh.size(MeshAxis::pp);
   if (model_ranks > 1) {
     GroupTraffic traffic{group_names::kModel, model_ranks, {}};
-    add(traffic, Collective::all_reduce, 1, plan.request.norm_message_bytes);
+    // Stepping in backward, each group's gradient is judged on its own.
+    const int64_t norms = plan.request.step_in_backward ? static_cast<int64_t>(plan.groups.size()) : 1;
+    add(traffic, Collective::all_reduce, norms, norms * plan.request.norm_message_bytes);
     plan.traffic.push_back(traffic);
   }
 }

@@ -226,11 +226,25 @@ void ShardedWeights::start_scatter() {
   reduction_.pending = communicators_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));
 }
 
-void ShardedWeights::settle() {
-  if (!reduction_.under_way) return;
+bool ShardedWeights::advance() {
+  if (!reduction_.under_way) return false;
   reduction_.finish();
+  if (communicators_.replicate) replication_ = communicators_.replicate->all_reduce({travelling_sums()});
+  // Sums that lie in a slot others wait for are added up now, those at home while the next unit's backward runs.
+  const bool elsewhere = !plan_.narrows_gradient() && !link_->crosses();
+  if (elsewhere) free_gradient_slot();
+  return replication_ && elsewhere;
+}
+
+void ShardedWeights::free_gradient_slot() {
+  slots_->gradients(plan_.gradient_slot).users = 0;
+  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+}
+
+void ShardedWeights::settle() {
+  if (replication_) replication_->wait();
+  replication_.reset();
   const at::Tensor sums = travelling_sums();
-  if (communicators_.replicate) communicators_.replicate->all_reduce({sums})->wait();
   const at::Tensor reduced = reduced_gradients();
   if (plan_.narrows_gradient()) reduced.copy_(sums);
   const std::vector<at::Tensor> shards = shards_of(reduced);
@@ -241,8 +255,7 @@ void ShardedWeights::settle() {
     const std::vector<at::Tensor> home = shards_of(gradient_shards_);
     for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
   }
-  slots_->gradients(plan_.gradient_slot).users = 0;
-  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+  if (plan_.narrows_gradient() || link_->crosses()) free_gradient_slot();
 }
 
 void ShardedWeights::add_twin() { reduce_twins(parameters_, *communicators_.twins); }

@@ -37,8 +37,8 @@ ExitCode Trainer::run() {
   meter_->continue_after(tokens_);
   while (step < steps) {
     // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
-    if (!world_.is_distributed()) stop_signal_ = StopSignals::received();
-    if (stop_signal_ != 0) break;
+    if (!world_.is_distributed()) stopping_ = StopSignals::received() != 0;
+    if (stopping_) break;
     if (!train_step(step + 1)) {
       log_.warning("Ran out of data; last step was canceled.");
       break;
@@ -62,7 +62,7 @@ ExitCode Trainer::run() {
   }
   settle_all();
   if (checkpoints_) checkpoints_->finish();
-  return finish(step, stop_signal_);
+  return finish(step);
 }
 
 int64_t Trainer::resume() {
@@ -89,7 +89,7 @@ bool Trainer::train_step(int64_t step) {
   // The first step at whose beginning nothing is left over from the start; a dump would add to what is counted.
   const bool checked = step == first_step_ + 1 && !dump && world_.is_distributed();
   if (checked) groups_.reset_traffic();
-  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received(), dump.get());
+  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received() != 0, dump.get());
   if (checked) show_traffic(step);
   data_position_ = batch.state;
   tokens_ += tokens_per_step_;
@@ -144,8 +144,12 @@ std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<B
 void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
   meter_->add_step(pending.data_wait_seconds, values.skipped);
-  stop_signal_ = std::max(stop_signal_, values.stop_signal);
-  if (pending.step == first_step_) groups_.set_timeout(std::chrono::seconds(config_.comm.train_timeout_seconds));
+  stopping_ = stopping_ || values.stop_wish;
+  if (pending.step == first_step_) {
+    const std::chrono::seconds timeout(config_.comm.train_timeout_seconds);
+    groups_.set_timeout(timeout);
+    if (assembly_.peer_memory) assembly_.peer_memory->set_timeout(timeout);
+  }
   if (values.skipped) {
     // In backward the units are judged one by one, so those with finite gradients have been stepped.
     const std::string_view changed = config_.optimizer.early_step_in_backward
@@ -175,18 +179,18 @@ void Trainer::settle_all() {
   pending_.clear();
 }
 
-ExitCode Trainer::finish(int64_t last_step, int signal) {
+ExitCode Trainer::finish(int64_t last_step) {
   if (meter_->skipped_steps() > 0) log_.warning("{} steps were skipped", meter_->skipped_steps());
   if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
   if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);
-  if (signal != 0) {
+  if (stopping_) {
     log_.warning("stopped by a signal after step {} of {}; nothing was saved", last_step, config_.training.steps);
   } else {
     log_.info("Training completed");
   }
   log_.info("outputs lie in {}", config_.job.dump_folder);
   if (metrics_) log_.info("  metrics       {}", metrics_->path().string());
-  return signal != 0 ? ExitCode::interrupted : ExitCode::success;
+  return stopping_ ? ExitCode::interrupted : ExitCode::success;
 }
 
 }  // namespace titan

@@ -143,12 +143,20 @@ class Layouts(BehaviourTest):
         self.assertIn("Invalid parallel dims: dp_replicate(3)", run.output + run.errors)
 
     def test_a_dry_run_of_thirty_two_ranks_takes_one_process(self):
-        run = self.titan(
-            *self.words(1, "--training.steps=1", "--comm.mode=fake_backend", "--comm.world_size=32", "--comm.rank=5"),
-            f"--job.dump_folder={self.folder / 'fake'}",
-        )
-        self.expect(run, OK)
-        self.assertIn("32 ranks", run.output)
+        tensor = "--parallelism.tensor_parallel_degree=2"
+        layouts = [
+            [],
+            ["--training.enable_cpu_offload"],
+            [tensor, "--parallelism.data_parallel_replicate_degree=4"],
+            [tensor, "--parallelism.enable_async_tensor_parallel"],
+        ]
+        for layout in layouts:
+            with self.subTest(layout):
+                fake = ["--comm.mode=fake_backend", "--comm.world_size=32", "--comm.rank=5"]
+                words = self.words(1, "--training.steps=1", *fake, *layout)
+                run = self.titan(*words, f"--job.dump_folder={self.folder / 'fake'}")
+                self.expect(run, OK)
+                self.assertIn("rank 5 of 32", run.output)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,43 @@ TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
   EXPECT_EQ(memory_of(plan).at("gradients"), 4 * largest);
 }
 
+/// Gathers of a step.
+int64_t gathers_of(const Plan& plan) {
+  for (const GroupTraffic& group : plan.traffic) {
+    if (group.group == group_names::kGather) return group.table[static_cast<size_t>(Collective::all_gather)].calls;
+  }
+  return 0;
+}
+
+TEST(Plan, ReshardingDecidesWhoSharesASlotAndHowOftenWeightsAreGathered) {
+  PlanRequest request = small_plan();
+  request.accumulation = 2;
+  request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+  std::map<ReshardPolicy, Plan> plans;
+  for (ReshardPolicy policy : {ReshardPolicy::standard, ReshardPolicy::always, ReshardPolicy::never}) {
+    request.reshard = policy;
+    plans[policy] = plan_of(small_request(), request);
+  }
+  const Plan& standard = plans[ReshardPolicy::standard];
+  const Plan& always = plans[ReshardPolicy::always];
+  EXPECT_EQ(standard.weight_slots.size(), 2u + 2u);
+  EXPECT_EQ(always.weight_slots.size(), 2u + 1u);
+  EXPECT_EQ(plans[ReshardPolicy::never].weight_slots.size(), 5u);
+  const int64_t smaller = std::min(standard.groups.front().numel, standard.groups.back().numel) * 4;
+  EXPECT_EQ(memory_of(always)["gathered weights"], memory_of(standard)["gathered weights"] - smaller);
+  EXPECT_EQ(gathers_of(always), gathers_of(standard) + 2) << "embedding and head again in the second microbatch";
+  EXPECT_EQ(gathers_of(plans[ReshardPolicy::never]), 5);
+}
+
+TEST(Plan, EmbeddingAndHeadThatAreOneMatrixShareNoSlotWithEachOther) {
+  PlanRequest request = small_plan();
+  request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+  request.reshard = ReshardPolicy::always;
+  const Plan always = plan_of(small_request("llama3_2"), request);
+  request.reshard = ReshardPolicy::standard;
+  EXPECT_EQ(always.weight_slots, plan_of(small_request("llama3_2"), request).weight_slots);
+}
+
 TEST(Plan, OfTheLargestModelNeedsNoTensor) {
   ModelRequest request;
   request.name = "llama3_1";

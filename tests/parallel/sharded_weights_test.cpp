@@ -34,7 +34,9 @@ class TracedCommunicator : public Communicator {
   Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
     return note("scatter", inner_->reduce_scatter(outputs, inputs));
   }
-  Pending start_all_reduce(Tensors tensors, Reduction) override { return inner_->all_reduce(tensors); }
+  Pending start_all_reduce(Tensors tensors, Reduction) override {
+    return note("all-reduce", inner_->all_reduce(tensors));
+  }
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     return inner_->transfer(std::move(receives), std::move(sends));
   }
@@ -103,14 +105,14 @@ struct Sharded {
   Assembly assembly;
 };
 
-/// The same with a runner that notes.
-std::vector<std::string> traced_step() {
+/// The same with a runner that notes; with replicas, as HSDP.
+std::vector<std::string> traced_step(int64_t replicas = 1) {
   std::vector<std::string> trace;
   const ModelRequest model = small_request();
   const ModelFamily& family = *find_model_family(model.name);
   PlanRequest request = small_plan();
   request.sequence_length = model.sequence_length;
-  request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
+  request.place = {DeviceMesh({1, replicas, 2, 1, 1}, replicas * 2), 0};
   const Plan plan = make_plan(family.describe(model), family, request);
 
   auto device = std::make_shared<MemoryArena>(at::kCPU);
@@ -119,6 +121,7 @@ std::vector<std::string> traced_step() {
   GroupCommunicators communicators;
   communicators.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
   communicators.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
+  if (replicas > 1) communicators.replicate = std::make_shared<TracedCommunicator>("dp_replicate", &trace);
   std::unique_ptr<Model> built = family.build(model, {});
   built->prepare(at::kCPU);
   std::vector<std::unique_ptr<Residency>> residencies;
@@ -160,6 +163,22 @@ TEST(ShardedWeights, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
   EXPECT_LT(at("scatter 1 begins"), at("backward layers.2"));
   EXPECT_GT(at("scatter 1 is waited for"), at("backward layers.2"));
   EXPECT_GT(at("scatter 2 is waited for"), at("backward layers.1"));
+}
+
+TEST(ShardedWeights, SumsOverReplicasAreUnderWayWhileOneMoreBackwardRuns) {
+  const std::vector<std::string> trace = traced_step(/*replicas=*/2);
+  auto at = [&](const std::string& line) {
+    const auto found = std::find(trace.begin(), trace.end(), line);
+    EXPECT_NE(found, trace.end()) << line;
+    return found - trace.begin();
+  };
+  // All-reduce 1 is the head's, whose reduce-scatter went on during the last block's backward.
+  EXPECT_GT(at("all-reduce 1 begins"), at("scatter 1 is waited for"));
+  EXPECT_LT(at("all-reduce 1 begins"), at("backward layers.1"));
+  EXPECT_GT(at("all-reduce 1 is waited for"), at("backward layers.1"));
+  EXPECT_LT(at("all-reduce 2 begins"), at("backward layers.0"));
+  EXPECT_GT(at("all-reduce 2 is waited for"), at("backward layers.0"));
+  EXPECT_GE(at("all-reduce 5 is waited for"), 0) << "none is left over";
 }
 
 TEST(ShardedWeights, WhatIsStillInItsSlotIsNotSentAgain) {

@@ -44,6 +44,40 @@ TEST(Layouts, GiveTheSameInitialWeightsBitForBit) {
   }
 }
 
+TEST(Layouts, SteppingInBackwardTrainsAsSteppingAfterItAndSendsWhatThePlanSays) {
+  LayoutRow alone;
+  alone.max_norm = 0;
+  const RankResult after = train_ranks(alone, 5)[0];
+  for (const char* layout : {"ddp2", "fsdp3", "tp2", "hsdp2x2xtp2"}) {
+    LayoutRow row = row_named(layout);
+    row.global_batch = alone.global_batch = row.shard == 3 ? 12 : 16;
+    row.max_norm = 0;
+    row.step_in_backward = true;
+    const RankResult reference = row.shard == 3 ? train_ranks(alone, 5)[0] : after;
+    for (const RankResult& rank : train_ranks(row, 5)) {
+      ASSERT_EQ(rank.losses.size(), 5u) << layout;
+      for (size_t step = 0; step < 5; ++step) {
+        EXPECT_NEAR(rank.losses[step] / reference.losses[step], 1, kLossError) << layout;
+      }
+      EXPECT_EQ(traffic_difference(rank), "") << layout;
+    }
+  }
+}
+
+TEST(Layouts, AWishToStopOfOneRankReachesAllInTheSameStepAndDoesNotGrow) {
+  for (const bool step_in_backward : {false, true}) {
+    for (const char* layout : {"ddp2", "tp2", "hsdp2x2xtp2"}) {
+      LayoutRow row = row_named(layout);
+      row.step_in_backward = step_in_backward;
+      Fault last_rank_stops;
+      last_rank_stops.stopping_rank = row.world() - 1;
+      for (const RankResult& rank : train_ranks(row, 3, last_rank_stops)) {
+        EXPECT_EQ(rank.stop_wishes, (std::vector<double>{0, 1, 0})) << layout << " " << step_in_backward;
+      }
+    }
+  }
+}
+
 TEST(Layouts, WithoutLossParallelTheLogitsAreGathered) {
   LayoutRow row = row_named("tp4");
   row.loss_parallel = false;

@@ -47,6 +47,7 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.keep_fp32 = row.keep_fp32;
   request.loss_parallel = row.loss_parallel;
   request.async_tensor_parallel = row.async_tensor;
+  request.step_in_backward = row.step_in_backward;
   request.rotation = row.rotation;
   request.load_balance = row.balance;
   request.cpu_offload = row.offload;
@@ -175,25 +176,28 @@ class RankRun {
     optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, OptimizerOptions{});
     if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
     runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
-                                           StepOptions{.max_norm = 1.0}, StepCommunicators{groups_.loss, groups_.model},
-                                           pipeline_.get());
+                                           StepOptions{row.max_norm, row.step_in_backward},
+                                           StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
   }
 
   RankResult run(int64_t steps) {
     std::map<std::string, at::Tensor> shards;
-    assembly_.executor->on_group_reduced([&](size_t group) {
+    auto note_gradients = [&](size_t group) {
       for (Parameter* parameter : assembly_.group_parameters[group]) {
         if (fault_.reduced_gradient) fault_.reduced_gradient(world_.rank, *parameter);
         if (shards.size() < assembly_.parameters.size()) shards[parameter->name()] = parameter->gradient_shard.clone();
       }
-    });
+    };
+    if (!row_.step_in_backward) assembly_.executor->on_group_reduced(note_gradients);
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) groups_.reset_traffic();
       if (step == 2 && assembly_.link) assembly_.link->reset();
       const GlobalBatch batch = global_batch(step, row_);
-      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3);
+      const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
+      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, stop);
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
+      result_.stop_wishes.push_back(outcome.stop_wish.item<double>());
       if (step == 2) note_traffic();
     }
     for (const auto& parameter : assembly_.model->parameter_handles()) {

@@ -35,6 +35,8 @@ struct LayoutRow {
   ElementType reduce = ElementType::float32;
   std::vector<std::string> keep_fp32;
   bool loss_parallel = true;
+  double max_norm = 1.0;
+  bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
   Rotation rotation = Rotation::all_gather;
   LoadBalance balance = LoadBalance::head_tail;
   bool documents = false;     // several in every sample, which do not see each other
@@ -58,6 +60,7 @@ std::vector<LayoutRow> layout_rows();
 struct RankResult {
   std::vector<double> losses;
   std::vector<double> norms;
+  std::vector<double> stop_wishes;
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> weights;    // whole, after the last step
   std::map<std::string, TrafficTable> traffic;  // of one later step, by communicator
@@ -66,8 +69,9 @@ struct RankResult {
   int64_t device_peak = 0;
 };
 
-/// Ways to break a run, for tests of the tests.
+/// What happens in a run: ways to break it, for tests of the tests, and a wish to stop.
 struct Fault {
+  std::optional<int64_t> stopping_rank;  // brings its wish along in step 2
   std::function<void(int64_t rank, MeshGroups& groups)> groups;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };

@@ -34,6 +34,9 @@ class PeerMemory {
   /// 1, 2, 3, …. On the CPU throws Error(peer_failure) naming the peer when it did not come within the timeout.
   virtual void wait(int64_t peer, int channel, uint64_t count) = 0;
 
+  /// For waits that begin from here on.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+
   /// Does `transfer` beside what the caller does next: in a thread of its own, or on a stream of its own behind what
   /// the caller has enqueued. `transfer` may call everything above; tensors it writes were made by the caller.
   virtual Pending beside(std::function<void()> transfer) = 0;
@@ -52,5 +55,9 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
 std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
                                                   int64_t rank, int64_t size, int64_t capacity,
                                                   std::chrono::milliseconds timeout, int device_index);
+
+/// For a rank that is alone and acts as one of `size`: every rank's buffer is its own, nobody is waited for.
+std::unique_ptr<PeerMemory> make_fake_peer_memory(int64_t rank, int64_t size, int64_t capacity,
+                                                  const at::Device& device);
 
 }  // namespace titan

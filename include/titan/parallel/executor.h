@@ -102,8 +102,11 @@ class Executor {
   Stream backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
                         const std::function<void(size_t unit)>& after_unit);
   void reduce(size_t group, bool is_last);
-  /// Ends the reduction under way.
+  /// Goes one leg on with the reductions under way: the newest, and the one before it, which is over then.
+  void advance();
+  /// Ends all reductions under way.
   void settle();
+  void settle(size_t group);
   std::vector<UnitState>& states_of(int64_t microbatch);
 
   Plan plan_;
@@ -115,7 +118,8 @@ class Executor {
   ImmediateSink immediate_;
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;
-  std::optional<size_t> reducing_;              // the group whose reduction is under way
+  std::optional<size_t> reducing_;              // the group whose reduction has just begun
+  std::optional<size_t> replicating_;           // and the one before it, in its second leg
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]
 };
 

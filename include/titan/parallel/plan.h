@@ -23,11 +23,12 @@ enum class ElementType { float32, bfloat16 };
 int64_t size_of(ElementType type);
 std::string_view name(ElementType type);
 
-/// When gathered weights may go: after their forward, or only when the step is over.
+/// How long gathered weights stay: until other units need their slot of memory, or until the optimizer changes them.
+/// Blocks come back in backward, embedding and head once per microbatch.
 enum class ReshardPolicy {
-  standard,  // after forward, but for the head, whose backward comes next
-  always,
-  never,
+  standard,  // blocks take turns in two slots, with a pipeline they stay; embedding and head stay
+  always,    // blocks take turns; embedding and head share one more slot
+  never,     // all stay
 };
 
 /// One stage of a pipeline that this rank runs: units [first, last) of the model's chain.
@@ -108,12 +109,11 @@ struct WeightGroupPlan {
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;  // of its gradient on its way; it is summed up and kept in fp32
   size_t reduce_after = 0;                    // its gradient is complete after the backward of this unit
-  bool keep_after_forward = false;
-  size_t weight_slot = 0;    // of Plan::weight_slots, when weights are gathered
-  size_t gradient_slot = 0;  // of Plan::gradient_slots, when weights are gathered
-  bool has_twin = false;     // another rank of the pipeline holds it too (tied weights); their gradients add up
-  bool is_copy = false;      // and that rank speaks for it
-  size_t message_slot = 0;   // of Plan::message_slots, when its gradient is narrowed
+  size_t weight_slot = 0;                     // of Plan::weight_slots, when weights are gathered
+  size_t gradient_slot = 0;                   // of Plan::gradient_slots, when weights are gathered
+  bool has_twin = false;    // another rank of the pipeline holds it too (tied weights); their gradients add up
+  bool is_copy = false;     // and that rank speaks for it
+  size_t message_slot = 0;  // of Plan::message_slots, when its gradient is narrowed
 
   /// Its gradient is narrowed before it travels and widened after.
   bool narrows_gradient() const { return reduce != ElementType::float32; }

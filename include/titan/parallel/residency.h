@@ -36,6 +36,9 @@ class Residency {
   virtual void gradient_storage() = 0;
   /// The group's gradient of one microbatch is complete; with `is_last` that of the step, and its reduction begins.
   virtual void reduce(bool is_last) = 0;
+  /// Between reduce and settle, once: goes on with a reduction that has a second leg (sums of shards over replicas).
+  /// Whether something is under way that settle would wait for.
+  virtual bool advance() { return false; }
   /// The reduction that began is over: the shards of the gradient are valid.
   virtual void settle() = 0;
   /// Adds the gradient shards of the other rank of a pipeline that holds these weights too.

@@ -50,6 +50,7 @@ class ShardedWeights : public Residency {
   void release(const Use& use) override;
   void gradient_storage() override;
   void reduce(bool is_last) override;
+  bool advance() override;
   void settle() override;
   void add_twin() override;
   void finish_step() override;
@@ -59,6 +60,8 @@ class ShardedWeights : public Residency {
   void refresh_sends();
   void start_gather(const at::Tensor& memory);
   void start_scatter();
+  /// The gradient slot may be used by others.
+  void free_gradient_slot();
   /// What travels while gradients are reduced: in the gradient slot, or narrowed in a slot of messages. First the
   /// unsharded gradients, then this rank's sums as one block.
   at::Tensor travelling_gradients() const;
@@ -93,6 +96,7 @@ class ShardedWeights : public Residency {
   };
   Transfer gather_;
   Transfer reduction_;
+  Pending replication_;  // the sums, over replicas
   bool gradients_open_ = false;
 };
 

@@ -31,7 +31,7 @@ struct StepCommunicators {
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;
-  at::Tensor stop_signal;  // fp64: the largest signal number any rank brought along, 0 for none
+  at::Tensor stop_wish;  // fp64: 1 when any rank wishes to stop, else 0
 };
 
 class StepRunner {
@@ -49,9 +49,9 @@ class StepRunner {
 
   /// Runs step `step` (1-based) at peak rate `rate`. The microbatches' loss_scale makes the loss a mean over the valid
   /// tokens of all of them. Loss or gradients that are not finite leave the weights as they are; with step_in_backward,
-  /// those of the groups concerned. `stop_signal` travels with the step's sums, so that all ranks learn of it after the
+  /// those of the groups concerned. `stop_wish` travels with the step's sums, so that all ranks learn of it after the
   /// same step. `dump`, when given, gets loss, norm and gradients.
-  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, int stop_signal = 0,
+  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, bool stop_wish = false,
                   DebugDump* dump = nullptr);
 
  private:
@@ -60,7 +60,7 @@ class StepRunner {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, stop_signal, squares, any_skipped;
+    at::Tensor loss, stop_wish, squares, any_skipped;
   };
 
   void step_group(size_t group);

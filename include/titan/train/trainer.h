@@ -66,7 +66,7 @@ class Trainer {
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
-  ExitCode finish(int64_t last_step, int signal);
+  ExitCode finish(int64_t last_step);
 
   const JobConfig& config_;
   const Log& log_;
@@ -95,7 +95,7 @@ class Trainer {
   int64_t tokens_per_step_ = 0;
   int64_t first_step_ = 1;     // of this process
   int64_t tokens_ = 0;         // seen in all runs up to the last step
-  int stop_signal_ = 0;        // that all ranks agreed to follow
+  bool stopping_ = false;      // at a signal, as all ranks agreed
   DataCounters read_;          // up to the last step
   StreamState data_position_;  // after the last step
   std::unique_ptr<RunCheckpoints> checkpoints_;
