@@ -53,21 +53,25 @@ class TracedCommunicator : public Communicator {
   int calls_ = 0;
 };
 
-/// Runs units eagerly and notes when.
+/// Runs units eagerly and notes when; only the weights of the unit that runs are in use then.
 class TracedRunner : public UnitRunner {
  public:
-  explicit TracedRunner(std::vector<std::string>* trace) : trace_(trace) {}
+  TracedRunner(std::vector<std::string>* trace, std::shared_ptr<SlotPool> slots)
+      : trace_(trace), slots_(std::move(slots)) {}
   Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override {
     trace_->push_back("forward " + unit.name());
+    EXPECT_EQ(slots_->in_use(), 1) << unit.name();
     return inner_.forward(unit, input, batch, state);
   }
   Stream backward(Unit& unit, const Stream& gradients, const BatchContext& batch, UnitState& state) override {
     trace_->push_back("backward " + unit.name());
+    EXPECT_EQ(slots_->in_use(), unit.name() == "tok_embeddings" ? 0 : 1) << unit.name();
     return inner_.backward(unit, gradients, batch, state);
   }
 
  private:
   std::vector<std::string>* trace_;
+  std::shared_ptr<SlotPool> slots_;
   EagerRunner inner_;
 };
 
@@ -106,9 +110,10 @@ struct Sharded {
 };
 
 /// The same with a runner that notes; with replicas, as HSDP.
-std::vector<std::string> traced_step(int64_t replicas = 1) {
+std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   std::vector<std::string> trace;
-  const ModelRequest model = small_request();
+  ModelRequest model = small_request();
+  model.sizes.n_layers = layers;
   const ModelFamily& family = *find_model_family(model.name);
   PlanRequest request = small_plan();
   request.sequence_length = model.sequence_length;
@@ -131,7 +136,7 @@ std::vector<std::string> traced_step(int64_t replicas = 1) {
     residencies.push_back(std::make_unique<ShardedWeights>(group, members, plan.request, slots, link, communicators));
   }
   for (const auto& parameter : built->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
-  Executor executor(plan, built->chain(), std::move(residencies), std::make_unique<TracedRunner>(&trace));
+  Executor executor(plan, built->chain(), std::move(residencies), std::make_unique<TracedRunner>(&trace, slots));
   BatchContext batch;
   batch.tokens = integers({2, 13}, 59, 5);
   batch.labels = integers({2, 13}, 59, 6);
@@ -154,6 +159,22 @@ TEST(ShardedWeights, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAfterw
     EXPECT_LT(at(next + " begins"), at("forward " + units[u]));
     EXPECT_GT(at(next + " is waited for"), at("forward " + units[u]));
   }
+}
+
+TEST(ShardedWeights, BackwardToo) {
+  const std::vector<std::string> trace = traced_step(/*replicas=*/1, /*layers=*/5);
+  auto at = [&](const std::string& line) {
+    const auto found = std::find(trace.begin(), trace.end(), line);
+    EXPECT_NE(found, trace.end()) << line;
+    return found - trace.begin();
+  };
+  // Seven groups came in forward; the last two blocks are still in their slots.
+  for (const auto& [gather, meanwhile] :
+       {std::pair("gather 8", "layers.3"), {"gather 9", "layers.2"}, {"gather 10", "layers.1"}}) {
+    EXPECT_LT(at(std::string(gather) + " begins"), at(std::string("backward ") + meanwhile));
+    EXPECT_GT(at(std::string(gather) + " is waited for"), at(std::string("backward ") + meanwhile));
+  }
+  EXPECT_EQ(std::count(trace.begin(), trace.end(), "gather 11 begins"), 0);
 }
 
 TEST(ShardedWeights, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
