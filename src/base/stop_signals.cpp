@@ -89,6 +89,18 @@ StopSignals::~StopSignals() {
 
 int StopSignals::received() { return received_signal; }
 
+bool StopSignals::was_sent() {
+  sigset_t pending;
+  ::sigpending(&pending);
+  for (const int signal : kSignals) {
+    if (::sigismember(&pending, signal) == 1) return true;
+  }
+  // It may be on its way from the thread that has just taken it.
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(200);
+  while (received_signal == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return received_signal != 0;
+}
+
 void StopSignals::watch() const {
   std::optional<Clock::time_point> limit;
   for (;;) {

@@ -7,7 +7,7 @@ namespace titan {
 namespace {
 
 /// Names that a checkpoint's pickles may contain, besides torch's dtypes and storages.
-constexpr std::array<std::string_view, 15> kKnownNames{
+constexpr std::array<std::string_view, 17> kKnownNames{
     "torch.distributed.checkpoint.metadata Metadata",
     "torch.distributed.checkpoint.metadata TensorStorageMetadata",
     "torch.distributed.checkpoint.metadata BytesStorageMetadata",
@@ -23,6 +23,10 @@ constexpr std::array<std::string_view, 15> kKnownNames{
     "collections OrderedDict",
     "_codecs encode",
     "_io BytesIO",
+    // A member of an enumeration by its name, as Python 3.11.0 to 3.11.3 write it; the reader allows nothing else with
+    // it.
+    "builtins getattr",
+    "__builtin__ getattr",
 };
 constexpr std::array<std::string_view, 4> kPathNames{"pathlib PosixPath", "pathlib PurePosixPath",
                                                      "pathlib._local PosixPath", "pathlib WindowsPath"};

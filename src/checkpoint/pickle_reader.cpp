@@ -343,9 +343,23 @@ class Machine {
       const bool fits = items.size() == 2 && items[0]->is(Kind::text) && items[1]->text == "latin1";
       if (!fits) throw PickleError("it spells bytes in an unknown way");
       push_text(Kind::bytes, latin1_bytes(items[0]->text));
+    } else if (name.ends_with(" getattr")) {
+      make_member(*arguments);
     } else {
       add(*push({.kind = Kind::object, .text = name, .items = {}}), {std::move(arguments)});
     }
+  }
+
+  /// A member of an enumeration asked for by name: the enumeration's object of that name.
+  void make_member(const PickleValue& arguments) {
+    const auto& items = arguments.items;
+    const bool fits = items.size() == 2 && items[0]->is(Kind::global) &&
+                      items[0]->text.ends_with(" _MEM_FORMAT_ENCODING") && items[1]->is(Kind::text);
+    if (!fits) throw PickleError("it calls builtins.getattr, which no checkpoint needs; nothing was executed");
+    auto name = std::make_shared<PickleValue>();
+    name->kind = Kind::tuple;
+    name->items = {items[1]};
+    add(*push({.kind = Kind::object, .text = items[0]->text, .items = {}}), {std::move(name)});
   }
 
   std::string_view rest_;

@@ -13,6 +13,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
+Refusal stopped() {
+  return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
+}
+
 }  // namespace
 
 RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell)
@@ -38,9 +42,7 @@ const RollCall& RankHub::gather(Deadline deadline) {
   const Deadline begin = Clock::now();
   std::vector<Channel> callers;
   while (!roll_call_.is_complete()) {
-    if (StopSignals::received() != 0) {
-      refuse_all({static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"});
-    }
+    if (StopSignals::received() != 0) refuse_all(stopped());
     if (Clock::now() >= deadline) {
       const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
       refuse_all(
@@ -83,6 +85,8 @@ bool RankHub::hear_caller(Channel& caller) {
 void RankHub::check_members_stay() {
   for (Member& member : members_) {
     if (member.channel.read_arrived()) continue;
+    // A launcher that stops all ranks sends this one, the first, its signal first: then the other is no cause.
+    if (StopSignals::was_sent()) refuse_all(stopped());
     refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
                                           roll_call_.facts(member.rank)->name())});
   }

@@ -44,6 +44,15 @@ TEST(StopSignals, CtrlCAfterAnotherSignalEndsTheProcessAtOnceWithoutAWord) {
   }
 }
 
+TEST(StopSignals, OneThatWasSentIsKnownOfAtOnceWhetherItWasTakenOrNot) {
+  const StopSignals stop;
+  EXPECT_FALSE(StopSignals::was_sent());
+  ::kill(::getpid(), SIGTERM);
+  EXPECT_TRUE(StopSignals::was_sent());
+  await_stop_signal();
+  EXPECT_TRUE(StopSignals::was_sent());
+}
+
 TEST(StopSignals, TheyAreBlockedInThisThreadAndInThoseThatItStarts) {
   const StopSignals stop;
   std::thread([] {

@@ -90,6 +90,21 @@ TEST(Pickle, AnythingThatAsksForAnotherNameIsRefusedByThatName) {
   }
 }
 
+TEST(Pickle, AMemberOfTheKnownEnumerationMayBeAskedForByNameAndNothingElseMay) {
+  const std::string enumeration = "torch.distributed.checkpoint.metadata _MEM_FORMAT_ENCODING";
+  const PickleRef member = pickle::text("TORCH_CONTIGUOUS_FORMAT");
+  const auto asked = [](std::vector<PickleRef> arguments) {
+    return write_pickle(pickle::call("builtins getattr", std::move(arguments)));
+  };
+  const PickleRef value = read_pickle(asked({pickle::global(enumeration), member}));
+  ASSERT_TRUE(value->is_object(enumeration));
+  EXPECT_EQ(value->items.at(0)->items.at(0)->text, "TORCH_CONTIGUOUS_FORMAT");
+  const std::string refused = "it calls builtins.getattr, which no checkpoint needs; nothing was executed";
+  EXPECT_EQ(refusal(asked({pickle::global("torch Size"), pickle::text("__class__")})), refused);
+  EXPECT_EQ(refusal(asked({pickle::global(enumeration), pickle::integer(0)})), refused);
+  EXPECT_EQ(refusal(asked({pickle::global(enumeration)})), refused);
+}
+
 TEST(Pickle, NamesBuiltOnTheStackAreCheckedToo) {
   EXPECT_NE(refusal(std::string("\x80\x04\x8c\x02os\x8c\x06system\x93.", 17)).find("os.system"), std::string::npos);
 }

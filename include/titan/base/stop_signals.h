@@ -24,6 +24,9 @@ class StopSignals {
 
   /// 0, or the number of the signal that arrived.
   static int received();
+  /// Whether one has been sent to this process, taken or not: true for sure when its sending came before, seen by
+  /// whoever learns of something that was done after it. For those about to end anyway; may take 0.2 s.
+  static bool was_sent();
 
  private:
   void watch() const;
