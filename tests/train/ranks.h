@@ -63,6 +63,7 @@ struct RankResult {
   Plan plan;
   int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
   int64_t device_peak = 0;
+  int64_t most_live = 0;  // of a pipeline
 };
 
 /// Ways to break a run, for tests of the tests.
