@@ -12,6 +12,8 @@ import ratios
 
 TOKENS, HEADS, HEAD_DIM, THREADS = 16384, 8, 64, 2
 BAR = 0.95
+KERNELS = {"single": "titan's kernel", "libtorch": "LibTorch's SDPA"}
+ROWS = (("allgather", "single"), ("alltoall", "single"), ("allgather", "libtorch"), ("alltoall", "libtorch"))
 
 
 def seconds(binary: str, mode: str, tokens: int) -> float:
@@ -23,15 +25,15 @@ def seconds(binary: str, mode: str, tokens: int) -> float:
     return float(done.stdout)
 
 
-def row(binary: str, mode: str, pairs: int, tokens: int) -> ratios.Row:
-    results = ratios.interleaved(pairs, lambda: seconds(binary, mode, tokens), lambda: seconds(binary, "single", tokens))
+def row(binary: str, mode: str, other: str, pairs: int, tokens: int) -> ratios.Row:
+    results = ratios.interleaved(pairs, lambda: seconds(binary, mode, tokens), lambda: seconds(binary, other, tokens))
 
     def shown(which: int) -> str:
         return f"{statistics.median(pair[which] for pair in results):.2f} s"
 
     speed = [single / ring for ring, single in results]
     what = f"ring attention cp 2, {mode}, {tokens:,} tokens"
-    return ratios.Row(what, shown(0), f"{shown(1)}, one process", speed, BAR, True)
+    return ratios.Row(what, shown(0), f"{shown(1)}, {KERNELS[other]}", speed, BAR, True)
 
 
 def main() -> int:
@@ -43,8 +45,8 @@ def main() -> int:
     arguments = parser.parse_args()
     pairs, tokens = (1, 1024) if arguments.quick else (arguments.pairs, TOKENS)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at start; {pairs} interleaved pairs a row, {THREADS} threads")
-    rows = [row(os.path.abspath(arguments.binary), mode, pairs, tokens) for mode in ("allgather", "alltoall")]
-    print(f"\n{ratios.table(rows)}")
+    rows = [row(os.path.abspath(arguments.binary), *each, pairs, tokens) for each in ROWS]
+    print(f"\n{ratios.table(rows, 'one process')}")
     if arguments.quick:
         print("--quick: these numbers mean nothing")
         return 0

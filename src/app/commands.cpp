@@ -15,8 +15,10 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/config/config_command.h"
+#include "titan/distributed/launch_environment.h"
 #include "titan/model/model.h"
 #include "titan/train/job.h"
+#include "titan/train/world_problems.h"
 
 namespace titan {
 namespace {
@@ -115,5 +117,15 @@ void refuse_mistyped_command(const std::string& word) {
 }
 
 std::vector<ConfigCheck> config_checks() { return {check_model}; }
+
+ConfigCheck world_check(std::optional<int64_t> ranks) {
+  return [ranks](const JobConfig& config, const Origins& origins) {
+    try {
+      return world_problems(config, origins, ranks ? *ranks : detect_launch(config.comm, process_context()).size);
+    } catch (const Error&) {
+      return std::vector<Problem>();  // what the launcher says makes no sense: told when the ranks meet
+    }
+  };
+}
 
 }  // namespace titan

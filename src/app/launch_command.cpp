@@ -12,7 +12,6 @@
 #include "titan/base/text.h"
 #include "titan/config/load.h"
 #include "titan/tools/launch.h"
-#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -76,11 +75,10 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<std::string> words = request.arguments;
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
   if (!trains) words = config_words_of_ranks(words);
-  const LoadedConfig loaded = load_config(schema, words, config_checks());
+  std::vector<ConfigCheck> checks = config_checks();
+  if (trains) checks.push_back(world_check(options->ranks));
+  const LoadedConfig loaded = load_config(schema, words, checks);
   if (const int code = trains ? report_job_problems(schema, loaded) : report_config_problems(loaded)) return code;
-  // Degrees and batches that so many ranks cannot have throw here.
-  const bool together = trains && loaded.config.comm.mode == "default";
-  if (together) accumulation_steps(loaded.config, {make_mesh(loaded.config, request.ranks), 0});
   request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
   return launch_ranks(request);
 }

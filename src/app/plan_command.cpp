@@ -77,7 +77,9 @@ void print_units(const Plan& plan) {
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<Options> options = parse(arguments);
   if (!options) return 0;
-  const LoadedConfig loaded = load_config(schema, options->rest, config_checks());
+  std::vector<ConfigCheck> checks = config_checks();
+  checks.push_back(world_check(options->world));
+  const LoadedConfig loaded = load_config(schema, options->rest, checks);
   if (!loaded.problems.empty()) {
     print_problems(std::cerr, loaded.problems);
     return static_cast<int>(ExitCode::bad_config);

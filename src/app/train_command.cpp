@@ -71,7 +71,9 @@ void save_config(const Schema& schema, const JobConfig& config) {
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
   if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
-  LoadedConfig loaded = load_config(schema, arguments, config_checks());
+  std::vector<ConfigCheck> checks = config_checks();
+  checks.push_back(world_check());
+  LoadedConfig loaded = load_config(schema, arguments, checks);
   if (const int code = report_job_problems(schema, loaded)) return code;
   limit_spinning(arguments);
   const std::vector<std::string> located = locate_inputs(loaded);

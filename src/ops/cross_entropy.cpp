@@ -20,7 +20,7 @@ struct HandOnBackward : BackwardNode {
 RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& weight,
                        const Vocabulary& vocabulary, const CrossEntropyOptions& options, bool want_gradient) {
   const bool gathers = vocabulary.communicator && !options.tensor_parallel->loss_parallel;
-  at::Tensor logits = at::mm(hidden, weight.t());
+  at::Tensor logits = product_with_transposed(hidden, weight);
   if (gathers) logits = vocabulary.gather(logits);
   logits = logits.to(at::kFloat);  // narrow ones travel, and are gone before the next are made
   if (vocabulary.communicator && !gathers) {
@@ -78,7 +78,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel) {
   BelowAutograd below;
   const at::Tensor rows = tensor_parallel ? gather_rows(*tensor_parallel->exchange, hidden) : hidden;
-  return Vocabulary(weight, tensor_parallel).gather(at::mm(rows, weight.weight().t()));
+  return Vocabulary(weight, tensor_parallel).gather(product_with_transposed(rows, weight.weight()));
 }
 
 }  // namespace titan

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kRowsWorthACopy = 256;
 
 /// oneDNN refuses matrices without elements, which ranks with nothing of the vocabulary have.
-bool prefers_onednn(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.numel() > 0 &&
+bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_cpu() && left.scalar_type() == at::kFloat && left.numel() > 0 && right.numel() > 0 &&
          at::globalContext().userEnabledMkldnn();
 }
 
@@ -29,15 +29,15 @@ at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
 }  // namespace
 
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
-  return prefers_onednn(x) ? onednn_linear(x, weight) : at::mm(x, weight.t());
+  return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
 }
 
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
-  return prefers_onednn(dy) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
+  return prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
 }
 
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
-  if (prefers_onednn(dy) && dy.size(0) >= kRowsWorthACopy) {
+  if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
     at::Tensor result = onednn_linear(dy.t(), x.t());
     accumulate ? target.add_(result) : target.copy_(result);
   } else if (accumulate) {

@@ -50,6 +50,17 @@ PipelinePart pipeline_part(const PipelinePlan& pipeline, const ModelDescription&
   return part;
 }
 
+int64_t planned_live(const PipelinePart& part) {
+  int64_t live = 0, most = 0;
+  for (const Action& merged : part.actions) {
+    for (const Action& action : leaves(merged)) {
+      if (action.kind == ActionKind::forward) most = std::max(most, ++live);
+      if (action.kind == ActionKind::backward || action.kind == ActionKind::weight_gradient) --live;
+    }
+  }
+  return most;
+}
+
 std::optional<std::pair<int64_t, int64_t>> twins_of(const PlanRequest& request, const ModelDescription& model) {
   if (!request.pipeline) return std::nullopt;
   const bool shared = std::any_of(model.units.begin(), model.units.end(),

@@ -30,7 +30,7 @@ at::Tensor PipelineRunner::run(const BatchContext& batch, bool is_last) {
   for (const Action& action : part_.actions) act(action, microbatches, is_last);
   for (auto& [pending, tensors] : sends_) pending->wait();
   sends_.clear();
-  TITAN_CHECK(inputs_.empty() && outputs_.empty() && gradients_.empty() && returns_.empty());
+  TITAN_CHECK(inputs_.empty() && outputs_.empty() && gradients_.empty() && returns_.empty() && live_ == 0);
   if (is_last) executor_.add_twins();
   return std::exchange(loss_, at::Tensor());
 }
@@ -46,7 +46,7 @@ void PipelineRunner::act(const Action& action, std::span<const BatchContext> mic
     case ActionKind::input_gradient:
       return backward(key, batch(), /*weight_gradients_too=*/false);
     case ActionKind::weight_gradient:
-      return executor_.weight_gradients(local(action.stage), action.microbatch);
+      return weight_gradients(key);
     case ActionKind::reduce_grad:
       if (is_last) executor_.reduce_stage(local(action.stage));
       return;
@@ -68,6 +68,7 @@ void PipelineRunner::act(const Action& action, std::span<const BatchContext> mic
 void PipelineRunner::forward(Key key, const BatchContext& batch) {
   const auto [stage, microbatch] = key;
   Stream input = is_first(stage) ? Stream() : taken(inputs_, key);
+  most_live_ = std::max(most_live_, ++live_);
   const Stream output = executor_.forward_stage(local(stage), std::move(input), batch, microbatch);
   if (is_last_stage(stage)) {
     loss_ = loss_ + output[0];
@@ -82,13 +83,18 @@ void PipelineRunner::backward(Key key, const BatchContext& batch, bool weight_gr
   const auto [stage, microbatch] = key;
   Stream gradients = is_last_stage(stage) ? Executor::loss_gradient(batch) : taken(gradients_, key);
   gradients = executor_.backward_stage(local(stage), std::move(gradients), batch, microbatch);
-  if (weight_gradients_too) executor_.weight_gradients(local(stage), microbatch);
+  if (weight_gradients_too) weight_gradients(key);
   if (is_first(stage)) return;
   if (is_here(stage - 1)) {
     gradients_[{stage - 1, microbatch}] = {packed(gradients[0]), nullptr};
   } else {
     returns_[key] = {packed(gradients[0]), nullptr};
   }
+}
+
+void PipelineRunner::weight_gradients(Key key) {
+  executor_.weight_gradients(local(key.first), key.second);
+  --live_;
 }
 
 void PipelineRunner::transfer(std::span<const Action> actions, const BatchContext& batch) {

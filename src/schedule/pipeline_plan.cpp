@@ -31,6 +31,23 @@ std::string nearest_sizes(int batch, int size, const std::function<bool(int)>& l
   return join(found, " or ");
 }
 
+/// The batches next to `batch` that pieces of `size` cut into a number of microbatches that `legal` takes.
+std::string nearest_batches(int batch, int size, const std::function<bool(int)>& legal) {
+  constexpr int kFarthest = 1 << 12;  // microbatches; some number that a schedule takes is never far
+  std::vector<std::string> found;
+  for (int count = (batch - 1) / size; count >= 1; --count) {
+    if (!legal(count)) continue;
+    found.push_back(std::to_string(count * size));
+    break;
+  }
+  for (int count = batch / size + 1; count <= batch / size + kFarthest; ++count) {
+    if (!legal(count)) continue;
+    found.push_back(std::to_string(count * size));
+    break;
+  }
+  return join(found, " or ");
+}
+
 class Planner {
  public:
   explicit Planner(const PipelineRequest& request) : request_(request), split_(request.split) {}
@@ -61,9 +78,11 @@ class Planner {
     std::string what = divides ? fmt::format("{} microbatches (a batch of {} in pieces of {}) do not fit: {}",
                                              plan_.microbatches, batch, size, rule)
                                : fmt::format("a batch of {} does not divide into pieces of {}", batch, size);
+    const std::string batches = nearest_batches(batch, size, legal);
     add(kMicrobatchSize, std::move(what),
-        sizes.empty() ? fmt::format("no size fits a batch of {}: change training.local_batch_size", batch)
-                      : fmt::format("the nearest legal sizes are {}, or change training.local_batch_size", sizes));
+        sizes.empty()
+            ? fmt::format("no size fits a batch of {}: training.local_batch_size = {} would", batch, batches)
+            : fmt::format("the nearest legal sizes are {}; or set training.local_batch_size to {}", sizes, batches));
   }
 
   void split_layers() {

@@ -9,6 +9,7 @@
 namespace titan {
 namespace {
 
+constexpr const char* kSchedule = "parallelism.pipeline_parallel_schedule";
 constexpr const char* kScheduleFile = "pipeline_parallel_schedule_csv";
 
 StageSplitRequest split_request(const JobConfig& config) {
@@ -54,9 +55,21 @@ PipelinePlan make_pipeline(const JobConfig& config, const ModelDescription& mode
 
 std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescription& model, const Origins& origins) {
   std::vector<Problem> problems;
-  if (config.parallelism.pipeline_parallel_degree == 1) return problems;
-  for (const PipelineProblem& problem : make_pipeline(config, model).problems) {
+  const ParallelismSection& section = config.parallelism;
+  if (section.pipeline_parallel_degree == 1) return problems;
+  const bool names_a_file = !section.pipeline_parallel_schedule_csv.empty();
+  const bool is_custom = section.pipeline_parallel_schedule.starts_with("PipelineSchedule");
+  if (is_custom && !names_a_file) return problems;  // the config part has told that the file is missing
+  if (names_a_file && !is_custom && origins.is_set(kSchedule)) {
+    problems.push_back(origins.note(kSchedule, fmt::format("{} = \"{}\" has no effect beside a file with a schedule",
+                                                           kSchedule, section.pipeline_parallel_schedule)));
+  }
+  const PipelinePlan pipeline = make_pipeline(config, model);
+  for (const PipelineProblem& problem : pipeline.problems) {
     problems.push_back(origins.problem("parallelism." + problem.option, problem.what, problem.remedy));
+  }
+  for (const std::string& warning : pipeline.warnings) {
+    problems.push_back(origins.note("parallelism.pipeline_parallel_degree", warning));
   }
   return problems;
 }

@@ -9,6 +9,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
+#include "titan/parallel/pipeline_part.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
 #include "titan/train/traffic_check.h"
@@ -86,8 +87,7 @@ bool Trainer::train_step(int64_t step) {
   const std::vector<BatchContext> microbatches = to_device(batch, description_.block_causal, device_.device, share_);
   const std::unique_ptr<DebugDump> dump = begin_dump(step, microbatches);
   const double rate = schedule_.rate(step);
-  // The first step at whose beginning nothing is left over from the start; a dump would add to what is counted.
-  const bool checked = step == first_step_ + 1 && !dump && world_.is_distributed();
+  const bool checked = !traffic_shown_ && !dump && world_.is_distributed() && begins_fresh(step);
   if (checked) groups_.reset_traffic();
   const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received() != 0, dump.get());
   if (checked) show_traffic(step);
@@ -109,11 +109,21 @@ bool Trainer::train_step(int64_t step) {
   return true;
 }
 
-void Trainer::show_traffic(int64_t step) const {
+// The start and a validation leave gathered weights behind, which the next step need not gather.
+bool Trainer::begins_fresh(int64_t step) const {
+  return step > first_step_ && !(validator_ && validator_->due(step - 1));
+}
+
+void Trainer::show_traffic(int64_t step) {
+  traffic_shown_ = true;
   const TrafficCheck check = check_traffic(assembly_.executor->plan(), groups_);
   log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls, step,
             check.differences.empty() ? "as planned" : "which is not what was planned:");
   for (const std::string& difference : check.differences) log_.warning("  {}", difference);
+  if (!pipeline_) return;
+  const int64_t planned = planned_live(*plan_request_.pipeline);
+  log_.info("This rank kept the activations of at most {} microbatches and stages at once, {}", pipeline_->most_live(),
+            pipeline_->most_live() == planned ? "as planned" : fmt::format("planned {}", planned));
 }
 
 at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {

@@ -46,7 +46,7 @@ class RefusedTraining(RanksTest):
     def test_degrees_that_do_not_fit_are_told_once_without_a_launcher(self):
         port = free_port()
         ranks = [self.train_by_hand(rank, 3, port, "--parallelism.data_parallel_shard_degree=2") for rank in range(3)]
-        self.expect_refused(ranks, {BAD_CONFIG, PEER_FAILURE}, "titan_train: .*Invalid parallel dims", within=60)
+        self.expect_refused(ranks, {BAD_CONFIG, PEER_FAILURE}, r"Invalid parallel dims: .*; the degrees need 2 ranks; or set .*shard_degree to 3", within=60)
 
     def gathering(self, ranks: list[Process]) -> list[Process]:
         """Once each has begun to look for the others: loading the program is no part of the wait."""

@@ -1,6 +1,6 @@
-// One attention, forward and backward, timed: by one process on all threads, or by two ranks of a ring on half of them
-// each. scripts/bench/ring.py runs both in pairs.
-//   bench_ring_attention single|allgather|alltoall TOKENS HEADS HEAD_DIM THREADS
+// One attention, forward and backward, timed: by one process on all threads, with this program's kernel or LibTorch's,
+// or by two ranks of a ring on half of them each. scripts/bench/ring.py runs them in pairs.
+//   bench_ring_attention single|libtorch|allgather|alltoall TOKENS HEADS HEAD_DIM THREADS
 // prints the seconds of forward and backward; of a ring those of the slower rank.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <unistd.h>
+
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include <chrono>
@@ -54,6 +55,17 @@ class Attention {
   at::Tensor query_, key_, value_, d_output_;
 };
 
+/// LibTorch's own, differentiated by it.
+class LibtorchCore : public AttentionCore {
+ public:
+  at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const AttentionBounds&,
+                     UnitContext&) const override {
+    return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+                                            /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true)
+        .transpose(1, 2);
+  }
+};
+
 /// After a small one, which wakes threads and connections.
 double seconds_of(const AttentionCore& core, const Sizes& sizes, Communicator* group) {
   at::set_num_threads(static_cast<int>(sizes.threads));
@@ -71,8 +83,10 @@ double seconds_of(const AttentionCore& core, const Sizes& sizes, Communicator* g
 double seconds_of_rank(int64_t rank, Rotation rotation, const Sizes& sizes, const std::string& folder) {
   GroupRequest request{.name = "cp", .instance = "", .interface = "lo", .rank = rank, .size = kRanks};
   auto context = std::make_shared<ContextParallel>();
+  std::string refusal;
   context->communicator =
-      make_gloo_communicator(c10::make_intrusive<c10d::FileStore>(folder + "/store", kRanks), request);
+      make_host_communicator(c10::make_intrusive<c10d::FileStore>(folder + "/store", kRanks), request, refusal);
+  if (!context->communicator) throw std::runtime_error(refusal);
   context->split = {kRanks};
   context->rotation = rotation;
   const Sizes mine{sizes.tokens / kRanks, sizes.heads, sizes.head_dim, sizes.threads / kRanks};
@@ -94,16 +108,19 @@ double seconds_of_ring(Rotation rotation, const Sizes& sizes) {
   return seconds;
 }
 
+double seconds_of_mode(const std::string& mode, const Sizes& sizes) {
+  if (mode == "single") return seconds_of(*make_attention_core(false, nullptr), sizes, nullptr);
+  if (mode == "libtorch") return seconds_of(LibtorchCore(), sizes, nullptr);
+  return seconds_of_ring(mode == "alltoall" ? Rotation::all_to_all : Rotation::all_gather, sizes);
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.size() != 5) {
-    std::fputs("bench_ring_attention single|allgather|alltoall TOKENS HEADS HEAD_DIM THREADS\n", stderr);
+    std::fputs("bench_ring_attention single|libtorch|allgather|alltoall TOKENS HEADS HEAD_DIM THREADS\n", stderr);
     return 64;
   }
   const Sizes sizes{std::stoll(words[1]), std::stoll(words[2]), std::stoll(words[3]), std::stoll(words[4])};
-  const Rotation rotation = words[0] == "alltoall" ? Rotation::all_to_all : Rotation::all_gather;
-  const double seconds = words[0] == "single" ? seconds_of(*make_attention_core(false, nullptr), sizes, nullptr)
-                                              : seconds_of_ring(rotation, sizes);
-  std::printf("%.6f\n", seconds);
+  std::printf("%.6f\n", seconds_of_mode(words[0], sizes));
   return 0;
 }
 

@@ -242,11 +242,11 @@ TEST(PipelinePlan, SaysEverythingThatIsWrongAtOnceWithTheNearestLegalSizes) {
       "pipeline_parallel_degree: 4 stages cannot be made of 1 layers (3 with what the ends count for); use at most 3 "
       "stages, or a larger model\n"
       "pipeline_parallel_microbatch_size: a batch of 8 does not divide into pieces of 3; the nearest legal sizes are "
-      "2, or change training.local_batch_size");
+      "2; or set training.local_batch_size to 12");
   EXPECT_EQ(
       told(plan_pipeline(pipeline("1F1B", 4, 8, 2, 1)).problems),
       "pipeline_parallel_microbatch_size: 2 microbatches (a batch of 2 in pieces of 1) do not fit: 1F1B with 4 ranks "
-      "needs at least as many microbatches as ranks; no size fits a batch of 2: change training.local_batch_size");
+      "needs at least as many microbatches as ranks; no size fits a batch of 2: training.local_batch_size = 4 would");
   EXPECT_EQ(told(plan_pipeline(pipeline("1F2B", 4, 8, 2, 1)).problems),
             "pipeline_parallel_schedule: \"1F2B\" is no schedule; use one of GPipe, 1F1B, Interleaved1F1B, LoopedBFS, "
             "InterleavedZeroBubble, ZBVZeroBubble, DualPipeV");
@@ -273,7 +273,7 @@ TEST(PipelinePlan, ACustomTableDecidesStagesRanksAndMicrobatches) {
   EXPECT_EQ(
       told(plan_pipeline(request).problems),
       "pipeline_parallel_microbatch_size: 6 microbatches (a batch of 6 in pieces of 1) do not fit: the schedule's "
-      "file is for 8; no size fits a batch of 6: change training.local_batch_size");
+      "file is for 8; no size fits a batch of 6: training.local_batch_size = 8 would");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "titan/base/text.h"
+#include "titan/parallel/pipeline_part.h"
 
 namespace titan {
 namespace {
@@ -88,6 +89,8 @@ std::vector<RankResult> expect_as_one_process(const LayoutRow& row) {
   for (size_t rank = 0; rank < ranks.size() && !::testing::Test::HasFailure(); ++rank) {
     EXPECT_EQ(difference(ranks[rank], reference), "") << "rank " << rank;
     EXPECT_EQ(traffic_difference(ranks[rank]), "") << "rank " << rank;
+    const std::optional<PipelinePart>& pipeline = ranks[rank].plan.request.pipeline;
+    EXPECT_EQ(ranks[rank].most_live, pipeline ? planned_live(*pipeline) : 0) << "activations, rank " << rank;
     EXPECT_EQ(ranks[rank].losses, ranks[0].losses) << "all ranks know the same loss";
     EXPECT_EQ(ranks[rank].norms, ranks[0].norms) << "and the same norm, to the bit";
   }

@@ -1,6 +1,11 @@
 // The parity matrix's rows with a pipeline: every schedule, alone and with other kinds of parallelism, against one
 // process. Bounds as in layouts_test.cpp.
+#include <filesystem>
+
 #include "comparison.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/text.h"
+#include "titan/schedule/csv.h"
 #include "titan/schedule/families.h"
 
 namespace titan {
@@ -31,6 +36,25 @@ std::vector<LayoutRow> rows() {
   return result;
 }
 
+/// The file that torchtitan's integration tests ran, by its rule: two ranks with two stages each and 8 microbatches;
+/// all forwards of the one stage, then of the other, then pairs of microbatches backward through both.
+std::string custom_schedule() {
+  std::string text;
+  for (int rank : {0, 1}) {
+    std::vector<std::string> words;
+    for (int stage : {rank, rank + 2}) {
+      for (int m = 0; m < 8; ++m) words.push_back(fmt::format("{}F{}", stage, m));
+    }
+    for (int first = 0; first < 8; first += 2) {
+      for (int stage : {rank + 2, rank}) {
+        for (int m : {first, first + 1}) words.push_back(fmt::format("{0}I{1},{0}W{1}", stage, m));
+      }
+    }
+    text += join(words, ",") + "\n";
+  }
+  return text;
+}
+
 LayoutRow with(std::string layout, const std::function<void(LayoutRow&)>& change) {
   LayoutRow row;
   row.layout = std::move(layout);
@@ -43,6 +67,9 @@ std::vector<LayoutRow> combined() {
   return {
       with("pp2_file",
            [](LayoutRow& row) { row.schedule = "0F0,0F1,0B0,,0B1\n,1F0,1B0,1F1,1B1\n", row.microbatches = 2; }),
+      with("pp2_custom_schedule", [](LayoutRow& row) { row.schedule = custom_schedule(), row.microbatches = 8; }),
+      with("pp2xfsdp2_custom_schedule",
+           [](LayoutRow& row) { row.schedule = custom_schedule(), row.microbatches = 8, row.shard = 2; }),
       with("pp2xfsdp2", [](LayoutRow& row) { row.shard = 2; }),
       with("pp2xfsdp2_always", [](LayoutRow& row) { row.shard = 2, row.reshard = "always"; }),
       with("pp2xfsdp2_interleaved_always",
@@ -82,6 +109,12 @@ INSTANTIATE_TEST_SUITE_P(Combined, PipelineLayouts, ::testing::ValuesIn(combined
 
 INSTANTIATE_TEST_SUITE_P(Schedules, PipelineLayouts, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name(); });
+
+TEST(PipelineLayouts, TheCustomScheduleIsTheFileOfTheFormerIntegrationTests) {
+  const std::filesystem::path file = TITAN_SOURCE_DIR "/../shared/data/custom_schedule.csv";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << file << " is not there";
+  EXPECT_EQ(parse_csv(read_file(file), "file").table, parse_csv(custom_schedule(), "own").table);
+}
 
 }  // namespace
 }  // namespace titan

@@ -200,6 +200,7 @@ class RankRun {
       result_.stop_wishes.push_back(outcome.stop_wish.item<double>());
       if (step == 2) note_traffic();
     }
+    if (pipeline_) result_.most_live = pipeline_->most_live();
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = groups_.world.get();
       const at::Tensor none;

@@ -67,6 +67,7 @@ struct RankResult {
   Plan plan;
   int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
   int64_t device_peak = 0;
+  int64_t most_live = 0;  // of a pipeline
 };
 
 /// What happens in a run: ways to break it, for tests of the tests, and a wish to stop.

@@ -2,6 +2,7 @@
 // code; what goes wrong is thrown as titan::Error and turned into text by main alone.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@ void refuse_mistyped_command(const std::string& word);
 
 /// The checks of a whole config that every command which loads one applies.
 std::vector<ConfigCheck> config_checks();
+/// Whether so many ranks can run the config; none: as many as a launcher says to this process.
+ConfigCheck world_check(std::optional<int64_t> ranks = std::nullopt);
 
 int run_train(const Schema& schema, std::span<const std::string> arguments);
 int run_plan(const Schema& schema, std::span<const std::string> arguments);

@@ -27,6 +27,9 @@ class PipelineRunner {
   /// the others; for UnitMode::logits the logits, undefined on the others.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
+  /// The most pairs of stage and microbatch whose activations were kept at once, in all passes so far.
+  int64_t most_live() const { return most_live_; }
+
  private:
   using Key = std::pair<int64_t, int64_t>;  // stage in the model's order, microbatch
   /// A stream that waits for its use, perhaps still on its way.
@@ -39,6 +42,7 @@ class PipelineRunner {
   void act(const Action& action, std::span<const BatchContext> microbatches, bool is_last);
   void forward(Key key, const BatchContext& batch);
   void backward(Key key, const BatchContext& batch, bool weight_gradients_too);
+  void weight_gradients(Key key);
   /// One call for all transfers of a merged action.
   void transfer(std::span<const Action> actions, const BatchContext& batch);
 
@@ -62,6 +66,8 @@ class PipelineRunner {
   Parcels returns_;    // of what entered a stage, to be sent back
   std::deque<std::pair<std::shared_ptr<PendingCollective>, std::vector<at::Tensor>>> sends_;
   at::Tensor loss_;
+  int64_t live_ = 0;
+  int64_t most_live_ = 0;
 };
 
 }  // namespace titan

@@ -61,8 +61,10 @@ class Trainer {
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
   /// False when the corpus has run out.
   bool train_step(int64_t step);
+  /// Whether nothing is left over that would spare the step a part of its traffic.
+  bool begins_fresh(int64_t step) const;
   /// What was sent in a step, against the plan.
-  void show_traffic(int64_t step) const;
+  void show_traffic(int64_t step);
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
@@ -93,7 +95,8 @@ class Trainer {
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
   int64_t tokens_per_step_ = 0;
-  int64_t first_step_ = 1;     // of this process
+  int64_t first_step_ = 1;  // of this process
+  bool traffic_shown_ = false;
   int64_t tokens_ = 0;         // seen in all runs up to the last step
   bool stopping_ = false;      // at a signal, as all ranks agreed
   DataCounters read_;          // up to the last step

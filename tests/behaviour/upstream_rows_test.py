@@ -1,0 +1,182 @@
+"""torchtitan's integration tests, row by row of upstream_rows.toml: they end well, as planned, with one process's losses.
+
+A row that needs a part which is not built stands there, too, with that part's name, and fails once the part is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import shlex
+import tomllib
+import unittest
+
+from program import BAD_CONFIG, OK, BehaviourTest, Run
+from titan import DEBUG_CONFIG, ROOT, shared
+
+TABLE = pathlib.Path(__file__).with_name("upstream_rows.toml")
+SPECIFICATION = ROOT.parent / "shared" / "spec" / "torchtitan.md"
+SECTIONS = {"2024-12": "### 9.1 ", "2026-02": "### 9.3 "}
+FIRST_LOSS, LOSS = 1e-6, 1e-5  # as in the parity matrix
+MISSING_PART = re.compile(r"needs a part that is not built yet: (.*?);")
+# Options that say how the work is divided, in either spelling.
+DIVISION = re.compile(r"--(parallelism|experimental|training\.(data|tensor)_parallel)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    name: str
+    matrix: str
+    ranks: int
+    runs: list[str]
+    title: str = ""  # where two rows have one name
+    needs: list[str] = dataclasses.field(default_factory=list)
+    refused: str = ""
+    disabled: bool = False
+
+    @property
+    def method(self) -> str:
+        return "test_" + re.sub(r"\W+", "_", f"{self.matrix} {self.name} {self.title}".strip())
+
+
+def options(text: str) -> list[list[str]]:
+    """The words of a command line by option: each begins with the option."""
+    groups = []
+    for word in shlex.split(text):
+        if word.startswith("--"):
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return groups
+
+
+def degree(text: str, kind: str) -> int:
+    found = re.findall(rf"{kind}_parallel_degree[ =](\d+)", text)
+    return int(found[-1]) if found else 1
+
+
+def read_table() -> tuple[dict[str, str], list[Row]]:
+    table = tomllib.loads(TABLE.read_text())
+    return table["base"], [Row(**row) for row in table["row"]]
+
+
+BASE, ROWS = read_table()
+
+
+class UpstreamRows(BehaviourTest):
+    alone: dict[str, list[float]] = {}  # losses of single processes, by their words
+
+    def base(self, row: Row) -> list[str]:
+        return shlex.split(f"{BASE['both']} {BASE[row.matrix]}")
+
+    def launch(self, row: Row, text: str) -> Run:
+        if "{custom_schedule}" in text:
+            text = text.replace("{custom_schedule}", str(shared("custom_schedule.csv")))
+        words = shlex.split(text.replace("{folder}", str(self.folder)))
+        launch = ["launch", "-n", row.ranks, "--log-rank", "all"] if row.ranks > 1 else []
+        return self.titan(*launch, DEBUG_CONFIG, *self.base(row), *words, f"--job.dump_folder={self.folder}")
+
+    def losses_alone(self, row: Row) -> list[float]:
+        """Those of one process that is told everything but how to divide the work, and sees as many samples."""
+        text = row.runs[0]
+        words = [word for group in options(text) if not DIVISION.match(group[0]) for word in group]
+        data_parallel = row.ranks // (degree(text, "pipeline") * degree(text, "context") * degree(text, "tensor"))
+        if "global_batch_size" not in text:
+            words.append(f"--training.local_batch_size={8 * data_parallel}")
+        key = shlex.join([*self.base(row), *words])
+        if key not in self.alone:
+            folder = self.folder / "alone"
+            run = self.titan(DEBUG_CONFIG, *self.base(row), *words, f"--job.dump_folder={folder}")
+            self.expect(run, OK)
+            self.alone[key] = losses(folder)
+        return self.alone[key]
+
+    def expect_missing(self, row: Row):
+        """The program refuses the row for exactly the parts that are marked."""
+        run = self.launch(row, row.runs[0])
+        told = set(MISSING_PART.findall(run.errors))
+        commands = {f"titan_train {word}" for word in re.findall(r"^ +titan_train (\w+)", self.titan("help").output, re.M)}
+        there = {part for part in row.needs if part in commands or (not part.startswith("titan_train ") and part not in told)}
+        self.assertEqual(there, set(), f"built by now: take it off {row.matrix} {row.name} in {TABLE.name}")
+        self.assertEqual(told - set(row.needs), set(), "parts that the row is not marked with")
+        if told:
+            self.assertEqual(run.code, BAD_CONFIG, run.errors)
+            self.assertEqual(len(told), int(re.search(r"(\d+) problems? in the configuration", run.errors)[1]), run.errors)
+
+    def expect_row(self, row: Row):
+        for number, text in enumerate(row.runs):
+            run = self.launch(row, text)
+            self.expect(run, OK)
+            planned = re.findall(r"This rank sent .* in step \d+, as planned$", run.output, re.M)
+            self.assertEqual(len(planned), row.ranks, run.output[-4000:])
+            if number > 0:
+                continue
+            for step, (mine, theirs) in enumerate(zip(losses(self.folder), self.losses_alone(row), strict=True), start=1):
+                self.assertAlmostEqual(mine, theirs, delta=(FIRST_LOSS if step == 1 else LOSS) * theirs, msg=f"step {step}")
+
+    def run_row(self, row: Row):
+        if row.refused:
+            run = self.launch(row, row.runs[0])
+            self.expect(run, BAD_CONFIG)
+            self.assertIn(row.refused, run.errors)
+        elif row.needs:
+            self.expect_missing(row)
+        else:
+            self.expect_row(row)
+
+
+def losses(folder: pathlib.Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def method_for(row: Row):
+    return lambda self: self.run_row(row)
+
+
+for _row in ROWS:
+    setattr(UpstreamRows, _row.method, method_for(_row))
+
+
+class Table(unittest.TestCase):
+    def test_every_row_has_a_name_of_its_own(self):
+        methods = [row.method for row in ROWS]
+        self.assertEqual(sorted(set(methods)), sorted(methods))
+
+    def test_all_rows_of_torchtitan_are_there_with_their_numbers_of_ranks(self):
+        if not SPECIFICATION.exists():
+            self.skipTest(f"{SPECIFICATION} is not there")
+        for matrix, heading in SECTIONS.items():
+            wanted = sorted(upstream_rows(heading))
+            self.assertGreater(len(wanted), 25)
+            self.assertEqual(sorted((row.name, row.ranks) for row in ROWS if row.matrix == matrix), wanted)
+
+
+def upstream_rows(heading: str) -> list[tuple[str, int]]:
+    """(name, ranks) of every row of the specification's section; its lines may hold several names."""
+    section = SPECIFICATION.read_text().split(f"\n{heading}")[1].split("\n### ")[0]
+    found = []
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) < 3 or cells[0] == "name" or cells[0].startswith("---"):
+            continue
+        names = re.sub(r'\(("[^"]*"|disabled)\)', "", cells[0]).strip()
+        names = re.split(r", | / ", names)
+        if len(names) > 1 and names[1].startswith("_"):  # last_save_model_only_fp32 / _bf16
+            names[1] = names[0].rpartition("_")[0] + names[1]
+        for name in names:
+            found.append((name.strip(), ranks_of(name.strip(), cells)))
+    return found
+
+
+def ranks_of(name: str, cells: list[str]) -> int:
+    """4/8: the rows with three dimensions of two take 8."""
+    if cells[1] != "4/8":
+        return int(cells[1])
+    return 8 if name in ("hsdp+tp", "hsdp+cp_with_dp_shard", "fsdp+tp+cp") else 4
+
+
+if __name__ == "__main__":
+    unittest.main()
