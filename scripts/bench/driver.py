@@ -6,6 +6,7 @@ import argparse
 import os
 import pathlib
 import platform
+from collections.abc import Callable
 
 import ratios
 
@@ -20,14 +21,20 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at start"
 
 
-def parse(program: str, description: str, names: list[str]) -> argparse.Namespace:
+def parse(
+    program: str,
+    description: str,
+    names: list[str],
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs per row (default 7)")
     parser.add_argument("--rows", default=",".join(names), help=f"comma-separated, of {', '.join(names)}")
-    parser.add_argument("--binary", help="the titan_train to measure; default: the built one")
+    parser.add_argument("--binary", help="the program to measure; default: the built one")
     parser.add_argument("--default-binary", default=os.environ.get("TITAN_BINARY"), help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="one pair, two measured steps: does it run at all?")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    add_options(parser)
     arguments = parser.parse_args()
     arguments.rows = arguments.rows.split(",")
     if unknown := set(arguments.rows) - set(names):

@@ -70,12 +70,13 @@ void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
 }
 
 std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, int64_t rank,
-                                     std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor) {
+                                     std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor,
+                                     int64_t file) {
   if (values.empty() && writes == 0) return std::nullopt;
-  HashingWriter file(storage, place.temporary() / data_file(rank));
-  for (const SavedValue& value : values) file.write(value.blob);
-  for (size_t i = 0; i < writes; ++i) write_tensor_blob(file, tensor(i));
-  return file.finish();
+  HashingWriter writer(storage, place.temporary() / data_file(rank, file));
+  for (const SavedValue& value : values) writer.write(value.blob);
+  for (size_t i = 0; i < writes; ++i) write_tensor_blob(writer, tensor(i));
+  return writer.finish();
 }
 
 void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex& index,

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "side_by_side.h"
+
 namespace titan {
 namespace {
+
+constexpr size_t kReaders = 4;  // files that are read at once
 
 at::Tensor narrowed(at::Tensor tensor, const Box& box) {
   for (size_t d = 0; d < box.offset.size(); ++d) {
@@ -105,16 +109,16 @@ void OpenCheckpoint::check_sizes() {
 }
 
 CheckedReader& OpenCheckpoint::file(const std::string& name) {
-  std::unique_ptr<CheckedReader>& reader = files_[name];
-  if (reader) return *reader;
+  const auto known = files_.find(name);
+  if (known != files_.end()) return *known->second;
   std::optional<FileRecord> record;
   if (manifest_) {
     const auto found = manifest_->files.find(name);
     if (found == manifest_->files.end()) throw DamageError(fmt::format("its manifest does not name {}", name));
     record = found->second;
   }
-  reader = std::make_unique<CheckedReader>(storage_, folder_ / name, std::move(record));
-  return *reader;
+  auto reader = std::make_unique<CheckedReader>(storage_, folder_ / name, std::move(record));
+  return *files_.emplace(name, std::move(reader)).first->second;
 }
 
 void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
@@ -136,7 +140,22 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return std::tie(a.read.place.file, a.read.place.offset) < std::tie(b.read.place.file, b.read.place.offset);
   });
-  for (const Job& job : jobs) read(job.read, *job.target);
+  std::vector<std::span<const Job>> by_file;
+  for (size_t begin = 0, end = 0; begin < jobs.size(); begin = end) {
+    const std::string& name = jobs[begin].read.place.file;
+    while (end < jobs.size() && jobs[end].read.place.file == name) ++end;
+    by_file.push_back(std::span<const Job>(jobs).subspan(begin, end - begin));
+    file(name);  // opened here: the threads below only look it up
+  }
+  // Copies to a GPU belong on this thread's stream.
+  const bool on_cpu =
+      std::all_of(targets.begin(), targets.end(), [](const LoadTarget& target) { return target.into.is_cpu(); });
+  const size_t readers = on_cpu ? std::min(kReaders, by_file.size()) : 1;
+  side_by_side(readers, [&](size_t reader) {
+    for (size_t i = reader; i < by_file.size(); i += readers) {
+      for (const Job& job : by_file[i]) read(job.read, *job.target);
+    }
+  });
 }
 
 void OpenCheckpoint::read(const PlannedRead& read, const LoadTarget& target) {

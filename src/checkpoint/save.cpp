@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "side_by_side.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -27,10 +28,33 @@ std::string problem_of(const Act& act) {
   }
 }
 
-/// What a rank tells of its data file.
-nlohmann::json report_of(const std::string& problem, const std::optional<FileRecord>& record) {
-  nlohmann::json report{{"problem", problem}};
-  if (record) report["file"] = {{"bytes", record->bytes}, {"xxh3_128", record->hashes}};
+/// A rank's data files, each by a thread of its own: who hashes and copies is bound by one core, and a file takes
+/// writes of one thread at a time.
+std::map<std::string, FileRecord> write_files(Storage& storage, const SaveJob& job, int64_t rank) {
+  const std::vector<std::span<const PlannedWrite>> parts = job.plan->files_of(rank);
+  const PlannedWrite* const first = job.plan->writes[static_cast<size_t>(rank)].data();
+  std::vector<std::optional<FileRecord>> records(parts.size());
+  side_by_side(parts.size(), [&](size_t file) {
+    const bool has_values = rank == 0 && file == 0;
+    const std::span<const SavedValue> values = has_values ? job.values : std::span<const SavedValue>();
+    const auto begin = static_cast<size_t>(parts[file].data() - first);
+    records[file] = write_data(
+        storage, job.place, rank, values, parts[file].size(), [&](size_t i) { return job.written(begin + i); },
+        static_cast<int64_t>(file));
+  });
+  std::map<std::string, FileRecord> files;
+  for (size_t file = 0; file < records.size(); ++file) {
+    if (records[file]) files[data_file(rank, static_cast<int64_t>(file))] = std::move(*records[file]);
+  }
+  return files;
+}
+
+/// What a rank tells of its data files.
+nlohmann::json report_of(const std::string& problem, const std::map<std::string, FileRecord>& files) {
+  nlohmann::json report{{"problem", problem}, {"files", nlohmann::json::object()}};
+  for (const auto& [name, record] : files) {
+    report["files"][name] = {{"bytes", record.bytes}, {"xxh3_128", record.hashes}};
+  }
   return report;
 }
 
@@ -41,10 +65,9 @@ std::map<std::string, FileRecord> files_of(const std::vector<std::string>& repor
     const auto report = nlohmann::json::parse(reports[rank]);
     const auto failed = report.at("problem").get<std::string>();
     if (!failed.empty() && problem.empty()) problem = fmt::format("rank {}: {}", rank, failed);
-    if (!report.contains("file")) continue;
-    const nlohmann::json& file = report["file"];
-    files[data_file(static_cast<int64_t>(rank))] = {file.at("bytes").get<int64_t>(),
-                                                    file.at("xxh3_128").get<std::vector<std::string>>()};
+    for (const auto& [name, file] : report.at("files").items()) {
+      files[name] = {file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
+    }
   }
   return files;
 }
@@ -63,13 +86,9 @@ std::string run_stages(Storage& storage, RankMeeting& meeting, const SaveJob& jo
   problem = meeting.exchange(problem).front();
   if (!problem.empty()) return problem;
 
-  std::optional<FileRecord> record;
-  const auto rank = static_cast<size_t>(meeting.rank());
-  problem = problem_of([&] {
-    const std::span<const SavedValue> values = leads ? job.values : std::span<const SavedValue>();
-    record = write_data(storage, job.place, meeting.rank(), values, job.plan->writes[rank].size(), job.written);
-  });
-  const std::vector<std::string> reports = meeting.exchange(report_of(problem, record).dump());
+  std::map<std::string, FileRecord> mine;
+  problem = problem_of([&] { mine = write_files(storage, job, meeting.rank()); });
+  const std::vector<std::string> reports = meeting.exchange(report_of(problem, mine).dump());
   problem.clear();
   std::map<std::string, FileRecord> files = files_of(reports, problem);
   if (!problem.empty()) {

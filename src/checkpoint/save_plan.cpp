@@ -48,6 +48,23 @@ int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string
   throw InvariantError(fmt::format("internal error: a layout is cut along {}, which is no axis of the mesh", axis));
 }
 
+/// Stretches of about equally many bytes: a write goes to the file that its middle lies in.
+void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const PlacedTensor> tensors, const FileSplit& split) {
+  const auto bytes_of = [&](const PlannedWrite& write) { return tensors[write.tensor].tensor.bytes_of(write.box); };
+  int64_t total = 0, before = 0, last = 0, number = -1;
+  for (const PlannedWrite& write : writes) total += bytes_of(write);
+  const int64_t files = std::clamp<int64_t>(split.least_bytes > 0 ? total / split.least_bytes : split.most, 1,
+                                            std::max<int64_t>(1, split.most));
+  for (PlannedWrite& write : writes) {
+    const int64_t bytes = bytes_of(write);
+    const int64_t place = total == 0 ? 0 : std::min(files - 1, (before + bytes / 2) / (total / files + 1));
+    if (number < 0 || place != last) ++number;  // a large tensor may leave no middle to the next file
+    last = place;
+    write.file = number;
+    before += bytes;
+  }
+}
+
 }  // namespace
 
 BoxOfRank boxes_of(const TensorLayout& layout, const DeviceMesh& mesh, std::vector<int64_t> stages) {
@@ -73,7 +90,20 @@ int64_t SavePlan::bytes_of(int64_t rank, std::span<const PlacedTensor> tensors) 
   return bytes;
 }
 
-SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks) {
+std::vector<std::span<const PlannedWrite>> SavePlan::files_of(int64_t rank) const {
+  const std::span<const PlannedWrite> all = writes[static_cast<size_t>(rank)];
+  std::vector<std::span<const PlannedWrite>> files;
+  size_t begin = 0;
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (all[i].file == all[i - 1].file) continue;
+    files.push_back(all.subspan(begin, i - begin));
+    begin = i;
+  }
+  files.push_back(all.subspan(begin));
+  return files;
+}
+
+SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split) {
   SavePlan plan;
   plan.writes.resize(static_cast<size_t>(ranks));
   std::vector<int64_t> bytes(static_cast<size_t>(ranks), 0);
@@ -108,11 +138,12 @@ SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks) {
   for (std::vector<PlannedWrite>& writes : plan.writes) {
     std::stable_sort(writes.begin(), writes.end(),
                      [](const PlannedWrite& a, const PlannedWrite& b) { return a.tensor < b.tensor; });
+    cut_into_files(writes, tensors, split);
   }
   return plan;
 }
 
-std::string data_file(int64_t rank) { return fmt::format("__{}_0.distcp", rank); }
+std::string data_file(int64_t rank, int64_t file) { return fmt::format("__{}_{}.distcp", rank, file); }
 
 CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
                          std::span<const SavedValue> values) {
@@ -121,19 +152,21 @@ CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> ten
     const bool fresh = index.tensors.emplace(placed.tensor.name, StoredTensor{placed.tensor, {}}).second;
     TITAN_CHECK(fresh && "a name is used once", placed.tensor.name);
   }
-  int64_t offset = 0;
+  std::map<std::string, int64_t> ends;
+  const auto append = [&](const std::string& file, int64_t length) {
+    int64_t& end = ends[file];
+    end += length;
+    return BlobPlace{file, end - length, length};
+  };
   for (const SavedValue& value : values) {
-    const auto length = static_cast<int64_t>(value.blob.size());
-    index.values[value.name] = {data_file(0), offset, length};
-    offset += length;
+    index.values[value.name] = append(data_file(0), static_cast<int64_t>(value.blob.size()));
   }
   for (size_t rank = 0; rank < plan.writes.size(); ++rank) {
-    if (rank > 0) offset = 0;
     for (const PlannedWrite& write : plan.writes[rank]) {
       const LogicalTensor& tensor = tensors[write.tensor].tensor;
       const int64_t length = tensor_blob_bytes(tensor.type, write.box.extent);
-      index.tensors[tensor.name].chunks.push_back({write.box, {data_file(static_cast<int64_t>(rank)), offset, length}});
-      offset += length;
+      const BlobPlace place = append(data_file(static_cast<int64_t>(rank), write.file), length);
+      index.tensors[tensor.name].chunks.push_back({write.box, place});
     }
   }
   return index;

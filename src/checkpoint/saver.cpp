@@ -3,6 +3,11 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "streamed_copy.h"
+
 namespace titan {
 
 at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write) {
@@ -12,6 +17,23 @@ at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write) {
               tensor.placed.tensor.name);
   return tensor.local.detach().to(at::kCPU).contiguous();
 }
+
+namespace {
+
+/// What this thread has enqueued that makes the state is done: other threads, on other streams, will copy it.
+void wait_for_devices(const CheckpointState& state) {
+  std::vector<at::Device> devices;
+  for (const StateTensor& tensor : state.tensors) {
+    if (!tensor.local.defined() || tensor.local.is_cpu()) continue;
+    const at::Device device = tensor.local.device();
+    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+  }
+  for (const at::Device device : devices) {
+    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+  }
+}
+
+}  // namespace
 
 Saver::Saver(Storage& storage, RankMeeting& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done)
     : storage_(storage), meeting_(meeting), options_(std::move(options)), done_(std::move(done)) {}
@@ -24,7 +46,7 @@ std::shared_ptr<const SavePlan> Saver::plan_for(const std::vector<PlacedTensor>&
   std::vector<LogicalTensor> wanted;
   for (const PlacedTensor& placed : tensors) wanted.push_back(placed.tensor);
   if (!plan_ || wanted != planned_) {
-    plan_ = std::make_shared<const SavePlan>(plan_save(tensors, meeting_.size()));
+    plan_ = std::make_shared<const SavePlan>(plan_save(tensors, meeting_.size(), options_.split));
     planned_ = std::move(wanted);
     staged_.clear();
   }
@@ -43,7 +65,12 @@ void Saver::stage(const SavePlan& plan, const CheckpointState& state) {
       const auto like = at::TensorOptions(tensor.placed.tensor.type).pinned_memory(beside);
       staged_.push_back(at::empty(writes[i].box.extent, like));
     }
-    staged_[i].copy_(tensor.local.detach(), /*non_blocking=*/beside);
+    if (tensor.local.is_cpu() && tensor.local.is_contiguous() &&
+        tensor.local.scalar_type() == staged_[i].scalar_type()) {
+      copy_streamed(staged_[i].mutable_data_ptr(), tensor.local.const_data_ptr(), tensor.local.nbytes());
+    } else {
+      staged_[i].copy_(tensor.local.detach(), /*non_blocking=*/beside);
+    }
     if (beside) device = tensor.local.device();
   }
   if (!device) return;
@@ -61,6 +88,7 @@ void Saver::save(int64_t step, const CheckpointState& state, bool now) {
   if (now || options_.mode == SaveMode::synchronous) {
     const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(meeting_.rank())];
     job.written = [&](size_t i) { return written_part(state.tensors[writes[i].tensor], writes[i]); };
+    wait_for_devices(state);
     done_(save_together(storage_, meeting_, job));
     return;
   }

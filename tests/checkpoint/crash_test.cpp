@@ -7,11 +7,29 @@
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/checkpoint/saver.h"
 
 namespace titan {
 namespace {
 
 const Retention kRetention{.keep_latest = 2, .keep_every = 0};
+
+/// What a crash may leave: nothing, everything, and some halves.
+std::vector<Surviving> survivings(uint64_t halves) {
+  std::vector<Surviving> all{{Surviving::Kind::none, 0}, {Surviving::Kind::all, 0}};
+  for (uint64_t seed = 0; seed < halves; ++seed) all.push_back({Surviving::Kind::half, seed});
+  return all;
+}
+
+/// Whether the machine stopped while `act` ran.
+bool stops(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const MachineStopped&) {
+    return true;
+  }
+  return false;
+}
 
 class Crash : public ::testing::Test {
  protected:
@@ -52,20 +70,13 @@ class Crash : public ::testing::Test {
 };
 
 TEST_F(Crash, AfterEverySingleStorageCallOfASaveTheNextStartLoadsThatStepOrTheOneBefore) {
-  std::vector<Surviving> survivings{{Surviving::Kind::none, 0}, {Surviving::Kind::all, 0}};
-  for (uint64_t seed = 0; seed < 6; ++seed) survivings.push_back({Surviving::Kind::half, seed});
   int64_t calls = 0, loaded_new = 0, loaded_old = 0;
   for (bool done = false; !done; ++calls) {
-    for (const Surviving& surviving : survivings) {
+    for (const Surviving& surviving : survivings(/*halves=*/6)) {
       const std::unique_ptr<MemoryStorage> storage = storage_.copy();
       storage->limit_writes(4096);
       storage->stop_after(calls + 1);
-      done = true;
-      try {
-        save(*storage, 30);
-      } catch (const MachineStopped&) {
-        done = false;
-      }
+      done = !stops([&] { save(*storage, 30); });
       const std::string last = storage->journal().back();
       storage->restart(surviving);
       const int64_t step = start(*storage);
@@ -81,6 +92,46 @@ TEST_F(Crash, AfterEverySingleStorageCallOfASaveTheNextStartLoadsThatStepOrTheOn
   EXPECT_GT(loaded_old, 20);
 }
 
+TEST_F(Crash, AfterEverySingleCallOfAnAsynchronousSaveTooAndOfTheStartThatFollows) {
+  // One rank, from the saver down to the deletion of old ones; then the machine stops again while the next start cleans
+  // up, after every one of its calls.
+  layout_ = test_layouts().front();
+  const auto meeting = make_lone_meeting();
+  const auto save_by_saver = [&](Storage& storage, int64_t step) {
+    const auto after = [&](const SaveOutcome& outcome) {
+      EXPECT_TRUE(outcome.committed) << outcome.problem;
+      delete_old(storage, "root", kRetention);
+    };
+    Saver saver(storage, *meeting, {"root", "run", SaveMode::asynchronous, FileSplit()}, after);
+    saver.save(step, test_state(layout_, 0, step));
+    saver.finish();
+  };
+  MemoryStorage base;
+  base.make_folders("root");
+  base.sync_folder("");
+  for (const int64_t step : {10, 20}) save_by_saver(base, step);
+  bool done = false;
+  int64_t starts = 0;
+  for (int64_t call = 1; !done; ++call) {
+    for (const Surviving& surviving : survivings(/*halves=*/2)) {
+      const std::unique_ptr<MemoryStorage> left = base.copy();
+      left->stop_after(call);
+      done = !stops([&] { save_by_saver(*left, 30); });
+      left->restart(surviving);
+      bool started = false;
+      for (int64_t later = 1; !started; ++later, ++starts) {
+        const std::unique_ptr<MemoryStorage> storage = left->copy();
+        storage->stop_after(later);
+        started = !stops([&] { start(*storage); });
+        storage->restart(surviving);
+        const int64_t step = start(*storage);
+        ASSERT_TRUE(step == 20 || step == 30) << step << " after calls " << call << " and " << later;
+      }
+    }
+  }
+  EXPECT_GT(starts, 1000);
+}
+
 TEST_F(Crash, ASaveThatReturnedIsThereHoweverMuchIsDropped) {
   save(storage_, 30);
   storage_.restart({Surviving::Kind::none, 0});
@@ -91,28 +142,25 @@ TEST_F(Crash, WhileASaveReplacesACheckpointOfTheSameStepOneOfThemIsAlwaysThere) 
   // Step 20 is saved again, so that losing both would leave step 10 alone.
   bool done = false;
   for (int64_t call = 1; !done; ++call) {
-    for (const Surviving::Kind kind : {Surviving::Kind::none, Surviving::Kind::all}) {
+    for (const Surviving& surviving : survivings(/*halves=*/4)) {
       const std::unique_ptr<MemoryStorage> storage = storage_.copy();
       storage->stop_after(call);
-      done = true;
-      try {
-        save_as_all_ranks(*storage, {"root", 20, "later"}, layout_, 20);
-      } catch (const MachineStopped&) {
-        done = false;
-      }
-      storage->restart({kind, 0});
+      done = !stops([&] { save_as_all_ranks(*storage, {"root", 20, "later"}, layout_, 20); });
+      storage->restart(surviving);
       ASSERT_EQ(start(*storage), 20) << "after call " << call;
     }
   }
 }
 
-TEST_F(Crash, WhenAnyCallFailsTheRunGoesOnAndTheNextSaveSucceeds) {
+TEST_F(Crash, WhenAnyCallFailsOnceOrFromThenOnTheRunGoesOnAndTheNextSaveSucceeds) {
+  constexpr int64_t kAll = int64_t{1} << 40;
   bool done = false;
   for (int64_t call = 1; !done; ++call) {
-    for (const int reason : {EIO, ENOSPC}) {
+    for (const auto& [reason, times] :
+         std::vector<std::pair<int, int64_t>>{{EIO, 1}, {ENOSPC, 1}, {EIO, kAll}, {ENOSPC, kAll}}) {
       const std::unique_ptr<MemoryStorage> storage = storage_.copy();
       storage->limit_writes(4096);
-      storage->fail_at(call, reason);
+      storage->fail_at(call, reason, times);
       bool failed = false;
       try {
         save(*storage, 30);
@@ -132,7 +180,30 @@ TEST_F(Crash, WhenAnyCallFailsTheRunGoesOnAndTheNextSaveSucceeds) {
   }
 }
 
-TEST_F(Crash, ADiskThatFillsUpAnywhereLeavesTheOlderCheckpointAndFreesWhatItTook) {
+TEST_F(Crash, ADiskThatSomebodyElseFillsMeanwhileEndsTheSaveInAShortWriteAndNothingOfItStays) {
+  const auto before = storage_.files();
+  int64_t failures = 0;
+  for (int64_t capacity = 0;; capacity += 257) {
+    const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+    storage->promise_space(int64_t{1} << 40);
+    storage->set_capacity(capacity);
+    try {
+      save_as_all_ranks(*storage, {"root", 30, "run"}, layout_, 30);
+      break;  // it fits
+    } catch (const StorageError& error) {
+      ++failures;
+      EXPECT_EQ(error.reason(), ENOSPC);
+      abandon_save(*storage, {"root", 30, "run"});
+    }
+    ASSERT_EQ(storage->files(), before) << capacity;
+    storage->set_capacity(int64_t{1} << 40);
+    save(*storage, 40);
+    ASSERT_EQ(start(*storage), 40) << capacity;
+  }
+  EXPECT_GT(failures, 50);
+}
+
+TEST_F(Crash, ADiskThatHasNoRoomIsNoticedBeforeAnythingIsWritten) {
   for (int64_t capacity = 0; capacity < 60000; capacity += 3001) {
     const std::unique_ptr<MemoryStorage> storage = storage_.copy();
     const auto before = storage->files();
@@ -184,7 +255,7 @@ class Damage : public Crash {
 };
 
 TEST_F(Damage, OneFlippedBitInAnyFileIsDetected) {
-  ASSERT_EQ(files().size(), 4u);  // two ranks, index, manifest
+  ASSERT_EQ(files().size(), 6u);  // two of each rank, index, manifest
   for (const std::string& file : files()) {
     const size_t size = storage_.files().at(file).size();
     const size_t stride = std::max<size_t>(1, size / 397);
@@ -194,6 +265,20 @@ TEST_F(Damage, OneFlippedBitInAnyFileIsDetected) {
       };
       expect_detected(file, flip, file + " byte " + std::to_string(place));
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(Damage, EveryFlippedBitAndEveryTruncationOfTheManifestIsDetected) {
+  // Nothing else holds the manifest's hash: its own last member does.
+  std::string bytes = storage_.read_all("root/step-30/manifest.json");
+  EXPECT_NO_THROW(read_manifest(bytes));
+  for (size_t place = 0; place < bytes.size(); ++place) {
+    EXPECT_THROW(read_manifest(std::string_view(bytes).substr(0, place)), DamageError) << place;
+    for (int bit = 0; bit < 8; ++bit) {
+      bytes[place] = static_cast<char>(bytes[place] ^ (1 << bit));
+      EXPECT_THROW(read_manifest(bytes), DamageError) << "bit " << bit << " of byte " << place;
+      bytes[place] = static_cast<char>(bytes[place] ^ (1 << bit));
     }
   }
 }
@@ -266,6 +351,28 @@ TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {
   EXPECT_NE(line.find("step 30 is unreadable"), std::string::npos) << line;
   storage_.set_refusal({});
   EXPECT_EQ(start(storage_), 30);
+}
+
+TEST_F(Damage, AStartWhoseAnyCallFailsLoadsARightStateOrSaysWhyAndCostsNoCheckpoint) {
+  int64_t older = 0, refused = 0;
+  bool done = false;
+  for (int64_t call = 1; !done; ++call) {
+    const std::unique_ptr<MemoryStorage> storage = storage_.copy();
+    storage->fail_at(call, EIO);
+    try {
+      const int64_t step = start(*storage);
+      ASSERT_TRUE(step == 20 || step == 30) << step << " when call " << call << " fails";
+      older += step == 20;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::storage) << error.what();
+      ++refused;
+    }
+    done = storage->calls() < call;
+    storage->fail_at(0, 0, 0);
+    ASSERT_EQ(start(*storage), 30) << "after call " << call << " failed";
+  }
+  EXPECT_GT(older, 5);
+  EXPECT_GT(refused, 0);
 }
 
 }  // namespace

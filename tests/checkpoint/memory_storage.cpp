@@ -78,6 +78,7 @@ class MemoryWritableFile : public WritableFile {
 
   void sync() override {
     storage_.enter("sync " + path_.string());
+    const std::lock_guard lock(storage_.mutex_);
     inode_->sync();
     storage_.leave();
   }
@@ -85,6 +86,7 @@ class MemoryWritableFile : public WritableFile {
  protected:
   int64_t write_some(std::string_view bytes) override {
     storage_.enter("write " + path_.string());
+    const std::lock_guard lock(storage_.mutex_);
     auto size = static_cast<int64_t>(bytes.size());
     if (storage_.write_limit_) size = std::min(size, *storage_.write_limit_);
     if (storage_.capacity_) {
@@ -113,6 +115,7 @@ class MemoryReadableFile : public ReadableFile {
 
   void read(int64_t offset, std::span<char> into) override {
     storage_.enter("read " + path_.string());
+    const std::lock_guard lock(storage_.mutex_);
     if (offset < 0 || offset + static_cast<int64_t>(into.size()) > size()) throw StorageError("read", path_, ENODATA);
     if (!into.empty()) std::memcpy(into.data(), inode_->bytes.data() + offset, into.size());
     storage_.leave();
@@ -133,10 +136,13 @@ void MemoryStorage::fail_at(int64_t call, int reason, int64_t times) {
 }
 
 void MemoryStorage::enter(std::string what) {
-  if (stopped_) throw MachineStopped{};
-  ++calls_;
-  journal_.push_back(what);
-  if (calls_ >= fail_from_ && calls_ < fail_until_) throw StorageError(what, "there", fail_reason_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) throw MachineStopped{};
+    ++calls_;
+    journal_.push_back(what);
+    if (calls_ >= fail_from_ && calls_ < fail_until_) throw StorageError(what, "there", fail_reason_);
+  }
   if (const int reason = refusal_ ? refusal_(what) : 0) throw StorageError(what, "there", reason);
 }
 
@@ -165,6 +171,7 @@ std::shared_ptr<MemoryStorage::Inode> MemoryStorage::folder_of(const Path& path,
 
 void MemoryStorage::make_folders(const Path& folder) {
   enter("make " + folder.string());
+  const std::lock_guard lock(mutex_);
   std::shared_ptr<Inode> inode = root_;
   for (const Path& name : folder) {
     if (name == "/") continue;
@@ -183,6 +190,7 @@ void MemoryStorage::make_folders(const Path& folder) {
 
 std::unique_ptr<WritableFile> MemoryStorage::create(const Path& file) {
   enter("create " + file.string());
+  const std::lock_guard lock(mutex_);
   const std::shared_ptr<Inode> folder = folder_of(file, "write");
   const std::string name = file.filename().string();
   if (folder->entries.contains(name)) throw StorageError("write", file, EEXIST);
@@ -194,6 +202,7 @@ std::unique_ptr<WritableFile> MemoryStorage::create(const Path& file) {
 
 std::unique_ptr<ReadableFile> MemoryStorage::open(const Path& file) {
   enter("open " + file.string());
+  const std::lock_guard lock(mutex_);
   std::shared_ptr<Inode> inode = find(file);
   if (!inode) throw StorageError("read", file, ENOENT);
   if (inode->is_folder) throw StorageError("read", file, EISDIR);
@@ -203,6 +212,7 @@ std::unique_ptr<ReadableFile> MemoryStorage::open(const Path& file) {
 
 std::vector<StorageEntry> MemoryStorage::list(const Path& folder) {
   enter("list " + folder.string());
+  const std::lock_guard lock(mutex_);
   std::vector<StorageEntry> entries;
   if (const std::shared_ptr<Inode> inode = find(folder)) {
     for (const auto& [name, entry] : inode->entries) entries.push_back({name, entry->is_folder, false});
@@ -213,6 +223,7 @@ std::vector<StorageEntry> MemoryStorage::list(const Path& folder) {
 
 void MemoryStorage::rename(const Path& from, const Path& to) {
   enter("rename " + from.string());
+  const std::lock_guard lock(mutex_);
   const std::shared_ptr<Inode> inode = find(from);
   if (!inode) throw StorageError("rename", from, ENOENT);
   TITAN_CHECK(from.parent_path() == to.parent_path());
@@ -225,6 +236,7 @@ void MemoryStorage::rename(const Path& from, const Path& to) {
 
 void MemoryStorage::remove(const Path& path) {
   enter("remove " + path.string());
+  const std::lock_guard lock(mutex_);
   if (const std::shared_ptr<Inode> inode = find(path)) {
     if (!inode->entries.empty()) throw StorageError("delete", path, ENOTEMPTY);
     folder_of(path, "delete")->apply({{path.filename().string()}, {}});
@@ -234,6 +246,7 @@ void MemoryStorage::remove(const Path& path) {
 
 void MemoryStorage::sync_folder(const Path& folder) {
   enter("sync " + folder.string());
+  const std::lock_guard lock(mutex_);
   const std::shared_ptr<Inode> inode = find(folder);
   if (!inode) throw StorageError("sync", folder, ENOENT);
   inode->sync();
@@ -242,8 +255,9 @@ void MemoryStorage::sync_folder(const Path& folder) {
 
 int64_t MemoryStorage::free_bytes(const Path& folder) {
   enter("space " + folder.string());
+  const std::lock_guard lock(mutex_);
   leave();
-  return capacity_.value_or(int64_t{1} << 40);
+  return promised_space_ ? *promised_space_ : capacity_.value_or(int64_t{1} << 40);
 }
 
 void MemoryStorage::restart(Surviving surviving) {

@@ -1,6 +1,6 @@
 // Storage in memory that fails as it is told to and forgets what was not synced, as a machine does that loses power.
 // Each inode has what readers see and what is on the medium; a crash makes the second the first, with all, none or a
-// seeded half of what came after the last sync.
+// seeded half of what came after the last sync. Several threads may call it.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,8 @@ class MemoryStorage : public Storage {
   void limit_writes(int64_t bytes) { write_limit_ = bytes; }
   /// Bytes that may still be written; a write that reaches the limit is cut short, the next one fails.
   void set_capacity(int64_t bytes) { capacity_ = bytes; }
+  /// What `free_bytes` says whatever the capacity is: somebody else fills the disk after it has been asked.
+  void promise_space(int64_t bytes) { promised_space_ = bytes; }
   /// Asked before each call with what it is; a number other than 0 is the reason with which it fails.
   void set_refusal(std::function<int(const std::string&)> refusal) { refusal_ = std::move(refusal); }
 
@@ -76,6 +78,7 @@ class MemoryStorage : public Storage {
   std::shared_ptr<Inode> find(const std::filesystem::path& path) const;
   std::shared_ptr<Inode> folder_of(const std::filesystem::path& path, std::string_view what) const;
 
+  std::mutex mutex_;  // not held while a refusal is asked, which may wait for another call
   std::shared_ptr<Inode> root_;
   int64_t calls_ = 0;
   std::vector<std::string> journal_;
@@ -83,7 +86,7 @@ class MemoryStorage : public Storage {
   bool stopped_ = false;
   int64_t fail_from_ = 0, fail_until_ = 0;
   int fail_reason_ = 0;
-  std::optional<int64_t> write_limit_, capacity_;
+  std::optional<int64_t> write_limit_, capacity_, promised_space_;
   std::function<int(const std::string&)> refusal_;
 };
 

@@ -78,6 +78,46 @@ TEST(SavePlan, NoRankOfAReplicatedLayoutWritesMuchMoreThanItsShare) {
   }
 }
 
+TEST(SavePlan, ARanksBytesAreCutIntoFilesOfConsecutiveWritesAndAboutEqualSize) {
+  std::vector<PlacedTensor> tensors;
+  for (int64_t i = 0; i < 40; ++i) {
+    const int64_t rows = 1 + i * 7 % 10;
+    tensors.push_back({{"t" + std::to_string(i), at::kFloat, {rows, 25}}, whole_everywhere({rows, 25})});
+  }
+  const auto sizes = [&](const FileSplit& split) {
+    const SavePlan plan = plan_save(tensors, 1, split);
+    std::vector<int64_t> bytes;
+    size_t writes = 0;
+    for (const std::span<const PlannedWrite> file : plan.files_of(0)) {
+      int64_t of_file = 0;
+      for (const PlannedWrite& write : file) {
+        EXPECT_EQ(write.tensor, writes++);
+        EXPECT_EQ(write.file, static_cast<int64_t>(bytes.size()));
+        of_file += tensors[write.tensor].tensor.bytes_of(write.box);
+      }
+      bytes.push_back(of_file);
+    }
+    EXPECT_EQ(writes, tensors.size());
+    return bytes;
+  };
+  const int64_t total = 220 * 25 * 4, largest = 10 * 25 * 4;
+  EXPECT_EQ(sizes({}), std::vector<int64_t>{total});
+  EXPECT_EQ(sizes({.most = 4, .least_bytes = total}), std::vector<int64_t>{total});
+  EXPECT_EQ(sizes({.most = 4, .least_bytes = total / 2}).size(), 2u);
+  const std::vector<int64_t> four = sizes({.most = 4, .least_bytes = 100});
+  ASSERT_EQ(four.size(), 4u);
+  for (const int64_t bytes : four) EXPECT_NEAR(bytes, total / 4, largest);
+}
+
+TEST(SavePlan, ATensorLargerThanAFilesShareHasOneFile) {
+  const std::vector<PlacedTensor> tensors{{{"small", at::kFloat, {1}}, whole_everywhere({1})},
+                                          {{"large", at::kFloat, {1000}}, whole_everywhere({1000})},
+                                          {{"last", at::kFloat, {1}}, whole_everywhere({1})}};
+  const SavePlan plan = plan_save(tensors, 1, {.most = 4, .least_bytes = 0});
+  ASSERT_EQ(plan.files_of(0).size(), 3u);
+  for (int64_t file = 0; file < 3; ++file) EXPECT_EQ(plan.writes[0][static_cast<size_t>(file)].file, file);
+}
+
 TEST(SavePlan, BoxesThatLeaveAHoleOrMeetAreAnInvariantsError) {
   const auto halves = [](int64_t second_begin) {
     return [=](int64_t rank) {

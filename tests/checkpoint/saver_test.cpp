@@ -1,5 +1,7 @@
 #include "titan/checkpoint/saver.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,8 +21,8 @@ class Saving : public ::testing::Test {
  protected:
   Saving() : meeting_(make_lone_meeting()), layout_(test_layouts().front()) {}
 
-  std::unique_ptr<Saver> saver(SaveMode mode, Storage& storage) {
-    return std::make_unique<Saver>(storage, *meeting_, SaverOptions{"root", "run", mode},
+  std::unique_ptr<Saver> saver(SaveMode mode, Storage& storage, FileSplit split = kFilesOfARank) {
+    return std::make_unique<Saver>(storage, *meeting_, SaverOptions{"root", "run", mode, split},
                                    [this](const SaveOutcome& outcome) { outcomes_.push_back(outcome); });
   }
 
@@ -70,6 +72,19 @@ TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalled) {
   EXPECT_EQ(loaded(storage), 10);
 }
 
+/// Counts the bytes of tensors that this thread makes.
+class AllocationCount : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (bytes > 0) made_ += bytes;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t made() const { return made_; }
+
+ private:
+  int64_t made_ = 0;
+};
+
 TEST_F(Saving, StagingBuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
   MemoryStorage storage;
   const auto saver = this->saver(SaveMode::asynchronous, storage);
@@ -77,9 +92,18 @@ TEST_F(Saving, StagingBuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
   for (const StateTensor& tensor : test_state(layout_, 0, 0).tensors) {
     state_bytes += static_cast<int64_t>(tensor.local.nbytes());
   }
-  std::vector<const void*> first;
   for (int64_t step = 1; step <= 100; ++step) {
-    saver->save(step, test_state(layout_, 0, step));
+    const CheckpointState state = test_state(layout_, 0, step);
+    const auto count = std::make_shared<AllocationCount>();
+    {
+      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, count);
+      saver->save(step, state);
+    }
+    if (step == 1) {
+      EXPECT_GE(count->made(), state_bytes);
+    } else {
+      EXPECT_EQ(count->made(), 0) << "a buffer was made again at save " << step;
+    }
     EXPECT_EQ(saver->staging_bytes(), state_bytes);
     EXPECT_EQ(saver->staging_buffers(), test_tensors(layout_).size());
     saver->finish();
@@ -87,6 +111,35 @@ TEST_F(Saving, StagingBuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
   }
   EXPECT_EQ(loaded(storage), 100);
   EXPECT_EQ(storage.list("root").size(), 2u);
+}
+
+TEST_F(Saving, ARanksFilesAreWrittenSideBySideAndLoadAsOne) {
+  MemoryStorage storage;
+  std::promise<void> second_begins;
+  std::shared_future<void> begun = second_begins.get_future().share();
+  storage.set_refusal([&](const std::string& call) {  // the first file waits for the second
+    if (call == "write root/saving-10-run/__0_0.distcp") begun.wait();
+    if (call == "create root/saving-10-run/__0_1.distcp") second_begins.set_value();
+    return 0;
+  });
+  const auto saver = this->saver(SaveMode::synchronous, storage, {.most = 3, .least_bytes = 0});
+  saver->save(10, test_state(layout_, 0, 10));
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_TRUE(outcomes_[0].committed) << outcomes_[0].problem;
+  for (int64_t file = 0; file < 3; ++file) EXPECT_TRUE(storage.files().contains("root/step-10/" + data_file(0, file)));
+  EXPECT_EQ(loaded(storage), 10);
+}
+
+TEST_F(Saving, OneOfARanksFilesThatFailsFailsTheSaveAndLeavesNothing) {
+  MemoryStorage storage;
+  storage.set_refusal([](const std::string& call) { return call.ends_with("__0_2.distcp") ? ENOSPC : 0; });
+  const auto saver = this->saver(SaveMode::asynchronous, storage, {.most = 3, .least_bytes = 0});
+  saver->save(10, test_state(layout_, 0, 10));
+  saver->finish();
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_FALSE(outcomes_[0].committed);
+  EXPECT_NE(outcomes_[0].problem.find("No space left on device"), std::string::npos) << outcomes_[0].problem;
+  EXPECT_TRUE(storage.files().empty());
 }
 
 TEST_F(Saving, AFailedWriteIsReportedWithItsReasonAndTheNextSaveSucceeds) {

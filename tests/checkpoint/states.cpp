@@ -3,12 +3,18 @@
 namespace titan {
 namespace {
 
-/// A parameter of the small model: its cut under tensor parallelism, and the stages it is on when there are two.
+/// A parameter of the small model: its cut under tensor parallelism, and the stages it is on.
 struct TestParameter {
   const char* name;
   std::vector<int64_t> shape;
   std::optional<int64_t> tensor_dimension;
-  std::vector<int64_t> stages;
+  std::vector<int64_t> stages;  // 1: the last, however many there are
+
+  std::vector<int64_t> stages_of(int64_t count) const {
+    std::vector<int64_t> real;
+    for (const int64_t stage : stages) real.push_back(stage * (count - 1));
+    return real;
+  }
 };
 
 const std::vector<TestParameter>& parameters() {
@@ -47,22 +53,24 @@ std::vector<TestLayout> test_layouts() {
                          int64_t tp) {
     return TestLayout{name, {pp, replicate, shard, cp, tp}, ranks};
   };
-  return {layout("single", 1, 1, 1, 1, 1, 1),      layout("ddp2", 2, 1, 2, 1, 1, 1),
-          layout("fsdp2", 2, 1, 1, 2, 1, 1),       layout("fsdp3", 3, 1, 1, 3, 1, 1),
-          layout("fsdp4", 4, 1, 1, 4, 1, 1),       layout("fsdp7", 7, 1, 1, 7, 1, 1),
-          layout("hsdp2x2", 4, 1, 2, 2, 1, 1),     layout("tp2", 2, 1, 1, 1, 1, 2),
-          layout("tp4", 4, 1, 1, 1, 1, 4),         layout("fsdp2xtp2", 4, 1, 1, 2, 1, 2),
-          layout("fsdp3xtp2", 6, 1, 1, 3, 1, 2),   layout("cp2xfsdp2", 4, 1, 1, 2, 2, 1),
-          layout("pp2", 2, 2, 1, 1, 1, 1),         layout("pp2xfsdp2", 4, 2, 1, 2, 1, 1),
-          layout("pp2xddp2xtp2", 8, 2, 2, 1, 1, 2)};
+  return {layout("single", 1, 1, 1, 1, 1, 1),       layout("ddp2", 2, 1, 2, 1, 1, 1),
+          layout("fsdp2", 2, 1, 1, 2, 1, 1),        layout("fsdp3", 3, 1, 1, 3, 1, 1),
+          layout("fsdp4", 4, 1, 1, 4, 1, 1),        layout("fsdp7", 7, 1, 1, 7, 1, 1),
+          layout("hsdp2x2", 4, 1, 2, 2, 1, 1),      layout("tp2", 2, 1, 1, 1, 1, 2),
+          layout("tp4", 4, 1, 1, 1, 1, 4),          layout("fsdp2xtp2", 4, 1, 1, 2, 1, 2),
+          layout("fsdp3xtp2", 6, 1, 1, 3, 1, 2),    layout("cp2xfsdp2", 4, 1, 1, 2, 2, 1),
+          layout("pp2", 2, 2, 1, 1, 1, 1),          layout("pp2xfsdp2", 4, 2, 1, 2, 1, 1),
+          layout("pp2xddp2xtp2", 8, 2, 2, 1, 1, 2), layout("pp2xcp3", 6, 2, 1, 1, 3, 1),
+          layout("pp3xtp2", 6, 3, 1, 1, 1, 2)};  // nothing on the stage between
 }
 
 std::vector<PlacedTensor> test_tensors(const TestLayout& layout) {
   const DeviceMesh mesh = mesh_of(layout);
-  const bool staged = mesh.size(MeshAxis::pp) > 1;
+  const int64_t stages = mesh.size(MeshAxis::pp);
   std::vector<PlacedTensor> tensors;
   for (const TestParameter& parameter : parameters()) {
-    const BoxOfRank boxes = boxes_of(cut(parameter, mesh), mesh, staged ? parameter.stages : std::vector<int64_t>{});
+    const BoxOfRank boxes =
+        boxes_of(cut(parameter, mesh), mesh, stages > 1 ? parameter.stages_of(stages) : std::vector<int64_t>{});
     const std::string name = parameter.name;
     tensors.push_back({{name, at::kBFloat16, parameter.shape}, boxes});
     tensors.push_back({{"optimizer.state." + name + ".exp_avg", at::kFloat, parameter.shape}, boxes});
@@ -136,7 +144,7 @@ std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank) {
 
 void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version) {
   const std::vector<PlacedTensor> tensors = test_tensors(layout);
-  const SavePlan plan = plan_save(tensors, layout.ranks);
+  const SavePlan plan = plan_save(tensors, layout.ranks, kTestSplit);
   std::vector<SavedValue> values;
   for (const StateValue& value : test_values(layout, version)) {
     values.push_back({value.name, value_blob(value.value)});
@@ -146,14 +154,20 @@ void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayou
   std::map<std::string, FileRecord> files;
   for (int64_t rank = 0; rank < layout.ranks; ++rank) {
     const CheckpointState state = test_state(layout, rank, version);
-    const std::vector<PlannedWrite>& writes = plan.writes[static_cast<size_t>(rank)];
-    const auto record =
-        write_data(storage, place, rank, rank == 0 ? values : std::vector<SavedValue>(), writes.size(), [&](size_t i) {
-          const StateTensor& tensor = state.tensors[writes[i].tensor];
-          EXPECT_EQ(tensor.local.sizes(), at::IntArrayRef(writes[i].box.extent)) << tensor.placed.tensor.name;
-          return tensor.local.contiguous();
-        });
-    if (record) files[data_file(rank)] = *record;
+    const std::vector<std::span<const PlannedWrite>> parts = plan.files_of(rank);
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const auto tensor_of = [&](size_t i) {
+        const PlannedWrite& write = parts[part][i];
+        const StateTensor& tensor = state.tensors[write.tensor];
+        EXPECT_EQ(tensor.local.sizes(), at::IntArrayRef(write.box.extent)) << tensor.placed.tensor.name;
+        return tensor.local.contiguous();
+      };
+      const bool has_values = rank == 0 && part == 0;
+      const auto number = static_cast<int64_t>(part);
+      const auto record = write_data(storage, place, rank, has_values ? values : std::vector<SavedValue>(),
+                                     parts[part].size(), tensor_of, number);
+      if (record) files[data_file(rank, number)] = *record;
+    }
   }
   commit_save(storage, place, index, std::move(files), {{"version", version}});
 }

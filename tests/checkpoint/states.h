@@ -47,7 +47,10 @@ AdamSettings settings_in_mid_run();
 /// The values that rank 0 saves with it.
 std::vector<StateValue> test_values(const TestLayout& layout, int64_t version);
 
-/// Saves as all ranks of the layout, one after the other, without a process group: the stages of commit.h.
+/// Small as they are, ranks that have more than one tensor write two files.
+inline constexpr FileSplit kTestSplit{.most = 2, .least_bytes = 0};
+
+/// Saves as all ranks of the layout, file by file, without a process group: the stages of commit.h.
 void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version);
 
 }  // namespace titan

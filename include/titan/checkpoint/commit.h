@@ -35,13 +35,14 @@ std::optional<int64_t> step_of(std::string_view folder);
 /// Rank 0, first: checks that `bytes` fit and makes the temporary folder. Throws StorageError(ENOSPC) when they do not.
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes);
 
-/// The tensor of a rank's `index`-th planned write, contiguous and on the CPU.
+/// The tensor of the `index`-th planned write, contiguous and on the CPU.
 using WrittenTensor = std::function<at::Tensor(size_t index)>;
 
-/// Every rank, next: its data file, synced. `writes`: how many the plan gives it, in that order; `values`: rank 0's,
-/// first in its file. A rank with nothing to write makes no file.
+/// Every rank, next: one of its data files, synced. `writes`: how many the plan gives that file, in that order;
+/// `values`: rank 0's, first in its first file. Nothing to write makes no file.
 std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, int64_t rank,
-                                     std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor);
+                                     std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor,
+                                     int64_t file = 0);
 
 /// Rank 0, last: index and manifest, rename, read back. `files`: the data files of all ranks. It is committed when this
 /// returns.

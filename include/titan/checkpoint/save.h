@@ -52,7 +52,7 @@ struct SaveJob {
   std::vector<PlacedTensor> tensors;
   std::vector<SavedValue> values;  // rank 0's
   nlohmann::ordered_json facts;
-  WrittenTensor written;
+  WrittenTensor written;  // called by the threads that write files, each index once
 };
 
 struct SaveOutcome {

@@ -32,28 +32,37 @@ BoxOfRank whole_everywhere(std::vector<int64_t> shape);
 struct PlannedWrite {
   size_t tensor = 0;  // index into the tensors planned
   Box box;
+  int64_t file = 0;  // which of its rank's data files it goes to
 
   bool operator==(const PlannedWrite&) const = default;
 };
 
-/// What each rank writes, in the order of its file. Boxes that several ranks hold go to the holder with the fewest
+/// Into how many files a rank's bytes are cut: as many as have `least_bytes`, at most `most`.
+struct FileSplit {
+  int64_t most = 1;
+  int64_t least_bytes = 0;
+};
+
+/// What each rank writes, in the order of its files. Boxes that several ranks hold go to the holder with the fewest
 /// bytes so far, the largest tensors first, ties to the lowest rank. The boxes of a tensor must cover it exactly once:
 /// anything else is an InvariantError.
 struct SavePlan {
   std::vector<std::vector<PlannedWrite>> writes;  // by rank
 
   int64_t bytes_of(int64_t rank, std::span<const PlacedTensor> tensors) const;
+  /// The rank's writes by file; at least one file, which may be empty.
+  std::vector<std::span<const PlannedWrite>> files_of(int64_t rank) const;
 };
-SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks);
+SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split = {});
 
-/// A value as it will lie in rank 0's file.
+/// A value as it will lie in rank 0's first file.
 struct SavedValue {
   std::string name;
   std::string blob;
 };
 
-std::string data_file(int64_t rank);
-/// The index of what all ranks write under `plan`; values lie first in rank 0's file.
+std::string data_file(int64_t rank, int64_t file = 0);
+/// The index of what all ranks write under `plan`; values lie first in rank 0's first file.
 CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
                          std::span<const SavedValue> values);
 

@@ -18,10 +18,14 @@ enum class SaveMode {
   asynchronous_pinned,  // from a GPU the copy, too, runs beside training, until `wait_for_staging`
 };
 
+/// A rank's files are written side by side; small states are not worth more than one file.
+inline constexpr FileSplit kFilesOfARank{.most = 4, .least_bytes = int64_t{64} << 20};
+
 struct SaverOptions {
   std::filesystem::path root;
   std::string run;  // see SavePlace
   SaveMode mode = SaveMode::synchronous;
+  FileSplit split = kFilesOfARank;
 };
 
 class Saver {

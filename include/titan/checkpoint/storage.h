@@ -52,7 +52,8 @@ class ReadableFile {
   virtual void read(int64_t offset, std::span<char> into) = 0;
 };
 
-/// Every call throws StorageError when it fails. Calls come from one thread at a time, different ranks' from any.
+/// Every call throws StorageError when it fails. Calls come from any thread, but those about one file from one thread
+/// at a time.
 class Storage {
  public:
   virtual ~Storage() = default;
