@@ -32,19 +32,19 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
 }
 
-StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double signal = 0) {
+StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double save = 0) {
   return {loss,
           {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
-          at::scalar_tensor(signal, at::kDouble)};
+          at::tensor({0.0, save}, at::kDouble)};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
-  StepReadback readback(outcome(at::scalar_tensor(1.0 + 1e-15, at::kDouble), 1e300, 0, 15));
+  StepReadback readback(outcome(at::scalar_tensor(1.0 + 1e-15, at::kDouble), 1e300, 0, 1));
   const StepValues values = readback.wait();
   EXPECT_EQ(values.loss, 1.0 + 1e-15);
   EXPECT_EQ(values.grad_norm, 1e300);
   EXPECT_FALSE(values.skipped);
-  EXPECT_EQ(values.stop_signal, 15);
+  EXPECT_EQ(values.wishes, (Wishes{.stop = false, .save = true}));
 }
 
 TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {
