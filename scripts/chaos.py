@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RANKS = 2
 KILLED = 128 + signal.SIGKILL
 ROUND_SECONDS = 4.0  # of each kill, start and end included
-LAST_MOMENT = 3.0  # after the start, for a kill: the rest is for the ranks to end
+SAVE_LIMIT_SECONDS = 60.0  # from the start until a save that is waited for
 END_SECONDS = 10.0  # until all ranks are gone
 MORE_STEPS = 4  # that the run goes on after the last kill
 # Saving must be a good part of the time, and a step short.
@@ -109,6 +109,7 @@ class Chaos:
         folder.mkdir(parents=True, exist_ok=True)
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         self.kills = [Kill(**json.loads(line)) for line in lines]
+        self.start_seconds = 1.5  # until a run has loaded: the last one's
 
     def words(self, steps: int, folder: pathlib.Path, *more: str) -> list[str]:
         return [*TRAINING, f"--job.dump_folder={folder}", f"--training.steps={steps}", *more]
@@ -134,12 +135,20 @@ class Chaos:
             raise Broken(f"step {committed} was committed, and the next start began with step {step}:\n{text}")
         return step
 
-    def wait_for_the_moment(self, run: Launched, in_save: bool, moment: float) -> None:
+    def wait_for_a_save(self, run: Launched) -> None:
+        """Until somewhere within a save; what a former run left unfinished is gone when this one has loaded."""
+        while "LOAD: " not in run.text() and run.process.poll() is None:
+            time.sleep(0.005)
+        self.start_seconds = run.seconds()
+        while not self.unfinished() and run.seconds() < SAVE_LIMIT_SECONDS and run.process.poll() is None:
+            time.sleep(0.0002)
+        time.sleep(self.dice.choice([0.0, 0.001, 0.003, 0.01]) * self.dice.random())
+
+    def wait_for_any_moment(self, run: Launched) -> None:
+        """From the start until a second after loading."""
+        moment = (self.start_seconds + 1.0) * self.dice.random()
         while run.seconds() < moment and run.process.poll() is None:
-            if in_save and self.unfinished() and "LOAD: " in run.text():
-                time.sleep(self.dice.choice([0.0, 0.001, 0.003, 0.01]) * self.dice.random())
-                return
-            time.sleep(0.0005 if in_save else min(0.01, max(0.0, moment - run.seconds())))
+            time.sleep(min(0.01, max(0.0, moment - run.seconds())))
 
     def kill_once(self) -> None:
         number = len(self.kills) + 1
@@ -147,7 +156,7 @@ class Chaos:
         mode = "async" if number % 2 == 0 else "disabled"
         more = ["--checkpoint.interval=2", "--checkpoint.keep_latest_k=2", f"--checkpoint.async_mode={mode}"]
         run = Launched(self.binary, self.words(1_000_000, self.run, *more), self.folder / "output.txt")
-        self.wait_for_the_moment(run, aim_at_save, LAST_MOMENT if aim_at_save else LAST_MOMENT * self.dice.random())
+        self.wait_for_a_save(run) if aim_at_save else self.wait_for_any_moment(run)
         moment = run.seconds()
         rank = self.dice.randrange(RANKS)
         while (victim := run.ranks().get(rank)) is None:
@@ -168,7 +177,7 @@ class Chaos:
             round(moment, 3),
             loaded,
             max([committed, loaded, *said]),
-            bool(self.unfinished()),
+            "LOAD: " in text and bool(self.unfinished()),  # before it has loaded, they are the former run's
             round(run.seconds(), 3),
         )
         with open(self.record, "a") as file:
