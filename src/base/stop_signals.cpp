@@ -1,10 +1,8 @@
 #include "titan/base/stop_signals.h"
 
 #include <poll.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 // Signals belong to the process, and so does what is known of them.
 std::atomic<int> received_signal = 0;
+std::atomic<bool> save_requested = false;
+std::atomic<bool> saves_now = false;
 /// The thread that takes them, for a handler that runs in another one.
 std::atomic<pthread_t> taker = 0;
 
@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kInterruptLimit{4};
 // Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
 constexpr std::chrono::seconds kTerminateLimit{25};
 
-constexpr std::array kSignals{SIGINT, SIGTERM};
+constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 [[noreturn]] void end_now(std::string_view line) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
@@ -85,6 +85,7 @@ StopSignals::~StopSignals() {
   ::close(end_);
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   received_signal = 0;
+  save_requested = saves_now = false;
 }
 
 int StopSignals::received() { return received_signal; }
@@ -93,7 +94,7 @@ bool StopSignals::was_sent() {
   sigset_t pending;
   ::sigpending(&pending);
   for (const int signal : kSignals) {
-    if (::sigismember(&pending, signal) == 1) return true;
+    if (signal != SIGUSR2 && ::sigismember(&pending, signal) == 1) return true;
   }
   // It may be on its way from the thread that has just taken it.
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(200);
@@ -101,45 +102,34 @@ bool StopSignals::was_sent() {
   return received_signal != 0;
 }
 
+bool StopSignals::take_save_request() { return save_requested.exchange(false); }
+
+void StopSignals::allow_for_saving() { saves_now = true; }
+
 void StopSignals::watch() const {
   std::optional<Clock::time_point> limit;
+  bool is_short = false;
   for (;;) {
     std::array<pollfd, 2> entries{{{signals_, POLLIN, 0}, {end_, POLLIN, 0}}};
     const int ready = ::poll(entries.data(), entries.size(), milliseconds_until(limit));
     if (ready == 0) {
-      end_now("titan_train: stopped by a signal; the work under way was dropped\n");
+      if (!is_short || !saves_now) end_now("titan_train: stopped by a signal; the work under way was dropped\n");
+      limit = *limit + (kTerminateLimit - kInterruptLimit);
+      is_short = false;
     }
     if (ready > 0 && entries[1].revents != 0) return;
     while (const int signal = next_signal(signals_)) {
-      if (!limit) {
-        limit = Clock::now() + (signal == SIGINT ? kInterruptLimit : kTerminateLimit);
-        received_signal = signal;
-      } else if (signal == SIGINT) {
-        end_now("");
+      if (signal == SIGUSR2) {
+        save_requested = true;
+        continue;
       }
+      if (signal == SIGINT && received_signal != 0) end_now("");
+      if (received_signal == 0) received_signal = signal;
+      if (limit || signal == SIGUSR1) continue;  // the first limit stands
+      is_short = signal == SIGINT;
+      limit = Clock::now() + (is_short ? kInterruptLimit : kTerminateLimit);
     }
   }
-}
-
-int run_command(const std::string& command) {
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  std::string shell = "sh";
-  std::string option = "-c";
-  std::string words = command;
-  std::array<char*, 4> arguments{shell.data(), option.data(), words.data(), nullptr};
-  pid_t process = 0;
-  const int problem = ::posix_spawn(&process, "/bin/sh", nullptr, &attributes, arguments.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  if (problem != 0) return 127;
-  int status = 0;
-  while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 }  // namespace titan

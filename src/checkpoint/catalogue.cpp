@@ -37,22 +37,28 @@ std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::files
   std::vector<FoundCheckpoint> found;
   for (const StorageEntry& entry : storage.list(root)) {
     const std::optional<int64_t> step = step_of(entry.name);
-    if (!step || !entry.is_folder) continue;
-    const std::vector<StorageEntry> files = storage.list(root / entry.name);
+    if (!step || !(entry.is_folder || entry.is_link)) continue;
+    const std::vector<StorageEntry> files =
+        entry.is_folder ? storage.list(root / entry.name) : std::vector<StorageEntry>();
     const bool has_manifest = contains(files, kManifestFile);
-    if (has_manifest || contains(files, kIndexFile)) found.push_back({*step, has_manifest, entry.is_link});
+    const bool leads_nowhere = !entry.is_folder;
+    if (has_manifest || contains(files, kIndexFile) || leads_nowhere) {
+      found.push_back({*step, has_manifest, entry.is_link});
+    }
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return found;
 }
 
-std::string set_aside(Storage& storage, const std::filesystem::path& root, int64_t step) {
+void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step) {
   const std::vector<StorageEntry> entries = storage.list(root);
+  for (const StorageEntry& entry : entries) {
+    if (entry.name == step_folder(step) && entry.is_link) return;
+  }
   std::string name = fmt::format("{}{}", kDamagedPrefix, step);
   for (int64_t i = 2; contains(entries, name); ++i) name = fmt::format("{}{}.{}", kDamagedPrefix, step, i);
   storage.rename(root / step_folder(step), root / name);
   storage.sync_folder(root);
-  return name;
 }
 
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root) {
@@ -82,13 +88,15 @@ std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem
   return failures;
 }
 
-std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention) {
+std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
+                                    int64_t newest) {
   std::vector<std::string> failures;
   if (retention.keep_latest <= 0) return failures;
   int64_t kept = 0;
   bool seen_verified = false;
   try {
     for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
+      if (found.step > newest) continue;
       const bool newest_verified = found.has_manifest && !seen_verified;
       seen_verified = seen_verified || found.has_manifest;
       const bool special = retention.keep_every > 0 && found.step % retention.keep_every == 0;

@@ -1,31 +1,109 @@
 #include "titan/checkpoint/checkpointer.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <random>
 
+#include "folder_names.h"
+
 namespace titan {
+namespace {
+
+/// What one rank found: nothing, or why it cannot write, with the system's error number.
+struct WriteTrial {
+  std::string problem;
+  int reason = 0;
+};
+
+WriteTrial try_writing(const std::function<void()>& act) {
+  try {
+    act();
+    return {};
+  } catch (const StorageError& error) {
+    return {error.what(), error.reason()};
+  }
+}
+
+/// The first problem of any rank, with the rank's number where there are several.
+WriteTrial agreed(RankMeeting& meeting, const WriteTrial& mine) {
+  const std::vector<std::string> all = meeting.exchange(nlohmann::json{mine.problem, mine.reason}.dump());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const auto [problem, reason] = nlohmann::json::parse(all[rank]).get<std::pair<std::string, int>>();
+    if (!problem.empty()) return {all.size() == 1 ? problem : fmt::format("rank {}: {}", rank, problem), reason};
+  }
+  return {};
+}
+
+bool may_recover(int reason) {
+  constexpr std::array kPassing{ENOSPC, EDQUOT, EIO, EAGAIN, EBUSY, EINTR, ETIMEDOUT};
+  return std::find(kPassing.begin(), kPassing.end(), reason) != kPassing.end();
+}
+
+}  // namespace
 
 Checkpointer::Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankMeeting> meeting,
-                           CheckpointerOptions options, std::function<void(const SaveReport&)> report)
+                           CheckpointerOptions options, CheckpointEvents events)
     : storage_(std::move(storage)),
       meeting_(std::move(meeting)),
       options_(std::move(options)),
-      report_(std::move(report)) {
+      events_(std::move(events)) {
   run_ = meeting_->exchange(fmt::format("{:08x}", std::random_device()())).front();
   saver_ = std::make_unique<Saver>(*storage_, *meeting_, SaverOptions{options_.root, run_, options_.mode},
                                    [this](const SaveOutcome& outcome) { after_save(outcome); });
 }
 
+Checkpointer::~Checkpointer() {
+  saver_.reset();  // its thread may start a deletion
+  wait_for_deletions();
+}
+
 void Checkpointer::after_save(const SaveOutcome& outcome) {
-  SaveReport report{outcome, {}};
-  if (outcome.committed && meeting_->rank() == 0) {
-    report.warnings = delete_old(*storage_, options_.root, options_.retention);
+  events_.saved(outcome);
+  if (!outcome.committed || meeting_->rank() != 0 || options_.retention.keep_latest <= 0) return;
+  // The other ranks already train on, and wait for this one in their next collective: not for a slow file system.
+  deleting_ = std::thread([this, step = outcome.step] {
+    for (const std::string& failure : delete_old(*storage_, options_.root, options_.retention, step)) {
+      events_.warn(failure);
+    }
+  });
+}
+
+void Checkpointer::wait_for_deletions() {
+  if (deleting_.joinable()) deleting_.join();
+}
+
+void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
+  finish();
+  saver_->save(step, state, now);
+}
+
+void Checkpointer::finish() {
+  saver_->finish();
+  wait_for_deletions();
+}
+
+std::string Checkpointer::rehearse() {
+  const std::filesystem::path folder = options_.root / fmt::format("{}trial-{}", kSavingPrefix, run_);
+  const bool leads = meeting_->rank() == 0;
+  WriteTrial trial;
+  if (leads) trial = try_writing([&] { storage_->make_folders(options_.root), storage_->make_folders(folder); });
+  trial = agreed(*meeting_, trial);
+  if (trial.problem.empty()) {
+    trial = try_writing([&] { storage_->write_all(folder / data_file(meeting_->rank()), "trial"); });
+    trial = agreed(*meeting_, trial);
   }
-  report_(report);
+  if (leads) try_writing([&] { storage_->remove_folder(folder); });
+  if (trial.problem.empty()) return {};
+  if (may_recover(trial.reason)) return trial.problem;
+  throw Error(ExitCode::storage, trial.problem +
+                                     "; checkpoint.folder (under job.dump_folder) must be a folder that every rank can "
+                                     "write to, the same one for all");
 }
 
 LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt) {
   std::vector<std::string> warnings;
-  if (meeting_->rank() == 0) warnings = clean_leftovers(*storage_, options_.root);
+  if (meeting_->rank() == 0 && !options_.only_loads) warnings = clean_leftovers(*storage_, options_.root);
   LoadOutcome outcome = load_together(*storage_, *meeting_, options_.root, step, attempt);
   outcome.warnings.insert(outcome.warnings.begin(), warnings.begin(), warnings.end());
   return outcome;

@@ -9,7 +9,7 @@ namespace titan {
 namespace {
 
 /// How one rank fared with one checkpoint, worst last.
-enum class Fate { loaded, unreadable, damaged, unfit };
+enum class Fate { loaded, unsuitable, unreadable, damaged, unfit };
 
 struct Verdict {
   Fate fate = Fate::loaded;
@@ -24,6 +24,8 @@ Verdict try_checkpoint(const std::function<void()>& act) {
   try {
     act();
     return {};
+  } catch (const UnsuitableError& error) {
+    return failed(Fate::unsuitable, error);
   } catch (const DamageError& error) {
     return failed(Fate::damaged, error);
   } catch (const PickleError& error) {
@@ -73,6 +75,7 @@ struct Failure {
   Verdict verdict;
 
   std::string sentence() const {
+    if (verdict.fate == Fate::unsuitable) return fmt::format("step {} {}", step, verdict.why);
     return fmt::format("step {} is {}: {}", step, verdict.fate == Fate::damaged ? "damaged" : "unreadable",
                        verdict.why);
   }
@@ -82,6 +85,16 @@ std::string joined(const std::vector<Failure>& failures) {
   std::vector<std::string> sentences;
   for (const Failure& failure : failures) sentences.push_back(failure.sentence());
   return join(sentences, "; ");
+}
+
+Error nothing_loaded(const std::filesystem::path& root, const std::vector<Failure>& failures) {
+  const bool has_model = std::any_of(failures.begin(), failures.end(),
+                                     [](const Failure& failure) { return failure.verdict.fate == Fate::unsuitable; });
+  return {ExitCode::storage,
+          fmt::format("no checkpoint in {} can be loaded: {}; {}", root.string(), joined(failures),
+                      has_model ? "to begin from its weights, name it in checkpoint.initial_load_path of a run that "
+                                  "has another job.dump_folder"
+                                : "repair one, or move the folder away to start fresh")};
 }
 
 int64_t bytes_of(const OpenCheckpoint& checkpoint) {
@@ -150,9 +163,7 @@ LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::fil
   if (steps.empty()) {
     outcome.line = fmt::format("LOAD: nothing: {} holds no checkpoint; starting fresh", root.string());
   } else if (!outcome.step) {
-    throw Error(ExitCode::storage, fmt::format("no checkpoint in {} can be loaded: {}; repair one, or move the folder "
-                                               "away to start fresh",
-                                               root.string(), joined(failures)));
+    throw nothing_loaded(root, failures);
   }
   if (!failures.empty()) outcome.line += "; " + joined(failures);
   for (const Failure& failure : failures) {

@@ -118,8 +118,7 @@ std::string SaveOutcome::sentence() const {
     return fmt::format("checkpoint {} committed: {}, {} in {:.2f} s", step, folder.string(),
                        human_bytes(static_cast<double>(bytes)), seconds);
   }
-  return fmt::format("checkpoint {} was not saved: {}; training goes on and tries again at the next interval", step,
-                     problem);
+  return fmt::format("checkpoint {} was not saved: {}", step, problem);
 }
 
 SaveOutcome save_together(Storage& storage, RankMeeting& meeting, const SaveJob& job) {

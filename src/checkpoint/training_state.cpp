@@ -17,10 +17,6 @@ std::string state_key(const std::string& name, const char* what) {
   return fmt::format("optimizer.state.{}.{}", name, what);
 }
 
-bool is_trained(const SavedParameter& parameter) {
-  return parameter.settings.initial_lr > 0 || parameter.first_moment.defined();
-}
-
 void add_number(CheckpointState& state, const std::string& name, const at::Tensor& number) {
   state.tensors.push_back({{{name, number.scalar_type(), {}}, whole_everywhere({})}, number});
 }
@@ -101,6 +97,8 @@ void add_progress(CheckpointState& state, const RunProgress& progress, KeyStyle 
 
 }  // namespace
 
+bool holds_run(const CheckpointIndex& index) { return index.tensors.contains("train_state.step"); }
+
 CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style) {
   CheckpointState state;
   const at::ScalarType type = master_type(parameters);
@@ -114,15 +112,16 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters, KeySt
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress, KeyStyle style) {
   CheckpointState state = describe_model(parameters, style);
   const at::ScalarType type = moment_type(parameters);
+  const at::Tensor optimizer_steps = at::scalar_tensor(progress.optimizer_steps.value_or(progress.step), at::kFloat);
   AdamSettings any;
   for (const SavedParameter& parameter : parameters) {
-    if (!is_trained(parameter)) continue;
+    if (!parameter.trained) continue;
     any = parameter.settings;
     for (const auto& [what, moment] :
          {std::pair("exp_avg", parameter.first_moment), std::pair("exp_avg_sq", parameter.second_moment)}) {
       state.tensors.push_back({{{state_key(parameter.name, what), type, parameter.shape}, parameter.box_of}, moment});
     }
-    add_number(state, state_key(parameter.name, "step"), at::scalar_tensor(progress.step, at::kFloat));
+    add_number(state, state_key(parameter.name, "step"), optimizer_steps);
     add_settings(state, parameter.name, parameter.settings);
   }
   add_schedule(state, any, progress.step);
@@ -144,9 +143,11 @@ class Restoration {
       return index_.tensors.contains(model_key(parameter.name, KeyStyle::prefixed));
     });
     restored_.style = prefixed ? KeyStyle::prefixed : KeyStyle::bare;
-    const bool whole_run = index_.tensors.contains("train_state.step");
-    if (wants("model")) add_model();
-    if (!whole_run) {
+    if (wants("model")) {
+      refuse_unknown_weights();
+      add_model();
+    }
+    if (!holds_run(index_)) {
       restored_.notes.emplace_back(
           "the checkpoint holds the model alone: the optimizer, the schedule and the data begin anew");
       checkpoint_.load(targets_);
@@ -154,11 +155,15 @@ class Restoration {
     }
     if (wants("optimizer")) add_moments();
     at::Tensor step = at::zeros({}, at::kInt), tokens = at::zeros({}, at::kLong);
+    at::Tensor optimizer_steps = at::zeros({}, at::kFloat);
+    const bool counts_steps = wants("optimizer") && add_number(steps_key(), optimizer_steps);
     add_number("train_state.step", step);
     const bool has_tokens = add_number("train_state.ntokens_seen", tokens);
     checkpoint_.load(targets_);
     if (wants("train_state")) {
-      restored_.progress = RunProgress{step.item<int>(), tokens.item<int64_t>(), {}, 1};
+      restored_.progress = RunProgress{step.item<int>(), tokens.item<int64_t>(), {}, 1, std::nullopt};
+      if (counts_steps) restored_.progress->optimizer_steps = static_cast<int64_t>(optimizer_steps.item<float>());
+      if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
       if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
     }
@@ -173,6 +178,19 @@ class Restoration {
     if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into});
   }
 
+  /// Weights that this model has not: a deeper model's, of which only a part would be taken.
+  void refuse_unknown_weights() const {
+    std::set<std::string> known;
+    for (const SavedParameter& parameter : parameters_) known.insert(model_key(parameter.name, restored_.style));
+    for (const auto& [name, stored] : index_.tensors) {
+      const bool beside = name.starts_with("optimizer.") || name.starts_with("lr_scheduler.") ||
+                          name.starts_with("dataloader.") || name.starts_with("train_state.");
+      // torchtitan of 2024 saved this table, which every run computes.
+      if (beside || known.contains(name) || name.ends_with("freqs_cis")) continue;
+      throw MismatchError(fmt::format("it holds {}, which this run's model has not", name));
+    }
+  }
+
   void add_model() {
     const at::ScalarType type = master_type(parameters_);
     for (const SavedParameter& parameter : parameters_) {
@@ -183,10 +201,18 @@ class Restoration {
   void add_moments() {
     const at::ScalarType type = moment_type(parameters_);
     for (const SavedParameter& parameter : parameters_) {
-      if (!is_trained(parameter)) continue;
+      if (!parameter.trained) continue;
       add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment);
       add(state_key(parameter.name, "exp_avg_sq"), type, parameter, parameter.second_moment);
     }
+  }
+
+  /// torch counts the steps of every parameter by itself; here all have seen the same.
+  std::string steps_key() const {
+    for (const SavedParameter& parameter : parameters_) {
+      if (parameter.trained) return state_key(parameter.name, "step");
+    }
+    return {};
   }
 
   /// False when the checkpoint does not have it.

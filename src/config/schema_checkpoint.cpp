@@ -4,6 +4,8 @@
 namespace titan::detail {
 namespace {
 
+constexpr const char* kHuggingFace = "checkpoints in Hugging Face's format";
+
 void describe_fault_tolerance(Schema& schema) {
   const std::string why = "TorchFT is a Python system; a run is restarted from its checkpoints here";
   Section section(
@@ -57,6 +59,7 @@ void describe_saving(Fields& checkpoint) {
       .help("the last checkpoint holds the model alone (training cannot resume from it)");
   checkpoint.add("last_save_in_hf", &S::last_save_in_hf, false)
       .later()
+      .not_built(kHuggingFace)
       .help("write the last checkpoint as Hugging Face safetensors");
   checkpoint.add("export_dtype", &S::export_dtype, "float32")
       .choices({"float16", "bfloat16", "float32"})
@@ -92,9 +95,11 @@ void describe_loading(Fields& checkpoint) {
       .help("take only the model from it");
   checkpoint.add("initial_load_in_hf", &S::initial_load_in_hf, false)
       .later()
+      .not_built(kHuggingFace)
       .help("it is in Hugging Face's format (without a path: model.hf_assets_path)");
   checkpoint.add("initial_load_in_hf_quantized", &S::initial_load_in_hf_quantized, false)
       .later()
+      .not_built(kHuggingFace)
       .help("its weights are quantised blockwise");
 }
 
@@ -110,8 +115,9 @@ void describe_checkpoint(Schema& schema) {
   describe_saving(checkpoint);
   describe_loading(checkpoint);
   for (Option& option : schema.section_options("checkpoint")) {
-    option.not_built("checkpoints");
-    if (option.name() != "enable" && !option.condition) option.only_when(on);
+    if (option.name() != "enable" && option.availability == Availability::built && !option.condition) {
+      option.only_when(on);
+    }
   }
   checkpoint.accept("enable_ft_dataloader_checkpoints", ValueType::boolean, Value(true))
       .later()

@@ -37,8 +37,9 @@ PipelinePart pipeline_part(const PipelinePlan& pipeline, const ModelDescription&
   PipelinePart part;
   part.rank_of_stage.assign(pipeline.rank_of_stage.begin(), pipeline.rank_of_stage.end());
   for (size_t stage = 0; stage < pipeline.stages.size(); ++stage) {
-    if (pipeline.rank_of_stage[stage] != rank) continue;
     const auto [first, last] = units_of(pipeline.stages[stage], model);
+    part.rank_of_unit.resize(last, pipeline.rank_of_stage[stage]);
+    if (pipeline.rank_of_stage[stage] != rank) continue;
     part.stages.push_back({static_cast<int64_t>(stage), first, last});
   }
   part.microbatches = pipeline.microbatches;

@@ -24,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kOwnName = "titan_train: ";
 constexpr std::string_view kWarning = "warning: ";
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
+constexpr int kRequeue = static_cast<int>(ExitCode::requeue);
 /// After the first failure the ranks end each other, and say why, within this time; then they are asked to end, then
 /// made to.
 constexpr std::chrono::seconds kOwnEnd{5};
@@ -215,6 +216,7 @@ std::string Launcher::story_of(const RankProcess& rank) const {
   // A rank that failed may leave it to rank 0 to say why.
   std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
   if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
+  if (end.exit_code == kRequeue && words.empty()) words = "saved, and asks to be queued again";
   const std::string how = end.signal != 0
                               ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
                               : fmt::format("ended with exit code {}", end.exit_code);

@@ -74,6 +74,13 @@ std::vector<ParameterGroup> groups_of(std::vector<ParameterGroup> groups, const 
 
 Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     : config_(config), log_(log), colour_(log.colour() && !config.metrics.disable_color_printing), world_(world) {
+  if (config.checkpoint.enable && config.checkpoint.create_seed_checkpoint && world.is_distributed()) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("checkpoint.create_seed_checkpoint = true with {} processes: start a single one; runs of any "
+                    "layout can begin from what it saves",
+                    world.size));
+  }
   const int64_t threads = config.training.threads > 0 ? config.training.threads : default_threads(world);
   at::set_num_threads(static_cast<int>(threads));
   set_determinism(config);
@@ -97,8 +104,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   if (config.checkpoint.enable && !world.fake) {
     checkpoints_ = std::make_unique<RunCheckpoints>(
         config, world_,
-        RunParts{assembly_, *optimizer_, optimizer_groups_, schedule_, place_, groups_.world.get(), device_.device},
-        log_);
+        RunParts{description_, assembly_, all_parameters_, model_groups_, *optimizer_, schedule_, place_}, log_);
   }
   open_metrics();
 }
@@ -151,8 +157,9 @@ void Trainer::build_model() {
     names.push_back(parameter->name());
   }
   model_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
-  optimizer_groups_ = groups_of(model_groups_, all_parameters_, assembly_.parameters);
-  optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, optimizer_groups_, make_optimizer_options(config_));
+  optimizer_ =
+      std::make_unique<Optimizer>(assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
+                                  make_optimizer_options(config_));
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
   }

@@ -1,6 +1,7 @@
 #include "titan/train/device.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -67,8 +68,9 @@ void reset_peak_memory(const at::Device& device) {
 }
 
 StepReadback::StepReadback(const StepOutcome& outcome) {
-  at::Tensor values = at::stack(
-      {outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble), outcome.stop_wish});
+  at::Tensor values =
+      at::stack({outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble)});
+  values = at::cat({values, outcome.wishes});
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -82,7 +84,7 @@ StepReadback::StepReadback(const StepOutcome& outcome) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0, values[3] != 0};
+  return {values[0], values[1], values[2] != 0, {values[3] != 0, values[4] != 0}};
 }
 
 }  // namespace titan

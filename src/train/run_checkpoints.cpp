@@ -1,14 +1,11 @@
 #include "titan/train/run_checkpoints.h"
 
-#include <ATen/ops/full.h>
-
 #include <algorithm>
 
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
 #include "titan/checkpoint/store_meeting.h"
 #include "titan/data/batch_stream.h"
-#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -37,177 +34,176 @@ std::string replaced(std::string text, std::string_view what, const std::string&
   return text;
 }
 
-/// What people may want to know of a checkpoint without loading it.
-nlohmann::ordered_json facts_of(const RunProgress& progress, const DeviceMesh& mesh) {
-  nlohmann::ordered_json layout;
-  for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = mesh.size(axis);
-  return {{"tokens", progress.tokens}, {"layout", std::move(layout)}};
+/// All that a run has besides its weights.
+const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
+
+bool leaves_model_alone(const std::set<std::string>& left_out) {
+  return std::includes(left_out.begin(), left_out.end(), kBesidesModel.begin(), kBesidesModel.end());
 }
 
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log)
     : config_(config),
-      parts_(parts),
+      assembly_(parts.assembly),
+      state_(config, parts),
       log_(log),
       leads_(world.rank == 0),
       rank_(world.rank),
-      root_(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder) {
-  const Retention retention{config.checkpoint.keep_latest_k, config.checkpoint.keep_every};
-  checkpointer_ =
-      std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(world),
-                                     CheckpointerOptions{root_, mode_of(config.checkpoint.async_mode), retention},
-                                     [this](const SaveReport& saved) { report(saved); });
+      root_(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder),
+      commands_([this](const std::string& command, int code) {
+        if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
+      }) {
+  const CheckpointSection& options = config.checkpoint;
+  const CheckpointerOptions how{
+      root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
+  const CheckpointEvents events{[this](const SaveOutcome& outcome) { report(outcome); },
+                                [this](const std::string& warning) { log_.warning(warning); }};
+  checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(world), how, events);
 }
 
-std::vector<SavedParameter> RunCheckpoints::parameters(int64_t step) const {
-  const OptimizerOptions options = make_optimizer_options(config_);
-  const bool foreach = options.implementation == OptimizerImplementation::foreach;
-  const bool fused = options.implementation == OptimizerImplementation::fused;
-  std::vector<SavedParameter> saved;
-  for (size_t i = 0; i < parts_.assembly.parameters.size(); ++i) {
-    const Parameter& parameter = *parts_.assembly.parameters[i];
-    saved.push_back({parameter.name(),
-                     parameter.spec().shape,
-                     boxes_of(parameter.layout(), parts_.place.mesh),
-                     parameter.master,
-                     parts_.optimizer.first_moment(i),
-                     parts_.optimizer.second_moment(i),
-                     {}});
+RunPosition RunCheckpoints::finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes) {
+  const int64_t step = step_of(checkpoint.folder().filename().string()).value_or(0);
+  if (step < config_.training.steps) {
+    throw UnsuitableError("holds the model alone (checkpoint.last_save_model_only): training cannot go on from it");
   }
-  for (const ParameterGroup& group : parts_.groups) {
-    for (const size_t index : group.members) {
-      if (!parts_.assembly.parameters[index]->trainable()) continue;
-      saved[index].settings = {.lr = parts_.schedule.rate(std::max<int64_t>(1, step)) * group.lr_multiplier,
-                               .initial_lr = config_.optimizer.lr * group.lr_multiplier,
-                               .beta1 = options.beta1,
-                               .beta2 = options.beta2,
-                               .epsilon = options.epsilon,
-                               .weight_decay = options.weight_decay * group.weight_decay_multiplier,
-                               .decoupled_decay = options.decoupled_decay,
-                               .fused = fused ? std::optional(true) : std::nullopt,
-                               .foreach = fused ? std::nullopt : std::optional(foreach)};
-    }
-  }
-  return saved;
+  restore_run(checkpoint, state_.parameters(step), rank_, kBesidesModel);
+  notes.push_back(fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do",
+                              step, config_.training.steps));
+  return {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
 }
 
-CheckpointState RunCheckpoints::whole_state(const RunProgress& progress) const {
-  CheckpointState state = describe_run(parameters(progress.step), progress, KeyStyle::bare);
-  state.facts = facts_of(progress, parts_.place.mesh);
-  return state;
-}
-
-RunStart RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes) {
+RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own) {
+  notes.clear();  // of an attempt that failed
   std::set<std::string> leave(config_.checkpoint.exclude_from_loading.begin(),
                               config_.checkpoint.exclude_from_loading.end());
+  if (leave.contains("lr_scheduler")) {
+    notes.emplace_back(
+        "checkpoint.exclude_from_loading: lr_scheduler makes no difference: the learning rate follows from the step "
+        "and from this config alone");
+  }
   // A seed is a model: whatever lies beside it has not begun.
-  if (checkpoint.folder().filename() == step_folder(0)) leave.insert({"optimizer", "dataloader", "train_state"});
-  const std::vector<SavedParameter> saved = parameters(/*step=*/0);
-  const RestoredRun restored = restore_run(checkpoint, saved, rank_, leave);
-  notes = restored.notes;
-  RunStart start;
-  if (!restored.progress) return start;
-  start = {restored.progress->step, restored.progress->tokens, std::nullopt};
-  if (restored.has_data_position) start.data = stream_state_from_json(restored.progress->data_position);
+  if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
+  if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) {
+    if (is_own) return finished_run(checkpoint, notes);
+    throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
+  }
+  const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, leave);
+  if (!leaves_model_alone(leave)) notes.insert(notes.end(), restored.notes.begin(), restored.notes.end());
+  if (!restored.progress) return {};
+  const RunProgress& progress = *restored.progress;
+  RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
+  if (restored.has_data_position) start.data = stream_state_from_json(progress.data_position);
   return start;
 }
 
-LoadOutcome RunCheckpoints::load_from(const std::filesystem::path& folder, RunStart& start,
-                                      std::vector<std::string>& notes) {
-  // `initial_load_path` names one checkpoint; what lies beside it is somebody else's.
-  const LoadAttempt model_only = [&](OpenCheckpoint& checkpoint) {
+LoadOutcome RunCheckpoints::load_initial(RunPosition& start, std::vector<std::string>& notes) {
+  return checkpointer_->load_folder(*config_.checkpoint.initial_load_path, [&](OpenCheckpoint& checkpoint) {
     if (config_.checkpoint.initial_load_model_only) {
-      restore_run(checkpoint, parameters(/*step=*/0), rank_, {"optimizer", "dataloader", "train_state"});
+      restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, kBesidesModel);
     } else {
-      start = restore(checkpoint, notes);
+      start = restore(checkpoint, notes, /*is_own=*/false);
     }
-  };
-  return checkpointer_->load_folder(folder, model_only);
+  });
 }
 
-RunStart RunCheckpoints::load() {
+RunPosition RunCheckpoints::load() {
   const CheckpointSection& options = config_.checkpoint;
-  RunStart start;
+  RunPosition start;
   std::vector<std::string> notes;
   const std::optional<int64_t> step = options.load_step < 0 ? std::nullopt : std::optional(options.load_step);
-  LoadOutcome outcome =
-      checkpointer_->load(step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes); });
-  if (!outcome.step && options.initial_load_path) {
-    outcome = load_from(*options.initial_load_path, start, notes);
-  } else if (!outcome.step && options.require_resume) {
+  LoadOutcome outcome = checkpointer_->load(
+      step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, /*is_own=*/true); });
+  if (!outcome.step && options.require_resume) {
     throw Error(ExitCode::storage,
                 fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root_.string()));
+  }
+  if (!outcome.step && options.initial_load_path) {
+    outcome = load_initial(start, notes);
   } else if (options.initial_load_path) {
     notes.emplace_back("checkpoint.initial_load_path was not looked at: the run has checkpoints of its own");
   }
   log_.info(outcome.line);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
-  if (!outcome.folder.empty()) parts_.assembly.executor->weights_changed();
+  if (!outcome.folder.empty()) assembly_.executor->weights_changed();
+  saved_step_ = start.step;
+  if (options.load_only) return start;
+  if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
+    log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
+  }
   return start;
 }
 
 void RunCheckpoints::save_seed() {
-  const RunProgress progress{0, 0, to_json(StreamState()), parts_.place.mesh.data_parallel_degree()};
-  checkpointer_->save(0, whole_state(progress), /*now=*/true);
+  is_ending_ = true;
+  checkpointer_->save(0, state_.whole({}), /*now=*/true);
+  finish();
 }
 
-void RunCheckpoints::after_step(int64_t step, int64_t tokens, const StreamState& data, bool is_last) {
-  if (config_.checkpoint.load_only || !is_due(step, is_last)) return;
-  const RunProgress progress{step, tokens, to_json(data), parts_.place.mesh.data_parallel_degree()};
+bool RunCheckpoints::clock_asks() const {
+  const int64_t seconds = config_.checkpoint.interval_seconds;
+  return seconds > 0 && std::chrono::steady_clock::now() - last_save_ >= std::chrono::seconds(seconds);
+}
+
+bool RunCheckpoints::is_due(int64_t step, bool is_last, bool asked) const {
+  const CheckpointSection& options = config_.checkpoint;
+  if (is_last || asked || (step == 1 && options.enable_first_step_checkpoint)) return true;
+  return options.interval_seconds == 0 && step % options.interval == 0;
+}
+
+void RunCheckpoints::after_step(const RunPosition& now, bool is_last, bool asked) {
+  commands_.poll();
+  if (config_.checkpoint.load_only || !is_due(now.step, is_last, asked)) return;
   if (is_last) {
-    save_last(step, progress);
+    save_last(now);
   } else {
-    checkpointer_->save(step, whole_state(progress));
+    checkpointer_->save(now.step, state_.whole(now));
   }
   last_save_ = std::chrono::steady_clock::now();
 }
 
-void RunCheckpoints::save_last(int64_t step, const RunProgress& progress) {
+void RunCheckpoints::save_last(const RunPosition& now) {
+  checkpointer_->finish();
+  is_ending_ = true;
   if (!config_.checkpoint.last_save_model_only) {
-    log_.info("Saving a full checkpoint at last step, step {}.", step);
-    checkpointer_->save(step, whole_state(progress), /*now=*/true);
+    log_.info("Saving a full checkpoint at last step, step {}.", now.step);
+    checkpointer_->save(now.step, state_.whole(now), /*now=*/true);
     return;
   }
-  const at::ScalarType type = type_of(config_.checkpoint.export_dtype);
-  log_.info("Saving a model only checkpoint in {} at last step, step {}.", config_.checkpoint.export_dtype, step);
-  CheckpointState state = describe_model(parameters(step), KeyStyle::bare);
-  for (StateTensor& tensor : state.tensors) {
-    tensor.placed.tensor.type = type;
-    tensor.local = tensor.local.to(type);
-  }
-  state.facts = facts_of(progress, parts_.place.mesh);
-  checkpointer_->save(step, state, /*now=*/true);
+  log_.info("Saving a model only checkpoint in {} at last step, step {}.", config_.checkpoint.export_dtype, now.step);
+  checkpointer_->save(now.step, state_.model(now, type_of(config_.checkpoint.export_dtype)), /*now=*/true);
 }
 
-bool RunCheckpoints::is_due(int64_t step, bool is_last) {
-  const CheckpointSection& options = config_.checkpoint;
-  if (is_last || (step == 1 && options.enable_first_step_checkpoint)) return true;
-  return options.interval_seconds > 0 ? clock_says_so() : step % options.interval == 0;
+bool RunCheckpoints::save_before_end(const RunPosition& now) {
+  if (config_.checkpoint.load_only) return now.step == saved_step_;
+  StopSignals::allow_for_saving();
+  checkpointer_->finish();
+  is_ending_ = true;
+  if (saved_step_ != now.step) checkpointer_->save(now.step, state_.whole(now), /*now=*/true);
+  return saved_step_ == now.step;
 }
 
-bool RunCheckpoints::clock_says_so() {
-  const auto passed = std::chrono::steady_clock::now() - last_save_;
-  const bool mine = passed >= std::chrono::seconds(config_.checkpoint.interval_seconds);
-  if (!parts_.world) return mine;
-  // The first rank whose clock says so decides for all.
-  at::Tensor due = at::full({1}, int64_t{mine}, at::TensorOptions(parts_.device).dtype(at::kLong));
-  parts_.world->all_reduce({due}, Reduction::max)->wait();
-  return due.item<int64_t>() != 0;
+void RunCheckpoints::finish() {
+  checkpointer_->finish();
+  commands_.finish();
+  if (problem_.empty() || !is_ending_) return;
+  throw Error(ExitCode::storage, fmt::format("the last checkpoint was not saved: {}; see to that and give the same "
+                                             "command again: it goes on from the newest one in {}",
+                                             problem_, root_.string()));
 }
 
-void RunCheckpoints::report(const SaveReport& report) const {
-  if (!report.outcome.committed) {
-    log_.warning(report.outcome.sentence());
+void RunCheckpoints::report(const SaveOutcome& outcome) {
+  problem_ = outcome.problem;
+  if (!outcome.committed) {
+    log_.warning("{}{}", outcome.sentence(),
+                 is_ending_ ? "" : "; training goes on and tries again at the next interval");
     return;
   }
-  log_.info(report.outcome.sentence());
-  for (const std::string& warning : report.warnings) log_.warning(warning);
+  saved_step_ = outcome.step;
+  log_.info(outcome.sentence());
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
-  const std::string command = replaced(config_.checkpoint.on_commit, "{dir}", report.outcome.folder.string());
-  const int code = run_command(command);
-  if (code != 0) log_.warning("checkpoint.on_commit failed with exit code {}: {}", code, command);
+  commands_.submit(replaced(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()));
 }
 
 }  // namespace titan

@@ -38,7 +38,7 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
   }
 }
 
-StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, bool stop_wish,
+StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, Wishes wishes,
                             DebugDump* dump) {
   device_ = microbatches[0].tokens.device();
   const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
@@ -46,7 +46,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                rate,
                dump,
                at::zeros({}, scalar),
-               at::full({}, stop_wish ? 1 : 0, scalar),
+               at::tensor({static_cast<double>(wishes.stop), static_cast<double>(wishes.save)}, scalar),
                {},
                at::zeros({}, scalar.dtype(at::kFloat))};
   compute_gradients(microbatches);
@@ -61,7 +61,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   if (!options_.step_in_backward) optimizer_.step(step, rate, control);
   executor_.weights_changed();
   executor_.finish_step();
-  StepOutcome outcome{progress_.loss, control, progress_.stop_wish};
+  StepOutcome outcome{progress_.loss, control, progress_.wishes};
   progress_ = {};
   return outcome;
 }
@@ -83,10 +83,10 @@ void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
 
 void StepRunner::sum_loss() {
   if (!communicators_.loss) return;
-  at::Tensor message = at::stack({progress_.loss, progress_.stop_wish});
+  at::Tensor message = at::cat({progress_.loss.view({1}), progress_.wishes});
   communicators_.loss->all_reduce({message})->wait();
   progress_.loss = message[0];
-  progress_.stop_wish = message[1].sign();
+  progress_.wishes = message.narrow(0, 1, 2).clamp_max(1);
 }
 
 at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> groups) {
@@ -96,10 +96,10 @@ at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> group
   const bool on_host = !parameters.empty() && parameters[0]->gradient_shard.is_cpu();
   at::Tensor squares = local_squares(parameters, on_host ? at::Device(at::kCPU) : device_).to(device_);
   if (!communicators_.model) return squares;
-  at::Tensor message = at::cat({squares, progress_.stop_wish.to(at::kLong).view({1})});
+  at::Tensor message = at::cat({squares, progress_.wishes.to(at::kLong)});
   communicators_.model->all_reduce({message})->wait();
-  // A sum of wishes is a wish: it goes in again with the next group when stepping in backward, and must not grow.
-  progress_.stop_wish = message[kExactSlots].sign().to(at::kDouble);
+  // Stepping in backward this happens once for every group: what is only added up would soon pass all bounds.
+  progress_.wishes = message.narrow(0, kExactSlots, 2).clamp_max(1).to(at::kDouble);
   return message.narrow(0, 0, kExactSlots);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
@@ -29,53 +30,65 @@ ExitCode Trainer::run() {
     log_.info("Created seed checkpoint");
     return ExitCode::success;
   }
-  int64_t step = resume();
+  resume();
   next_batch_ = stream_->next();
   if (next_batch_) show_start(*next_batch_);
   tokens_per_step_ = make_batch_plan(config_, place_).global_batch() * config_.training.seq_len;
   meter_ = std::make_unique<StepMeter>(device_, steps, tokens_per_step_, assembly_.executor->plan().flops_per_token,
                                        world_.size);
-  meter_->continue_after(tokens_);
-  while (step < steps) {
+  meter_->continue_after(position_.tokens);
+  while (position_.step < steps) {
     // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
-    if (!world_.is_distributed()) stopping_ = StopSignals::received() != 0;
-    if (stopping_) break;
-    if (!train_step(step + 1)) {
+    if (!world_.is_distributed()) wishes_.stop |= StopSignals::received() != 0;
+    if (wishes_.stop) break;
+    if (!train_step()) {
       log_.warning("Ran out of data; last step was canceled.");
       break;
     }
-    ++step;
-    if (checkpoints_) {
-      const auto start = std::chrono::steady_clock::now();
-      checkpoints_->after_step(step, tokens_, data_position_, step == steps);
-      meter_->exclude(std::chrono::steady_clock::now() - start);
-    }
-    if (validator_ && validator_->due(step)) {
-      settle_all();
-      const auto start = std::chrono::steady_clock::now();
-      auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
-      if (const std::optional<ValidationReport> report = validator_->run(step, loss_of, device_)) {
-        log_.info(console_line(*report, colour_));
-        if (metrics_) metrics_->append(json_line(*report));
-      }
-      meter_->exclude(std::chrono::steady_clock::now() - start);
-    }
+    save_when_due();
+    validate_when_due();
   }
   settle_all();
-  if (checkpoints_) checkpoints_->finish();
-  return finish(step);
+  return finish();
 }
 
-int64_t Trainer::resume() {
-  if (!checkpoints_) return 0;
-  const RunStart start = checkpoints_->load();
-  if (start.data) stream_->restore(*start.data);
-  tokens_ = start.tokens;
-  first_step_ = start.step + 1;
-  return start.step;
+void Trainer::resume() {
+  if (!checkpoints_) return;
+  position_ = checkpoints_->load();
+  if (position_.data) stream_->restore(*position_.data);
+  first_step_ = position_.step + 1;
 }
 
-bool Trainer::train_step(int64_t step) {
+Wishes Trainer::own_wishes() const {
+  const bool asked = StopSignals::take_save_request();
+  if (asked && (!checkpoints_ || config_.checkpoint.load_only)) {
+    log_.warning("SIGUSR2 asks for a checkpoint, and this run saves none (checkpoint.enable, checkpoint.load_only)");
+  }
+  return {StopSignals::received() != 0, asked || (checkpoints_ && checkpoints_->clock_asks())};
+}
+
+void Trainer::save_when_due() {
+  const bool asked = std::exchange(wishes_.save, false);
+  if (!checkpoints_) return;
+  const auto start = std::chrono::steady_clock::now();
+  checkpoints_->after_step(position_, position_.step == config_.training.steps, asked);
+  meter_->exclude(std::chrono::steady_clock::now() - start);
+}
+
+void Trainer::validate_when_due() {
+  if (!validator_ || !validator_->due(position_.step)) return;
+  settle_all();
+  const auto start = std::chrono::steady_clock::now();
+  auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
+  if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
+    log_.info(console_line(*report, colour_));
+    if (metrics_) metrics_->append(json_line(*report));
+  }
+  meter_->exclude(std::chrono::steady_clock::now() - start);
+}
+
+bool Trainer::train_step() {
+  const int64_t step = position_.step + 1;
   if (!next_batch_) {
     next_batch_ = stream_->next();
     if (!next_batch_) return false;
@@ -89,10 +102,10 @@ bool Trainer::train_step(int64_t step) {
   const double rate = schedule_.rate(step);
   const bool checked = !traffic_shown_ && !dump && world_.is_distributed() && begins_fresh(step);
   if (checked) groups_.reset_traffic();
-  const StepOutcome outcome = step_runner_->run(microbatches, step, rate, StopSignals::received() != 0, dump.get());
+  const StepOutcome outcome =
+      step_runner_->run(microbatches, position_.optimizer_steps + 1, rate, own_wishes(), dump.get());
   if (checked) show_traffic(step);
-  data_position_ = batch.state;
-  tokens_ += tokens_per_step_;
+  position_ = {step, position_.tokens + tokens_per_step_, position_.optimizer_steps + 1, batch.state};
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
@@ -154,7 +167,7 @@ std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<B
 void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
   meter_->add_step(pending.data_wait_seconds, values.skipped);
-  stopping_ = stopping_ || values.stop_wish;
+  wishes_ = {wishes_.stop || values.wishes.stop, wishes_.save || values.wishes.save};
   if (pending.step == first_step_) {
     const std::chrono::seconds timeout(config_.comm.train_timeout_seconds);
     groups_.set_timeout(timeout);
@@ -189,18 +202,24 @@ void Trainer::settle_all() {
   pending_.clear();
 }
 
-ExitCode Trainer::finish(int64_t last_step) {
+ExitCode Trainer::finish() {
   if (meter_->skipped_steps() > 0) log_.warning("{} steps were skipped", meter_->skipped_steps());
   if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
   if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);
-  if (stopping_) {
-    log_.warning("stopped by a signal after step {} of {}; nothing was saved", last_step, config_.training.steps);
+  const bool is_over = position_.step >= config_.training.steps;
+  const bool saved = checkpoints_ && !is_over && checkpoints_->save_before_end(position_);
+  const bool stopped = wishes_.stop && !is_over;
+  if (checkpoints_ && !stopped) checkpoints_->finish();
+  if (stopped) {
+    log_.warning("stopped by a signal after step {} of {}; {}", position_.step, config_.training.steps,
+                 saved ? "it is saved: the same command goes on from here" : "nothing was saved");
   } else {
     log_.info("Training completed");
   }
   log_.info("outputs lie in {}", config_.job.dump_folder);
   if (metrics_) log_.info("  metrics       {}", metrics_->path().string());
-  return stopping_ ? ExitCode::interrupted : ExitCode::success;
+  if (!stopped) return ExitCode::success;
+  return saved ? ExitCode::requeue : ExitCode::interrupted;
 }
 
 }  // namespace titan

@@ -38,8 +38,37 @@ TEST(StopSignals, CtrlCIsObeyedWithinItsLimitWhateverElseArrivesAndWhateverThePr
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(20)) << "a step gets 25 s after SIGTERM";
 }
 
+TEST(StopSignals, ARequestToSaveAndStopIsRememberedAsAnyOther) {
+  const StopSignals stop;
+  ::kill(::getpid(), SIGUSR1);
+  await_stop_signal();
+  EXPECT_EQ(StopSignals::received(), SIGUSR1);
+}
+
+TEST(StopSignals, ARequestToSaveStopsNothingAndIsTakenOnce) {
+  const StopSignals stop;
+  EXPECT_FALSE(StopSignals::take_save_request());
+  ::kill(::getpid(), SIGUSR2);
+  while (!StopSignals::take_save_request()) std::this_thread::yield();
+  EXPECT_FALSE(StopSignals::take_save_request());
+  EXPECT_EQ(StopSignals::received(), 0);
+}
+
+TEST(StopSignals, ALastCheckpointMayTakeLongerThanCtrlCAllowsOtherWork) {
+  EXPECT_EXIT(
+      {
+        const StopSignals stop;
+        ::kill(::getpid(), SIGINT);
+        await_stop_signal();
+        StopSignals::allow_for_saving();
+        std::this_thread::sleep_for(std::chrono::seconds(6));  // longer than the limit that would have ended it
+        ::_exit(0);
+      },
+      testing::ExitedWithCode(0), "^$");
+}
+
 TEST(StopSignals, CtrlCAfterAnotherSignalEndsTheProcessAtOnceWithoutAWord) {
-  for (const int first : {SIGINT, SIGTERM}) {
+  for (const int first : {SIGINT, SIGTERM, SIGUSR1}) {
     EXPECT_EXIT(end_after({first, SIGINT}), testing::ExitedWithCode(130), "^$");
   }
 }
@@ -58,8 +87,7 @@ TEST(StopSignals, TheyAreBlockedInThisThreadAndInThoseThatItStarts) {
   std::thread([] {
     sigset_t blocked;
     ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
-    EXPECT_TRUE(::sigismember(&blocked, SIGINT));
-    EXPECT_TRUE(::sigismember(&blocked, SIGTERM));
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) EXPECT_TRUE(::sigismember(&blocked, signal)) << signal;
   }).join();
 }
 
@@ -84,16 +112,6 @@ TEST(StopSignals, WhenTheObjectGoesNoWishIsLeftBehindAndTheMaskIsTheFormerOne) {
   sigset_t blocked;
   ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
   EXPECT_FALSE(::sigismember(&blocked, SIGTERM));
-}
-
-TEST(RunCommand, ItsExitCodeIsReturned) {
-  EXPECT_EQ(run_command("exit 7"), 7);
-  EXPECT_EQ(run_command("true"), 0);
-}
-
-TEST(RunCommand, ItCanBeStoppedBySignalsThatAreBlockedHere) {
-  const StopSignals stop;
-  EXPECT_EQ(run_command("kill -TERM $$; sleep 60"), 128 + SIGTERM);
 }
 
 }  // namespace

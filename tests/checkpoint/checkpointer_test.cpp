@@ -60,6 +60,12 @@ TEST_F(Catalogue, TheNewestVerifiedOneIsNeverDeleted) {
   EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{50, 40, 20}));
 }
 
+TEST_F(Catalogue, LaterStepsOfARunThatWentBackStayUntilItReachesThem) {
+  for (const int64_t step : {5, 10, 15, 20, 80, 90}) save(step);
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0}, /*newest=*/20).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{90, 80, 20, 15})) << "the one just saved above all";
+}
+
 TEST_F(Catalogue, TheManifestGoesFirst) {
   for (const int64_t step : {10, 20, 30}) save(step);
   const size_t before = storage_.journal().size();
@@ -84,13 +90,15 @@ TEST_F(Catalogue, WhatCannotBeDeletedIsSaidAndTheOthersGo) {
 
 // ---- The whole ----
 
+void no_warning(const std::string& warning) { ADD_FAILURE() << warning; }
+
 TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   const TestLayout layout = test_layouts()[0];
   {
     Checkpointer first(std::move(storage), make_lone_meeting(), {"root", SaveMode::asynchronous, {2, 0}},
-                       [](const SaveReport& report) { EXPECT_TRUE(report.outcome.committed); });
+                       {[](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed); }, no_warning});
     EXPECT_FALSE(first.load(std::nullopt, [](OpenCheckpoint&) {}).step);
     for (const int64_t step : {1, 2, 3}) first.save(step, test_state(layout, 0, step));
     first.finish();
@@ -101,11 +109,53 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   storage->write_all("root/saving-4-dead/__0_0.distcp", "half");
   MemoryStorage& later = *storage;
   Checkpointer second(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {2, 0}},
-                      [](const SaveReport&) {});
+                      {[](const SaveOutcome&) {}, no_warning});
   const std::vector<LoadTarget> targets = test_targets(layout, 0);
   EXPECT_EQ(second.load(std::nullopt, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); }).step, 3);
   EXPECT_TRUE(holds_version(targets, 3));
   EXPECT_EQ(later.list("root").size(), 2u) << "what was half written is gone";
+}
+
+/// What a rank's trial of a medium that refuses some calls comes to: the warning, or "error: " and the message.
+std::string trial_on(std::function<int(const std::string&)> refusal) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  medium.set_refusal(std::move(refusal));
+  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"a/root", SaveMode::synchronous, {2, 0}},
+                            {[](const SaveOutcome&) {}, no_warning});
+  std::string said;
+  try {
+    said = checkpointer.rehearse();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    said = std::string("error: ") + error.what();
+  }
+  medium.set_refusal({});
+  EXPECT_TRUE(medium.files().empty()) << "nothing is left behind";
+  return said;
+}
+
+TEST(CheckpointerOfOne, ThatOnlyLoadsLeavesAloneWhatAnotherRunMayBeWriting) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  medium.make_folders("root/saving-4-alive");
+  Checkpointer reader(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {}, /*only_loads=*/true},
+                      {[](const SaveOutcome&) {}, no_warning});
+  EXPECT_FALSE(reader.load(std::nullopt, [](OpenCheckpoint&) {}).step);
+  EXPECT_EQ(medium.list("root").size(), 1u);
+}
+
+TEST(CheckpointerOfOne, FindsOutBeforehandWhetherItCanWrite) {
+  EXPECT_EQ(trial_on({}), "");
+  for (const char* call : {"make", "write"}) {
+    const auto refusing = [&](int reason) {
+      return [call, reason](const std::string& what) { return what.starts_with(call) ? reason : 0; };
+    };
+    EXPECT_TRUE(trial_on(refusing(EACCES)).starts_with("error: cannot ")) << call;
+    const std::string warning = trial_on(refusing(ENOSPC));
+    EXPECT_NE(warning.find("No space left"), std::string::npos) << call << ": " << warning;
+    EXPECT_FALSE(warning.starts_with("error")) << warning;
+  }
 }
 
 TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {

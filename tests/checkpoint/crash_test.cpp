@@ -344,6 +344,19 @@ TEST_F(Damage, WhenNoneIsWholeNothingIsLoadedAndNothingOnDiskChanges) {
   EXPECT_EQ(storage_.files(), before);
 }
 
+TEST_F(Damage, ACheckpointThatIsOfNoUseIsPassedOverAndLeftAlone) {
+  const auto meeting = make_lone_meeting();
+  const auto before = storage_.files();
+  const auto only_20 = [](OpenCheckpoint& checkpoint) {
+    if (checkpoint.folder().filename() != "step-20") throw UnsuitableError("is not what the test wants");
+  };
+  const LoadOutcome outcome = load_together(storage_, *meeting, "root", std::nullopt, only_20);
+  EXPECT_EQ(outcome.step, 20);
+  EXPECT_NE(outcome.line.find("; step 30 is not what the test wants"), std::string::npos) << outcome.line;
+  EXPECT_EQ(storage_.files(), before);
+  EXPECT_THROW(load_together(storage_, *meeting, "root", 30, only_20), Error);
+}
+
 TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {
   storage_.set_refusal([](const std::string& call) { return call == "read root/step-30/__1_0.distcp" ? EIO : 0; });
   std::string line;

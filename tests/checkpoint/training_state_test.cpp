@@ -15,7 +15,7 @@ std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
   const auto halves = [](int64_t rank) { return std::optional(Box{{2 * rank, 0}, {2, 3}}); };
   const auto rows = [&](uint64_t which) { return normal({4, 3}, seed + which).narrow(0, 2 * rank, 2).clone(); };
   return {{"a.weight", {4, 3}, halves, rows(1), rows(2), rows(3), settings_in_mid_run()},
-          {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}}};
+          {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}, /*trained=*/false}};
 }
 
 RunProgress some_progress() { return {7, 12345, {{"chunk", 99}}, 2}; }
@@ -102,6 +102,16 @@ TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
   EXPECT_TRUE(same_bits(into[0].first_moment, before[0].first_moment));
   EXPECT_FALSE(restored.has_data_position);
   EXPECT_EQ(restored.progress->step, 7);
+  EXPECT_EQ(restored.progress->optimizer_steps, 0) << "moments that begin anew have seen no step";
+}
+
+TEST_F(TrainingState, HowManyStepsTheMomentsHaveSeenIsRemembered) {
+  RunProgress progress = some_progress();
+  progress.optimizer_steps = 3;
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), progress, KeyStyle::bare); });
+  const RestoredRun restored = restore(parameters(1, 50), 1);
+  EXPECT_EQ(restored.progress->step, 7);
+  EXPECT_EQ(restored.progress->optimizer_steps, 3);
 }
 
 TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
@@ -112,6 +122,19 @@ TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
   EXPECT_FALSE(restored.progress);
   ASSERT_EQ(restored.notes.size(), 1u);
   EXPECT_NE(restored.notes[0].find("the model alone"), std::string::npos);
+}
+
+TEST_F(TrainingState, WeightsThatTheModelHasNotAreNamedAndNothingIsRead) {
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare); });
+  std::vector<SavedParameter> into = parameters(0, 50);
+  into.pop_back();
+  try {
+    restore(into, 0);
+    FAIL() << "nothing was thrown";
+  } catch (const MismatchError& error) {
+    EXPECT_NE(std::string(error.what()).find("it holds b.weight"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(same_bits(into[0].master, parameters(0, 50)[0].master));
 }
 
 TEST_F(TrainingState, ADataPositionOfAnotherProgramIsNamedAndTheRestIsRestored) {

@@ -32,10 +32,10 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
 }
 
-StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double wish = 0) {
+StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double save = 0) {
   return {loss,
           {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
-          at::scalar_tensor(wish, at::kDouble)};
+          at::tensor({0.0, save}, at::kDouble)};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
@@ -44,7 +44,7 @@ TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
   EXPECT_EQ(values.loss, 1.0 + 1e-15);
   EXPECT_EQ(values.grad_norm, 1e300);
   EXPECT_FALSE(values.skipped);
-  EXPECT_TRUE(values.stop_wish);
+  EXPECT_EQ(values.wishes, (Wishes{.stop = false, .save = true}));
 }
 
 TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "job.h"
+#include "titan/parallel/parameter_places.h"
 #include "titan/parallel/plan.h"
 
 namespace titan {
@@ -74,6 +75,32 @@ TEST(PipelineOfAJob, CutsTheBatchAndGivesEveryRankItsStages) {
     }
   }
   EXPECT_EQ(std::count(seen.begin(), seen.end(), true), std::ssize(seen));
+}
+
+TEST(PipelineOfAJob, EveryRankKnowsWhichStagesHoldWhichParameter) {
+  for (const char* schedule : {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"}) {
+    const JobConfig config = job_config({"--model.name=llama3_2", "--parallelism.pipeline_parallel_degree=2",
+                                         "--training.local_batch_size=8", "--training.seq_len=32",
+                                         std::string("--parallelism.pipeline_parallel_schedule=") + schedule});
+    const ModelFamily& family = *find_model_family(config.model.name);
+    const ModelDescription model = family.describe(make_model_request(config, 1));
+    std::map<std::string, std::vector<int64_t>> holders;  // as the ranks' plans have it
+    std::vector<std::vector<ParameterPlace>> told;
+    for (int64_t rank : {0, 1}) {
+      PlanRequest request = make_plan_request(config, {make_mesh(config, 2), rank});
+      add_pipeline(request, config, model);
+      for (const WeightGroupPlan& group : make_plan(model, family, request).groups) {
+        for (const ParameterPlan& parameter : group.parameters) holders[parameter.spec.name].push_back(rank);
+      }
+      told.push_back(place_parameters(model, request));
+    }
+    for (const std::vector<ParameterPlace>& places : told) {
+      EXPECT_EQ(places.size(), holders.size());
+      for (const ParameterPlace& place : places)
+        EXPECT_EQ(place.stages, holders.at(place.spec.name)) << place.spec.name;
+    }
+    EXPECT_EQ(holders.at("tok_embeddings.weight").size(), std::string(schedule) == "ZBVZeroBubble" ? 1u : 2u);
+  }
 }
 
 }  // namespace

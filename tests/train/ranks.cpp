@@ -194,10 +194,10 @@ class RankRun {
       if (step == 2 && assembly_.link) assembly_.link->reset();
       const GlobalBatch batch = global_batch(step, row_);
       const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
-      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, stop);
+      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Wishes{.stop = stop});
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
-      result_.stop_wishes.push_back(outcome.stop_wish.item<double>());
+      result_.stop_wishes.push_back(outcome.wishes[0].item<double>());
       if (step == 2) note_traffic();
     }
     if (pipeline_) result_.most_live = pipeline_->most_live();

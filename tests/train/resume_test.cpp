@@ -119,6 +119,10 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.data_parallel_shard_degree=1",
                                                                      "--parallelism.data_parallel_replicate_degree=2"}),
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2"}),
+                      std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2"}),
+                      std::pair(int64_t{2},
+                                std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2",
+                                                         "--model.name=llama3_2", "--model.override.n_kv_heads=2"}),
                       std::pair(int64_t{4}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2",
                                                                      "--parallelism.data_parallel_shard_degree=2",
                                                                      "--checkpoint.async_mode=async"})));
@@ -216,7 +220,7 @@ TEST(Resuming, TheCommandRunsAfterEachCommitAndItsFailureIsAWarning) {
   run(folder, {"--checkpoint.on_commit=echo {dir} >> " + note});
   EXPECT_EQ(split(trim(read_file(note)), '\n').size(), 4u);
   EXPECT_TRUE(contains(run(folder, {"--training.steps=10", "--checkpoint.on_commit=exit 3"}),
-                       "on_commit failed with exit code 3: exit 3"));
+                       "on_commit ended with exit code 3"));
 }
 
 TEST(Resuming, AFileInThePlaceOfTheFolderIsAnErrorAtTheStart) {

@@ -1,20 +1,20 @@
-// The wish to stop: SIGINT and SIGTERM, taken by a thread that does nothing else, and shell commands that must not
-// inherit that. No code of ours runs inside a signal handler of a computing thread: matrix kernels of LibTorch's oneDNN
-// let the stack pointer point into their heap buffers, and a handler there would overwrite what lies below.
+// The wish to stop or to save: signals, taken by a thread that does nothing else. No code of ours runs inside a signal
+// handler of a computing thread: matrix kernels of LibTorch's oneDNN let the stack pointer point into their heap
+// buffers, and a handler there would overwrite what lies below.
 #pragma once
 
 #include <signal.h>
 
-#include <string>
 #include <thread>
 
 namespace titan {
 
-/// Turns the first SIGINT or SIGTERM into a number that loops look at. When the process has not ended 4 s after a
-/// SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), it is ended with exit code 130 and a
-/// line that says so; a SIGINT after the first signal ends it at once. One object lives in the main thread, made before
-/// other threads: both signals are blocked in this thread and in those that it starts. A thread that was there before
-/// passes a signal on. Everything is as it was when the object goes.
+/// Turns the first SIGINT, SIGTERM or SIGUSR1 into a number that loops look at. When the process has not ended 4 s
+/// after a SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), it is ended with exit code
+/// 130 and a line that says so; SIGUSR1 sets no limit. A SIGINT after the first signal ends it at once. SIGUSR2 asks
+/// for a checkpoint and for nothing else. One object lives in the main thread, made before other threads: these signals
+/// are blocked in this thread and in those that it starts. A thread that was there before passes a signal on.
+/// Everything is as it was when the object goes.
 class StopSignals {
  public:
   StopSignals();
@@ -22,11 +22,15 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// 0, or the number of the signal that arrived.
+  /// 0, or the number of the first signal that asks to stop.
   static int received();
   /// Whether one has been sent to this process, taken or not: true for sure when its sending came before, seen by
   /// whoever learns of something that was done after it. For those about to end anyway; may take 0.2 s.
   static bool was_sent();
+  /// Whether SIGUSR2 has come since the last call.
+  static bool take_save_request();
+  /// What is left to do, the last checkpoint, is worth waiting for: a SIGINT's limit becomes a SIGTERM's.
+  static void allow_for_saving();
 
  private:
   void watch() const;
@@ -36,9 +40,5 @@ class StopSignals {
   int end_ = -1;      // an eventfd: the thread ends
   std::thread thread_;
 };
-
-/// Runs a shell command to its end, with no signal blocked in it; its exit code, 128 + signal when one killed it, or
-/// 127 when there is no shell.
-int run_command(const std::string& command);
 
 }  // namespace titan

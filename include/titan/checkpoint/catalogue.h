@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,12 @@ struct FoundCheckpoint {
   bool operator==(const FoundCheckpoint&) const = default;
 };
 
-/// Folders named step-N with a manifest or an index, the newest first. Anything else is passed over.
+/// Folders named step-N with a manifest or an index, the newest first, and links of that name, wherever they lead: one
+/// that leads nowhere is a checkpoint that cannot be had now. Anything else is passed over.
 std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::filesystem::path& root);
 
-/// Renames step-N so that it is no checkpoint any more; the new name.
-std::string set_aside(Storage& storage, const std::filesystem::path& root, int64_t step);
+/// Renames step-N so that it is no checkpoint any more, unless it is a link.
+void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step);
 
 /// At the start of a run: removes what earlier runs left half written or half deleted, and puts back a checkpoint that
 /// was about to be replaced. What cannot be removed stays; the sentences say what and why.
@@ -33,8 +35,11 @@ struct Retention {
   int64_t keep_every = 0;   // those at multiples of it stay; 0: none are special
 };
 
-/// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest stays in any case. Failures
-/// are returned as sentences, one for each checkpoint that could not be deleted.
-std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention);
+/// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest stays in any case. `newest`:
+/// the step just saved. Those of later steps are there when the run was taken up again from an earlier one; they are
+/// not counted and stay until it gets there. Failures are returned as sentences, one for each checkpoint that could not
+/// be deleted.
+std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
+                                    int64_t newest = std::numeric_limits<int64_t>::max());
 
 }  // namespace titan

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "titan/checkpoint/catalogue.h"
@@ -18,44 +19,54 @@ struct CheckpointerOptions {
   std::filesystem::path root;  // the folder of all checkpoints
   SaveMode mode = SaveMode::synchronous;
   Retention retention;
+  bool only_loads = false;  // another run may be writing there: nothing of what looks unfinished is removed
 };
 
-/// The end of a save, told to every rank.
-struct SaveReport {
-  SaveOutcome outcome;
-  std::vector<std::string> warnings;  // rank 0: old checkpoints that could not be deleted
+/// What a Checkpointer tells; from threads of its own, one call at a time.
+struct CheckpointEvents {
+  std::function<void(const SaveOutcome&)> saved;  // a save has ended, well or not: on every rank, at once
+  std::function<void(const std::string&)> warn;   // rank 0: an old checkpoint could not be deleted
 };
 
 class Checkpointer {
  public:
-  /// All ranks call alike, here and below. `report` hears of a save's end at once, from the writing thread when one
-  /// writes.
+  /// All ranks call alike, here and below.
   Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankMeeting> meeting, CheckpointerOptions options,
-               std::function<void(const SaveReport&)> report);
+               CheckpointEvents events);
+  /// Waits for what is being written and deleted.
+  ~Checkpointer();
 
-  /// Before the first save: removes what earlier runs left half done, then loads as load_together does.
+  /// Before the first save: removes what earlier runs left half done, unless this one only loads; then loads as
+  /// load_together does.
   LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt);
   /// One checkpoint that lies anywhere.
   LoadOutcome load_folder(const std::filesystem::path& folder, const LoadAttempt& attempt) {
     return load_folder_together(*storage_, *meeting_, folder, attempt);
   }
 
-  /// See Saver.
-  void save(int64_t step, const CheckpointState& state, bool now = false) { saver_->save(step, state, now); }
+  /// Whether all ranks can write where checkpoints go: each writes a file there and it is removed again. Throws
+  /// Error(storage), on all ranks alike, when one may not, or does not find the folder; a medium that is full or fails
+  /// may recover until the first save, and is a sentence to warn with.
+  std::string rehearse();
+
+  /// See Saver. Old checkpoints are deleted beside training, before the next save begins.
+  void save(int64_t step, const CheckpointState& state, bool now = false);
   void wait_for_staging() { saver_->wait_for_staging(); }
-  void finish() { saver_->finish(); }
+  void finish();
 
   /// Differs from run to run; the same on all ranks.
   const std::string& run() const { return run_; }
 
  private:
   void after_save(const SaveOutcome& outcome);
+  void wait_for_deletions();
 
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<RankMeeting> meeting_;
   CheckpointerOptions options_;
-  std::function<void(const SaveReport&)> report_;
+  CheckpointEvents events_;
   std::string run_;
+  std::thread deleting_;
   std::unique_ptr<Saver> saver_;
 };
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "titan/base/error.h"
 #include "titan/checkpoint/read_checkpoint.h"
 #include "titan/checkpoint/save.h"
 
@@ -18,12 +19,19 @@ struct LoadOutcome {
   std::vector<std::string> warnings;  // rank 0: what could not be set aside
 };
 
+/// Thrown by a LoadAttempt for a checkpoint that is whole and of no use to this run: an older one is tried.
+class UnsuitableError : public Error {
+ public:
+  explicit UnsuitableError(const std::string& what) : Error(ExitCode::storage, what) {}
+};
+
 /// Fills this rank's state from an opened checkpoint. What it has filled when it throws counts for nothing.
 using LoadAttempt = std::function<void(OpenCheckpoint&)>;
 
 /// Tries the checkpoints under `root`, the newest first, or only `step`. A damaged one is set aside once an older one
 /// has been loaded. Nothing there: an outcome without a step. Throws Error(storage), on all ranks alike, when `step` is
-/// missing, when none that is there is whole, and when one does not fit this run; then nothing on disk has changed.
+/// missing, when none that is there is whole and of use, and when one does not fit this run; then nothing on disk has
+/// changed.
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt);
 

@@ -28,27 +28,32 @@ struct AdamSettings {
   std::optional<bool> fused, foreach;
 };
 
-/// A parameter with all that is saved about it. Tensors are this rank's shards, undefined where it holds none; moments
-/// are undefined for parameters that are not trained.
+/// A parameter with all that is saved about it. Tensors are this rank's shards, undefined where it holds none. Names,
+/// shapes, boxes and `trained` are the same on every rank: each of them plans the whole checkpoint.
 struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
   BoxOfRank box_of;
   at::Tensor master, first_moment, second_moment;
   AdamSettings settings;
+  bool trained = true;  // has moments, wherever they are
 };
 
 /// Where the run is.
 struct RunProgress {
   int64_t step = 0;  // steps done
   int64_t tokens = 0;
-  nlohmann::json data_position;  // the data stream's own words
-  int64_t data_ranks = 1;        // ranks that read different data
+  nlohmann::json data_position;                           // the data stream's own words
+  int64_t data_ranks = 1;                                 // ranks that read different data
+  std::optional<int64_t> optimizer_steps = std::nullopt;  // that the moments have seen; nothing: all
 };
 
 /// The states that exclude_from_loading names.
 inline constexpr std::array<std::string_view, 5> kStateNames{"model", "optimizer", "lr_scheduler", "dataloader",
                                                              "train_state"};
+
+/// Whether it holds a run that can go on, and not the model alone.
+bool holds_run(const CheckpointIndex& index);
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style);
 /// The model and everything else.

@@ -42,6 +42,7 @@ struct StageSpan {
 struct PipelinePart {
   std::vector<StageSpan> stages;       // rising
   std::vector<int64_t> rank_of_stage;  // coordinate on the mesh's axis pp, of every stage
+  std::vector<int64_t> rank_of_unit;   // and of every unit of the model's chain
   int64_t microbatches = 1;            // that go through in one pass; a step's accumulation is a multiple
   std::vector<Action> actions;         // of one pass, lowered, without gathers: those are the residency's
   bool splits_backward = false;        // weight gradients wait for actions of their own

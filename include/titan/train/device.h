@@ -35,7 +35,7 @@ struct StepValues {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
-  bool stop_wish = false;  ///< of any rank
+  Wishes wishes;
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
@@ -45,7 +45,7 @@ class StepReadback {
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip, wish to stop}; pinned when the device is a GPU
+  at::Tensor host_;  // fp64 {loss, norm, skip, wishes}; pinned when the device is a GPU
   std::optional<c10::Event> copied_;
 };
 

@@ -1,73 +1,63 @@
-// The run's checkpoints as the trainer sees them: what `checkpoint.*` asks for, said to a Checkpointer. It knows what
-// the state of a run is and when it is due; how it is saved and loaded is the checkpoint part's business.
+// The run's checkpoints as the trainer sees them: what `checkpoint.*` asks for, said to a Checkpointer. It knows when a
+// checkpoint is due and which one a run begins with; how they are written and read is the checkpoint part's business.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <optional>
 
+#include "titan/base/command_queue.h"
 #include "titan/base/log.h"
 #include "titan/checkpoint/checkpointer.h"
-#include "titan/checkpoint/training_state.h"
-#include "titan/config/job_config.h"
-#include "titan/data/chunk_stream.h"
-#include "titan/distributed/mesh_groups.h"
-#include "titan/optimize/learning_rate.h"
-#include "titan/optimize/optimizer.h"
-#include "titan/parallel/assembly.h"
+#include "titan/distributed/world.h"
+#include "titan/train/run_state.h"
 
 namespace titan {
 
-/// Where a run begins: after `step` steps, with the data that come after `data` (nothing: from their beginning).
-struct RunStart {
-  int64_t step = 0;
-  int64_t tokens = 0;
-  std::optional<StreamState> data;
-};
-
-/// What there is to save; all of it outlives the checkpoints.
-struct RunParts {
-  const Assembly& assembly;
-  const Optimizer& optimizer;
-  const std::vector<ParameterGroup>& groups;
-  const LearningRateSchedule& schedule;
-  const MeshPlace& place;
-  Communicator* world;  // null: alone
-  at::Device device;
-};
-
 class RunCheckpoints {
  public:
+  /// All ranks call alike, here and below.
   RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log);
 
-  /// Loads what `checkpoint.*` names; the weights' copies are declared stale. Says so in one line.
-  RunStart load();
-  /// Step 0, for checkpoint.create_seed_checkpoint.
+  /// Loads what `checkpoint.*` names, and says so in one line; the weights' copies are declared stale. Then sees
+  /// whether checkpoints can be written.
+  RunPosition load();
+  /// Step 0, for checkpoint.create_seed_checkpoint. Throws Error(storage).
   void save_seed();
-  /// Saves when it is due after `step` steps. All ranks call alike. The next optimizer step may be enqueued at once:
-  /// copies from a GPU go before it on the same stream, others are made when this returns.
-  void after_step(int64_t step, int64_t tokens, const StreamState& data, bool is_last);
-  /// Waits for the last save.
-  void finish() { checkpointer_->finish(); }
+  /// Whether this rank's clock says that a checkpoint is due (checkpoint.interval_seconds). The first one of any rank
+  /// decides for all, which is for the caller to bring about.
+  bool clock_asks() const;
+  /// Saves when it is due, or `asked` for by all ranks. The next optimizer step may be enqueued at once: copies from a
+  /// GPU go before it on the same stream, others are made when this returns.
+  void after_step(const RunPosition& now, bool is_last, bool asked);
+  /// Before a run ends that is not over: whether everything up to `now` is saved, now if not before.
+  bool save_before_end(const RunPosition& now);
+  /// Waits for the last save, and for the commands that follow saves. Throws Error(storage) when the last save failed:
+  /// there will be no later one.
+  void finish();
 
  private:
-  std::vector<SavedParameter> parameters(int64_t step) const;
-  CheckpointState whole_state(const RunProgress& progress) const;
-  RunStart restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes);
-  LoadOutcome load_from(const std::filesystem::path& folder, RunStart& start, std::vector<std::string>& notes);
-  bool is_due(int64_t step, bool is_last);
-  bool clock_says_so();
-  void save_last(int64_t step, const RunProgress& progress);
-  void report(const SaveReport& report) const;
+  RunPosition restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own);
+  RunPosition finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes);
+  LoadOutcome load_initial(RunPosition& start, std::vector<std::string>& notes);
+  bool is_due(int64_t step, bool is_last, bool asked) const;
+  void save_last(const RunPosition& now);
+  void report(const SaveOutcome& outcome);
 
   const JobConfig& config_;
-  RunParts parts_;
+  const Assembly& assembly_;
+  RunState state_;
   const Log& log_;
   bool leads_;
   int64_t rank_;
   std::filesystem::path root_;
-  std::unique_ptr<Checkpointer> checkpointer_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
+  // Of the last save that has ended; written by the thread that saves, read once that is over.
+  int64_t saved_step_ = 0;  // what came before the run counts as saved: the same command begins there again
+  std::string problem_;
+  bool is_ending_ = false;
+  CommandQueue commands_;
+  std::unique_ptr<Checkpointer> checkpointer_;
 };
 
 }  // namespace titan

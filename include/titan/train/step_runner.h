@@ -26,19 +26,27 @@ struct StepCommunicators {
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
 };
 
+/// What a rank wants all ranks to do after a step: they learn of it with the step's sums.
+struct Wishes {
+  bool stop = false;
+  bool save = false;
+
+  bool operator==(const Wishes&) const = default;
+};
+
 /// Device scalars of a step whose work is enqueued, the same on all ranks. The loss (fp64) is that of the weights
 /// before the step.
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;
-  at::Tensor stop_wish;  // fp64: 1 when any rank wishes to stop, else 0
+  at::Tensor wishes;  // fp64 [2], stop and save: 1 where any rank has that wish, 0 where none has
 };
 
 class StepRunner {
  public:
-  /// What ranks exchange once a step: the exact sum of squares, and the wish to stop.
-  static constexpr int64_t kNormMessageBytes = (kExactSlots + 1) * sizeof(int64_t);
-  static constexpr int64_t kLossMessageBytes = 2 * sizeof(double);
+  /// What ranks exchange once a step: the exact sum of squares, or the loss, and their wishes.
+  static constexpr int64_t kNormMessageBytes = (kExactSlots + 2) * sizeof(int64_t);
+  static constexpr int64_t kLossMessageBytes = 3 * sizeof(double);
 
   /// `group_parameters` by weight group of the plan. Executor, optimizer and `pipeline` outlive this; with a pipeline
   /// every microbatch goes through it, cut into the pipeline's own.
@@ -49,9 +57,9 @@ class StepRunner {
 
   /// Runs step `step` (1-based) at peak rate `rate`. The microbatches' loss_scale makes the loss a mean over the valid
   /// tokens of all of them. Loss or gradients that are not finite leave the weights as they are; with step_in_backward,
-  /// those of the groups concerned. `stop_wish` travels with the step's sums, so that all ranks learn of it after the
+  /// those of the groups concerned. `wishes` travel with the step's sums, so that all ranks learn of them after the
   /// same step. `dump`, when given, gets loss, norm and gradients.
-  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, bool stop_wish = false,
+  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Wishes wishes = {},
                   DebugDump* dump = nullptr);
 
  private:
@@ -60,7 +68,7 @@ class StepRunner {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, stop_wish, squares, any_skipped;
+    at::Tensor loss, wishes, squares, any_skipped;
   };
 
   void step_group(size_t group);

@@ -52,23 +52,27 @@ class Trainer {
   void build_model();
   void open_data();
   void open_metrics();
-  /// Continues where a checkpoint ends, if there is one; the steps that are done.
-  int64_t resume();
+  /// Continues where a checkpoint ends, if there is one.
+  void resume();
   void show_start(const StepBatch& first) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
-  /// False when the corpus has run out.
-  bool train_step(int64_t step);
+  /// The next step; false when the corpus has run out.
+  bool train_step();
   /// Whether nothing is left over that would spare the step a part of its traffic.
   bool begins_fresh(int64_t step) const;
+  /// What this rank's signals and clock ask for.
+  Wishes own_wishes() const;
+  void save_when_due();
+  void validate_when_due();
   /// What was sent in a step, against the plan.
   void show_traffic(int64_t step);
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
-  ExitCode finish(int64_t last_step);
+  ExitCode finish();
 
   const JobConfig& config_;
   const Log& log_;
@@ -82,10 +86,9 @@ class Trainer {
   std::shared_ptr<const Tokenizer> tokenizer_;
   ModelDescription description_;
   Assembly assembly_;
-  std::vector<Parameter*> all_parameters_;        // of the model, in canonical order; other stages' without memory
-  std::unique_ptr<PipelineRunner> pipeline_;      // null without a pipeline
-  std::vector<ParameterGroup> model_groups_;      // of all_parameters_
-  std::vector<ParameterGroup> optimizer_groups_;  // the same, of assembly_.parameters
+  std::vector<Parameter*> all_parameters_;    // of the model, in canonical order; other stages' without memory
+  std::unique_ptr<PipelineRunner> pipeline_;  // null without a pipeline
+  std::vector<ParameterGroup> model_groups_;  // of all_parameters_
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
@@ -97,10 +100,9 @@ class Trainer {
   int64_t tokens_per_step_ = 0;
   int64_t first_step_ = 1;  // of this process
   bool traffic_shown_ = false;
-  int64_t tokens_ = 0;         // seen in all runs up to the last step
-  bool stopping_ = false;      // at a signal, as all ranks agreed
-  DataCounters read_;          // up to the last step
-  StreamState data_position_;  // after the last step
+  RunPosition position_;  // after the last step
+  Wishes wishes_;         // that all ranks agreed to follow
+  DataCounters read_;     // up to the last step
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<MetricsLog> metrics_;

@@ -1,0 +1,60 @@
+// What a run must remember, said to checkpoints: every parameter of the model with its moments and settings, and how
+// far the run has come. All ranks describe the same state, each with the tensors that it has.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "titan/checkpoint/training_state.h"
+#include "titan/config/job_config.h"
+#include "titan/data/chunk_stream.h"
+#include "titan/optimize/learning_rate.h"
+#include "titan/optimize/optimizer.h"
+#include "titan/parallel/assembly.h"
+#include "titan/parallel/parameter_places.h"
+
+namespace titan {
+
+/// How far a run has come: what happened before its next step.
+struct RunPosition {
+  int64_t step = 0;                 // steps done
+  int64_t tokens = 0;               // seen
+  int64_t optimizer_steps = 0;      // that the moments have seen
+  std::optional<StreamState> data;  // the next sample; nothing: the first one
+};
+
+/// What there is to save; all of it outlives the state.
+struct RunParts {
+  const ModelDescription& model;
+  const Assembly& assembly;
+  const std::vector<Parameter*>& parameters;  // of the whole model, in canonical order; other stages' without memory
+  const std::vector<ParameterGroup>& groups;  // of these
+  const Optimizer& optimizer;                 // of the assembly's
+  const LearningRateSchedule& schedule;
+  const MeshPlace& place;
+};
+
+class RunState {
+ public:
+  RunState(const JobConfig& config, RunParts parts);
+
+  /// As they are after `step` steps.
+  std::vector<SavedParameter> parameters(int64_t step) const;
+  /// Everything, for a run that goes on.
+  CheckpointState whole(const RunPosition& now) const;
+  /// The weights alone, in `type`.
+  CheckpointState model(const RunPosition& now, at::ScalarType type) const;
+
+ private:
+  AdamSettings settings_of(const ParameterGroup& group, int64_t step) const;
+  nlohmann::ordered_json facts(const RunPosition& now) const;
+
+  const JobConfig& config_;
+  RunParts parts_;
+  std::map<std::string, BoxOfRank> boxes_;         // by name
+  std::map<std::string, size_t> optimizer_index_;  // of this rank's
+};
+
+}  // namespace titan

@@ -1,0 +1,81 @@
+#include "titan/train/run_state.h"
+
+#include <algorithm>
+
+#include "titan/data/batch_stream.h"
+
+namespace titan {
+
+RunState::RunState(const JobConfig& config, RunParts parts) : config_(config), parts_(parts) {
+  for (ParameterPlace& place : place_parameters(parts.model, parts.assembly.executor->plan().request)) {
+    boxes_[place.spec.name] = boxes_of(place.layout, parts.place.mesh, std::move(place.stages));
+  }
+  for (size_t i = 0; i < parts.assembly.parameters.size(); ++i) {
+    optimizer_index_[parts.assembly.parameters[i]->name()] = i;
+  }
+}
+
+AdamSettings RunState::settings_of(const ParameterGroup& group, int64_t step) const {
+  const OptimizerOptions options = make_optimizer_options(config_);
+  const bool foreach = options.implementation == OptimizerImplementation::foreach;
+  const bool fused = options.implementation == OptimizerImplementation::fused;
+  return {.lr = parts_.schedule.rate(std::max<int64_t>(1, step)) * group.lr_multiplier,
+          .initial_lr = config_.optimizer.lr * group.lr_multiplier,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .epsilon = options.epsilon,
+          .weight_decay = options.weight_decay * group.weight_decay_multiplier,
+          .decoupled_decay = options.decoupled_decay,
+          .fused = fused ? std::optional(true) : std::nullopt,
+          .foreach = fused ? std::nullopt : std::optional(foreach)};
+}
+
+std::vector<SavedParameter> RunState::parameters(int64_t step) const {
+  std::vector<SavedParameter> saved;
+  for (const Parameter* parameter : parts_.parameters) {
+    SavedParameter one{parameter->name(),
+                       parameter->spec().shape,
+                       boxes_.at(parameter->name()),
+                       parameter->master,
+                       at::Tensor(),
+                       at::Tensor(),
+                       {},
+                       parameter->trainable()};
+    if (const auto mine = optimizer_index_.find(parameter->name()); mine != optimizer_index_.end()) {
+      one.first_moment = parts_.optimizer.first_moment(mine->second);
+      one.second_moment = parts_.optimizer.second_moment(mine->second);
+    }
+    saved.push_back(std::move(one));
+  }
+  for (const ParameterGroup& group : parts_.groups) {
+    const AdamSettings settings = settings_of(group, step);
+    for (const size_t index : group.members) saved[index].settings = settings;
+  }
+  return saved;
+}
+
+nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
+  nlohmann::ordered_json layout;
+  for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = parts_.place.mesh.size(axis);
+  return {{"tokens", now.tokens}, {"layout", std::move(layout)}};
+}
+
+CheckpointState RunState::whole(const RunPosition& now) const {
+  const RunProgress progress{now.step, now.tokens, to_json(now.data.value_or(StreamState())),
+                             parts_.place.mesh.data_parallel_degree(), now.optimizer_steps};
+  CheckpointState state = describe_run(parameters(now.step), progress, KeyStyle::bare);
+  state.facts = facts(now);
+  return state;
+}
+
+CheckpointState RunState::model(const RunPosition& now, at::ScalarType type) const {
+  CheckpointState state = describe_model(parameters(now.step), KeyStyle::bare);
+  for (StateTensor& tensor : state.tensors) {
+    tensor.placed.tensor.type = type;
+    if (tensor.local.defined()) tensor.local = tensor.local.to(type);
+  }
+  state.facts = facts(now);
+  return state;
+}
+
+}  // namespace titan

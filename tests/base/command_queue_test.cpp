@@ -1,0 +1,56 @@
+#include "titan/base/command_queue.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "titan/base/stop_signals.h"
+
+namespace titan {
+namespace {
+
+using Ended = std::vector<std::pair<std::string, int>>;
+
+TEST(CommandQueue, CommandsRunInOrderAndTheirExitCodesAreTold) {
+  Ended ended;
+  CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
+  queue.submit("exit 7");
+  queue.submit("true");
+  queue.submit("kill -KILL $$");
+  queue.finish();
+  EXPECT_EQ(ended, (Ended{{"exit 7", 7}, {"true", 0}, {"kill -KILL $$", 128 + SIGKILL}}));
+}
+
+TEST(CommandQueue, NobodyWaitsForACommandThatRunsLongUnlessAsked) {
+  const std::string pipe = ::testing::TempDir() + fmt::format("titan-queue-{}", ::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Ended ended;
+  CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
+  queue.submit("cat < " + pipe);  // until somebody opens the other end and closes it
+  queue.submit("true");
+  queue.poll();
+  EXPECT_TRUE(ended.empty());
+  std::ofstream(pipe).close();
+  queue.finish();
+  EXPECT_EQ(ended.size(), 2u);
+  ::unlink(pipe.c_str());
+}
+
+TEST(CommandQueue, ACommandCanBeStoppedBySignalsThatAreBlockedHere) {
+  const StopSignals stop;
+  Ended ended;
+  CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
+  queue.submit("kill -TERM $$; sleep 60");
+  queue.finish();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].second, 128 + SIGTERM);
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,73 @@
+"""A disk that fills up while checkpoints are written: training goes on, and saves again once there is room."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from checkpoint_runs import REQUEUE, CheckpointTest, parallel
+from program import STORAGE
+
+
+class FullDisk(CheckpointTest):
+    def mount(self, folder: pathlib.Path, room: str) -> None:
+        folder.mkdir(parents=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", room, "none", folder], capture_output=True, check=False)
+        if done.returncode:
+            self.skipTest("no right to mount a small file system")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+
+    def bytes_of_one(self, *words) -> int:
+        self.complete(1, self.folder / "measured", 2, *words)
+        return sum(path.stat().st_size for path in (self.folder / "measured/checkpoint/step-2").iterdir())
+
+    def expect_failures_and_recovery(self, ranks: int, *words):
+        folder = self.folder / "run"
+        one = self.bytes_of_one()
+        self.mount(folder / "checkpoint", f"size={int(3.5 * one) + 4 * 2**20}")
+        filler = folder / "checkpoint" / "filler"
+        filler.write_bytes(bytes(2 * one))
+        run = self.begin(ranks, folder, *words)
+        run.wait_for("was not saved: ")
+        run.wait_for("training goes on and tries again at the next interval")
+        failed_after = max(self.committed(run.text()), default=0)
+        filler.unlink()
+        self.wait_until(lambda: max(self.committed(run.text()), default=0) > failed_after, "a checkpoint after the failure")
+        run.popen.send_signal(signal.SIGKILL if ranks == 1 else signal.SIGUSR1)
+        self.assertEqual(run.end(), -signal.SIGKILL if ranks == 1 else REQUEUE, run.text())
+        self.assertIn("No space left on device", run.text())
+        newest = max(self.committed(run.text()))
+        steps = newest + 20
+        for path in (folder / "checkpoint").glob("step-*"):
+            if path.name != f"step-{newest}":
+                subprocess.run(["rm", "-r", path], check=True)
+        self.assertGreaterEqual(self.loaded(self.complete(ranks, folder, steps, *words, "--checkpoint.interval=1000")), newest)
+        self.complete(ranks, self.folder / "whole", steps, *words, "--checkpoint.interval=1000")
+        self.assertEqual(self.curve(folder), self.curve(self.folder / "whole"))
+        self.expect_same_checkpoint(folder, self.folder / "whole", steps)
+
+    def test_under_one_process(self):
+        self.expect_failures_and_recovery(1, "--checkpoint.keep_latest_k=2")
+
+    def test_under_several_ranks_that_save_beside_training(self):
+        self.expect_failures_and_recovery(2, *parallel(dp_shard=2), "--checkpoint.keep_latest_k=2",
+                                          "--checkpoint.async_mode=async")
+
+    def test_a_last_checkpoint_that_is_lost_is_no_success(self):
+        folder = self.folder / "run"
+        one = self.bytes_of_one()
+        self.mount(folder / "checkpoint", f"size={int(1.5 * one) + 2 * 2**20}")
+        filler = folder / "checkpoint" / "filler"
+        filler.write_bytes(bytes(one))
+        text = self.complete(1, folder, 4, code=STORAGE)
+        self.assertIn("titan_train: the last checkpoint was not saved: ", text)
+        self.assertEqual(len(self.curve(folder)), 4)
+        filler.unlink()
+        self.complete(1, folder, 4, "--checkpoint.interval=4")
+        self.assertEqual(self.checkpoints(folder)[-1], 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

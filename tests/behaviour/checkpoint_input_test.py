@@ -1,0 +1,174 @@
+"""Checkpoints that cannot be used: one sentence, the right exit code, and nothing changed on disk."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import unittest
+
+from checkpoint_runs import CheckpointTest
+from program import BAD_CONFIG, BAD_DATA, STORAGE
+
+
+class Executes:
+    """What a pickle of this asks for when it is loaded."""
+
+    def __init__(self, command: str):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+class Refused(CheckpointTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.saved: pathlib.Path | None = None
+
+    def run_with_checkpoints(self) -> pathlib.Path:
+        """A folder with steps 2 and 4, a copy of the one that the first test makes."""
+        cls = type(self)
+        if cls.saved is None:
+            self.complete(1, self.folder / "made", 4)
+            cls.saved = pathlib.Path(f"{self.folder}-saved")
+            shutil.copytree(self.folder / "made" / "checkpoint", cls.saved)
+            cls.addClassCleanup(shutil.rmtree, cls.saved)
+        folder = self.folder / "run"
+        shutil.copytree(cls.saved, folder / "checkpoint")
+        return folder
+
+    def refuse(self, folder: pathlib.Path, says: list[str], *words, ranks: int = 1, code: int = STORAGE) -> str:
+        """The run ends with `code` and one line on standard error that holds all of `says`; the folder stays as it is."""
+        before = self.tree(folder / "checkpoint")
+        text = self.complete(ranks, folder, 8, *words, code=code)
+        told = [line for line in text.splitlines() if "titan_train: " in line]
+        self.assertEqual(len(told), 1, text)
+        for part in says:
+            self.assertIn(part, told[0])
+        self.assertEqual(self.tree(folder / "checkpoint"), before)
+        self.assertNotIn(" step:  ", text)
+        return told[0]
+
+    def test_another_models_weights(self):
+        folder = self.run_with_checkpoints()
+        self.refuse(folder, ["does not fit this run", "tok_embeddings.weight", "128"], "--model.override.dim=128")
+        self.refuse(folder, ["does not fit this run", "layers.2."], "--model.override.n_layers=3")
+        self.refuse(folder, ["does not fit this run", "layers.1.", "has not"], "--model.override.n_layers=1")
+        self.refuse(folder, ["does not fit this run", "bfloat16", "float32"], "--training.dtype=bfloat16")
+
+    def test_another_vocabularys_weights_on_several_ranks_too(self):
+        folder = self.run_with_checkpoints()
+        self.refuse(folder, ["tok_embeddings.weight", "4096"], "--model.override.vocab_size=4096")
+        told = self.refuse(folder, ["4096"], "--model.override.vocab_size=4096", ranks=2)
+        self.assertIn("does not fit this run", told)
+
+    def test_the_position_in_another_corpus(self):
+        folder = self.run_with_checkpoints()
+        corpus = self.write("corpus.txt", "Once upon a time there was another corpus. " * 4000)
+        words = ("--training.dataset=text", f"--training.dataset_path={corpus}")
+        self.refuse(folder, ["corpus"], *words, code=BAD_DATA)
+
+    def test_a_step_that_is_not_there(self):
+        self.refuse(self.run_with_checkpoints(), ["holds no checkpoint of step 3"], "--checkpoint.load_step=3")
+
+    def test_a_run_that_must_resume_and_has_nothing_to(self):
+        folder = self.folder / "fresh"
+        self.refuse(folder, ["require_resume", "holds no checkpoint"], "--checkpoint.require_resume")
+        self.assertFalse((folder / "checkpoint").exists())
+
+    def test_a_file_in_the_place_of_the_folder(self):
+        folder = self.folder / "run"
+        folder.mkdir()
+        (folder / "checkpoint").write_text("a file")
+        self.complete(1, folder, 4, code=STORAGE)
+        self.assertEqual((folder / "checkpoint").read_text(), "a file")
+
+    def test_an_initial_checkpoint_that_is_none(self):
+        file = self.write("weights.bin", b"\x00" * 64)
+        empty = self.folder / "empty"
+        empty.mkdir()
+        for path, why in ((file, "Not a directory"), (empty, ".metadata is missing"), (self.folder / "none", "is missing")):
+            self.refuse(self.folder / "run", ["cannot be loaded", str(path), why], f"--checkpoint.initial_load_path={path}")
+        self.assertFalse((self.folder / "run" / "checkpoint").exists())
+
+    def test_no_whole_checkpoint_is_an_error_that_names_the_damage_of_each(self):
+        folder = self.run_with_checkpoints()
+        (folder / "checkpoint/step-4/manifest.json").write_text('{"format": "something else"}')
+        file = folder / "checkpoint/step-2/__0_0.distcp"
+        file.write_bytes(file.read_bytes()[:-1])
+        self.refuse(folder, ["no checkpoint in", "step 4 is damaged", "step 2 is damaged", "__0_0.distcp"])
+
+    def test_one_that_is_damaged_is_passed_over_on_several_ranks_too(self):
+        folder = self.run_with_checkpoints()
+        file = folder / "checkpoint/step-4/__0_0.distcp"
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 4
+        file.write_bytes(content)
+        text = self.complete(2, folder, 6)
+        self.assertRegex(text, r"LOAD: step 2 from \S+ \(verified, .*\); step 4 is damaged: .*__0_0\.distcp")
+        self.assertIn("damaged-4", [path.name for path in (folder / "checkpoint").iterdir()])
+
+    def test_a_pickle_that_asks_for_more_than_the_known_types_is_named_and_not_obeyed(self):
+        marker = self.folder / "executed"
+        folder = self.folder / "run"
+        (folder / "checkpoint/step-4").mkdir(parents=True)
+        (folder / "checkpoint/step-4/.metadata").write_bytes(pickle.dumps(Executes(f"touch {marker}")))
+        self.refuse(folder, ["step 4 is damaged", "system"])
+        self.assertFalse(marker.exists())
+
+    def test_links_that_lead_in_circles(self):
+        folder = self.folder / "run"
+        (folder / "checkpoint").mkdir(parents=True)
+        (folder / "checkpoint/step-4").symlink_to("step-4")
+        self.refuse(folder, ["step 4 is", "Too many levels of symbolic links"])
+        loop = self.folder / "loop"
+        loop.mkdir()
+        (loop / "checkpoint").symlink_to("checkpoint")
+        self.complete(1, loop, 4, code=STORAGE)
+        self.assertTrue((loop / "checkpoint").is_symlink())
+
+    def test_a_link_that_leads_nowhere_is_no_reason_to_start_fresh(self):
+        folder = self.folder / "run"
+        (folder / "checkpoint").mkdir(parents=True)
+        (folder / "checkpoint/step-4").symlink_to(self.folder / "not mounted")
+        self.refuse(folder, ["step 4 is damaged", "is missing"])
+
+    def test_a_folder_that_cannot_be_written_is_found_before_the_first_step(self):
+        folder = self.folder / "run"
+        place = folder / "checkpoint"
+        place.mkdir(parents=True)
+        if os.geteuid() == 0:
+            done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", place], capture_output=True, check=False)
+            if done.returncode:
+                self.skipTest("no right to mount a file system that cannot be written")
+            self.addCleanup(subprocess.run, ["umount", "--lazy", place], check=True)
+        else:
+            place.chmod(0o500)
+            self.addCleanup(place.chmod, 0o700)
+        for ranks in (1, 2):
+            self.refuse(folder, ["saving-trial", "every rank can write"], ranks=ranks)
+
+    def test_the_model_alone_is_no_run_to_go_on_with(self):
+        folder = self.folder / "run"
+        alone = "--checkpoint.last_save_model_only"
+        self.complete(1, folder, 2, alone)
+        told = self.refuse(folder, ["step 2 holds the model alone", "checkpoint.initial_load_path"], alone)
+        self.assertIn("cannot go on", told)
+        text = self.complete(1, folder, 2, alone)
+        self.assertIn("step 2 holds the model of a finished run", text)
+        self.complete(1, self.folder / "new", 4, f"--checkpoint.initial_load_path={folder}/checkpoint/step-2")
+
+    def test_a_seed_is_made_by_one_process(self):
+        folder = self.folder / "run"
+        self.refuse(folder, ["create_seed_checkpoint", "2 processes"], "--checkpoint.create_seed_checkpoint", ranks=2,
+                    code=BAD_CONFIG)
+        self.assertIn("Created seed checkpoint", self.complete(1, folder, 4, "--checkpoint.create_seed_checkpoint"))
+        self.assertIn("LOAD: step 0 from", self.complete(2, folder, 4, "--debug.seed=5"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,88 @@
+"""Signals to a run with checkpoints: it saves and asks to be queued again, or saves and goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import unittest
+
+from checkpoint_runs import REQUEUE, CheckpointTest, parallel
+from program import INTERRUPTED
+
+RARELY = "--checkpoint.interval=1000000"
+
+
+class Signals(CheckpointTest):
+    def stop(self, ranks: int, number: int, *words, to_rank: int | None = None) -> int:
+        """A run that is stopped by a signal after its third step: the step it says it has saved."""
+        run = self.begin(ranks, self.folder / "broken", RARELY, *words)
+        text = run.wait_for(" step:  3 ")
+        os.kill(run.popen.pid if to_rank is None else self.process_of(text, to_rank), number)
+        self.assertEqual(run.end(), REQUEUE, run.text())
+        self.expect_friendly(run.text())
+        self.expect_nothing_left()
+        step = int(re.search(r"stopped by a signal after step (\d+) of \d+; it is saved", run.text())[1])
+        self.assertEqual(self.committed(run.text()), [step])
+        return step
+
+    def expect_the_unbroken_run(self, ranks: int, stopped: int, *words):
+        steps = stopped + 3
+        text = self.complete(ranks, self.folder / "broken", steps, RARELY, *words)
+        self.assertEqual(self.loaded(text), stopped)
+        self.complete(ranks, self.folder / "whole", steps, RARELY, *words)
+        self.assertEqual(self.curve(self.folder / "broken"), self.curve(self.folder / "whole"))
+        self.expect_same_checkpoint(self.folder / "broken", self.folder / "whole", steps)
+
+    def test_a_request_to_save_and_end_loses_no_step(self):
+        self.expect_the_unbroken_run(1, self.stop(1, signal.SIGUSR1))
+
+    def test_a_termination_request_and_ctrl_c_save_too(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            step = self.stop(1, number)
+            self.assertEqual(self.checkpoints(self.folder / "broken")[-1], step)
+
+    def test_one_rank_that_hears_it_is_enough(self):
+        words = parallel(dp_shard=2)
+        self.expect_the_unbroken_run(2, self.stop(2, signal.SIGUSR1, *words, to_rank=1), *words)
+
+    def test_the_launcher_passes_it_on_and_ends_with_the_ranks_code(self):
+        self.stop(2, signal.SIGTERM, *parallel(tp=2), "--checkpoint.async_mode=async")
+
+    def test_a_wish_is_heard_when_units_are_stepped_in_backward(self):
+        self.stop(2, signal.SIGUSR1, *parallel(tp=2), "--optimizer.early_step_in_backward", "--training.max_norm=0",
+                  to_rank=1)
+
+    def test_a_request_to_save_is_followed_and_the_run_goes_on(self):
+        for ranks in (1, 2):
+            folder = self.folder / f"asked-{ranks}"
+            run = self.begin(ranks, folder, RARELY)
+            text = run.wait_for(" step:  3 ")
+            os.kill(run.popen.pid if ranks == 1 else self.process_of(text, 1), signal.SIGUSR2)
+            step = max(self.committed(run.wait_for(" committed: ")))
+            run.wait_for(f" step: {step + 3:2} ")
+            self.assertEqual(self.checkpoints(folder), [step])
+            run.popen.send_signal(signal.SIGUSR1)
+            self.assertEqual(run.end(), REQUEUE, run.text())
+
+    def test_without_checkpoints_nothing_is_saved_and_the_run_says_so(self):
+        run = self.start(*self.training())
+        run.wait_for(" step:  3 ")
+        run.popen.send_signal(signal.SIGUSR2)
+        run.wait_for("SIGUSR2 asks for a checkpoint, and this run saves none")
+        run.popen.send_signal(signal.SIGUSR1)
+        self.assertEqual(run.end(), INTERRUPTED, run.text())
+        self.assertIn("nothing was saved", run.text())
+
+    def test_seconds_between_checkpoints_are_agreed_on_by_all_ranks(self):
+        folder = self.folder / "timed"
+        run = self.begin(2, folder, *parallel(dp_shard=2), "--checkpoint.interval_seconds=1")
+        run.wait_for(" committed: ")
+        self.wait_until(lambda: len(self.checkpoints(folder)) >= 2, "two checkpoints")
+        run.popen.send_signal(signal.SIGUSR1)
+        self.assertEqual(run.end(), REQUEUE, run.text())
+        self.assertLess(len(self.committed(run.text())), 20, "not after every second step")
+
+
+if __name__ == "__main__":
+    unittest.main()

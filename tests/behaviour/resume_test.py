@@ -1,0 +1,133 @@
+"""A run that is killed and given the same command again is the run that was never killed, bit for bit.
+
+Losses, gradient norms, weights, moments and data position, in every family of layouts, twice in a row, with saves beside
+training and with accumulation; and a checkpoint of one layout continued by another.
+"""
+
+from __future__ import annotations
+
+import shutil
+import unittest
+
+import torch
+from checkpoint_runs import CheckpointTest, parallel
+from program import dump
+
+ASYNCHRONOUS = "--checkpoint.async_mode=async"
+ACCUMULATING = "--training.global_batch_size=8"
+TIED = ["--model.name=llama3_2", "--model.override.n_kv_heads=2"]
+# name: ranks and options. The odd ones save beside training.
+LAYOUTS = {
+    "single": (1, parallel()),
+    "single_accumulating": (1, [*parallel(), ACCUMULATING, ASYNCHRONOUS]),
+    "ddp": (2, parallel(dp_replicate=2)),
+    "fsdp": (2, [*parallel(dp_shard=2), ASYNCHRONOUS]),
+    "fsdp_accumulating": (2, [*parallel(dp_shard=2), ACCUMULATING]),
+    "tp": (2, [*parallel(tp=2), "--checkpoint.async_mode=async_with_pinned_mem"]),
+    "pp": (2, parallel(pp=2)),
+    "pp_tied": (2, [*parallel(pp=2), *TIED, ASYNCHRONOUS]),
+    "cp": (2, parallel(cp=2)),
+    "hsdp": (4, [*parallel(dp_replicate=2, dp_shard=2), ASYNCHRONOUS]),
+    "mixed_fsdp_tp": (4, parallel(dp_shard=2, tp=2)),
+    "mixed_pp_fsdp": (4, [*parallel(pp=2, dp_shard=2), ASYNCHRONOUS]),
+}
+
+
+class KilledTwice(CheckpointTest):
+    def expect_the_unbroken_run(self, name: str):
+        ranks, words = LAYOUTS[name]
+        whole, broken = self.folder / "whole", self.folder / "broken"
+        _, first = self.kill_after(ranks, broken, 4, *words)
+        text, second = self.kill_after(ranks, broken, first + 4, *words)
+        self.assertGreaterEqual(self.loaded(text), first)
+        steps = second + 4
+        text = self.complete(ranks, broken, steps, *words)
+        self.assertGreaterEqual(self.loaded(text), second)
+        self.complete(ranks, whole, steps, *words, f"--checkpoint.interval={steps}")
+        self.assertEqual(self.curve(broken), self.curve(whole))
+        self.assertEqual(len(self.curve(whole)), steps)
+        self.expect_same_checkpoint(broken, whole, steps)
+
+    def test_single(self):
+        self.expect_the_unbroken_run("single")
+
+    def test_single_with_accumulation(self):
+        self.expect_the_unbroken_run("single_accumulating")
+
+    def test_ddp(self):
+        self.expect_the_unbroken_run("ddp")
+
+    def test_fsdp(self):
+        self.expect_the_unbroken_run("fsdp")
+
+    def test_fsdp_with_accumulation(self):
+        self.expect_the_unbroken_run("fsdp_accumulating")
+
+    def test_hsdp(self):
+        self.expect_the_unbroken_run("hsdp")
+
+    def test_tensor_parallel(self):
+        self.expect_the_unbroken_run("tp")
+
+    def test_pipeline(self):
+        self.expect_the_unbroken_run("pp")
+
+    def test_pipeline_with_tied_embeddings(self):
+        self.expect_the_unbroken_run("pp_tied")
+
+    def test_context_parallel(self):
+        self.expect_the_unbroken_run("cp")
+
+    def test_fsdp_with_tensor_parallel(self):
+        self.expect_the_unbroken_run("mixed_fsdp_tp")
+
+    def test_pipeline_with_fsdp(self):
+        self.expect_the_unbroken_run("mixed_pp_fsdp")
+
+
+class OtherLayout(CheckpointTest):
+    """Saved by one layout after step 2, continued by another: step 3 begins with the same bits and the same samples, and
+    changes the weights by as much, which it could not with other moments."""
+
+    # The microbatches differ, the global batch does not.
+    COMMON = ["--training.global_batch_size=8", "--debug.dump_steps=3"]
+    UPDATE_ERROR = 1e-3  # of a step's change of a weight, by norm: rounding of gradients, divided by small moments
+
+    def expect_the_same_step(self, saved_by: tuple[int, list[str]], continued_by: tuple[int, list[str]], *words):
+        first, second = self.folder / "first", self.folder / "second"
+        words = (*self.COMMON, *words)
+        self.complete(saved_by[0], first, 3, *saved_by[1], *words)
+        shutil.copytree(first / "checkpoint" / "step-2", second / "checkpoint" / "step-2")
+        text = self.complete(continued_by[0], second, 3, *continued_by[1], *words)
+        self.assertEqual(self.loaded(text), 2)
+        a, b = dump.read(first, 3), dump.read(second, 3)
+        self.assertTrue(torch.equal(a.tokens, b.tokens))
+        self.assertTrue(torch.equal(a.labels, b.labels))
+        self.assertEqual(set(a.parameters), set(b.parameters))
+        for name, weight in a.parameters.items():
+            self.assertTrue(torch.equal(weight, b.parameters[name]), name)
+            change = a.parameters_after[name] - weight
+            error = (b.parameters_after[name] - b.parameters[name] - change).norm() / change.norm()
+            self.assertLess(error.item(), self.UPDATE_ERROR, name)
+
+    def test_one_process_to_fsdp(self):
+        self.expect_the_same_step((1, parallel()), (2, parallel(dp_shard=2)))
+
+    def test_ddp_to_tensor_parallel(self):
+        self.expect_the_same_step((2, parallel(dp_replicate=2)), (2, parallel(tp=2)))
+
+    def test_fsdp_to_a_pipeline(self):
+        self.expect_the_same_step((2, parallel(dp_shard=2)), (2, parallel(pp=2)))
+
+    def test_a_pipeline_with_tied_embeddings_to_context_parallel(self):
+        self.expect_the_same_step((2, parallel(pp=2)), (2, parallel(cp=2)), *TIED)
+
+    def test_fsdp_with_tensor_parallel_to_one_process(self):
+        self.expect_the_same_step((4, parallel(dp_shard=2, tp=2)), (1, parallel()))
+
+    def test_hsdp_to_a_pipeline_with_fsdp(self):
+        self.expect_the_same_step((4, parallel(dp_replicate=2, dp_shard=2)), (4, parallel(pp=2, dp_shard=2)))
+
+
+if __name__ == "__main__":
+    unittest.main()
