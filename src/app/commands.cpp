@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "titan/app/convert_command.h"
 #include "titan/app/schedule_command.h"
 #include "titan/app/tokenizer_command.h"
 #include "titan/base/error.h"
@@ -55,6 +56,7 @@ std::vector<std::string> words_after(std::string_view command, const Schema& sch
   if (command == "config") return config_command_words();
   if (command == "tokenizer") return tokenizer_command_words();
   if (command == "schedule") return schedule_command_words();
+  if (command == "convert") return convert_command_words();
   if (command == "completion") return {"bash", "zsh"};
   std::vector<std::string> sections;
   if (command == "help") {
@@ -77,12 +79,14 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 10> all{{
+  static constexpr std::array<Command, 11> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
       {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
       {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
+      {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
+       true, run_convert},
       {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
        run_plan},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "crc32.h"
+#include "titan/checkpoint/state_dict.h"
 #include "zip.h"
 
 namespace titan {
@@ -48,15 +49,16 @@ PickleRef integers(std::span<const int64_t> values) {
   return pickle::tuple(std::move(items));
 }
 
-std::string tensor_pickle(at::ScalarType type, std::span<const int64_t> shape) {
+/// A contiguous tensor whose elements are the archive's entry data/`entry`.
+PickleRef tensor_value(at::ScalarType type, std::span<const int64_t> shape, const std::string& entry) {
   std::vector<int64_t> strides(shape.size(), 1);
   for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   PickleRef storage = pickle::persistent(
       pickle::tuple({pickle::text("storage"), pickle::global("torch " + std::string(known(type).storage)),
-                     pickle::text("0"), pickle::text("cpu"), pickle::integer(numel_of(shape))}));
-  return write_pickle(pickle::call("torch._utils _rebuild_tensor_v2",
-                                   {std::move(storage), pickle::integer(0), integers(shape), integers(strides),
-                                    pickle::boolean(false), pickle::call("collections OrderedDict", {})}));
+                     pickle::text(entry), pickle::text("cpu"), pickle::integer(numel_of(shape))}));
+  return pickle::call("torch._utils _rebuild_tensor_v2",
+                      {std::move(storage), pickle::integer(0), integers(shape), integers(strides),
+                       pickle::boolean(false), pickle::call("collections OrderedDict", {})});
 }
 
 std::string small_entries(ZipWriter& zip, std::string_view pickle) {
@@ -69,7 +71,7 @@ std::string small_entries(ZipWriter& zip, std::string_view pickle) {
 /// What comes before the elements.
 std::string tensor_head(ZipWriter& zip, at::ScalarType type, std::span<const int64_t> shape) {
   const int64_t bytes = numel_of(shape) * static_cast<int64_t>(c10::elementSize(type));
-  std::string head = small_entries(zip, tensor_pickle(type, shape));
+  std::string head = small_entries(zip, write_pickle(tensor_value(type, shape, "0")));
   head += zip.begin_entry(entry_name("data/0"), bytes);
   return head;
 }
@@ -103,57 +105,13 @@ void refuse_big_endian(CheckedReader& file, const std::vector<ZipEntry>& entries
   }
 }
 
-}  // namespace
-
-std::string_view python_name(at::ScalarType type) { return known(type).name; }
-
-at::ScalarType type_named(std::string_view python_name) {
-  for (const TypeName& type : kTypes) {
-    if (type.name == python_name) return type.type;
-  }
-  throw DamageError(fmt::format("a tensor has the dtype {}, which this program does not read", python_name));
-}
-
-int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape) {
-  ZipWriter zip;
-  std::string ends = tensor_head(zip, type, shape);
-  ends += zip.end_entry(0);
-  ends += zip.finish();
-  return static_cast<int64_t>(ends.size()) + numel_of(shape) * static_cast<int64_t>(c10::elementSize(type));
-}
-
-void write_tensor_blob(HashingWriter& file, const at::Tensor& tensor) {
-  TITAN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
-  ZipWriter zip;
-  file.write(tensor_head(zip, tensor.scalar_type(), tensor.sizes()));
-  std::string_view rest(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  uint32_t checksum = 0;
-  while (!rest.empty()) {  // piece by piece, so that it is still in the cache when it is written
-    const std::string_view piece = rest.substr(0, size_t{1} << 20);
-    checksum = zip_checksum(checksum, piece);
-    file.write(piece);
-    rest.remove_prefix(piece.size());
-  }
-  file.write(zip.end_entry(checksum));
-  file.write(zip.finish());
-}
-
-std::string value_blob(const PickleRef& value) {
-  ZipWriter zip;
-  std::string blob = small_entries(zip, write_pickle(value));
-  blob += zip.finish();
-  return blob;
-}
-
-StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length) {
+/// Where the elements of a pickled tensor lie.
+StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry>& entries) {
   using Kind = PickleValue::Kind;
-  const std::vector<ZipEntry> entries = read_zip(file, offset, length);
-  refuse_big_endian(file, entries);
-  const PickleRef tensor = read_entry(file, find_entry(entries, "/data.pkl"));
-  if (!tensor->is_object("torch._utils _rebuild_tensor_v2") || tensor->items.at(0)->items.size() < 4) {
+  if (!tensor.is_object("torch._utils _rebuild_tensor_v2") || tensor.items.at(0)->items.size() < 4) {
     throw DamageError("what should be a tensor is something else");
   }
-  const std::vector<PickleRef>& arguments = tensor->items[0]->items;
+  const std::vector<PickleRef>& arguments = tensor.items[0]->items;
   const PickleValue& storage = *arguments[0];
   const PickleValue* id = storage.is(Kind::persistent) ? storage.items.at(0).get() : nullptr;
   if (!id || id->items.size() < 5 || !id->items[1]->is(Kind::global) || !id->items[2]->is(Kind::text)) {
@@ -178,6 +136,98 @@ StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t len
   }
   if (begin < 0 || last >= data.bytes / element) throw DamageError("a tensor reaches beyond its storage");
   found.first_byte = data.offset + begin * element;
+  return found;
+}
+
+}  // namespace
+
+std::string_view python_name(at::ScalarType type) { return known(type).name; }
+
+at::ScalarType type_named(std::string_view python_name) {
+  for (const TypeName& type : kTypes) {
+    if (type.name == python_name) return type.type;
+  }
+  throw DamageError(fmt::format("a tensor has the dtype {}, which this program does not read", python_name));
+}
+
+int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape) {
+  ZipWriter zip;
+  std::string ends = tensor_head(zip, type, shape);
+  ends += zip.end_entry(0);
+  ends += zip.finish();
+  return static_cast<int64_t>(ends.size()) + numel_of(shape) * static_cast<int64_t>(c10::elementSize(type));
+}
+
+namespace {
+
+/// The bytes of a contiguous tensor on the CPU; the checksum that begins with `checksum` and ends with them.
+uint32_t write_elements(HashingWriter& file, const at::Tensor& tensor, uint32_t checksum) {
+  std::string_view rest(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  while (!rest.empty()) {  // piece by piece, so that it is still in the cache when it is written
+    const std::string_view piece = rest.substr(0, size_t{1} << 20);
+    checksum = zip_checksum(checksum, piece);
+    file.write(piece);
+    rest.remove_prefix(piece.size());
+  }
+  return checksum;
+}
+
+}  // namespace
+
+void write_tensor_blob(HashingWriter& file, const at::Tensor& tensor) {
+  TITAN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
+  ZipWriter zip;
+  file.write(tensor_head(zip, tensor.scalar_type(), tensor.sizes()));
+  file.write(zip.end_entry(write_elements(file, tensor, 0)));
+  file.write(zip.finish());
+}
+
+void write_state_dict(HashingWriter& file, std::span<const LogicalTensor> tensors, const ElementPieces& pieces) {
+  std::vector<std::pair<std::string, PickleRef>> items;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    items.emplace_back(tensors[i].name, tensor_value(tensors[i].type, tensors[i].shape, std::to_string(i)));
+  }
+  ZipWriter zip;
+  file.write(small_entries(zip, write_pickle(pickle::dictionary(items))));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t bytes = numel_of(tensors[i].shape) * static_cast<int64_t>(c10::elementSize(tensors[i].type));
+    file.write(zip.begin_entry(entry_name("data/" + std::to_string(i)), bytes));
+    uint32_t checksum = 0;
+    int64_t written = 0;
+    pieces(i, [&](const at::Tensor& piece) {
+      checksum = write_elements(file, piece, checksum);
+      written += static_cast<int64_t>(piece.nbytes());
+    });
+    TITAN_CHECK(written == bytes, tensors[i].name, written, bytes);
+    file.write(zip.end_entry(checksum));
+  }
+  file.write(zip.finish());
+}
+
+std::string value_blob(const PickleRef& value) {
+  ZipWriter zip;
+  std::string blob = small_entries(zip, write_pickle(value));
+  blob += zip.finish();
+  return blob;
+}
+
+StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length) {
+  const std::vector<ZipEntry> entries = read_zip(file, offset, length);
+  refuse_big_endian(file, entries);
+  return elements_of(*read_entry(file, find_entry(entries, "/data.pkl")), entries);
+}
+
+std::map<std::string, StoredElements> read_state_dict(CheckedReader& file) {
+  const std::vector<ZipEntry> entries = read_zip(file, 0, file.size());
+  refuse_big_endian(file, entries);
+  const PickleRef pickled = read_entry(file, find_entry(entries, "/data.pkl"));
+  if (!pickled->is(PickleValue::Kind::dictionary)) throw DamageError("what should be a dictionary is something else");
+  std::map<std::string, StoredElements> found;
+  for (size_t i = 0; i + 1 < pickled->items.size(); i += 2) {
+    const PickleValue& name = *pickled->items[i];
+    if (!name.is(PickleValue::Kind::text)) throw DamageError("a key of the dictionary is no name");
+    found[name.text] = elements_of(*pickled->items[i + 1], entries);
+  }
   return found;
 }
 

@@ -305,6 +305,7 @@ class Machine {
       }
       case 'b': {
         Node state = pop();
+        if (top().is(Kind::dictionary)) return true;  // attributes of a state dictionary: versions of its modules
         if (!top().is(Kind::object) || top().items.size() != 1)
           throw PickleError("it fills something that is no object");
         add(top(), {std::move(state)});

@@ -67,19 +67,21 @@ std::string ZipWriter::end_entry(uint32_t checksum) {
 
 std::string ZipWriter::directory_line(const Entry& entry) {
   const uint16_t flags = kUtf8Names | (entry.checksum_behind ? kChecksumFollows : 0);
-  TITAN_CHECK(entry.header_offset < kIn64Bits, entry.header_offset);  // large entries come last
-  std::string line =
-      packed(kDirectoryLine, kVersion, kVersion, flags, uint16_t{0}, uint16_t{0}, kFirstOf1980, entry.checksum,
-             kIn64Bits, kIn64Bits, static_cast<uint16_t>(entry.name.size()), uint16_t{20}, uint16_t{0}, uint16_t{0},
-             uint16_t{0}, uint32_t{0}, static_cast<uint32_t>(entry.header_offset));
-  return line + entry.name + packed(kExtra64, uint16_t{16}, entry.bytes, entry.bytes);
+  const bool far = entry.header_offset >= kIn64Bits;  // only then: the offset fits into its 32 bits everywhere else
+  const uint16_t extra = far ? 24 : 16;
+  std::string line = packed(kDirectoryLine, kVersion, kVersion, flags, uint16_t{0}, uint16_t{0}, kFirstOf1980,
+                            entry.checksum, kIn64Bits, kIn64Bits, static_cast<uint16_t>(entry.name.size()),
+                            static_cast<uint16_t>(extra + 4), uint16_t{0}, uint16_t{0}, uint16_t{0}, uint32_t{0},
+                            far ? kIn64Bits : static_cast<uint32_t>(entry.header_offset));
+  line += entry.name + packed(kExtra64, extra, entry.bytes, entry.bytes);
+  return far ? line + packed(entry.header_offset) : line;
 }
 
 std::string ZipWriter::finish() {
   std::string directory;
   for (const Entry& entry : entries_) directory += directory_line(entry);
   const uint64_t count = entries_.size(), size = directory.size();
-  const auto short_count = static_cast<uint16_t>(count);
+  const auto short_count = static_cast<uint16_t>(std::min<uint64_t>(count, 0xFFFF));
   return directory +
          packed(kEnd64, uint64_t{44}, kVersion, kVersion, uint32_t{0}, uint32_t{0}, count, count, size, position_) +
          packed(kEnd64Locator, uint32_t{0}, position_ + size, uint32_t{1}) +

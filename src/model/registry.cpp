@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "llama/exchange.h"
 #include "titan/model/llama/llama.h"
 #include "titan/model/model.h"
 
@@ -17,6 +18,10 @@ const ModelFamily* find_model_family(std::string_view name) {
     if (std::find(names.begin(), names.end(), name) != names.end()) return family;
   }
   return nullptr;
+}
+
+const ModelExchange* find_model_exchange(std::string_view name) {
+  return find_model_family(name) == &llama_family() ? &llama_exchange() : nullptr;
 }
 
 }  // namespace titan

@@ -79,6 +79,8 @@ class CheckedReader {
   std::string read(int64_t offset, int64_t count);
   /// Reads what has not been read: the whole file is then known to be right.
   void check_all();
+  /// Forgets the bytes that are kept for the next read, for when that is far away: many files may be open.
+  void drop_cache() { cache_.clear(); }
 
  private:
   struct Block {

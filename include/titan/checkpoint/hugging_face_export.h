@@ -1,0 +1,57 @@
+// A model's weights written as Hugging Face's programs read them: safetensors files of a bounded size with their index,
+// and the small files beside them. Streamed, in stretches of rows; a folder that has its name is whole.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/checkpoint/foreign_weights.h"
+#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/save.h"
+
+namespace titan {
+
+/// What transformers writes at most into one file unless it is told otherwise.
+inline constexpr int64_t kDefaultShardBytes = 5'000'000'000;
+
+/// A small file that goes along: config.json, a tokenizer.
+struct CompanionFile {
+  std::string name;
+  std::string content;
+};
+
+struct HuggingFaceExport {
+  std::filesystem::path folder;  // that it will be
+  std::string run;               // see SavePlace
+  int64_t step = 0;              // that the weights are from
+  bool replace = false;          // a folder of that name gives way; else it is an error
+  ForeignModel model;
+  std::optional<at::ScalarType> type;  // none: as they are stored
+  int64_t most_bytes = kDefaultShardBytes;
+  std::vector<CompanionFile> companions;
+};
+
+/// One file of the export.
+struct ExportedFile {
+  std::string name;
+  std::vector<LogicalTensor> tensors;  // under their names
+  std::vector<size_t> places;          // in the model's list of tensors
+
+  int64_t bytes() const;
+};
+
+/// The tensors in their order, a new file begun where the next one would not fit: model-00001-of-00002.safetensors; a
+/// single file is model.safetensors.
+std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vector<at::ScalarType>& types,
+                                      int64_t most_bytes);
+
+/// Writes and checks all of it; all ranks call it, each with its own view of the same weights under our names, and each
+/// writes some of the files. The outcome has a problem, the same on all ranks, when anything failed; then `folder` is
+/// what it was before.
+SaveOutcome export_together(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+                            TensorSource& weights);
+
+}  // namespace titan

@@ -1,0 +1,37 @@
+// Named tensors that lie in files of any kind, read box by box: what imports, exports and checks need of them.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "titan/checkpoint/index.h"
+#include "titan/checkpoint/read_checkpoint.h"
+
+namespace titan {
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  /// All tensors, by name.
+  virtual const std::map<std::string, LogicalTensor>& tensors() const = 0;
+  /// Fills `into`, a tensor of the box's shape: any device, strides and dtype. `name` is one of `tensors`.
+  virtual void read(const std::string& name, const Box& box, const at::Tensor& into) = 0;
+  /// Where they lie, for people.
+  virtual std::string description() const = 0;
+};
+
+/// The model in a checkpoint, under its bare names whichever generation of names wrote it. The checkpoint outlives it.
+class CheckpointSource : public TensorSource {
+ public:
+  explicit CheckpointSource(OpenCheckpoint& checkpoint);
+  const std::map<std::string, LogicalTensor>& tensors() const override { return tensors_; }
+  void read(const std::string& name, const Box& box, const at::Tensor& into) override;
+  std::string description() const override { return checkpoint_.folder().string(); }
+
+ private:
+  OpenCheckpoint& checkpoint_;
+  std::map<std::string, LogicalTensor> tensors_;
+  std::string prefix_;
+};
+
+}  // namespace titan

@@ -1,0 +1,37 @@
+// A run's model in Hugging Face's form: what an export of it consists of besides the weights. Shared by the run that
+// saves its last step so and by `titan_train convert`.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "titan/checkpoint/hugging_face_export.h"
+#include "titan/config/job_config.h"
+#include "titan/model/model.h"
+
+namespace titan {
+
+/// Throws Error(bad_config) for a family that no other program knows.
+const ModelExchange& exchange_of(const ModelRequest& request);
+
+/// config.json, generation_config.json and the tokenizer's files, copied from where the config says they lie; a
+/// generation_config.json beside them is copied, too. `notes` hears of a tokenizer that is not there.
+std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
+                                           std::vector<std::string>& notes);
+
+/// For a run that begins from such a folder: throws Error(bad_config) when its config.json is of another model, with
+/// what differs.
+void check_settings(const std::filesystem::path& folder, const ModelRequest& request);
+
+/// What `checkpoint.last_save_in_hf` asks for after step `step`, in checkpoint.export_dtype.
+HuggingFaceExport make_export(const JobConfig& config, const ModelRequest& request, int64_t step,
+                              const std::string& run, std::vector<std::string>& notes);
+
+/// A settings file of another program; throws Error(storage) when it cannot be read or is no JSON object.
+nlohmann::json read_settings_file(const std::filesystem::path& path);
+
+/// A dtype by its name in configs: float32, bfloat16, float16.
+at::ScalarType scalar_type_named(const std::string& word);
+
+}  // namespace titan

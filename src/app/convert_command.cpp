@@ -1,0 +1,137 @@
+#include "titan/app/convert_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <optional>
+
+#include "parse_words.h"
+#include "titan/app/commands.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/config/config_command.h"
+#include "titan/config/load.h"
+#include "titan/config/start.h"
+#include "titan/tools/convert.h"
+
+namespace titan {
+namespace {
+
+struct Direction {
+  const char* name;
+  const char* from;
+  const char* to;  // null: nothing is written
+  const char* purpose;
+  void (*run)(const WeightConversion& conversion, std::ostream& out);
+};
+constexpr std::array<Direction, 5> kDirections{{
+    {"from-hf", "HF_FOLDER", "CHECKPOINT", "Safetensors of Hugging Face's form become a checkpoint to begin from",
+     convert_from_hugging_face},
+    {"to-hf", "CHECKPOINT", "HF_FOLDER", "The model in a checkpoint becomes a folder that transformers loads",
+     convert_to_hugging_face},
+    {"from-meta", "META_FOLDER", "CHECKPOINT", "consolidated.NN.pth and params.json become a checkpoint to begin from",
+     convert_from_meta},
+    {"to-torch", "CHECKPOINT", "FILE", "The model in a checkpoint becomes one file that torch.load reads",
+     convert_to_torch},
+    {"verify", "FOLDER", nullptr, "Reads all of a checkpoint or of a Hugging Face folder and says what it found",
+     verify_weights},
+}};
+
+struct Options {
+  std::string from, to, dtype;
+  double shard_gigabytes = 0;
+  std::vector<std::string> rest;  // the config and its overrides
+};
+
+const Direction* find_direction(const std::string& word) {
+  for (const Direction& direction : kDirections) {
+    if (word == direction.name) return &direction;
+  }
+  return nullptr;
+}
+
+void print_help() {
+  std::cout << "Weights between checkpoints and the files of other programs\n"
+               "Usage: titan_train convert DIRECTION … [CONFIG] [--section.key value]…\n\n";
+  for (const Direction& direction : kDirections) {
+    std::cout << fmt::format("  {:<10}{:<12} {:<11} {}\n", direction.name, direction.from,
+                             direction.to ? direction.to : "", direction.purpose);
+  }
+  std::cout
+      << "\nA config, or --model.name and --model.flavor, says which model it is; from-hf and from-meta recognise\n"
+         "the published ones. titan_train convert DIRECTION --help has the options.\n";
+}
+
+std::optional<Options> parse(const Direction& direction, std::span<const std::string> words) {
+  Options options;
+  CLI::App app(direction.purpose, std::string("titan_train convert ") + direction.name);
+  app.add_option(direction.from, options.from, "What is read")->required();
+  if (direction.to) app.add_option(direction.to, options.to, "What is written; it must not be there")->required();
+  if (std::string_view(direction.name) == "to-hf") {
+    app.add_option("--dtype", options.dtype, "float32, bfloat16 or float16; without it: as stored")
+        ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+    app.add_option("--shard-gigabytes", options.shard_gigabytes, "Largest file, in 10^9 bytes; without it: 5")
+        ->check(CLI::PositiveNumber);
+  }
+  app.allow_extras();
+  app.footer("A config file and --section.key options follow: the model, training.dtype, model.tokenizer_path.");
+  const bool asks =
+      std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
+  if (!asks && (words.empty() || words[0].starts_with("-"))) {
+    throw Error(ExitCode::bad_config, fmt::format("{}: {}{}{} first, then options (titan_train convert {} --help)",
+                                                  direction.name, direction.from, direction.to ? " and " : "",
+                                                  direction.to ? direction.to : "", direction.name));
+  }
+  if (!parse_words(app, words, std::cout)) return std::nullopt;
+  options.rest = app.remaining();
+  return options;
+}
+
+bool names_model(const LoadedConfig& loaded) {
+  for (const char* key : {"model.name", "model.flavor"}) {
+    if (loaded.origins.is_set(key)) return true;
+  }
+  return !loaded.config.job.config_file.empty();
+}
+
+[[noreturn]] void fail_unknown(const std::string& word) {
+  const std::vector<std::string> close = nearest(word, convert_command_words(), 1);
+  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
+  throw Error(ExitCode::bad_config,
+              fmt::format("convert has no direction {}{} (titan_train convert --help)", word, hint));
+}
+
+}  // namespace
+
+std::vector<std::string> convert_command_words() {
+  std::vector<std::string> words;
+  for (const Direction& direction : kDirections) words.emplace_back(direction.name);
+  return words;
+}
+
+int run_convert(const Schema& schema, std::span<const std::string> arguments) {
+  if (arguments.empty()) throw Error(ExitCode::bad_config, "convert: say a direction (titan_train convert --help)");
+  if (arguments[0] == "--help" || arguments[0] == "-h") {
+    print_help();
+    return 0;
+  }
+  const Direction* direction = find_direction(arguments[0]);
+  if (!direction) fail_unknown(arguments[0]);
+  const std::optional<Options> options = parse(*direction, arguments.subspan(1));
+  if (!options) return 0;
+  LoadedConfig loaded = load_config(schema, options->rest, config_checks());
+  if (!loaded.problems.empty()) {
+    print_problems(std::cerr, loaded.problems);
+    return static_cast<int>(ExitCode::bad_config);
+  }
+  for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
+  constexpr double kGigabyte = 1e9;
+  direction->run({options->from, options->to, loaded.config, names_model(loaded), options->dtype,
+                  static_cast<int64_t>(options->shard_gigabytes * kGigabyte)},
+                 std::cout);
+  return 0;
+}
+
+}  // namespace titan

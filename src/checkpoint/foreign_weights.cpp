@@ -1,0 +1,190 @@
+#include "titan/checkpoint/foreign_weights.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "elements.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{32} << 20;
+constexpr size_t kNamesShown = 3;
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+std::string first_few(const std::vector<std::string>& names) {
+  const size_t shown = std::min(names.size(), kNamesShown);
+  std::string text = join(std::span(names).first(shown), ", ");
+  return names.size() > shown ? text + fmt::format(" and {} more", names.size() - shown) : text;
+}
+
+bool is_ignored(const ForeignModel& model, const std::string& name) {
+  return std::any_of(model.ignored.begin(), model.ignored.end(),
+                     [&](const std::string& end) { return name.ends_with(end); });
+}
+
+/// What keeps a tensor from being the parameter; empty: nothing.
+std::string obstacle(const LogicalTensor& stored, const std::vector<int64_t>& shape) {
+  if (stored.shape != shape) {
+    return fmt::format("{} has shape {}, this model's has {}", stored.name, shape_text(stored.shape),
+                       shape_text(shape));
+  }
+  if (!c10::isFloatingType(stored.type)) return fmt::format("{} is of {}", stored.name, python_name(stored.type));
+  return {};
+}
+
+/// A stretch of rows as a box; all of a tensor without dimensions.
+Box rows_of(const std::vector<int64_t>& shape, int64_t first, int64_t count) {
+  Box box{std::vector<int64_t>(shape.size(), 0), shape};
+  if (shape.empty()) return box;
+  box.offset[0] = first;
+  box.extent[0] = count;
+  return box;
+}
+
+/// A tied weight's second copy holds the same values: both read in stretches.
+bool is_copy(TensorSource& source, const std::string& copy, const std::string& original) {
+  const LogicalTensor &a = source.tensors().at(copy), &b = source.tensors().at(original);
+  if (a.type != b.type || a.shape != b.shape) return false;
+  const int64_t step = rows_at_once(a, 1), rows = a.shape.empty() ? 1 : a.shape[0];
+  for (int64_t row = 0; row < rows; row += step) {
+    const Box box = rows_of(a.shape, row, std::min(step, rows - row));
+    const at::Tensor first = at::empty(box.extent, a.type), second = at::empty(box.extent, a.type);
+    source.read(copy, box, first);
+    source.read(original, box, second);
+    if (!first.equal(second)) return false;
+  }
+  return true;
+}
+
+at::Tensor swapped(const at::Tensor& rows, int64_t outer, int64_t inner) {
+  std::vector<int64_t> cut{rows.size(0) / (outer * inner), outer, inner};
+  cut.insert(cut.end(), rows.sizes().begin() + 1, rows.sizes().end());
+  return rows.reshape(cut).transpose(1, 2).reshape(rows.sizes());
+}
+
+/// One stretch of rows of a parameter whose heads turn, in our order.
+void read_turned(TensorSource& theirs, const ForeignTensor& tensor, const Box& box, const at::Tensor& into) {
+  const int64_t head_dim = row_unit(tensor);
+  const int64_t first = box.offset[0] / head_dim * head_dim;
+  const int64_t end = (box.offset[0] + box.extent[0] + head_dim - 1) / head_dim * head_dim;
+  Box heads = box;
+  heads.offset[0] = first;
+  heads.extent[0] = end - first;
+  const at::Tensor rows = at::empty(heads.extent, theirs.tensors().at(tensor.name).type);
+  theirs.read(tensor.name, heads, rows);
+  into.copy_(pairs_from_halves(rows, head_dim).narrow(0, box.offset[0] - first, box.extent[0]));
+}
+
+}  // namespace
+
+std::string Fit::counts() const {
+  return fmt::format("{}/{} tensors, {} missing, {} unexpected", found, wanted, missing.size(), unexpected.size());
+}
+
+std::string Fit::complaint() const {
+  std::vector<std::string> parts;
+  if (!missing.empty()) parts.push_back("missing: " + first_few(missing));
+  if (!unexpected.empty()) parts.push_back("unexpected: " + first_few(unexpected));
+  if (!unfit.empty()) parts.push_back(first_few(unfit));
+  return join(parts, "; ");
+}
+
+Fit fit_of(const ForeignModel& model, const TensorSource& source) {
+  Fit fit;
+  std::map<std::string, const std::vector<int64_t>*> known;
+  for (const ForeignTensor& tensor : model.tensors) {
+    ++fit.wanted;
+    known[tensor.name] = &tensor.shape;
+    const auto stored = source.tensors().find(tensor.name);
+    if (stored == source.tensors().end()) {
+      fit.missing.push_back(tensor.name);
+      continue;
+    }
+    const std::string why = obstacle(stored->second, tensor.shape);
+    if (!why.empty()) {
+      fit.unfit.push_back(why);
+      continue;
+    }
+    ++fit.found;
+    fit.parameters += numel_of(tensor.shape);
+  }
+  for (const auto& [name, stored] : source.tensors()) {
+    if (!known.contains(name) && !model.copies.contains(name) && !is_ignored(model, name))
+      fit.unexpected.push_back(name);
+  }
+  return fit;
+}
+
+Fit check_fit(const ForeignModel& model, TensorSource& source) {
+  Fit fit = fit_of(model, source);
+  if (!fit.complete()) {
+    throw MismatchError(
+        fmt::format("{} holds another model: {}; {}", source.description(), fit.counts(), fit.complaint()));
+  }
+  for (const auto& [copy, original] : model.copies) {
+    if (source.tensors().contains(copy) && !is_copy(source, copy, original)) {
+      throw MismatchError(fmt::format("{}: {} differs from {}, and in this model both are one weight",
+                                      source.description(), copy, original));
+    }
+  }
+  return fit;
+}
+
+int64_t row_unit(const ForeignTensor& tensor) {
+  return tensor.rotary_heads > 0 ? tensor.shape[0] / tensor.rotary_heads : 1;
+}
+
+int64_t rows_at_once(const LogicalTensor& tensor, int64_t unit) {
+  const int64_t rows = tensor.shape.empty() ? 1 : std::max<int64_t>(1, tensor.shape[0]);
+  const int64_t row_bytes = numel_of(tensor.shape) * static_cast<int64_t>(c10::elementSize(tensor.type)) / rows;
+  return std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row_bytes * unit)) * unit;
+}
+
+void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box& box, const at::Tensor& into) {
+  if (box.numel() == 0) return;
+  if (tensor.shape.empty()) return theirs.read(tensor.name, box, into);
+  const int64_t step =
+      rows_at_once({tensor.name, theirs.tensors().at(tensor.name).type, tensor.shape}, row_unit(tensor));
+  for (int64_t done = 0; done < box.extent[0];) {
+    const int64_t row = box.offset[0] + done;
+    Box piece = box;
+    piece.offset[0] = row;
+    piece.extent[0] = std::min(box.extent[0] - done, (row / step + 1) * step - row);  // ends where a head does
+    const at::Tensor target = into.narrow(0, done, piece.extent[0]);
+    if (tensor.rotary_heads > 0) {
+      read_turned(theirs, tensor, piece, target);
+    } else {
+      theirs.read(tensor.name, piece, target);
+    }
+    done += piece.extent[0];
+  }
+}
+
+at::Tensor read_their_rows(TensorSource& ours, const ForeignTensor& tensor, int64_t first, int64_t count) {
+  const Box box = rows_of(tensor.shape, first, count);
+  const at::Tensor rows = at::empty(box.extent, ours.tensors().at(tensor.ours).type);
+  ours.read(tensor.ours, box, rows);
+  return tensor.rotary_heads > 0 ? halves_from_pairs(rows, row_unit(tensor)) : rows;
+}
+
+ForeignModel own_form(std::span<const LogicalTensor> parameters) {
+  ForeignModel model;
+  for (const LogicalTensor& parameter : parameters)
+    model.tensors.push_back({parameter.name, parameter.name, parameter.shape});
+  return model;
+}
+
+at::Tensor pairs_from_halves(const at::Tensor& rows, int64_t head_dim) { return swapped(rows, 2, head_dim / 2); }
+at::Tensor halves_from_pairs(const at::Tensor& rows, int64_t head_dim) { return swapped(rows, head_dim / 2, 2); }
+
+}  // namespace titan

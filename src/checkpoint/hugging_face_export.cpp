@@ -1,0 +1,242 @@
+#include "titan/checkpoint/hugging_face_export.h"
+
+#include <ATen/ops/isfinite.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "folder_names.h"
+#include "titan/checkpoint/manifest.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kSpareBytes = int64_t{1} << 20;
+
+Box whole_box(const LogicalTensor& tensor) { return {std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape}; }
+
+/// `rows` in another dtype. Numbers that it cannot hold are an error: the export would be another model.
+at::Tensor converted(const at::Tensor& rows, at::ScalarType type, const std::string& name) {
+  if (rows.scalar_type() == type) return rows.contiguous();
+  at::Tensor result = rows.to(type).contiguous();
+  if (type == at::kHalf && !at::isfinite(result).equal(at::isfinite(rows))) {
+    throw Error(ExitCode::storage, fmt::format("{} holds numbers too large for float16; take bfloat16", name));
+  }
+  return result;
+}
+
+class Exporter {
+ public:
+  Exporter(Storage& storage, const HuggingFaceExport& wanted, TensorSource& weights)
+      : storage_(storage),
+        wanted_(wanted),
+        weights_(weights),
+        parent_(wanted.folder.has_parent_path() ? wanted.folder.parent_path() : "."),
+        temporary_(parent_ / fmt::format("{}{}-{}", kSavingPrefix, wanted.folder.filename().string(), wanted.run)) {
+    std::vector<at::ScalarType> types;
+    for (const ForeignTensor& tensor : wanted.model.tensors) {
+      types.push_back(wanted.type.value_or(weights.tensors().at(tensor.ours).type));
+    }
+    files_ = plan_export(wanted.model, types, wanted.most_bytes);
+  }
+
+  size_t files() const { return files_.size(); }
+  const std::string& file_name(size_t file) const { return files_[file].name; }
+  int64_t bytes() const {
+    int64_t total = 0;
+    for (const ExportedFile& file : files_) total += file.bytes();
+    return total;
+  }
+
+  void begin() {
+    storage_.make_folders(parent_);
+    if (is_there() && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);
+    const int64_t needed = bytes() + bytes() / 64 + kSpareBytes;
+    if (storage_.free_bytes(parent_) < needed) {
+      throw StorageError(fmt::format("write {} bytes to", needed), parent_, ENOSPC);
+    }
+    storage_.remove_folder(temporary_);  // left by an attempt that was killed
+    storage_.make_folders(temporary_);
+  }
+
+  FileRecord write_file(size_t index) {
+    const ExportedFile& file = files_[index];
+    HashingWriter out(storage_, temporary_ / file.name);
+    out.write(safetensors_header(file.tensors, {{"format", "pt"}}));
+    for (size_t i = 0; i < file.tensors.size(); ++i) {
+      write_tensor(out, wanted_.model.tensors[file.places[i]], file.tensors[i].type);
+    }
+    return out.finish();
+  }
+
+  void commit(std::map<std::string, FileRecord> records) {
+    std::vector<CompanionFile> companions = wanted_.companions;
+    if (files_.size() > 1) companions.push_back({kSafetensorsIndex, index()});
+    for (const CompanionFile& file : companions) {
+      storage_.write_all(temporary_ / file.name, file.content);
+      records[file.name] = record_of(file.content);
+    }
+    const Manifest manifest{wanted_.step, wanted_.run, {{"format", "Hugging Face"}}, std::move(records)};
+    storage_.write_all(temporary_ / kExportManifest, write_manifest(manifest));
+    storage_.sync_folder(temporary_);
+    read_back();
+    publish();
+  }
+
+  void abandon() {
+    try {
+      storage_.remove_folder(temporary_);
+    } catch (const StorageError&) {  // the next attempt removes it
+    }
+  }
+
+ private:
+  bool is_there() {
+    const std::vector<StorageEntry> entries = storage_.list(parent_);
+    const std::string name = wanted_.folder.filename().string();
+    return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
+  }
+
+  void write_tensor(HashingWriter& out, const ForeignTensor& tensor, at::ScalarType type) {
+    const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
+    const int64_t step = rows_at_once(weights_.tensors().at(tensor.ours), row_unit(tensor));
+    for (int64_t row = 0; row < rows; row += step) {
+      const at::Tensor piece =
+          converted(read_their_rows(weights_, tensor, row, std::min(step, rows - row)), type, tensor.ours);
+      out.write({static_cast<const char*>(piece.const_data_ptr()), piece.nbytes()});
+    }
+  }
+
+  std::string index() const {
+    nlohmann::ordered_json map = nlohmann::ordered_json::object();
+    for (const ExportedFile& file : files_) {
+      for (const LogicalTensor& tensor : file.tensors) map[tensor.name] = file.name;
+    }
+    return nlohmann::ordered_json{{"metadata", {{"total_size", bytes()}}}, {"weight_map", std::move(map)}}.dump(2) +
+           "\n";
+  }
+
+  /// What lies in the folder is what was meant to, tensor by tensor, and every byte is the one that was written.
+  void read_back() {
+    SafetensorsFolder written(storage_, temporary_);
+    for (const ExportedFile& file : files_) {
+      std::vector<LogicalTensor> found;
+      for (const SafetensorsEntry& entry : written.files().at(file.name)) found.push_back(entry.tensor);
+      if (found != file.tensors) {
+        throw DamageError(fmt::format("{} reads back differently", (temporary_ / file.name).string()));
+      }
+    }
+    written.check_all();
+  }
+
+  void publish() {
+    const std::filesystem::path old =
+        parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // clean_leftovers knows the form
+    const bool replaces = is_there();
+    if (replaces && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);  // it came meanwhile
+    if (replaces) storage_.rename(wanted_.folder, old);
+    storage_.rename(temporary_, wanted_.folder);
+    storage_.sync_folder(parent_);
+    if (replaces) storage_.remove_folder(old);
+  }
+
+  Storage& storage_;
+  const HuggingFaceExport& wanted_;
+  TensorSource& weights_;
+  std::filesystem::path parent_, temporary_;
+  std::vector<ExportedFile> files_;
+};
+
+/// What went wrong; empty when `act` succeeded.
+template <class Act>
+std::string problem_of(const Act& act) {
+  try {
+    act();
+    return {};
+  } catch (const InvariantError&) {
+    throw;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// This rank's files; what they are, or what kept them from being written, as JSON for the others.
+std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {
+  nlohmann::json report{{"files", nlohmann::json::object()}};
+  report["problem"] = problem_of([&] {
+    for (auto file = static_cast<size_t>(rank); file < exporter.files(); file += static_cast<size_t>(ranks)) {
+      const FileRecord record = exporter.write_file(file);
+      report["files"][exporter.file_name(file)] = {{"bytes", record.bytes}, {"xxh3_128", record.hashes}};
+    }
+  });
+  return report.dump();
+}
+
+std::string run_stages(Exporter& exporter, RankMeeting& meeting) {
+  const bool leads = meeting.rank() == 0;
+  std::string problem;
+  if (leads) problem = problem_of([&] { exporter.begin(); });
+  problem = meeting.exchange(problem).front();
+  if (!problem.empty()) return problem;
+  std::map<std::string, FileRecord> records;
+  const std::vector<std::string> reports = meeting.exchange(write_some(exporter, meeting.rank(), meeting.size()));
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const auto report = nlohmann::json::parse(reports[rank]);
+    const auto failed = report.at("problem").get<std::string>();
+    if (!failed.empty() && problem.empty()) {
+      problem = reports.size() == 1 ? failed : fmt::format("rank {}: {}", rank, failed);
+    }
+    const nlohmann::json& files = report.at("files");
+    for (const auto& [name, file] : files.items()) {
+      records[name] = {file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
+    }
+  }
+  if (leads && problem.empty()) problem = problem_of([&] { exporter.commit(std::move(records)); });
+  if (leads && !problem.empty()) exporter.abandon();
+  return meeting.exchange(problem).front();
+}
+
+}  // namespace
+
+int64_t ExportedFile::bytes() const {
+  int64_t total = 0;
+  for (const LogicalTensor& tensor : tensors) total += tensor.bytes_of(whole_box(tensor));
+  return total;
+}
+
+std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vector<at::ScalarType>& types,
+                                      int64_t most_bytes) {
+  std::vector<ExportedFile> files;
+  int64_t in_file = 0;
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    LogicalTensor tensor{model.tensors[i].name, types[i], model.tensors[i].shape};
+    const int64_t bytes = tensor.bytes_of(whole_box(tensor));
+    if (files.empty() || in_file + bytes > most_bytes) {
+      files.emplace_back();
+      in_file = 0;
+    }
+    in_file += bytes;
+    files.back().tensors.push_back(std::move(tensor));
+    files.back().places.push_back(i);
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i].name =
+        files.size() == 1 ? kSafetensorsFile : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+  }
+  return files;
+}
+
+SaveOutcome export_together(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+                            TensorSource& weights) {
+  const auto start = std::chrono::steady_clock::now();
+  Exporter exporter(storage, wanted, weights);
+  SaveOutcome outcome{wanted.step, false, {}, wanted.folder, exporter.bytes(), 0};
+  outcome.problem = run_stages(exporter, meeting);
+  outcome.committed = outcome.problem.empty();
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+}  // namespace titan

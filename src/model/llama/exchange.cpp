@@ -1,0 +1,229 @@
+// Llama's names and settings at Hugging Face's and at Meta's; torchtitan.md section 2.6 has the table.
+#include "titan/model/exchange.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include "exchange.h"
+#include "titan/base/error.h"
+#include "titan/model/llama/llama.h"
+
+namespace titan {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Renaming {
+  const char* ours;
+  const char* theirs;
+};
+constexpr std::array<Renaming, 9> kBlockNames{{{"attention.wq", "self_attn.q_proj"},
+                                               {"attention.wk", "self_attn.k_proj"},
+                                               {"attention.wv", "self_attn.v_proj"},
+                                               {"attention.wo", "self_attn.o_proj"},
+                                               {"feed_forward.w1", "mlp.gate_proj"},
+                                               {"feed_forward.w2", "mlp.down_proj"},
+                                               {"feed_forward.w3", "mlp.up_proj"},
+                                               {"attention_norm", "input_layernorm"},
+                                               {"ffn_norm", "post_attention_layernorm"}}};
+constexpr std::array<Renaming, 3> kOuterNames{{{"tok_embeddings.weight", "model.embed_tokens.weight"},
+                                               {"norm.weight", "model.norm.weight"},
+                                               {"output.weight", "lm_head.weight"}}};
+
+/// Context of models without rotary scaling whose files say it; it bounds nothing here.
+constexpr int64_t kUnscaledContext = 8192;
+constexpr int64_t kScaledContext = 131072;
+
+std::vector<ParameterSpec> all_parameters(const LlamaArguments& arguments) {
+  std::vector<ParameterSpec> all{llama_embedding_parameter(arguments)};
+  for (int64_t layer = 0; layer < arguments.layers; ++layer) {
+    for (ParameterSpec& spec : llama_block_parameters(arguments, layer)) all.push_back(std::move(spec));
+  }
+  for (ParameterSpec& spec : llama_head_parameters(arguments)) all.push_back(std::move(spec));
+  return all;
+}
+
+std::string hugging_face_name(const std::string& ours) {
+  for (const Renaming& name : kOuterNames) {
+    if (ours == name.ours) return name.theirs;
+  }
+  // layers.N.WHAT.weight
+  const size_t number = ours.find('.') + 1;
+  const size_t what = ours.find('.', number) + 1;
+  const std::string middle = ours.substr(what, ours.rfind('.') - what);
+  for (const Renaming& name : kBlockNames) {
+    if (middle == name.ours)
+      return fmt::format("model.layers.{}.{}.weight", ours.substr(number, what - number - 1), name.theirs);
+  }
+  throw InvariantError(fmt::format("internal error: {} has no name at Hugging Face's", ours));
+}
+
+int64_t rotary_heads(const std::string& name, const LlamaArguments& arguments) {
+  if (name.ends_with(".wq.weight")) return arguments.heads;
+  return name.ends_with(".wk.weight") ? arguments.kv_heads : 0;
+}
+
+Json rotary_json(const RotaryScaling& scaling) {
+  return {{"rope_type", "llama3"},
+          {"factor", scaling.factor},
+          {"low_freq_factor", scaling.low_frequency_factor},
+          {"high_freq_factor", scaling.high_frequency_factor},
+          {"original_max_position_embeddings", scaling.original_context}};
+}
+
+/// Collects what differs, in the words of the file.
+class Comparison {
+ public:
+  explicit Comparison(const Json& theirs) : theirs_(theirs) {}
+
+  /// `absent`: what a missing key means; null: it must be there.
+  void expect(const char* key, const Json& here, const Json& absent = nullptr) {
+    const auto found = theirs_.find(key);
+    const bool missing = found == theirs_.end() || found->is_null();
+    compare(key, missing ? absent : *found, here);
+  }
+
+  void compare(const std::string& key, const Json& there, const Json& here) {
+    if (there.is_number() && here.is_number()) {
+      const auto a = there.get<double>(), b = here.get<double>();
+      if (std::abs(a - b) <= 1e-6 * std::abs(b)) return;
+    } else if (there == here) {
+      return;
+    }
+    differences_.push_back(
+        fmt::format("{} is {}, here {}", key, there.is_null() ? "missing" : there.dump(), here.dump()));
+  }
+
+  const Json& theirs() const { return theirs_; }
+  std::vector<std::string> take() { return std::move(differences_); }
+
+ private:
+  const Json& theirs_;
+  std::vector<std::string> differences_;
+};
+
+/// Rotary settings lie in rope_theta and rope_scaling, or, since transformers 5, together in rope_parameters.
+void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
+  const Json& theirs = comparison.theirs();
+  const bool together = theirs.contains("rope_parameters") && theirs["rope_parameters"].is_object();
+  Json scaling = together ? theirs["rope_parameters"] : theirs.value("rope_scaling", Json());
+  const Json theta = together ? scaling.value("rope_theta", Json(10000.0)) : theirs.value("rope_theta", Json(10000.0));
+  comparison.compare("rope_theta", theta, arguments.rope_theta);
+  if (!scaling.is_object()) scaling = Json::object();
+  if (scaling.contains("type") && !scaling.contains("rope_type")) scaling["rope_type"] = scaling["type"];
+  const std::string type = scaling.contains("rope_type") ? scaling["rope_type"].dump() : "\"default\"";
+  if (!arguments.rope_scaling) {
+    if (type != "\"default\"") comparison.compare("rotary scaling", Json::parse(type), "none");
+    return;
+  }
+  const Json here = rotary_json(*arguments.rope_scaling);
+  for (const auto& [key, value] : here.items()) {
+    comparison.compare("rope_scaling." + key, scaling.value(key, Json()), value);
+  }
+}
+
+class LlamaExchange : public ModelExchange {
+ public:
+  ForeignModel hugging_face(const ModelRequest& request) const override {
+    const LlamaArguments arguments = llama_arguments(request);
+    if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
+      throw Error(
+          ExitCode::bad_config,
+          fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has rmsnorm and no other", request.norm_type));
+    }
+    ForeignModel model;
+    for (const ParameterSpec& spec : all_parameters(arguments)) {
+      model.tensors.push_back(
+          {hugging_face_name(spec.name), spec.name, spec.shape, rotary_heads(spec.name, arguments)});
+    }
+    if (arguments.tied) model.copies["lm_head.weight"] = "model.embed_tokens.weight";
+    model.ignored = {".rotary_emb.inv_freq"};
+    return model;
+  }
+
+  nlohmann::ordered_json hugging_face_config(const ModelRequest& request) const override {
+    const LlamaArguments arguments = llama_arguments(request);
+    const bool old = request.name == "llama2";
+    const int64_t usual = arguments.rope_scaling ? kScaledContext : old ? kUnscaledContext / 2 : kUnscaledContext;
+    nlohmann::ordered_json config{{"architectures", {"LlamaForCausalLM"}},
+                                  {"model_type", "llama"},
+                                  {"vocab_size", arguments.vocabulary},
+                                  {"hidden_size", arguments.dim},
+                                  {"intermediate_size", arguments.hidden},
+                                  {"num_hidden_layers", arguments.layers},
+                                  {"num_attention_heads", arguments.heads},
+                                  {"num_key_value_heads", arguments.kv_heads},
+                                  {"head_dim", arguments.head_dim()},
+                                  {"max_position_embeddings", std::max(usual, arguments.max_sequence)},
+                                  {"rms_norm_eps", arguments.norm_epsilon},
+                                  {"rope_theta", arguments.rope_theta},
+                                  {"rope_scaling", nullptr},
+                                  {"tie_word_embeddings", arguments.tied},
+                                  {"hidden_act", "silu"},
+                                  {"attention_bias", false},
+                                  {"mlp_bias", false},
+                                  {"attention_dropout", 0.0},
+                                  {"initializer_range", 0.02},
+                                  {"use_cache", true}};
+    if (arguments.rope_scaling) config["rope_scaling"] = rotary_json(*arguments.rope_scaling);
+    return config;
+  }
+
+  std::vector<std::string> hugging_face_differences(const Json& config, const ModelRequest& request) const override {
+    const LlamaArguments arguments = llama_arguments(request);
+    if (!config.is_object()) return {"it is no JSON object"};
+    Comparison comparison(config);
+    comparison.expect("model_type", "llama");
+    comparison.expect("hidden_size", arguments.dim);
+    comparison.expect("num_hidden_layers", arguments.layers);
+    comparison.expect("num_attention_heads", arguments.heads);
+    comparison.expect("num_key_value_heads", arguments.kv_heads, config.value("num_attention_heads", Json()));
+    comparison.expect("head_dim", arguments.head_dim(), arguments.head_dim());
+    comparison.expect("intermediate_size", arguments.hidden);
+    comparison.expect("vocab_size", arguments.vocabulary);
+    comparison.expect("tie_word_embeddings", arguments.tied, false);
+    comparison.expect("rms_norm_eps", arguments.norm_epsilon, 1e-6);
+    comparison.expect("hidden_act", "silu", "silu");
+    comparison.expect("attention_bias", false, false);
+    comparison.expect("mlp_bias", false, false);
+    compare_rotary(comparison, arguments);
+    return comparison.take();
+  }
+
+  ForeignModel meta(const ModelRequest& request) const override {
+    const LlamaArguments arguments = llama_arguments(request);
+    ForeignModel model;
+    for (const ParameterSpec& spec : all_parameters(arguments))
+      model.tensors.push_back({spec.name, spec.name, spec.shape});
+    if (arguments.tied) model.copies["output.weight"] = "tok_embeddings.weight";
+    model.ignored = {"rope.freqs"};
+    return model;
+  }
+
+  std::vector<std::string> meta_differences(const Json& params, const ModelRequest& request) const override {
+    const LlamaArguments arguments = llama_arguments(request);
+    if (!params.is_object()) return {"it is no JSON object"};
+    Comparison comparison(params);
+    comparison.expect("dim", arguments.dim);
+    comparison.expect("n_layers", arguments.layers);
+    comparison.expect("n_heads", arguments.heads);
+    comparison.expect("n_kv_heads", arguments.kv_heads, params.value("n_heads", Json()));
+    comparison.expect("norm_eps", arguments.norm_epsilon, arguments.norm_epsilon);
+    comparison.expect("rope_theta", arguments.rope_theta, arguments.rope_theta);
+    const Json vocabulary = params.value("vocab_size", Json(-1));
+    if (vocabulary != -1) comparison.expect("vocab_size", arguments.vocabulary);  // −1: the tokenizer's
+    comparison.expect("use_scaled_rope", arguments.rope_scaling.has_value(), false);
+    return comparison.take();
+  }
+};
+
+}  // namespace
+
+const ModelExchange& llama_exchange() {
+  static const LlamaExchange exchange;
+  return exchange;
+}
+
+}  // namespace titan

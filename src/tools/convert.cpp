@@ -1,0 +1,114 @@
+#include "titan/tools/convert.h"
+
+#include <ostream>
+
+#include "convert_model.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/checkpoint/hugging_face_export.h"
+#include "titan/checkpoint/import.h"
+#include "titan/checkpoint/meta_weights.h"
+#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/train/hugging_face.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of the temporary folder; the same every time, so that what a killed conversion left is removed by the next.
+constexpr const char* kRun = "convert";
+
+/// A target without a trailing slash that is not there yet.
+fs::path free_target(const fs::path& to) {
+  const fs::path target = to.has_filename() ? to : to.parent_path();
+  std::error_code unknown;
+  if (fs::exists(fs::symlink_status(target, unknown))) {
+    throw Error(ExitCode::storage, fmt::format("{} is there already; name one that is not", target.string()));
+  }
+  return target;
+}
+
+std::string named(const Fit& fit) {
+  return fmt::format("{}; {} parameters", fit.counts(), human_count(static_cast<double>(fit.parameters)));
+}
+
+/// Both imports: everything is checked, then written.
+void import_all(const WeightConversion& conversion, TensorSource& theirs, const ForeignModel& model,
+                const ModelRequest& request, const fs::path& target, const char* source, std::ostream& out) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  const Fit fit = check_fit(model, theirs);
+  out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
+  const at::ScalarType type = scalar_type_named(conversion.config.training.dtype);
+  import_weights(*storage, theirs, model, type, target,
+                 {{"tokens", 0}, {"converted_from", source}, {"model", shown(request)}});
+  out << fmt::format("{} written in {} and read back; a run begins from it with checkpoint.initial_load_path\n",
+                     target.string(), conversion.config.training.dtype);
+}
+
+/// The parameters of the model under our names, against a checkpoint.
+Fit check_checkpoint(const ModelRequest& request, TensorSource& weights) {
+  return with_remedy(
+      fmt::format("{} was named; name another with a config file, or with --model.name and --model.flavor",
+                  shown(request)),
+      [&] { return check_fit(own_form(parameters_of(request)), weights); });
+}
+
+}  // namespace
+
+void convert_from_hugging_face(const WeightConversion& conversion, std::ostream& out) {
+  const fs::path target = free_target(conversion.to);
+  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
+  const ModelRequest request = model_of(conversion, settings);
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  SafetensorsFolder theirs = open_safetensors(*storage, conversion.from);
+  import_all(conversion, theirs, exchange_of(request).hugging_face(request), request, target, "Hugging Face", out);
+}
+
+void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {
+  const fs::path target = free_target(conversion.to);
+  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::meta);
+  const ModelRequest request = model_of(conversion, settings);
+  const ForeignModel model = exchange_of(request).meta(request);
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  MetaWeights theirs(*storage, conversion.from, model);
+  import_all(conversion, theirs, model, request, target, "Meta", out);
+}
+
+void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& out) {
+  HuggingFaceExport wanted;
+  wanted.folder = free_target(conversion.to);
+  wanted.run = kRun;
+  if (conversion.shard_bytes > 0) wanted.most_bytes = conversion.shard_bytes;
+  if (!conversion.dtype.empty()) wanted.type = scalar_type_named(conversion.dtype);
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
+  CheckpointSource weights(checkpoint);
+  const ModelRequest request = model_of(conversion, weights);
+  const Fit fit = check_checkpoint(request, weights);
+  out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
+  wanted.model = exchange_of(request).hugging_face(request);
+  wanted.step = checkpoint.manifest() ? checkpoint.manifest()->step : 0;
+  const at::ScalarType stored = weights.tensors().begin()->second.type;
+  std::vector<std::string> notes;
+  wanted.companions = make_companions(conversion.config, request, wanted.type.value_or(stored), notes);
+  for (const std::string& note : notes) out << note << '\n';
+  const SaveOutcome outcome = export_together(*storage, *make_lone_meeting(), wanted, weights);
+  if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
+  out << fmt::format("{} written in {} and read back: {}\n", wanted.folder.string(),
+                     python_name(wanted.type.value_or(stored)), human_bytes(static_cast<double>(outcome.bytes)));
+}
+
+void convert_to_torch(const WeightConversion& conversion, std::ostream& out) {
+  const fs::path target = free_target(conversion.to);
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
+  CheckpointSource weights(checkpoint);
+  if (weights.tensors().empty()) {
+    throw Error(ExitCode::storage, fmt::format("{} holds no model", conversion.from.string()));
+  }
+  write_torch_file(*storage, weights, target);
+  out << fmt::format("{} written and read back: {} tensors\n", target.string(), weights.tensors().size());
+}
+
+}  // namespace titan

@@ -1,0 +1,130 @@
+#include "convert_model.h"
+
+#include <algorithm>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/train/hugging_face.h"
+#include "titan/train/job.h"
+
+namespace titan {
+namespace {
+
+using Program = ForeignSettings::Program;
+
+/// The request with a vocabulary of `words`, where the flavor leaves that to the tokenizer.
+ModelRequest with_vocabulary(ModelRequest request, int64_t words) {
+  request.tokenizer_vocabulary = words;
+  try {
+    find_model_family(request.name)->describe(request);
+  } catch (const Error&) {  // the flavor has one of its own, and it is smaller
+    request.tokenizer_vocabulary = 1;
+  }
+  return request;
+}
+
+/// What `open` returns. Damage that it finds is said of the folder.
+template <class Open>
+auto naming(const std::filesystem::path& folder, const char* verdict, const Open& open) {
+  const auto failed = [&](const Error& error) {
+    return Error(error.code(), fmt::format("{} {}: {}", folder.string(), verdict, error.what()));
+  };
+  try {
+    return open();
+  } catch (const DamageError& error) {
+    throw failed(error);
+  } catch (const PickleError& error) {
+    throw failed(error);
+  }
+}
+
+int64_t vocabulary_in(const ForeignSettings& settings) {
+  const nlohmann::json& json = settings.json;
+  const auto found = json.find("vocab_size");
+  const bool given = found != json.end() && found->is_number_unsigned();
+  return given ? std::max<int64_t>(1, found->get<int64_t>()) : 1;
+}
+
+std::vector<std::string> differences(const ForeignSettings& settings, const ModelRequest& request) {
+  const ModelExchange& exchange = exchange_of(request);
+  return settings.program == Program::meta ? exchange.meta_differences(settings.json, request)
+                                           : exchange.hugging_face_differences(settings.json, request);
+}
+
+}  // namespace
+
+std::string shown(const ModelRequest& request) { return request.name + " " + request.flavor; }
+
+OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown)) {
+    throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
+  }
+  return naming(folder, "is no whole checkpoint", [&] { return OpenCheckpoint(storage, folder, /*all_sizes=*/true); });
+}
+
+SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder) {
+  return naming(folder, "is not whole", [&] { return SafetensorsFolder(storage, folder); });
+}
+
+std::vector<LogicalTensor> parameters_of(const ModelRequest& request) {
+  std::vector<LogicalTensor> parameters;
+  const ModelDescription model = find_model_family(request.name)->describe(request);
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& spec : unit.parameters) parameters.push_back({spec.name, at::kFloat, spec.shape});
+  }
+  return parameters;
+}
+
+ForeignSettings read_settings(const std::filesystem::path& folder, Program program) {
+  const std::filesystem::path path = folder / (program == Program::meta ? "params.json" : "config.json");
+  return {program, path.string(), read_settings_file(path)};
+}
+
+std::optional<ModelRequest> recognised(const ForeignSettings& settings) {
+  for (const ModelFamily* family : model_families()) {
+    for (const std::string& name : family->names()) {
+      if (!find_model_exchange(name)) continue;
+      for (const std::string& flavor : family->flavors(name)) {
+        ModelRequest request;
+        request.name = name;
+        request.flavor = flavor;
+        request = with_vocabulary(std::move(request), vocabulary_in(settings));
+        if (differences(settings, request).empty()) return request;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+ModelRequest model_of(const WeightConversion& conversion, const ForeignSettings& settings) {
+  const std::optional<ModelRequest> known = recognised(settings);
+  if (!conversion.names_model) {
+    if (known) return *known;
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} is of no flavor known here; name its model with a config file, or with --model.name, "
+                            "--model.flavor and --model.override.*",
+                            settings.shown));
+  }
+  const ModelRequest request = with_vocabulary(make_model_request(conversion.config, 1), vocabulary_in(settings));
+  const std::vector<std::string> differ = differences(settings, request);
+  if (differ.empty()) return request;
+  throw Error(ExitCode::bad_config,
+              fmt::format("{} is of another model than {}: {}{}", settings.shown, shown(request), join(differ, "; "),
+                          known ? fmt::format("; it is of {}", shown(*known)) : ""));
+}
+
+ModelRequest model_of(const WeightConversion& conversion, const TensorSource& weights) {
+  const ModelRequest request = make_model_request(conversion.config, 1);
+  const ModelDescription model = find_model_family(request.name)->describe(request);
+  for (const UnitDescription& unit : model.units) {
+    if (unit.role != UnitRole::embedding || unit.parameters.empty()) continue;
+    const auto table = weights.tensors().find(unit.parameters.front().name);
+    if (table != weights.tensors().end() && !table->second.shape.empty()) {
+      return with_vocabulary(request, std::max<int64_t>(1, table->second.shape[0]));
+    }
+  }
+  return request;
+}
+
+}  // namespace titan

@@ -1,0 +1,46 @@
+// Which model the files of a conversion hold. Private to tools.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/tensor_source.h"
+#include "titan/model/model.h"
+#include "titan/tools/convert.h"
+
+namespace titan {
+
+/// The settings file of another program that lies beside its weights.
+struct ForeignSettings {
+  enum class Program { hugging_face, meta };
+  Program program = Program::hugging_face;
+  std::string shown;  // its path
+  nlohmann::json json;
+};
+
+/// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is no JSON.
+ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Program program);
+
+/// The model that the user names, when the settings are of that model, or else the one among all flavors that they are
+/// of. Throws Error(bad_config) with what differs.
+ModelRequest model_of(const WeightConversion& conversion, const ForeignSettings& settings);
+/// The flavor that the settings are of; nothing when they are of none.
+std::optional<ModelRequest> recognised(const ForeignSettings& settings);
+
+/// The model that the user names, with the vocabulary of the tensors where the flavor leaves it open.
+ModelRequest model_of(const WeightConversion& conversion, const TensorSource& weights);
+
+/// Its parameters under our names.
+std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
+
+/// Both name the folder in what they throw.
+OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
+SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);
+
+/// "llama3_1 8B".
+std::string shown(const ModelRequest& request);
+
+}  // namespace titan

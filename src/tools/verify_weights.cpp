@@ -1,0 +1,90 @@
+// titan_train convert verify: what lies in a folder of weights, and whether it is whole.
+#include <algorithm>
+#include <ostream>
+#include <set>
+
+#include "convert_model.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/checkpoint/foreign_weights.h"
+#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/train/hugging_face.h"
+
+namespace titan {
+namespace {
+
+std::string types_of(const TensorSource& weights) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : weights.tensors()) names.emplace(python_name(tensor.type));
+  return join(std::vector<std::string>(names.begin(), names.end()), ", ");
+}
+
+int64_t numbers_in(const TensorSource& weights) {
+  int64_t numbers = 0;
+  for (const auto& [name, tensor] : weights.tensors()) {
+    numbers += Box{std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape}.numel();
+  }
+  return numbers;
+}
+
+std::string described(const TensorSource& weights) {
+  return fmt::format("{} tensors of {}, {} numbers", weights.tensors().size(), types_of(weights),
+                     human_count(static_cast<double>(numbers_in(weights))));
+}
+
+/// Whether every tensor is the model's; says so. Throws MismatchError when not.
+void compare(const ForeignModel& model, TensorSource& weights, const ModelRequest& request, std::ostream& out) {
+  out << fmt::format("names   {}: {}\n", shown(request), check_fit(model, weights).counts());
+}
+
+void verify_checkpoint(const WeightConversion& conversion, std::ostream& out) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
+  checkpoint.check_all();
+  CheckpointSource weights(checkpoint);
+  const int64_t others = static_cast<int64_t>(checkpoint.index().tensors.size() + checkpoint.index().values.size()) -
+                         static_cast<int64_t>(weights.tensors().size());
+  out << fmt::format("kind    checkpoint{}\n", checkpoint.manifest()
+                                                   ? fmt::format(" of step {}", checkpoint.manifest()->step)
+                                                   : ", written by torch.distributed.checkpoint");
+  out << fmt::format("bytes   {}\n", checkpoint.verified() ? "verified: every byte has the hash it was saved with"
+                                                           : "unverified: no hashes were saved; sizes fit the index");
+  out << fmt::format("model   {}\n", described(weights));
+  out << fmt::format("beside  {} other entries{}\n", others,
+                     checkpoint.index().tensors.contains("train_state.step") ? ": a run can resume from it" : "");
+  if (!conversion.names_model) return;
+  const ModelRequest request = model_of(conversion, weights);
+  compare(own_form(parameters_of(request)), weights, request, out);
+}
+
+void verify_hugging_face(const WeightConversion& conversion, std::ostream& out) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  SafetensorsFolder weights = open_safetensors(*storage, conversion.from);
+  weights.check_all();
+  out << fmt::format("kind    Hugging Face, {} safetensors files\n", weights.files().size());
+  out << fmt::format("bytes   {}\n", weights.verified() ? "verified: every byte has the hash it was saved with"
+                                                        : "unverified: no hashes were saved; headers fit the files");
+  out << fmt::format("model   {}\n", described(weights));
+  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
+  const ModelRequest request = model_of(conversion, settings);
+  compare(exchange_of(request).hugging_face(request), weights, request, out);
+}
+
+bool holds(const std::filesystem::path& folder, const char* file) {
+  std::error_code unknown;
+  return std::filesystem::exists(folder / file, unknown);
+}
+
+}  // namespace
+
+void verify_weights(const WeightConversion& conversion, std::ostream& out) {
+  const std::filesystem::path& folder = conversion.from;
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown)) {
+    throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
+  }
+  if (holds(folder, kManifestFile) || holds(folder, kIndexFile)) return verify_checkpoint(conversion, out);
+  verify_hugging_face(conversion, out);
+}
+
+}  // namespace titan

@@ -1,0 +1,114 @@
+#include "titan/train/hugging_face.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/text.h"
+#include "titan/data/tokenizer.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kGenerationConfig = "generation_config.json";
+/// Names under which programs keep a tokenizer, or what belongs to it.
+constexpr std::array<const char*, 10> kTokenizerFiles{"tokenizer.json",     "tokenizer_config.json",
+                                                      "tokenizer.model",    "special_tokens_map.json",
+                                                      "added_tokens.json",  "vocab.json",
+                                                      "merges.txt",         "chat_template.jinja",
+                                                      "chat_template.json", kGenerationConfig};
+
+/// Copies of what lies in `place`, a folder or one tokenizer file.
+std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
+  std::vector<CompanionFile> files;
+  std::error_code unknown;
+  if (fs::is_regular_file(place, unknown)) {
+    const bool is_json = place.extension() == ".json";
+    files.push_back({is_json ? "tokenizer.json" : "tokenizer.model", read_file(place)});
+    return files;
+  }
+  for (const char* name : kTokenizerFiles) {
+    if (fs::is_regular_file(place / name, unknown)) files.push_back({name, read_file(place / name)});
+  }
+  return files;
+}
+
+/// Ids that begin and end a text, where the tokenizer can be opened.
+Json token_ids(const fs::path& place) {
+  try {
+    const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
+    return {{"bos_token_id", tokenizer->bos_id()}, {"eos_token_id", tokenizer->eos_id()}};
+  } catch (const Error&) {
+    return Json::object();
+  }
+}
+
+}  // namespace
+
+const ModelExchange& exchange_of(const ModelRequest& request) {
+  const ModelExchange* exchange = find_model_exchange(request.name);
+  if (!exchange) {
+    throw Error(ExitCode::bad_config, fmt::format("no other program has a form for model {}", request.name));
+  }
+  return *exchange;
+}
+
+std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
+                                           std::vector<std::string>& notes) {
+  const fs::path place = tokenizer_location(config);
+  std::vector<CompanionFile> files = tokenizer_files(place);
+  if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", place.string()));
+  const Json ids = token_ids(place);
+  Json model = exchange_of(request).hugging_face_config(request);
+  model.update(ids);
+  model["torch_dtype"] = python_name(type);
+  files.push_back({"config.json", model.dump(2) + "\n"});
+  const bool has_generation =
+      std::any_of(files.begin(), files.end(), [](const CompanionFile& file) { return file.name == kGenerationConfig; });
+  if (!has_generation) {
+    Json generation = Json::object();
+    generation["_from_model_config"] = true;
+    generation.update(ids);
+    files.push_back({kGenerationConfig, generation.dump(2) + "\n"});
+  }
+  return files;
+}
+
+nlohmann::json read_settings_file(const fs::path& path) {
+  nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is no JSON object");
+  return json;
+}
+
+void check_settings(const fs::path& folder, const ModelRequest& request) {
+  const fs::path path = folder / "config.json";
+  const std::vector<std::string> differ =
+      exchange_of(request).hugging_face_differences(read_settings_file(path), request);
+  if (differ.empty()) return;
+  throw Error(ExitCode::bad_config, fmt::format("{} is of another model than {} {}: {}", path.string(), request.name,
+                                                request.flavor, join(differ, "; ")));
+}
+
+HuggingFaceExport make_export(const JobConfig& config, const ModelRequest& request, int64_t step,
+                              const std::string& run, std::vector<std::string>& notes) {
+  HuggingFaceExport wanted;
+  wanted.folder = fs::path(config.job.dump_folder) / config.checkpoint.folder / step_folder(step);
+  wanted.run = run;
+  wanted.step = step;
+  wanted.replace = true;
+  wanted.model = exchange_of(request).hugging_face(request);
+  wanted.type = scalar_type_named(config.checkpoint.export_dtype);
+  wanted.companions = make_companions(config, request, *wanted.type, notes);
+  return wanted;
+}
+
+at::ScalarType scalar_type_named(const std::string& word) {
+  return word == "float16" ? at::kHalf : word == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+}  // namespace titan

@@ -1,0 +1,266 @@
+"""titan_train convert as a user meets it: what is wrong is said in one sentence, and nothing on disk has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import unittest
+
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from program import BAD_CONFIG, OK, ROOT, STORAGE, BehaviourTest
+
+SIZES = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 16, "vocab_size": 2304}
+HIDDEN = 176
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": HIDDEN, "vocab_size": 2304,
+    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+}
+# Runs a command and prints the most memory it ever had, in KiB.
+PEAK = "import resource, subprocess, sys; code = subprocess.run(sys.argv[1:], stdout=2).returncode; " \
+       "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+
+
+def flags(sizes: dict[str, int] = SIZES) -> list[str]:
+    return ["--model.name=llama3", "--model.flavor=debugmodel",
+            *(f"--model.override.{key}={value}" for key, value in sizes.items())]
+
+
+def their_tensors(dim: int = 64, layers: int = 2, hidden: int = HIDDEN, words: int = 2304,
+                  keys: int = 32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"model.embed_tokens": (words, dim), "model.norm": (dim,), "lm_head": (words, dim)}
+    for layer in range(layers):
+        block = f"model.layers.{layer}."
+        shapes |= {f"{block}self_attn.{name}_proj": (rows, dim) for name, rows in
+                   (("q", dim), ("k", keys), ("v", keys), ("o", dim))}
+        shapes |= {f"{block}mlp.gate_proj": (hidden, dim), f"{block}mlp.up_proj": (hidden, dim),
+                   f"{block}mlp.down_proj": (dim, hidden), f"{block}input_layernorm": (dim,),
+                   f"{block}post_attention_layernorm": (dim,)}
+    return {f"{name}.weight": torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+class Conversions(BehaviourTest):
+    def setUp(self):
+        super().setUp()
+        self.source = self.folder / "theirs"
+        self.target = self.folder / "ours"
+
+    def make_source(self, tensors: dict | None = None, config: dict | None = None) -> None:
+        self.source.mkdir(exist_ok=True)
+        (self.source / "config.json").write_text(json.dumps(CONFIG if config is None else config))
+        safetensors.torch.save_file(their_tensors() if tensors is None else tensors,
+                                    self.source / "model.safetensors", {"format": "pt"})
+
+    def snapshot(self) -> dict[str, bytes | None]:
+        return {str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else None
+                for path in self.folder.rglob("*")}
+
+    def refused(self, exit_code: int, says: list[str], *words) -> None:
+        before = self.snapshot()
+        run = self.titan("convert", *words)
+        self.expect(run, exit_code)
+        for part in says:
+            self.assertIn(part, run.errors)
+        self.assertEqual(run.errors.count("\n"), 1, run.errors)
+        self.assertEqual(self.snapshot(), before)
+
+    def convert(self, *words):
+        run = self.titan("convert", *words)
+        self.expect(run, OK)
+        return run
+
+    def from_hf(self, *more) -> list:
+        return ["from-hf", self.source, self.target, *flags(), *more]
+
+
+class WrongWords(Conversions):
+    def test_a_mistyped_direction_is_answered_with_the_nearest_one(self):
+        self.refused(BAD_CONFIG, ["convert has no direction form-hf", "did you mean from-hf?"], "form-hf", "a", "b")
+
+    def test_help_lists_the_directions_and_each_has_its_own(self):
+        run = self.convert("--help")
+        for word in ("from-hf", "to-hf", "from-meta", "to-torch", "verify"):
+            self.assertIn(word, run.output)
+            self.assertIn(f"titan_train convert {word}", self.convert(word, "--help").output)
+        self.assertIn("--shard-gigabytes", self.convert("to-hf", "--help").output)
+        self.assertIn("convert", self.titan("help").output)
+
+    def test_words_that_are_missing_or_wrong_are_named(self):
+        self.refused(BAD_CONFIG, ["say a direction"])
+        self.refused(BAD_CONFIG, ["CHECKPOINT is required"], "from-hf", self.source)
+        self.refused(BAD_CONFIG, ["HF_FOLDER and CHECKPOINT first"], "from-hf", "--model.name=llama3", "a", "b")
+        self.refused(BAD_CONFIG, ["--dtype"], "to-hf", "a", "b", "--dtype=float8")
+
+    def test_a_wrong_option_of_the_config_is_an_error_as_everywhere(self):
+        run = self.titan("convert", *self.from_hf("--model.flavour=8B"))
+        self.expect(run, BAD_CONFIG)
+        self.assertIn("model.flavor", run.errors)
+
+
+class WrongModels(Conversions):
+    def test_a_config_of_another_model_is_said_with_what_differs(self):
+        self.make_source(config={**CONFIG, "hidden_size": 128, "rope_theta": 10000.0})
+        self.refused(BAD_CONFIG, ["hidden_size is 128, here 64", "rope_theta is 10000.0, here 500000.0"], *self.from_hf())
+
+    def test_a_model_that_is_no_flavor_must_be_named(self):
+        self.make_source()
+        self.refused(BAD_CONFIG, ["is of no flavor known here", "--model.override"], "from-hf", self.source, self.target)
+
+    def test_missing_unexpected_and_misshapen_tensors_are_counted_and_named(self):
+        tensors = their_tensors()
+        del tensors["model.layers.1.mlp.up_proj.weight"]
+        tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(64)
+        self.make_source(tensors)
+        self.refused(STORAGE, ["20/21 tensors, 1 missing, 1 unexpected", "model.layers.1.mlp.up_proj.weight",
+                               "model.layers.0.self_attn.q_proj.bias"], *self.from_hf())
+        tensors = their_tensors()
+        tensors["model.norm.weight"] = torch.zeros(65)
+        self.make_source(tensors)
+        self.refused(STORAGE, ["model.norm.weight has shape [65], this model's has [64]"], *self.from_hf())
+
+    def test_a_checkpoint_of_another_model_is_not_exported(self):
+        dcp.save({"tok_embeddings.weight": torch.zeros(2304, 64)}, checkpoint_id=self.source)
+        self.refused(STORAGE, ["holds another model", "1/21 tensors", "layers.0.attention.wq.weight", "--model.flavor"],
+                     "to-hf", self.source, self.target, *flags())
+
+
+class WrongFiles(Conversions):
+    def lie(self, change) -> None:
+        """Rewrites the header of the source's file by `change`, a function of the parsed header."""
+        path = self.source / "model.safetensors"
+        content = path.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.dumps(change(json.loads(content[8 : 8 + length]))).encode()
+        path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
+
+    def test_a_lying_header_is_one_sentence(self):
+        name = "model.layers.0.input_layernorm.weight"  # has others before and behind it
+
+        def moved(header, begin, end):
+            first, last = header[name]["data_offsets"]
+            return {**header, name: {**header[name], "data_offsets": [first + begin, last + end]}}
+
+        def widened(header):
+            return {**header, name: {**header[name], "shape": [1 << 40]}}
+
+        for change, says in ((lambda h: moved(h, -4, -4), "overlaps"), (lambda h: moved(h, 0, 1 << 50), "outside"),
+                             (lambda h: moved(h, 4, 4), "belong to none"), (widened, "does not fill its shape")):
+            self.make_source()
+            self.lie(change)
+            self.refused(STORAGE, [says, name, "model.safetensors"], *self.from_hf())
+
+    def test_a_file_that_is_cut_short_or_no_safetensors_or_has_a_huge_header_is_one_sentence(self):
+        self.make_source()
+        path = self.source / "model.safetensors"
+        whole = path.read_bytes()
+        for content, says in ((whole[:-1], "outside the file"), (whole[:100], "longer than the file"), (b"", "too short"),
+                              (struct.pack("<Q", 4) + b"{{{{", "no JSON object"),
+                              (struct.pack("<Q", 100_000_008) + b"{}" + b" " * 100_000_006, "100 MB")):
+            path.write_bytes(content)
+            self.refused(STORAGE, [says, "model.safetensors"], *self.from_hf())
+
+    def test_an_index_that_does_not_fit_its_files_is_one_sentence(self):
+        self.make_source()
+        index = self.source / "model.safetensors.index.json"
+        names = {name: "model.safetensors" for name in their_tensors()}
+        for content, says in (("[]", "weight_map"), ('{"weight_map": {"a": "../b"}}', "no file of its folder"),
+                              (json.dumps({"weight_map": {**names, "more": "model.safetensors"}}), "which it does not"),
+                              (json.dumps({"weight_map": {**names, "more": "lost.safetensors"}}), "is missing")):
+            index.write_text(content)
+            self.refused(STORAGE, [says], *self.from_hf())
+
+    def test_paths_that_are_not_what_they_should_be_are_one_sentence(self):
+        self.refused(STORAGE, ["config.json", "No such file"], *self.from_hf())
+        self.make_source()
+        (self.source / "model.safetensors").rename(self.source / "pytorch_model.bin")
+        self.refused(STORAGE, ["holds no model.safetensors", "safe_serialization"], *self.from_hf())
+        (self.source / "model.safetensors").symlink_to("model.safetensors")
+        self.refused(STORAGE, ["model.safetensors"], *self.from_hf())
+        self.refused(STORAGE, ["there is no folder"], "to-torch", self.folder / "nowhere", self.target)
+        self.refused(STORAGE, ["is no whole checkpoint"], "to-torch", self.source, self.target)
+
+    def test_a_target_that_is_there_is_left_alone(self):
+        self.make_source()
+        self.target.write_text("mine")
+        self.refused(STORAGE, ["ours is there already"], *self.from_hf())
+        self.refused(STORAGE, ["ours is there already"], "to-torch", self.source, self.target)
+
+    def test_a_pickle_that_asks_for_more_is_refused_and_nothing_runs(self):
+        class Evil:
+            def __reduce__(self):
+                return (os.mkdir, (made,))
+
+        made = str(self.folder / "made")
+        self.source.mkdir()
+        (self.source / "params.json").write_text(json.dumps({"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2}))
+        torch.save({"norm.weight": Evil()}, self.source / "consolidated.00.pth")
+        self.refused(STORAGE, ["consolidated.00.pth", "nothing was executed"], "from-meta", self.source, self.target,
+                     *flags())
+
+
+class Verify(Conversions):
+    def test_a_whole_export_is_verified_and_one_flipped_bit_in_any_file_is_found(self):
+        self.make_source()
+        self.convert(*self.from_hf())
+        said = self.convert("verify", self.target, *flags()).output
+        self.assertIn("every byte has the hash it was saved with", said)
+        self.assertIn("21/21 tensors, 0 missing, 0 unexpected", said)
+        export = self.folder / "export"
+        self.convert("to-hf", self.target, export, *flags(), "--shard-gigabytes=0.0005")
+        self.assertIn("21/21 tensors", self.convert("verify", export, *flags()).output)
+        for folder in (self.target, export):
+            for path in folder.iterdir():
+                whole = path.read_bytes()
+                path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 16]) + whole[-2:])
+                self.refused(STORAGE, [folder.name], "verify", folder, *flags())
+                path.write_bytes(whole)
+            self.convert("verify", folder, *flags())
+
+    def test_what_brings_no_hashes_is_called_unverified(self):
+        self.make_source()
+        self.assertIn("unverified", self.convert("verify", self.source, *flags()).output)
+        dcp.save({"norm.weight": torch.ones(3), "train_state": {"step": torch.tensor(3)}},
+                 checkpoint_id=self.folder / "python")
+        said = self.convert("verify", self.folder / "python").output
+        self.assertIn("unverified", said)
+        self.assertIn("a run can resume from it", said)
+
+
+class Memory(Conversions):
+    def peak(self, *words) -> int:
+        """Most resident bytes of a conversion."""
+        done = subprocess.run([sys.executable, "-c", PEAK, self.program, "convert", *map(str, words)], cwd=ROOT,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, OK, done.stderr)
+        return int(done.stdout) * 1024
+
+    def test_a_model_four_times_as_large_takes_no_more_memory(self):
+        """Stretches are at most 128 MiB; the models have 0.1 and 0.4 GB."""
+        peaks = {}
+        for layers in (4, 16):
+            sizes = {"dim": 1024, "n_layers": layers, "n_heads": 16, "n_kv_heads": 16, "multiple_of": 256,
+                     "vocab_size": 2304}
+            source, ours, back = (self.folder / f"{name}-{layers}" for name in ("theirs", "ours", "back"))
+            source.mkdir()
+            (source / "config.json").write_text(json.dumps({
+                **CONFIG, "hidden_size": 1024, "num_hidden_layers": layers, "num_attention_heads": 16,
+                "num_key_value_heads": 16, "intermediate_size": 2816}))
+            tensors = their_tensors(1024, layers, 2816, 2304, 1024)
+            safetensors.torch.save_file({name: tensor.bfloat16() for name, tensor in tensors.items()},
+                                        source / "model.safetensors", {"format": "pt"})
+            del tensors
+            peaks[layers] = [self.peak("from-hf", source, ours, *flags(sizes), "--training.dtype=bfloat16"),
+                             self.peak("to-hf", ours, back, *flags(sizes)),
+                             self.peak("to-torch", ours, self.folder / f"{layers}.pt")]
+        for small, large in zip(peaks[4], peaks[16], strict=True):
+            self.assertLess(large - small, 96 << 20, peaks)
+
+
+if __name__ == "__main__":
+    unittest.main()
