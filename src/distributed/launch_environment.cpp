@@ -97,8 +97,8 @@ std::optional<Launch> from_dry_run(const CommSection& comm, const EnvironmentVar
 std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVariables& variables) {
   if (!comm.rank || !comm.world_size || !comm.master) return std::nullopt;
   Launch launch{.launcher = "comm.rank", .rank = *comm.rank, .size = *comm.world_size};
-  launch.local_rank = variables.number_or("LOCAL_RANK", launch.rank);
-  launch.local_size = variables.number_or("LOCAL_WORLD_SIZE", launch.size);
+  launch.local_rank = variables.number("LOCAL_RANK");
+  launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   launch.meeting = parse_master(*comm.master);
   return launch;
 }
@@ -111,8 +111,8 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   const std::optional<std::string> run = variables.text("TORCHELASTIC_RUN_ID");
   if (run) launch.launcher = "torchrun";
   if (const auto own = variables.text("TITAN_LAUNCHER")) launch.launcher = *own;
-  launch.local_rank = variables.number_or("LOCAL_RANK", launch.rank);
-  launch.local_size = variables.number_or("LOCAL_WORLD_SIZE", launch.size);
+  launch.local_rank = variables.number("LOCAL_RANK");
+  launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   if (launch.size == 1) return launch;
   const std::optional<std::string> address = variables.text("MASTER_ADDR");
   const std::optional<std::string> port = variables.text("MASTER_PORT");
@@ -218,7 +218,7 @@ std::optional<Launch> from_other(const EnvironmentVariables& variables, const La
     Launch launch{.launcher = names.launcher, .rank = *rank};
     launch.size = variables.required_number(names.size, names.rank);
     launch.local_rank = variables.required_number(names.local_rank, names.rank);
-    launch.local_size = *names.local_size ? variables.required_number(names.local_size, names.rank) : 1;
+    if (*names.local_size) launch.local_size = variables.required_number(names.local_size, names.rank);
     meet_without_job(variables, context, launch);
     return launch;
   }

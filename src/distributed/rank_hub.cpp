@@ -58,6 +58,7 @@ const RollCall& RankHub::gather(Deadline deadline) {
     check_members_stay();
   }
   listener_.close();
+  if (const std::optional<Refusal> refusal = roll_call_.settle()) refuse_all(*refusal);
   return roll_call_;
 }
 
@@ -95,8 +96,8 @@ void RankHub::refuse_all(const Refusal& refusal) {
 
 void RankHub::welcome(uint16_t store_port) {
   for (Member& member : members_) {
-    member.channel.send_line(
-        welcome_line({store_port, roll_call_.core_share(member.rank), roll_call_.facts(0)->name()}));
+    member.channel.send_line(welcome_line(
+        {store_port, roll_call_.core_share(member.rank), roll_call_.facts(0)->name(), roll_call_.place(member.rank)}));
   }
   welcomed_ = true;
   thread_ = std::thread([this] { watch(); });

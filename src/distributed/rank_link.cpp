@@ -17,8 +17,7 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 
 }  // namespace
 
-RankLink::RankLink(RankFacts facts, bool witness, PeerFailed tell)
-    : facts_(std::move(facts)), witness_(witness), tell_(std::move(tell)) {}
+RankLink::RankLink(RankFacts facts, PeerFailed tell) : facts_(std::move(facts)), tell_(std::move(tell)) {}
 
 RankLink::~RankLink() {
   {
@@ -76,6 +75,8 @@ Welcome RankLink::join(Deadline deadline) {
     const RankMessage message = line ? parse_message(*line) : RankMessage{};
     if (message.welcome) {
       rank_zero_ = message.welcome->rank_zero;
+      // When rank 0 is lost, somebody on every host says so.
+      witness_ = facts_.rank == 1 || facts_.rank == message.welcome->place.host_ranks.front();
       thread_ = std::thread([this] { watch(); });
       return *message.welcome;
     }

@@ -14,8 +14,7 @@ namespace titan {
 
 class RankLink : public AbortWatcher {
  public:
-  /// `witness`: this rank speaks up when rank 0 is lost.
-  RankLink(RankFacts facts, bool witness, PeerFailed tell);
+  RankLink(RankFacts facts, PeerFailed tell);
   ~RankLink() override;
 
   /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
@@ -32,7 +31,7 @@ class RankLink : public AbortWatcher {
   void rank_zero_is_gone();
 
   RankFacts facts_;
-  bool witness_;
+  bool witness_ = false;  // speaks up when rank 0 is lost
   PeerFailed tell_;
   Channel channel_;
   std::string rank_zero_;  // its name, as far as it is known

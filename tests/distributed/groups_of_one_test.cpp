@@ -16,7 +16,7 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
  protected:
   void SetUp() override {
     if (GetParam() == at::kCUDA && !at::hasCUDA()) GTEST_SKIP() << "there is no CUDA device here";
-    World world{.rank = 0, .size = 1, .local_rank = 0, .local_size = 1, .store = {}, .launcher = {}};
+    World world{.rank = 0, .size = 1, .local_rank = 0, .store = {}, .launcher = {}};
     world.store = c10::make_intrusive<c10d::HashStore>();
     groups_ = make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),
                                /*groups_of_one=*/true);
@@ -70,7 +70,7 @@ TEST_P(GroupsOfOne, CountTheirCallsAndBytes) {
 }
 
 TEST(GlooBetweenHosts, UsesTheInterfaceThatTheEnvironmentNames) {
-  World world{.rank = 0, .size = 2, .local_rank = 0, .local_size = 1, .store = {}, .launcher = {}};
+  World world{.rank = 0, .size = 2, .local_rank = 0, .store = {}, .launcher = {}};
   world.store = c10::make_intrusive<c10d::HashStore>();
   auto make = [&] {
     return make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, at::kCPU),

@@ -97,6 +97,20 @@ TEST(LaunchEnvironment, RankAndWorldSizeWithoutAMasterAreRefusedByTheMissingName
   EXPECT_NE(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT"), std::string::npos);
 }
 
+TEST(LaunchEnvironment, WhoIsOnAHostIsLeftToTheRollCallWhereNobodySays) {
+  const Launch by_variables =
+      detect({{"RANK", "8"}, {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(by_variables.local_rank, std::nullopt);
+  EXPECT_EQ(by_variables.local_size, std::nullopt);
+  CommSection comm;
+  comm.rank = 8;
+  comm.world_size = 16;
+  comm.master = "a:29500";
+  EXPECT_EQ(detect({}, comm).local_rank, std::nullopt);
+  EXPECT_EQ(detect({{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "8"}}, comm).local_rank, 0);
+  EXPECT_EQ(detect({{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "8"}}, comm).local_size, 8);
+}
+
 TEST(LaunchEnvironment, OnOneHostMpirunsRanksMeetOnTheLoopbackAtPortsThatFollowFromTheJob) {
   const Launch launch = detect(kOpenMpi);
   EXPECT_EQ(launch.launcher, "mpirun");

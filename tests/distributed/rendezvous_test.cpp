@@ -78,11 +78,38 @@ TEST(Rendezvous, RanksThatMeetShareAStoreAndTheirCores) {
   ASSERT_EQ(zero.error + one.error, "");
   EXPECT_EQ(one.rendezvous.world.rank, 1);
   EXPECT_EQ(one.rendezvous.world.cores, 1);
+  EXPECT_TRUE(zero.rendezvous.world.is_on_one_host());
+  EXPECT_EQ(one.rendezvous.world.host_ranks, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(zero.rendezvous.table.size(), 3u);
   EXPECT_TRUE(one.rendezvous.table.empty());
   zero.rendezvous.world.store->set("key", "value");
   EXPECT_EQ(one.rendezvous.world.store->get_to_str("key"), "value");
   part(zero, one);
+}
+
+TEST(Rendezvous, RanksLearnTheirPlaceOnTheirHostWhenNoLauncherSaysIt) {
+  const std::vector<uint16_t> at = ports();
+  std::vector<std::future<Met>> ranks;
+  for (const int64_t rank : {0, 1, 2}) {
+    Launch launch = launch_of(rank, 3, at);
+    launch.local_rank.reset();
+    launch.local_size.reset();
+    RankFacts own = facts();
+    own.host = rank == 1 ? "b" : "a";
+    ranks.push_back(meet(launch, kPatience, own));
+  }
+  std::vector<Met> met;
+  for (std::future<Met>& rank : ranks) met.push_back(rank.get());
+  for (const Met& one : met) ASSERT_EQ(one.error, "");
+  EXPECT_EQ(met[0].rendezvous.world.host_ranks, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(met[1].rendezvous.world.local_rank, 0);
+  EXPECT_EQ(met[2].rendezvous.world.local_rank, 1);
+  EXPECT_FALSE(met[2].rendezvous.world.is_on_one_host());
+  std::vector<std::future<std::vector<int64_t>>> left;
+  for (Met& one : met) {
+    left.push_back(std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kPatience); }));
+  }
+  for (auto& unfinished : left) EXPECT_TRUE(unfinished.get().empty());
 }
 
 TEST(Rendezvous, APortThatAnotherProgramHasIsPassedOverByAllRanks) {

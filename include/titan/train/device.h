@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "titan/train/step_runner.h"
 
@@ -25,6 +26,9 @@ struct DeviceInfo {
 /// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
 /// Error(bad_config) when cuda is wanted and there is none, Error(launcher) when the place has no GPU.
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
+
+/// The uuids of the GPUs that choose_device chooses from, by their index; empty where it would choose the CPU or throw.
+std::vector<std::string> visible_gpus(const std::string& wanted);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);
