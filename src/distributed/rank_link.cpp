@@ -60,11 +60,6 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
 }
 
 Welcome RankLink::join(Deadline deadline) {
-  if (!facts_.problem.empty()) {
-    // The others are not left waiting for a rank that cannot take part.
-    channel_.send_line(facts_.to_json());
-    throw Error(static_cast<ExitCode>(facts_.problem_code), facts_.problem);
-  }
   channel_.send_line(facts_.to_json());
   const Deadline latest = deadline + (deadline - Clock::now()) + kVerdictMargin;
   while (Clock::now() < latest) {
@@ -83,7 +78,8 @@ Welcome RankLink::join(Deadline deadline) {
     if (message.refused) {
       // Rank 0 first: its message says why, and its exit code is the one a launcher shows.
       channel_.wait_line(Clock::now() + kFirstToEndLimit);
-      throw RefusedByRankZero(static_cast<ExitCode>(message.refused->code), message.refused->text);
+      const int code = facts_.problem.empty() ? message.refused->code : facts_.problem_code;
+      throw RefusedByRankZero(static_cast<ExitCode>(code), message.refused->text);
     }
     break;
   }

@@ -19,7 +19,8 @@ class RankLink : public AbortWatcher {
 
   /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
   void call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& run, Deadline deadline);
-  /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, or Error when rank 0 is gone.
+  /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, with the exit code of this
+  /// rank's own problem when it has one, or Error when rank 0 is gone.
   Welcome join(Deadline deadline);
 
   bool fail(int code, const std::string& text) override;

@@ -141,6 +141,22 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   met.watcher = std::move(link);
 }
 
+/// The others are not left waiting for a rank that cannot take part. Throws the problem, or RefusedByRankZero when rank
+/// 0 has heard it.
+[[noreturn]] void say_problem(const Launch& launch, RankFacts facts, AbortWatcher::PeerFailed peer_failed) {
+  const Error problem(static_cast<ExitCode>(facts.problem_code), facts.problem);
+  const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
+  Rendezvous none;
+  try {
+    meet(launch, std::move(facts), Clock::now() + kProblemLimit, std::move(peer_failed), none);
+  } catch (const RefusedByRankZero&) {
+    throw;
+  } catch (const std::exception&) {
+    // Nobody has heard it.
+  }
+  throw problem;
+}
+
 /// The store's library reports every lost connection with a stack trace; what matters of it is said here in words.
 void quiet_store_library() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
@@ -166,6 +182,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
   facts.size = launch.size;
   facts.local_rank = launch.local_rank.value_or(-1);
   facts.local_size = launch.local_size.value_or(-1);
+  if (!facts.problem.empty()) say_problem(launch, std::move(facts), std::move(peer_failed));
   const Deadline deadline = Clock::now() + timeout;
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   meet(launch, std::move(facts), deadline, std::move(peer_failed), met);

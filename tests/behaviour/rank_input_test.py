@@ -7,7 +7,7 @@ import socket
 import time
 import unittest
 
-from program import BAD_CONFIG
+from program import BAD_CONFIG, BAD_DATA, ROOT
 from rank_processes import END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
 
 PATIENCE = 2
@@ -68,6 +68,44 @@ class RefusedTraining(RanksTest):
             self.expect_refused(self.gathering(ranks), {LAUNCHER}, says, within=PATIENCE)
         says = rf"rank 0 was not found on 127\.0\.0\.1, port {port}, .* belongs to something else"
         self.assertRegex(ranks[1].text(), says)
+
+    def expect_told_by_rank_zero(self, ranks: list[Process], code: int, says: str):
+        """Long before ranks that wait for each other give up, and by rank 0 alone."""
+        self.expect_refused(ranks, {code}, says, within=0)
+        self.assertRegex(ranks[0].text(), says)
+
+    def test_a_mistyped_option_of_one_rank_is_told_by_rank_0_and_ends_all(self):
+        port = free_port()
+        words = [(), ("--training.stps=3",), ()]
+        ranks = [self.train_by_hand(rank, 3, port, *words[rank]) for rank in range(3)]
+        says = r"titan_train: rank 1 \(.*\): 1 problem in the configuration:\n.*training\.stps is no option"
+        self.expect_told_by_rank_zero(ranks, BAD_CONFIG, says)
+
+    def test_inputs_that_one_rank_does_not_find_are_told_by_rank_0_and_end_all(self):
+        port = free_port()
+        words = ("--training.dataset_path=here.txt",)
+        (self.folder / "empty").mkdir()
+        self.write("here.txt", "abc\n" * 1000)
+        config = str(ROOT / "configs/debug_model.toml")
+        training = (config, *self.training(*words)[1:])
+        folders = (self.folder, self.folder / "empty")
+        ranks = [self.start(*training, cwd=folders[rank], **self.told(rank, 2, port)) for rank in range(2)]
+        self.expect_told_by_rank_zero(ranks, BAD_DATA, r"titan_train: rank 1 \(.*\): 1 problem .*\n.*here\.txt")
+
+    def test_what_is_wrong_with_all_ranks_is_told_once_and_fast(self):
+        port = free_port()
+        ranks = [self.train_by_hand(rank, 3, port, "--training.stps=3") for rank in range(3)]
+        self.expect_told_by_rank_zero(ranks, BAD_CONFIG, r"training\.stps is no option")
+
+    def test_what_is_wrong_with_rank_0_ends_the_others(self):
+        port = free_port()
+        words = [("--training.stps=3",), ()]
+        ranks = [self.train_by_hand(rank, 2, port, *words[rank]) for rank in range(2)]
+        self.expect_told_by_rank_zero(ranks, BAD_CONFIG, r"training\.stps is no option")
+
+    def test_a_rank_that_nobody_hears_says_itself_what_is_wrong(self):
+        rank = self.train_by_hand(1, 2, free_port(), "--training.stps=3")
+        self.expect_refused([rank], {BAD_CONFIG}, r"training\.stps is no option", within=0)
 
     def test_one_rank_with_another_config_file_is_named_with_the_difference(self):
         port = free_port()

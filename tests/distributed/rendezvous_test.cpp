@@ -200,21 +200,62 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   EXPECT_EQ(other.get().code, 64);
 }
 
+/// A channel that rank 0 has greeted.
+Channel greeted(uint16_t port) {
+  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  std::optional<Channel> channel;
+  for (std::string reason; !channel && std::chrono::steady_clock::now() < limit;) {
+    channel = Channel::connect("127.0.0.1", port, kShort, reason);
+  }
+  EXPECT_TRUE(channel && channel->wait_line(limit)) << "rank 0 did not greet";
+  return channel ? std::move(*channel) : Channel{};
+}
+
+TEST(Rendezvous, AProblemOfRankZeroEndsTheOthersWithIt) {
+  const std::vector<uint16_t> at = ports();
+  RankFacts troubled = facts();
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  auto other = meet(launch_of(1, 2, at), kPatience);
+  const Met zero = meet(launch_of(0, 2, at), kPatience, troubled).get();
+  EXPECT_EQ(zero.error, "no GPU");
+  EXPECT_EQ(other.get().code, 64);
+}
+
+TEST(Rendezvous, ARankOnItsWayWhenTheRunIsRefusedIsToldWhy) {
+  const std::vector<uint16_t> at = ports();
+  auto zero = meet(launch_of(0, 3, at), kPatience);
+  Channel one = greeted(at[0]);
+  RankFacts troubled = facts();
+  troubled.rank = 1;
+  troubled.size = 3;
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  ASSERT_TRUE(one.send_line(troubled.to_json()));
+  const Met late = meet(launch_of(2, 3, at), kShort).get();
+  EXPECT_EQ(late.code, 64);
+  EXPECT_EQ(late.error, zero.get().error);
+}
+
+TEST(Rendezvous, ARankWithAProblemThatFindsNobodyKeepsItsOwnWords) {
+  RankFacts troubled = facts();
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  const Met one = meet(launch_of(1, 2, {ports()[0]}), kShort, troubled).get();
+  EXPECT_EQ(one.code, 64);
+  EXPECT_EQ(one.error, "no GPU");
+}
+
 TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 3, at), kPatience);
-  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
-  std::optional<Channel> one;
-  for (std::string reason; !one && std::chrono::steady_clock::now() < limit;) {
-    one = Channel::connect("127.0.0.1", at[0], kShort, reason);
-  }
-  ASSERT_TRUE(one && one->wait_line(limit)) << "rank 0 did not greet";
+  Channel one = greeted(at[0]);
   RankFacts own = facts();
   own.rank = 1;
   own.size = 3;
   own.process = 7;
-  ASSERT_TRUE(one->send_line(own.to_json()));
-  one->close();
+  ASSERT_TRUE(one.send_line(own.to_json()));
+  one.close();
   const Met met = zero.get();
   EXPECT_EQ(met.code, 74);
   EXPECT_NE(met.error.find("rank 1 (a, process 7) ended while the ranks were gathering"), std::string::npos)
