@@ -12,6 +12,7 @@
 #include "titan/config/config_command.h"
 #include "titan/config/start.h"
 #include "titan/distributed/rendezvous.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -53,14 +54,38 @@ int tell_problems(const LoadedConfig& loaded, const std::vector<Problem>& proble
   return static_cast<int>(code);
 }
 
+/// By the one that is given last in this list; all of them may be at fault.
+std::vector<Problem> check_degrees(const LoadedConfig& loaded, int64_t ranks) {
+  try {
+    make_mesh(loaded.config, ranks);
+    return {};
+  } catch (const Error& error) {
+    std::string key = "parallelism.data_parallel_shard_degree";
+    for (const char* axis : {"pipeline_parallel", "data_parallel_replicate", "context_parallel", "tensor_parallel",
+                             "data_parallel_shard"}) {
+      const std::string degree = fmt::format("parallelism.{}_degree", axis);
+      if (loaded.origins.is_set(degree)) key = degree;
+    }
+    return {loaded.origins.problem(
+        key, error.what(),
+        fmt::format("choose degrees whose product is {}, or divides it with data_parallel_shard_degree = -1, which "
+                    "takes what the others leave",
+                    ranks))};
+  }
+}
+
 }  // namespace
 
 int report_config_problems(const LoadedConfig& loaded) {
   return tell_problems(loaded, loaded.problems, ExitCode::bad_config);
 }
 
-int report_job_problems(const Schema& schema, const LoadedConfig& loaded) {
-  const StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
+int report_job_problems(const Schema& schema, const LoadedConfig& loaded, std::optional<int64_t> ranks) {
+  StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
+  if (start.problems.empty()) {
+    start.problems = check_degrees(loaded, ranks.value_or(find_launch(loaded.config.comm).size));
+    start.code = ExitCode::bad_config;
+  }
   return tell_problems(loaded, start.problems, start.code);
 }
 

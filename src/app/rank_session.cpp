@@ -32,9 +32,16 @@ bool is_shown(int64_t rank) {
   return false;
 }
 
+/// On a terminal. mpirun gives its ranks terminals of their own, whatever it writes to: there, who wants colour asks.
+bool wants_colour(const JobConfig& config, const Launch& launch) {
+  if (config.metrics.disable_color_printing || !variable("NO_COLOR").empty()) return false;
+  if (!variable("FORCE_COLOR").empty()) return true;
+  return launch.launcher != "mpirun" && ::isatty(STDOUT_FILENO) != 0;
+}
+
 LogTargets log_targets(const JobConfig& config, const Launch& launch) {
   LogTargets targets;
-  targets.colour = ::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing;
+  targets.colour = wants_colour(config, launch);
   if (launch.rank == 0 || launch.fake) return targets;
   targets.console = is_shown(launch.rank);
   targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);

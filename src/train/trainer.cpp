@@ -40,7 +40,7 @@ ExitCode Trainer::run() {
     if (!world_.is_distributed()) stop_signal_ = StopSignals::received();
     if (stop_signal_ != 0) break;
     if (!train_step(step + 1)) {
-      log_.warning("Ran out of data; last step was canceled.");
+      log_.shared_warning("Ran out of data; last step was canceled.");
       break;
     }
     ++step;
@@ -113,7 +113,13 @@ void Trainer::show_traffic(int64_t step) const {
   const TrafficCheck check = check_traffic(assembly_.executor->plan(), groups_);
   log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls, step,
             check.differences.empty() ? "as planned" : "which is not what was planned:");
-  for (const std::string& difference : check.differences) log_.warning("  {}", difference);
+  if (check.differences.empty()) return;
+  // The ranks need not differ alike, and mostly do: the first to find it says it.
+  const bool tells = !world_.store || world_.store->add("traffic/differences", 1) == 1;
+  for (const std::string& difference : check.differences) {
+    const std::string line = fmt::format("  rank {}: {}", world_.rank, difference);
+    tells ? log_.warning(line) : log_.info(line);
+  }
 }
 
 at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
@@ -158,12 +164,12 @@ void Trainer::settle(PendingStep& pending) {
                                             "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
                                             "training.non_finite = \"skip\"");
     }
-    log_.warning("{}; the step is skipped", what);
+    log_.shared_warning("{}; the step is skipped", what);
   }
   if (pending.step != first_step_ && pending.step % config_.metrics.log_freq != 0) return;
   StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
   compare_ranks(report, groups_.world.get(), device_.device);
-  log_.info(console_line(report, colour_));
+  log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
   if (metrics_) metrics_->append(json_line(report));
   if (pending.step == first_step_) {
     show_memory(report.memory_bytes);
@@ -176,11 +182,12 @@ void Trainer::settle_all() {
 }
 
 ExitCode Trainer::finish(int64_t last_step, int signal) {
-  if (meter_->skipped_steps() > 0) log_.warning("{} steps were skipped", meter_->skipped_steps());
+  if (meter_->skipped_steps() > 0) log_.shared_warning("{} steps were skipped", meter_->skipped_steps());
   if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
   if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);
   if (signal != 0) {
-    log_.warning("stopped by a signal after step {} of {}; nothing was saved", last_step, config_.training.steps);
+    log_.shared_warning("stopped by a signal after step {} of {}; nothing was saved", last_step,
+                        config_.training.steps);
   } else {
     log_.info("Training completed");
   }

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from program import BAD_CONFIG, BAD_DATA, ROOT
-from rank_processes import END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
+from rank_processes import END_LIMIT_SECONDS, LAUNCHER, Process, RanksTest, free_port
 
 PATIENCE = 2
 WAITS = f"--comm.init_timeout_seconds={PATIENCE}"
@@ -46,7 +46,14 @@ class RefusedTraining(RanksTest):
     def test_degrees_that_do_not_fit_are_told_once_without_a_launcher(self):
         port = free_port()
         ranks = [self.train_by_hand(rank, 3, port, "--parallelism.data_parallel_shard_degree=2") for rank in range(3)]
-        self.expect_refused(ranks, {BAD_CONFIG, PEER_FAILURE}, "titan_train: .*Invalid parallel dims", within=60)
+        place = r"^--parallelism\.data_parallel_shard_degree=2: "
+        says = rf"(?m){place}.*Invalid parallel dims: .* != WORLD_SIZE\(3\); choose degrees whose product is 3"
+        self.expect_refused(ranks, {BAD_CONFIG}, says, within=60)
+
+    def test_launch_refuses_to_start_one_rank_many_times(self):
+        words = ("--comm.rank=0", "--comm.world_size=2", "--comm.master=127.0.0.1:4000")
+        run = self.launch_training(2, *words)
+        self.expect_refused([run], {BAD_CONFIG}, r"--comm\.rank=0.*every process .* the same rank; leave out", within=60)
 
     def gathering(self, ranks: list[Process]) -> list[Process]:
         """Once each has begun to look for the others: loading the program is no part of the wait."""

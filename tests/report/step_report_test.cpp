@@ -34,6 +34,12 @@ TEST(ConsoleLine, BeginsWithTorchtitansFieldsUnchangedThenRateWaitAndTimeLeft) {
             "mfu: 72.29%  lr: 3.00e-04  data: 1.2ms  eta: 4.2s");
 }
 
+TEST(DryRunLine, ShowsMemoryAndNeitherALossNorAPace) {
+  EXPECT_EQ(dry_run_line(a_step()),
+            "dry run, step  7: no loss, as nothing came from the other ranks; memory:  5.00GiB(6.25%)  "
+            "computing: 500.0ms");
+}
+
 TEST(ConsoleLine, FieldsGrowWithTheirNumbers) {
   StepReport report = a_step();
   report.step = 12345;

@@ -42,6 +42,9 @@ struct StepReport {
 /// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.
 std::string console_line(const StepReport& report, bool colour);
 
+/// What is true of a step of a dry run: nothing came from other ranks, so it has no loss and no pace.
+std::string dry_run_line(const StepReport& report);
+
 /// One JSON object; its keys are documented in docs/metrics.md.
 std::string json_line(const StepReport& report);
 

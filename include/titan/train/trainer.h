@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "titan/base/lock_file.h"
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
@@ -48,6 +49,8 @@ class Trainer {
     DataCounters counters;
   };
 
+  /// Keeps other runs out of the folder: their lines, logs and checkpoints would mix with this one's.
+  void hold_folder();
   void join_ranks();
   void build_model();
   void open_data();
@@ -74,6 +77,7 @@ class Trainer {
   World world_;
   DeviceInfo device_;
   MeshPlace place_;
+  std::unique_ptr<LockFile> folder_lock_;  // on rank 0
   SequenceShare share_;
   PlanRequest plan_request_;
   MeshGroups groups_;
