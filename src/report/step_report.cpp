@@ -89,6 +89,7 @@ std::string dry_run_line(const StepReport& r) {
 std::string json_line(const StepReport& r) {
   nlohmann::ordered_json line{{"step", r.step},
                               {"loss", number(r.loss)},
+                              {"global_max_loss", number(r.max_loss)},
                               {"grad_norm", number(r.grad_norm)},
                               {"lr", r.learning_rate},
                               {"tps", number(r.tokens_per_second)},

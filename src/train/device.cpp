@@ -89,8 +89,9 @@ void reset_peak_memory(const at::Device& device) {
 }
 
 StepReadback::StepReadback(const StepOutcome& outcome) {
-  at::Tensor values = at::stack(
-      {outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble), outcome.stop_signal});
+  at::Tensor values =
+      at::stack({outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble),
+                 outcome.stop_signal, outcome.own_loss.to(at::kDouble)});
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -104,7 +105,7 @@ StepReadback::StepReadback(const StepOutcome& outcome) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0, static_cast<int>(values[3])};
+  return {values[0], values[1], values[2] != 0, static_cast<int>(values[3]), values[4]};
 }
 
 }  // namespace titan

@@ -99,7 +99,7 @@ bool Trainer::train_step(int64_t step) {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters});
+  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters, own_share(batch)});
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
   while (pending_.size() > allowed) {
@@ -107,6 +107,12 @@ bool Trainer::train_step(int64_t step) {
     pending_.pop_front();
   }
   return true;
+}
+
+double Trainer::own_share(const StepBatch& batch) const {
+  const Plan& plan = assembly_.executor->plan();
+  if (plan.units.empty() || plan.units.back().role != UnitRole::head || batch.valid_tokens == 0) return 0;
+  return static_cast<double>(valid_tokens_of(batch, share_)) / static_cast<double>(batch.valid_tokens);
 }
 
 void Trainer::show_traffic(int64_t step) const {
@@ -168,7 +174,9 @@ void Trainer::settle(PendingStep& pending) {
   }
   if (pending.step != first_step_ && pending.step % config_.metrics.log_freq != 0) return;
   StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
-  compare_ranks(report, groups_.world.get(), device_.device);
+  std::optional<double> own_loss;
+  if (pending.own_share > 0) own_loss = values.own_loss / pending.own_share;
+  compare_ranks(report, own_loss, groups_.world.get(), device_.device);
   log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
   if (metrics_) metrics_->append(json_line(report));
   if (pending.step == first_step_) {

@@ -13,6 +13,7 @@ StepReport a_step() {
   report.step = 7;
   report.total_steps = 1000;
   report.loss = 3.14159265;
+  report.max_loss = 4.5;
   report.grad_norm = 1.5;
   report.learning_rate = 3e-4;
   report.step_seconds = 0.5;
@@ -103,6 +104,7 @@ TEST(JsonLine, HoldsEveryFieldAsANumber) {
   const auto line = nlohmann::json::parse(json_line(a_step()));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["loss"], 3.14159265);
+  EXPECT_EQ(line["global_max_loss"], 4.5);
   EXPECT_EQ(line["grad_norm"], 1.5);
   EXPECT_EQ(line["lr"], 3e-4);
   EXPECT_EQ(line["tps"], 12345.6);

@@ -35,7 +35,8 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
 StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double signal = 0) {
   return {loss,
           {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
-          at::scalar_tensor(signal, at::kDouble)};
+          at::scalar_tensor(signal, at::kDouble),
+          loss / 4};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
@@ -45,6 +46,7 @@ TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
   EXPECT_EQ(values.grad_norm, 1e300);
   EXPECT_FALSE(values.skipped);
   EXPECT_EQ(values.stop_signal, 15);
+  EXPECT_EQ(values.own_loss, (1.0 + 1e-15) / 4);
 }
 
 TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {

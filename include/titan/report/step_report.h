@@ -13,6 +13,7 @@ struct StepReport {
   int64_t step = 0;
   int64_t total_steps = 0;
   double loss = 0;       // of this step, mean over its valid tokens
+  double max_loss = 0;   // of this step: the largest of the ranks' means, each over its own valid tokens
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   double step_seconds = 0;       // wall time per step since the last report

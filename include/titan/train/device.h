@@ -40,6 +40,7 @@ struct StepValues {
   double grad_norm = 0;
   bool skipped = false;
   int stop_signal = 0;
+  double own_loss = 0;  // what this rank's tokens brought to the loss
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
@@ -49,7 +50,7 @@ class StepReadback {
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip, stop signal}; pinned when the device is a GPU
+  at::Tensor host_;  // fp64 {loss, norm, skip, stop signal, own loss}; pinned when the device is a GPU
   std::optional<c10::Event> copied_;
 };
 

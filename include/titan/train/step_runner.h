@@ -32,6 +32,7 @@ struct StepOutcome {
   at::Tensor loss;
   StepControl control;
   at::Tensor stop_signal;  // fp64: the largest signal number any rank brought along, 0 for none
+  at::Tensor own_loss;     // fp64: what this rank's tokens brought to the loss; not the same on all ranks
 };
 
 class StepRunner {
@@ -60,7 +61,7 @@ class StepRunner {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, stop_signal, squares, any_skipped;
+    at::Tensor loss, stop_signal, squares, any_skipped, own_loss;
   };
 
   void step_group(size_t group);

@@ -47,6 +47,7 @@ class Trainer {
     StepReadback readback;
     double data_wait_seconds;
     DataCounters counters;
+    double own_share;  // of the step's valid tokens that are this rank's; 0 where no loss is computed
   };
 
   /// Keeps other runs out of the folder: their lines, logs and checkpoints would mix with this one's.
@@ -64,6 +65,7 @@ class Trainer {
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
   /// False when the corpus has run out.
   bool train_step(int64_t step);
+  double own_share(const StepBatch& batch) const;
   /// What was sent in a step, against the plan.
   void show_traffic(int64_t step) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
