@@ -107,9 +107,10 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
       const Traffic& traffic = group.table[k];
       if (traffic.calls == 0) continue;
       const auto kind = static_cast<Collective>(k);
-      lines.push_back(fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {}", group.group,
-                                  name(kind), group.ranks, traffic.calls,
-                                  human_bytes(sent_bytes(kind, traffic, group.ranks))));
+      lines.push_back(
+          fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {} ({} bytes in all)",
+                      group.group, name(kind), group.ranks, traffic.calls,
+                      human_bytes(sent_bytes(kind, traffic, group.ranks)), with_thousands(traffic.bytes)));
     }
   }
   return lines;
