@@ -1,5 +1,6 @@
 #include "titan/app/job_problems.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -17,12 +18,12 @@
 namespace titan {
 namespace {
 
-/// A single process where the environment is wrong, too: then there is nobody who could be told.
-Launch find_launch(const CommSection& comm) {
+/// Nothing where the environment is wrong, too: that is told when it matters.
+std::optional<Launch> find_launch(const CommSection& comm) {
   try {
     return detect_launch(comm, process_context());
   } catch (const Error&) {
-    return {};
+    return std::nullopt;
   }
 }
 
@@ -42,15 +43,16 @@ bool tell_ranks(const Launch& launch, const std::string& text, ExitCode code) {
   return false;
 }
 
-/// Told once: by rank 0 for all that reach it, at once where it is its own.
-int tell_problems(const LoadedConfig& loaded, const std::vector<Problem>& problems, ExitCode code) {
+/// Told once: by rank 0 for all that reach it, at once where it is its own. `launch`: of this process, if it is one
+/// rank of several.
+int tell_problems(const std::optional<Launch>& launch, const std::vector<Problem>& problems, ExitCode code) {
   if (problems.empty()) return 0;
   std::ostringstream text;
   print_problems(text, problems);
-  const Launch launch = find_launch(loaded.config.comm);
-  const bool has_peers = launch.meeting.kind != MeetingPoint::Kind::nowhere;
-  if (!has_peers || launch.rank == 0) std::cerr << text.str() << std::flush;
-  if (has_peers && !tell_ranks(launch, text.str(), code) && launch.rank != 0) std::cerr << text.str();
+  const bool has_peers = launch && launch->meeting.kind != MeetingPoint::Kind::nowhere;
+  const bool speaks = !has_peers || launch->rank == 0;
+  if (speaks) std::cerr << text.str() << std::flush;
+  if (has_peers && !tell_ranks(*launch, text.str(), code) && !speaks) std::cerr << text.str();
   return static_cast<int>(code);
 }
 
@@ -77,16 +79,17 @@ std::vector<Problem> check_degrees(const LoadedConfig& loaded, int64_t ranks) {
 }  // namespace
 
 int report_config_problems(const LoadedConfig& loaded) {
-  return tell_problems(loaded, loaded.problems, ExitCode::bad_config);
+  return tell_problems(find_launch(loaded.config.comm), loaded.problems, ExitCode::bad_config);
 }
 
 int report_job_problems(const Schema& schema, const LoadedConfig& loaded, std::optional<int64_t> ranks) {
   StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
-  if (start.problems.empty()) {
-    start.problems = check_degrees(loaded, ranks.value_or(find_launch(loaded.config.comm).size));
+  const std::optional<Launch> launch = ranks ? std::nullopt : find_launch(loaded.config.comm);
+  if (start.problems.empty() && (ranks || launch)) {
+    start.problems = check_degrees(loaded, ranks ? *ranks : launch->size);
     start.code = ExitCode::bad_config;
   }
-  return tell_problems(loaded, start.problems, start.code);
+  return tell_problems(launch, start.problems, start.code);
 }
 
 }  // namespace titan

@@ -77,10 +77,6 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
   if (!trains) words = config_words_of_ranks(words);
   const LoadedConfig loaded = load_config(schema, words, config_checks());
-  const bool together = trains && loaded.config.comm.mode == "default";
-  const std::optional<int64_t> ranks = together ? std::optional(request.ranks) : std::nullopt;
-  if (const int code = trains ? report_job_problems(schema, loaded, ranks) : report_config_problems(loaded))
-    return code;
   if (loaded.config.comm.rank && loaded.config.comm.mode == "default") {
     throw Error(
         ExitCode::bad_config,
@@ -88,6 +84,10 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
                     "out comm.rank, comm.world_size and comm.master, or start each rank yourself without launch",
                     loaded.origins.place("comm.rank").to_string(), *loaded.config.comm.rank));
   }
+  const bool together = trains && loaded.config.comm.mode == "default";
+  const std::optional<int64_t> ranks = together ? std::optional(request.ranks) : std::nullopt;
+  if (const int code = trains ? report_job_problems(schema, loaded, ranks) : report_config_problems(loaded))
+    return code;
   // Batches that so many ranks cannot have throw here.
   if (together) accumulation_steps(loaded.config, {make_mesh(loaded.config, request.ranks), 0});
   request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";

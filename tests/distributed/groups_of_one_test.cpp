@@ -83,6 +83,19 @@ TEST(GlooBetweenHosts, UsesTheInterfaceThatTheEnvironmentNames) {
   ::unsetenv("GLOO_SOCKET_IFNAME");
 }
 
+TEST(PeerMemoryMaker, KnowsWhoSharesAHostHoweverItsRanksAreNumbered) {
+  ParallelDegrees degrees;
+  degrees.dp_shard = 2;
+  degrees.tp = 2;
+  const DeviceMesh mesh(degrees, 4);
+  // As mpirun --map-by node deals them out: ranks 0 and 2 here, 1 and 3 there.
+  World world{.rank = 3, .size = 4, .local_rank = 1, .host_ranks = {1, 3}, .store = {}, .launcher = {}};
+  world.store = c10::make_intrusive<c10d::HashStore>();
+  EXPECT_FALSE(peer_memory_maker(world, mesh, at::kCPU, std::chrono::seconds(1)));
+  world.host_ranks = {0, 2, 3};
+  EXPECT_TRUE(peer_memory_maker(world, mesh, at::kCPU, std::chrono::seconds(1)));
+}
+
 std::string backend(const testing::TestParamInfo<at::DeviceType>& info) {
   return info.param == at::kCUDA ? "Nccl" : "Gloo";
 }
