@@ -1,42 +1,69 @@
 #include "titan/app/job_problems.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <iostream>
+#include <sstream>
 #include <thread>
 
 #include "titan/base/error.h"
+#include "titan/base/process.h"
+#include "titan/base/text.h"
 #include "titan/config/config_command.h"
 #include "titan/config/start.h"
-#include "titan/distributed/launch_environment.h"
+#include "titan/distributed/rendezvous.h"
 
 namespace titan {
 namespace {
 
-/// By the launchers' variables alone: the options may be what is wrong.
-bool speaks_for_its_host() {
+/// Nothing where the environment is wrong, too: that is told when it matters.
+std::optional<Launch> find_launch(const CommSection& comm) {
   try {
-    return detect_launch({}, process_context()).local_rank == 0;
+    return detect_launch(comm, process_context());
   } catch (const Error&) {
-    return true;
+    return std::nullopt;
   }
 }
 
-int print_once(const std::vector<Problem>& problems, ExitCode code) {
-  if (problems.empty()) return 0;
-  if (speaks_for_its_host()) {
-    print_problems(std::cerr, problems);
-  } else {
-    std::cerr << "titan_train: the configuration has problems; local rank 0 lists them\n";
+/// Lets the other ranks of the run end instead of waiting for this one. False when rank 0 has not heard of it.
+bool tell_ranks(const Launch& launch, const std::string& text, ExitCode code) {
+  RankFacts facts;
+  facts.host = host_name();
+  facts.process = ::getpid();
+  facts.problem = trim(text);
+  facts.problem_code = static_cast<int>(code);
+  try {
+    meet_ranks(launch, std::move(facts), {}, [](const std::string&, bool) {});
+  } catch (const RefusedByRankZero&) {
+    return true;
+  } catch (const Error&) {
   }
+  return false;
+}
+
+/// Told once: by rank 0 for all that reach it, at once where it is its own. `launch`: of this process, if it is one
+/// rank of several.
+int tell_problems(const std::optional<Launch>& launch, const std::vector<Problem>& problems, ExitCode code) {
+  if (problems.empty()) return 0;
+  std::ostringstream text;
+  print_problems(text, problems);
+  const bool has_peers = launch && launch->meeting.kind != MeetingPoint::Kind::nowhere;
+  const bool speaks = !has_peers || launch->rank == 0;
+  if (speaks) std::cerr << text.str() << std::flush;
+  if (has_peers && !tell_ranks(*launch, text.str(), code) && !speaks) std::cerr << text.str();
   return static_cast<int>(code);
 }
 
 }  // namespace
 
-int report_config_problems(const LoadedConfig& loaded) { return print_once(loaded.problems, ExitCode::bad_config); }
+int report_config_problems(const LoadedConfig& loaded) {
+  return tell_problems(find_launch(loaded.config.comm), loaded.problems, ExitCode::bad_config);
+}
 
-int report_job_problems(const Schema& schema, const LoadedConfig& loaded) {
+int report_job_problems(const Schema& schema, const LoadedConfig& loaded, bool is_rank) {
   const StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
-  return print_once(start.problems, start.code);
+  return tell_problems(is_rank ? find_launch(loaded.config.comm) : std::nullopt, start.problems, start.code);
 }
 
 }  // namespace titan

@@ -78,7 +78,18 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<ConfigCheck> checks = config_checks();
   if (trains) checks.push_back(world_check(options->ranks));
   const LoadedConfig loaded = load_config(schema, words, checks);
-  if (const int code = trains ? report_job_problems(schema, loaded) : report_config_problems(loaded)) return code;
+  if (loaded.config.comm.rank && loaded.config.comm.mode == "default") {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("{}: comm.rank = {} makes every process that titan_train launch starts the same rank; leave "
+                    "out comm.rank, comm.world_size and comm.master, or start each rank yourself without launch",
+                    loaded.origins.place("comm.rank").to_string(), *loaded.config.comm.rank));
+  }
+  // This process is none of the ranks.
+  if (const int code =
+          trains ? report_job_problems(schema, loaded, /*is_rank=*/false) : report_config_problems(loaded)) {
+    return code;
+  }
   request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
   return launch_ranks(request);
 }

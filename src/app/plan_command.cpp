@@ -1,4 +1,5 @@
 // titan_train plan: what a config would do on any number of ranks, without starting one.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -9,7 +10,7 @@
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/data/tokenizer.h"
-#include "titan/parallel/plan.h"
+#include "titan/parallel/plan_exchanges.h"
 #include "titan/train/job.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/start_report.h"
@@ -20,6 +21,7 @@ namespace {
 struct Options {
   int64_t world = 1;
   int64_t rank = 0;
+  bool verbose = false;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
@@ -29,6 +31,7 @@ std::optional<Options> parse(std::span<const std::string> arguments) {
   app.add_option("--world", options.world, "Number of ranks")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  app.add_flag("--verbose", options.verbose, "Every weight group by itself, those that are alike, too");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
@@ -55,20 +58,45 @@ std::string shape(const std::vector<int64_t>& sizes) {
   return "[" + join(words, ", ") + "]";
 }
 
-void print_units(const Plan& plan) {
-  for (const WeightGroupPlan& group : plan.groups) {
-    std::cout << fmt::format(
-        "\n{}: {} elements, {} owned; {}{}{}\n", group.name, with_thousands(group.numel),
-        with_thousands(group.shard_numel), name(group.compute),
-        group.narrows_gradient() ? fmt::format(", gradient travels in {}", name(group.reduce)) : "",
-        plan.gathers_weights()
-            ? fmt::format(", weight slot {}, gradient slot {}", group.weight_slot, group.gradient_slot)
-            : "");
-    for (const ParameterPlan& parameter : group.parameters) {
-      std::cout << fmt::format("  {:<40} {:<18} seen {:<18} owned {} from {}\n", parameter.spec.name,
-                               shape(parameter.spec.shape), shape(parameter.unsharded.extent),
-                               shape(parameter.shard.extent), shape(parameter.shard.offset));
+std::string in_words(const WeightExchange& exchange) {
+  return fmt::format("{} {} {} × {} bytes", exchange.communicator, name(exchange.kind), exchange.traffic.calls,
+                     with_thousands(exchange.traffic.bytes / std::max<int64_t>(1, exchange.traffic.calls)));
+}
+
+/// A group but for its name, so that those of a kind read alike.
+std::string described(const WeightGroupPlan& group, const std::vector<WeightExchange>& exchanges) {
+  std::string text = fmt::format(
+      "{} elements, {} owned; {}{}\n", with_thousands(group.numel), with_thousands(group.shard_numel),
+      name(group.compute), group.narrows_gradient() ? fmt::format(", gradient travels in {}", name(group.reduce)) : "");
+  std::vector<std::string> sent;
+  for (const WeightExchange& exchange : exchanges) sent.push_back(in_words(exchange));
+  text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));
+  for (const ParameterPlan& parameter : group.parameters) {
+    const std::string& whole = parameter.spec.name;
+    const bool within = whole.starts_with(group.name + ".");
+    text += fmt::format("  {:<30} {:<16} {}\n  {:<30} seen {}, owned {} from {}\n",
+                        within ? whole.substr(group.name.size() + 1) : whole, shape(parameter.spec.shape),
+                        layout_words(parameter.layout), "", shape(parameter.unsharded.extent),
+                        shape(parameter.shard.extent), shape(parameter.shard.offset));
+  }
+  return text;
+}
+
+/// Groups in a row that are alike are shown once; with `verbose` each by itself, with its slots.
+void print_groups(const Plan& plan, bool verbose) {
+  const std::vector<std::vector<WeightExchange>> exchanges = weight_exchanges(plan);
+  for (size_t first = 0, end = 0; first < plan.groups.size(); first = end) {
+    const std::string text = described(plan.groups[first], exchanges[first]);
+    for (end = first + 1; !verbose && end < plan.groups.size(); ++end) {
+      if (described(plan.groups[end], exchanges[end]) != text) break;
     }
+    const WeightGroupPlan& group = plan.groups[first];
+    std::cout << '\n' << group.name;
+    if (end - first > 1) std::cout << fmt::format(" to {}, {} alike", plan.groups[end - 1].name, end - first);
+    if (verbose && plan.gathers_weights()) {
+      std::cout << fmt::format(" (weight slot {}, gradient slot {})", group.weight_slot, group.gradient_slot);
+    }
+    std::cout << ": " << text;
   }
 }
 
@@ -94,7 +122,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   std::cout << mesh_line(place.mesh) << "; rank " << options->rank << " of " << options->world << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
-  print_units(plan);
+  print_groups(plan, options->verbose);
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";

@@ -32,9 +32,16 @@ bool is_shown(int64_t rank) {
   return false;
 }
 
+/// On a terminal. mpirun gives its ranks terminals of their own, whatever it writes to: there, who wants colour asks.
+bool wants_colour(const JobConfig& config, const Launch& launch) {
+  if (config.metrics.disable_color_printing || !variable("NO_COLOR").empty()) return false;
+  if (!variable("FORCE_COLOR").empty()) return true;
+  return launch.launcher != "mpirun" && ::isatty(STDOUT_FILENO) != 0;
+}
+
 LogTargets log_targets(const JobConfig& config, const Launch& launch) {
   LogTargets targets;
-  targets.colour = ::isatty(STDOUT_FILENO) != 0 && !config.metrics.disable_color_printing;
+  targets.colour = wants_colour(config, launch);
   if (launch.rank == 0 || launch.fake) return targets;
   targets.console = is_shown(launch.rank);
   targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);
@@ -93,16 +100,24 @@ RankFacts RankSession::own_facts() const {
   facts.rank = launch_.rank;
   facts.size = launch_.size;
   facts.host = host_name();
+  facts.machine = machine_id();
   facts.process = ::getpid();
   facts.host_cores = machine_cores();
   facts.threads = config_.training.threads;
   facts.program = fmt::format("{:016x}", name_key(read_file("/proc/self/exe")));
   facts.config = common_config(schema_, config_);
   try {
-    const DeviceInfo device = choose_device(config_.training.device, launch_.local_rank);
-    facts.device = device.device.str();
-    if (!config_.debug.share_gpu) facts.device_uuid = device.uuid;
-    move_near(device);
+    std::vector<std::string> gpus = visible_gpus(config_.training.device);
+    if (gpus.size() > 1 && !launch_.local_rank) {
+      // Which of them is this rank's depends on who else is on this host.
+      if (config_.debug.share_gpu) std::fill(gpus.begin(), gpus.end(), "");
+      facts.gpus = std::move(gpus);
+    } else {
+      const DeviceInfo device = choose_device(config_.training.device, launch_.local_rank.value_or(0));
+      facts.device = device.device.str();
+      if (!config_.debug.share_gpu) facts.device_uuid = device.uuid;
+      move_near(device);
+    }
   } catch (const Error& error) {
     facts.problem = error.what();
     facts.problem_code = static_cast<int>(error.code());
@@ -132,6 +147,10 @@ Rendezvous RankSession::meet() {
   };
   Rendezvous met =
       meet_ranks(launch_, own_facts(), std::chrono::seconds(config_.comm.init_timeout_seconds), std::move(tell));
+  if (!launch_.local_rank) {
+    move_near(choose_device(config_.training.device, met.world.local_rank));
+    met.world.cores = std::min(met.world.cores, std::ssize(allowed_cores()));
+  }
   for (const std::string& line : met.table) log_.info(line);
   for (const std::string& warning : met.warnings) log_.warning(warning);
   return met;

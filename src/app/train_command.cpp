@@ -51,8 +51,7 @@ void show_config(const Log& log, const Schema& schema, const LoadedConfig& loade
            generation_of(config) == Generation::december_2024 ? "December 2024" : "February 2026",
            config.job.generation, loaded.generation_reason);
   for (const std::string& line : located) log.info(line);
-  // Every rank has the same notes: one says them.
-  for (const std::string& note : loaded.notes) world.rank == 0 ? log.warning(note) : log.info(note);
+  for (const std::string& note : loaded.notes) log.shared_warning(note);
   if (!world.is_distributed()) {
     for (const std::string& note : notes_for_one_process(schema, loaded)) log.warning(note);
   }

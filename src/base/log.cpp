@@ -73,7 +73,8 @@ class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
 
 }  // namespace
 
-Log::Log(const LogTargets& targets) : colour_(targets.console && targets.colour) {
+Log::Log(const LogTargets& targets)
+    : colour_(targets.console && targets.colour), speaks_for_all_(!targets.error_prefix) {
   logger_ = std::make_shared<spdlog::logger>("titan");
   auto& sinks = logger_->sinks();
   if (targets.console && targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>());

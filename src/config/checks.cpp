@@ -105,6 +105,13 @@ void check_parallelism(const JobConfig& config, const Origins& origins, Problems
   }
 }
 
+/// "host:port".
+bool names_a_port(const std::string& master) {
+  const std::regex form(R"(.+:0*([1-9][0-9]{0,4}))");
+  std::smatch parts;
+  return std::regex_match(master, parts, form) && std::stoi(parts[1]) <= 65535;
+}
+
 void check_communication(const JobConfig& config, const Origins& origins, Problems& problems) {
   const CommSection& comm = config.comm;
   const bool dry_run = comm.mode == "fake_backend";
@@ -113,6 +120,10 @@ void check_communication(const JobConfig& config, const Origins& origins, Proble
     const char* present = comm.rank ? "comm.rank" : comm.world_size ? "comm.world_size" : "comm.master";
     problems.push_back(origins.problem(present, "comm.rank, comm.world_size and comm.master belong together",
                                        "give all three, or none and let the launcher say them"));
+  }
+  if (comm.master && !names_a_port(*comm.master)) {
+    problems.push_back(origins.problem("comm.master", fmt::format("comm.master = \"{}\" has no port", *comm.master),
+                                       "write host:port, with a port from 1 to 65535"));
   }
   if (comm.rank && comm.world_size && *comm.rank >= *comm.world_size) {
     problems.push_back(origins.problem(

@@ -16,6 +16,11 @@ inline constexpr std::chrono::seconds kHeardLimit{1};
 /// How long a rank that lost a peer waits to hear what really happened.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
+/// How long a run that cannot start waits for ranks that are still on their way, to tell them why.
+inline constexpr std::chrono::seconds kRefusalLimit{5};
+/// How long a rank that cannot take part looks for rank 0 to say so.
+inline constexpr std::chrono::seconds kProblemLimit{8};
+
 /// How long a rank stays after the one that failed is gone: launchers look at their processes every tenth of a second
 /// or so, and are to find that one first.
 inline constexpr std::chrono::milliseconds kNoticeTime{500};

@@ -97,8 +97,8 @@ std::optional<Launch> from_dry_run(const CommSection& comm, const EnvironmentVar
 std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVariables& variables) {
   if (!comm.rank || !comm.world_size || !comm.master) return std::nullopt;
   Launch launch{.launcher = "comm.rank", .rank = *comm.rank, .size = *comm.world_size};
-  launch.local_rank = variables.number_or("LOCAL_RANK", launch.rank);
-  launch.local_size = variables.number_or("LOCAL_WORLD_SIZE", launch.size);
+  launch.local_rank = variables.number("LOCAL_RANK");
+  launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   launch.meeting = parse_master(*comm.master);
   return launch;
 }
@@ -111,8 +111,8 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   const std::optional<std::string> run = variables.text("TORCHELASTIC_RUN_ID");
   if (run) launch.launcher = "torchrun";
   if (const auto own = variables.text("TITAN_LAUNCHER")) launch.launcher = *own;
-  launch.local_rank = variables.number_or("LOCAL_RANK", launch.rank);
-  launch.local_size = variables.number_or("LOCAL_WORLD_SIZE", launch.size);
+  launch.local_rank = variables.number("LOCAL_RANK");
+  launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   if (launch.size == 1) return launch;
   const std::optional<std::string> address = variables.text("MASTER_ADDR");
   const std::optional<std::string> port = variables.text("MASTER_PORT");
@@ -151,8 +151,10 @@ std::optional<Launch> from_pmi(const EnvironmentVariables& variables, const Laun
   if (variables.has("SLURM_STEP_ID") && !variables.has("MPI_LOCALRANKID")) return std::nullopt;
   Launch launch{.launcher = "mpiexec", .rank = *rank};
   launch.size = variables.required_number("PMI_SIZE", "PMI_RANK");
-  launch.local_rank = variables.required_number("MPI_LOCALRANKID", "PMI_RANK");
-  launch.local_size = variables.required_number("MPI_LOCALNRANKS", "PMI_RANK");
+  // Cray's name them otherwise.
+  const bool cray = variables.has("PMI_LOCAL_RANK");
+  launch.local_rank = variables.number(cray ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID");
+  launch.local_size = variables.number(cray ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS");
   meet_without_job(variables, context, launch);
   return launch;
 }
@@ -206,19 +208,20 @@ std::optional<Launch> from_other(const EnvironmentVariables& variables, const La
   struct Names {
     const char *launcher, *rank, *size, *local_rank, *local_size;
   };
-  static constexpr std::array<Names, 3> known{{
+  static constexpr std::array<Names, 4> known{{
       {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
        "MV2_COMM_WORLD_LOCAL_SIZE"},
       {"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"},
       {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""},
+      {"PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"},
   }};
   for (const Names& names : known) {
     const std::optional<int64_t> rank = variables.number(names.rank);
     if (!rank) continue;
     Launch launch{.launcher = names.launcher, .rank = *rank};
     launch.size = variables.required_number(names.size, names.rank);
-    launch.local_rank = variables.required_number(names.local_rank, names.rank);
-    launch.local_size = *names.local_size ? variables.required_number(names.local_size, names.rank) : 1;
+    launch.local_rank = variables.number(names.local_rank);
+    if (*names.local_size) launch.local_size = variables.number(names.local_size);
     meet_without_job(variables, context, launch);
     return launch;
   }
@@ -228,6 +231,13 @@ std::optional<Launch> from_other(const EnvironmentVariables& variables, const La
 Launch single_process(const EnvironmentVariables& variables) {
   const std::optional<int64_t> rank = variables.number("RANK");
   const std::optional<int64_t> size = variables.number("WORLD_SIZE");
+  // Each of them would train by itself, all into one folder.
+  if (const auto pmix = variables.text("PMIX_RANK")) {
+    refuse(fmt::format(
+        "PMIX_RANK = {} is set, so a launcher has started this process, and nothing says how many ranks there are; set "
+        "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset PMIX_RANK to train with this process alone",
+        *pmix));
+  }
   // A lone WORLD_SIZE = 1 or RANK = 0 is what some containers bring along.
   if (rank.value_or(0) != 0) refuse(fmt::format("RANK = {} is set and WORLD_SIZE is not; set both or neither", *rank));
   if (size.value_or(1) != 1) refuse(fmt::format("WORLD_SIZE = {} is set and RANK is not; set both or neither", *size));
@@ -238,6 +248,12 @@ Launch checked(Launch launch) {
   if (launch.size < 1 || launch.rank >= launch.size) {
     refuse(fmt::format("{} says rank {} of {} ranks; ranks count from 0 to {}", launch.launcher, launch.rank,
                        launch.size, std::max<int64_t>(0, launch.size - 1)));
+  }
+  if (launch.local_rank && launch.local_size && *launch.local_rank >= *launch.local_size) {
+    refuse(fmt::format(
+        "{} says rank {} among the {} of this host; those count from 0 to {} (LOCAL_RANK, "
+        "LOCAL_WORLD_SIZE)",
+        launch.launcher, *launch.local_rank, *launch.local_size, std::max<int64_t>(0, *launch.local_size - 1)));
   }
   require_host(launch.fake ? Launch{} : launch);
   if (launch.size == 1) launch.meeting = {};

@@ -62,7 +62,7 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
   if (world.fake) {
     return [](const GroupRequest& request) { return make_fake_communicator(request.name, request.rank, request.size); };
   }
-  const bool one_host = world.local_size == world.size;
+  const bool one_host = world.is_on_one_host();
   return [store = world.store, device, one_host, options = std::move(options)](GroupRequest request) mutable {
     if (device.is_cuda()) return make_nccl_communicator(store, request, device.index());
     if (one_host && options.shared_memory) {
@@ -85,8 +85,7 @@ std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(c
   const int64_t rank = std::find(ranks.begin(), ranks.end(), world.rank) - ranks.begin();
   if (world.fake) return [=](int64_t capacity) { return make_fake_peer_memory(rank, size, capacity, device); };
   if (!world.store) return {};
-  const int64_t first_of_host = world.rank - world.local_rank;
-  if (ranks.front() < first_of_host || ranks.back() >= first_of_host + world.local_size) return {};
+  if (!std::includes(world.host_ranks.begin(), world.host_ranks.end(), ranks.begin(), ranks.end())) return {};
   const std::string name = "tp/" + std::to_string(ranks.front());
   return [=, store = world.store](int64_t capacity) {
     if (device.is_cuda()) return make_cuda_peer_memory(store, name, rank, size, capacity, timeout, device.index());

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <set>
 
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
@@ -40,51 +41,54 @@ const RollCall& RankHub::gather(Deadline deadline) {
   const RankFacts& zero = *roll_call_.facts(0);
   if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
   const Deadline begin = Clock::now();
-  std::vector<Channel> callers;
   while (!roll_call_.is_complete()) {
-    if (StopSignals::received() != 0) refuse_all(stopped());
+    if (StopSignals::received() != 0) refuse_members(stopped());
     if (Clock::now() >= deadline) {
       const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
-      refuse_all(
+      refuse_members(
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
                        "and what they printed",
                        roll_call_.missing(), roll_call_.size(), waited)});
     }
-    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
-    for (const Channel& caller : callers) entries.push_back({caller.descriptor(), POLLIN, 0});
-    for (const Member& member : members_) entries.push_back({member.channel.descriptor(), POLLIN, 0});
-    ::poll(entries.data(), entries.size(), poll_time(deadline));
-    admit_callers(callers);
-    std::erase_if(callers, [this](Channel& caller) { return !hear_caller(caller); });
+    for (RankFacts& facts : hear_callers(deadline)) {
+      if (const std::optional<Refusal> refusal = roll_call_.add(std::move(facts))) refuse_all(*refusal);
+    }
     check_members_stay();
   }
+  if (const std::optional<Refusal> refusal = roll_call_.settle()) refuse_all(*refusal);
   listener_.close();
   return roll_call_;
 }
 
-void RankHub::admit_callers(std::vector<Channel>& callers) {
-  while (std::optional<Channel> caller = Channel::accept(listener_)) {
-    if (caller->send_line(greeting_line(run_))) callers.push_back(std::move(*caller));
+std::vector<RankFacts> RankHub::hear_callers(Deadline deadline) {
+  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+  for (const Channel& caller : callers_) entries.push_back({caller.descriptor(), POLLIN, 0});
+  for (const Member& member : members_) {
+    entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, POLLIN, 0});
   }
-}
-
-bool RankHub::hear_caller(Channel& caller) {
-  caller.read_arrived();
-  const std::optional<std::string> line = caller.take_line();
-  if (!line) return caller.is_open();
-  std::optional<RankFacts> facts = RankFacts::from_json(*line);
-  if (!facts) return false;  // a stranger
-  const int64_t rank = facts->rank;
-  const std::optional<Refusal> refusal = roll_call_.add(std::move(*facts));
-  members_.push_back({rank, std::move(caller)});
-  if (refusal) refuse_all(*refusal);
-  return false;
+  ::poll(entries.data(), entries.size(), poll_time(deadline));
+  while (std::optional<Channel> caller = Channel::accept(listener_)) {
+    if (caller->send_line(greeting_line(run_))) callers_.push_back(std::move(*caller));
+  }
+  std::vector<RankFacts> came;
+  std::erase_if(callers_, [&](Channel& caller) {
+    caller.read_arrived();
+    const std::optional<std::string> line = caller.take_line();
+    if (!line) return !caller.is_open();
+    std::optional<RankFacts> facts = RankFacts::from_json(*line);
+    if (!facts) return true;  // a stranger
+    members_.push_back({facts->rank, std::move(caller)});
+    came.push_back(std::move(*facts));
+    return true;
+  });
+  for (Member& member : members_) member.channel.read_arrived();
+  return came;
 }
 
 void RankHub::check_members_stay() {
-  for (Member& member : members_) {
-    if (member.channel.read_arrived()) continue;
+  for (const Member& member : members_) {
+    if (member.channel.is_open()) continue;
     // A launcher that stops all ranks sends this one, the first, its signal first: then the other is no cause.
     if (StopSignals::was_sent()) refuse_all(stopped());
     refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
@@ -92,15 +96,29 @@ void RankHub::check_members_stay() {
   }
 }
 
-void RankHub::refuse_all(const Refusal& refusal) {
+bool RankHub::has_heard_all() const {
+  std::set<int64_t> ranks;
+  for (const Member& member : members_) ranks.insert(member.rank);
+  return static_cast<int64_t>(ranks.size()) + 1 >= roll_call_.size();
+}
+
+void RankHub::refuse_members(const Refusal& refusal) {
   for (Member& member : members_) member.channel.send_line(refused_line(refusal));
   throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
 }
 
+// Whoever comes after this rank has gone looks for it until its time is up. And nobody is told before the others are
+// there: a launcher that sees one rank end may end this one before it has said why.
+void RankHub::refuse_all(const Refusal& refusal) {
+  const Deadline limit = Clock::now() + kRefusalLimit;
+  while (!has_heard_all() && Clock::now() < limit && StopSignals::received() == 0) hear_callers(limit);
+  refuse_members(refusal);
+}
+
 void RankHub::welcome(uint16_t store_port) {
   for (Member& member : members_) {
-    member.channel.send_line(
-        welcome_line({store_port, roll_call_.core_share(member.rank), roll_call_.facts(0)->name()}));
+    member.channel.send_line(welcome_line(
+        {store_port, roll_call_.core_share(member.rank), roll_call_.facts(0)->name(), roll_call_.place(member.rank)}));
   }
   welcomed_ = true;
   thread_ = std::thread([this] { watch(); });

@@ -34,10 +34,13 @@ class RankHub : public AbortWatcher {
     bool left = false;
   };
 
-  void admit_callers(std::vector<Channel>& callers);
-  /// Reads what one caller says; false when it is to be forgotten.
-  bool hear_caller(Channel& caller);
+  /// Waits until somebody calls or speaks; those who say who they are become members.
+  std::vector<RankFacts> hear_callers(Deadline deadline);
+  bool has_heard_all() const;
   void check_members_stay();
+  /// Tells those who came, and throws.
+  [[noreturn]] void refuse_members(const Refusal& refusal);
+  /// The same, after a short time in which ranks that are on their way come, too.
   [[noreturn]] void refuse_all(const Refusal& refusal);
 
   void watch();
@@ -54,6 +57,7 @@ class RankHub : public AbortWatcher {
   std::string run_;
   RollCall roll_call_;
   PeerFailed tell_;
+  std::vector<Channel> callers_;  // who have not yet said who they are
   std::vector<Member> members_;
   bool welcomed_ = false;
 

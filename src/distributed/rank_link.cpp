@@ -17,8 +17,7 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 
 }  // namespace
 
-RankLink::RankLink(RankFacts facts, bool witness, PeerFailed tell)
-    : facts_(std::move(facts)), witness_(witness), tell_(std::move(tell)) {}
+RankLink::RankLink(RankFacts facts, PeerFailed tell) : facts_(std::move(facts)), tell_(std::move(tell)) {}
 
 RankLink::~RankLink() {
   {
@@ -61,11 +60,6 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
 }
 
 Welcome RankLink::join(Deadline deadline) {
-  if (!facts_.problem.empty()) {
-    // The others are not left waiting for a rank that cannot take part.
-    channel_.send_line(facts_.to_json());
-    throw Error(static_cast<ExitCode>(facts_.problem_code), facts_.problem);
-  }
   channel_.send_line(facts_.to_json());
   const Deadline latest = deadline + (deadline - Clock::now()) + kVerdictMargin;
   while (Clock::now() < latest) {
@@ -76,13 +70,16 @@ Welcome RankLink::join(Deadline deadline) {
     const RankMessage message = line ? parse_message(*line) : RankMessage{};
     if (message.welcome) {
       rank_zero_ = message.welcome->rank_zero;
+      // When rank 0 is lost, somebody on every host says so.
+      witness_ = facts_.rank == 1 || facts_.rank == message.welcome->place.host_ranks.front();
       thread_ = std::thread([this] { watch(); });
       return *message.welcome;
     }
     if (message.refused) {
       // Rank 0 first: its message says why, and its exit code is the one a launcher shows.
       channel_.wait_line(Clock::now() + kFirstToEndLimit);
-      throw RefusedByRankZero(static_cast<ExitCode>(message.refused->code), message.refused->text);
+      const int code = facts_.problem.empty() ? message.refused->code : facts_.problem_code;
+      throw RefusedByRankZero(static_cast<ExitCode>(code), message.refused->text);
     }
     break;
   }

@@ -14,13 +14,13 @@ namespace titan {
 
 class RankLink : public AbortWatcher {
  public:
-  /// `witness`: this rank speaks up when rank 0 is lost.
-  RankLink(RankFacts facts, bool witness, PeerFailed tell);
+  RankLink(RankFacts facts, PeerFailed tell);
   ~RankLink() override;
 
   /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
   void call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& run, Deadline deadline);
-  /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, or Error when rank 0 is gone.
+  /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, with the exit code of this
+  /// rank's own problem when it has one, or Error when rank 0 is gone.
   Welcome join(Deadline deadline);
 
   bool fail(int code, const std::string& text) override;
@@ -32,7 +32,7 @@ class RankLink : public AbortWatcher {
   void rank_zero_is_gone();
 
   RankFacts facts_;
-  bool witness_;
+  bool witness_ = false;  // speaks up when rank 0 is lost
   PeerFailed tell_;
   Channel channel_;
   std::string rank_zero_;  // its name, as far as it is known

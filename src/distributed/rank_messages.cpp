@@ -14,8 +14,10 @@ void read_fields(const Json& json, RankMessage& message) {
   if (json.contains("titan")) message.greeting = json.at("titan").get<std::string>();
   if (json.contains("welcome")) {
     const Json& welcome = json.at("welcome");
-    message.welcome = Welcome{welcome.at("store").get<uint16_t>(), welcome.at("cores").get<int64_t>(),
-                              welcome.at("by").get<std::string>()};
+    message.welcome = Welcome{welcome.at("store").get<uint16_t>(),
+                              welcome.at("cores").get<int64_t>(),
+                              welcome.at("by").get<std::string>(),
+                              {welcome.at("place").get<int64_t>(), welcome.at("beside").get<std::vector<int64_t>>()}};
   }
   for (const auto& [key, place] : {std::pair{"refused", &message.refused}, {"failed", &message.failed}}) {
     if (!json.contains(key)) continue;
@@ -34,7 +36,12 @@ void read_fields(const Json& json, RankMessage& message) {
 
 std::string greeting_line(std::string_view run) { return line_of({{"titan", run}}); }
 std::string welcome_line(const Welcome& welcome) {
-  return line_of({{"welcome", {{"store", welcome.store_port}, {"cores", welcome.cores}, {"by", welcome.rank_zero}}}});
+  return line_of({{"welcome",
+                   {{"store", welcome.store_port},
+                    {"cores", welcome.cores},
+                    {"by", welcome.rank_zero},
+                    {"place", welcome.place.local_rank},
+                    {"beside", welcome.place.host_ranks}}}});
 }
 std::string refused_line(const Refusal& refusal) {
   return line_of({{"refused", {{"code", refusal.code}, {"text", refusal.text}}}});

@@ -1,7 +1,7 @@
 // What the ranks say to each other over their channels: one JSON object a line. Made and read here alone.
 //   rank 0, to any caller   {"titan": RUN}
 //   a rank                  its facts (roll_call.h)
-//   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME}}
+//   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
 //   a rank, later           {"failed": {"code": N, "text": …}}, {"leaving": true}
 //   rank 0, later           {"heard": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
@@ -20,6 +20,7 @@ struct Welcome {
   uint16_t store_port;  // 0: the store is the launcher's
   int64_t cores;
   std::string rank_zero;  // its name, for when it is lost
+  HostPlace place;
 };
 
 /// Why a run ends before its time.

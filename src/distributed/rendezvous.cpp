@@ -99,6 +99,11 @@ uint16_t read_hub_port(c10d::Store& store, const Launch& launch, Deadline deadli
                           launch.launcher));
 }
 
+void take_place(const HostPlace& place, World& world) {
+  world.local_rank = place.local_rank;
+  world.host_ranks = place.host_ranks;
+}
+
 void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                        Rendezvous& met) {
   Descriptor listener = listen_at(launch.meeting);
@@ -115,15 +120,14 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
   met.table = roll_call.table();
   met.warnings = roll_call.warnings();
   met.world.cores = roll_call.core_share(0);
+  take_place(roll_call.place(0), met.world);
   hub->welcome(store_port);
   met.watcher = std::move(hub);
 }
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  // When rank 0 is lost, somebody on every host says so.
-  const bool witness = launch.rank == 1 || launch.local_rank == 0;
-  auto link = std::make_unique<RankLink>(std::move(facts), witness, std::move(peer_failed));
+  auto link = std::make_unique<RankLink>(std::move(facts), std::move(peer_failed));
   std::vector<uint16_t> ports = launch.meeting.ports;
   if (launch.meeting.kind == MeetingPoint::Kind::agent) {
     met.world.store = agent_store(launch, deadline);
@@ -133,7 +137,24 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   const Welcome welcome = link->join(deadline);
   if (!met.world.store) met.world.store = reach_store(launch.meeting.host, welcome.store_port, deadline, "rank 0");
   met.world.cores = welcome.cores;
+  take_place(welcome.place, met.world);
   met.watcher = std::move(link);
+}
+
+/// The others are not left waiting for a rank that cannot take part. Throws the problem, or RefusedByRankZero when rank
+/// 0 has heard it.
+[[noreturn]] void say_problem(const Launch& launch, RankFacts facts, AbortWatcher::PeerFailed peer_failed) {
+  const Error problem(static_cast<ExitCode>(facts.problem_code), facts.problem);
+  const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
+  Rendezvous none;
+  try {
+    meet(launch, std::move(facts), Clock::now() + kProblemLimit, std::move(peer_failed), none);
+  } catch (const RefusedByRankZero&) {
+    throw;
+  } catch (const std::exception&) {
+    // Nobody has heard it.
+  }
+  throw problem;
 }
 
 /// The store's library reports every lost connection with a stack trace; what matters of it is said here in words.
@@ -146,7 +167,12 @@ void quiet_store_library() {
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
                       AbortWatcher::PeerFailed peer_failed) {
   Rendezvous met;
-  met.world = {launch.rank, launch.size, launch.local_rank, launch.local_size, 0, {}, launch.fake, launch.launcher};
+  met.world = {.rank = launch.rank,
+               .size = launch.size,
+               .local_rank = launch.local_rank.value_or(0),
+               .store = {},
+               .fake = launch.fake,
+               .launcher = launch.launcher};
   if (launch.meeting.kind == MeetingPoint::Kind::nowhere) {
     if (!facts.problem.empty()) throw Error(static_cast<ExitCode>(facts.problem_code), facts.problem);
     return met;
@@ -154,6 +180,9 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
   quiet_store_library();
   facts.rank = launch.rank;
   facts.size = launch.size;
+  facts.local_rank = launch.local_rank.value_or(-1);
+  facts.local_size = launch.local_size.value_or(-1);
+  if (!facts.problem.empty()) say_problem(launch, std::move(facts), std::move(peer_failed));
   const Deadline deadline = Clock::now() + timeout;
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   meet(launch, std::move(facts), deadline, std::move(peer_failed), met);

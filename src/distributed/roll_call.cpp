@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "titan/base/affinity.h"
@@ -43,6 +44,20 @@ std::string config_difference(const std::string& theirs, const std::string& zero
   return join(shown, ", ");
 }
 
+bool share_host(const RankFacts& one, const RankFacts& other) {
+  return one.host == other.host && one.machine == other.machine;
+}
+
+Refusal one_gpu_for_two(const RankFacts& one, const RankFacts& other) {
+  return {kLauncherCode, fmt::format("{} and {} both use {} (GPU {}); give every rank a GPU of its own (LOCAL_RANK, "
+                                     "CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)",
+                                     one.name(), other.name(), other.device, other.device_uuid)};
+}
+
+std::string ranks_in_words(const std::vector<int64_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + number_list(ranks);
+}
+
 }  // namespace
 
 std::string number_list(const std::vector<int64_t>& numbers) {
@@ -64,10 +79,22 @@ std::string number_list(const std::vector<int64_t>& numbers) {
 std::string RankFacts::name() const { return fmt::format("rank {} ({}, process {})", rank, host, process); }
 
 std::string RankFacts::to_json() const {
-  return Json{{"rank", rank},        {"size", size},       {"host", host},
-              {"process", process},  {"device", device},   {"uuid", device_uuid},
-              {"cores", cores},      {"threads", threads}, {"host_cores", host_cores},
-              {"program", program},  {"config", config},   {"problem", problem},
+  return Json{{"rank", rank},
+              {"size", size},
+              {"host", host},
+              {"machine", machine},
+              {"local_rank", local_rank},
+              {"local_size", local_size},
+              {"gpus", gpus},
+              {"process", process},
+              {"device", device},
+              {"uuid", device_uuid},
+              {"cores", cores},
+              {"threads", threads},
+              {"host_cores", host_cores},
+              {"program", program},
+              {"config", config},
+              {"problem", problem},
               {"code", problem_code}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -79,6 +106,10 @@ std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
     json.at("rank").get_to(facts.rank);
     json.at("size").get_to(facts.size);
     json.at("host").get_to(facts.host);
+    json.at("machine").get_to(facts.machine);
+    json.at("local_rank").get_to(facts.local_rank);
+    json.at("local_size").get_to(facts.local_size);
+    json.at("gpus").get_to(facts.gpus);
     json.at("process").get_to(facts.process);
     json.at("device").get_to(facts.device);
     json.at("uuid").get_to(facts.device_uuid);
@@ -115,12 +146,8 @@ std::optional<Refusal> RollCall::disagreement(const RankFacts& facts) const {
   }
   if (!facts.problem.empty()) return Refusal{facts.problem_code, facts.name() + ": " + facts.problem};
   for (const auto& other : ranks_) {
-    if (!other || facts.device_uuid.empty() || other->host != facts.host || other->device_uuid != facts.device_uuid)
-      continue;
-    return refuse(
-        fmt::format("{} and {} both use {} (GPU {}); give every rank a GPU of its own (LOCAL_RANK, "
-                    "CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)",
-                    other->name(), facts.name(), facts.device, facts.device_uuid));
+    if (!other || facts.device_uuid.empty() || other->device_uuid != facts.device_uuid) continue;
+    if (share_host(*other, facts)) return one_gpu_for_two(*other, facts);
   }
   if (facts.program != zero.program) {
     return refuse(fmt::format("{} runs another build of titan_train than {}; start the same file everywhere",
@@ -143,18 +170,60 @@ std::optional<Refusal> RollCall::add(RankFacts facts) {
   return std::nullopt;
 }
 
+std::optional<Refusal> RollCall::settle() {
+  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> hosts;
+  for (const std::optional<RankFacts>& facts : ranks_) hosts[{facts->host, facts->machine}].push_back(facts->rank);
+  places_.resize(ranks_.size());
+  for (const auto& [host, members] : hosts) {
+    std::map<std::string, int64_t> users;  // of the host's GPUs
+    for (size_t i = 0; i < members.size(); ++i) {
+      RankFacts& facts = *ranks_[static_cast<size_t>(members[i])];
+      HostPlace& place = places_[static_cast<size_t>(facts.rank)];
+      place = {facts.local_rank >= 0 ? facts.local_rank : static_cast<int64_t>(i), members};
+      if (facts.local_size > std::ssize(members)) {
+        return Refusal{
+            kLauncherCode,
+            fmt::format("{} was told that its host has {} ranks (LOCAL_WORLD_SIZE), and from {} came {} alone; "
+                        "set it to the number of ranks on each host, or leave it and LOCAL_RANK unset "
+                        "(containers of one host need one host name)",
+                        facts.name(), facts.local_size, facts.host, ranks_in_words(members))};
+      }
+      if (std::optional<Refusal> refusal = choose_gpu(facts.rank)) return refusal;
+      if (facts.device_uuid.empty()) continue;
+      const auto [first, is_first] = users.emplace(facts.device_uuid, facts.rank);
+      if (!is_first) return one_gpu_for_two(*ranks_[static_cast<size_t>(first->second)], facts);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> RollCall::choose_gpu(int64_t rank) {
+  RankFacts& facts = *ranks_[static_cast<size_t>(rank)];
+  if (facts.gpus.empty()) return std::nullopt;
+  const int64_t index = place(rank).local_rank;
+  if (index >= std::ssize(facts.gpus)) {
+    return Refusal{kLauncherCode,
+                   fmt::format("{} is number {} on its host, counted from 0, and sees {} GPUs; start at most one rank "
+                               "per GPU on a host, or say training.device = \"cpu\"",
+                               facts.name(), index, facts.gpus.size())};
+  }
+  facts.device = fmt::format("cuda:{}", index);
+  facts.device_uuid = facts.gpus[static_cast<size_t>(index)];
+  return std::nullopt;
+}
+
 std::string RollCall::missing() const {
   std::vector<int64_t> absent;
   for (int64_t rank = 0; rank < size(); ++rank) {
     if (!facts(rank)) absent.push_back(rank);
   }
-  return (absent.size() == 1 ? "rank " : "ranks ") + number_list(absent);
+  return ranks_in_words(absent);
 }
 
 int64_t RollCall::core_share(int64_t rank) const {
   const RankFacts& own = *facts(rank);
   const auto shares = std::count_if(ranks_.begin(), ranks_.end(), [&](const std::optional<RankFacts>& other) {
-    return other && other->host == own.host && other->cores == own.cores;
+    return other && share_host(*other, own) && other->cores == own.cores;
   });
   return std::max<int64_t>(1, std::ssize(own.cores) / shares);
 }
@@ -193,8 +262,8 @@ std::vector<int64_t> RollCall::bound_ranks() const {
     if (own.cores.size() != 1 || own.threads > 1) continue;
     int64_t on_host = 0, on_core = 0;
     for (const std::optional<RankFacts>& other : ranks_) {
-      on_host += other->host == own.host;
-      on_core += other->host == own.host && other->cores == own.cores;
+      on_host += share_host(*other, own);
+      on_core += share_host(*other, own) && other->cores == own.cores;
     }
     if (on_core == 1 && own.host_cores > on_host) bound.push_back(rank);
   }
@@ -203,20 +272,17 @@ std::vector<int64_t> RollCall::bound_ranks() const {
 
 std::vector<std::string> RollCall::warnings() const {
   std::vector<std::string> lines;
-  auto named = [](const std::vector<int64_t>& ranks) {
-    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", number_list(ranks));
-  };
   if (const std::vector<int64_t> crowded = crowded_ranks(); !crowded.empty()) {
     lines.push_back(
         fmt::format("{}: training.threads = {} and {} cores; threads that wait for each other make every step slower "
                     "(mpirun --bind-to none, srun --cpus-per-task)",
-                    named(crowded), facts(crowded[0])->threads, core_share(crowded[0])));
+                    ranks_in_words(crowded), facts(crowded[0])->threads, core_share(crowded[0])));
   }
   if (const std::vector<int64_t> bound = bound_ranks(); !bound.empty()) {
     lines.push_back(fmt::format(
         "{}: bound to one core each, of {} that {} has; computing, reading data and communication take turns on it "
         "(mpirun --bind-to none, srun --cpus-per-task)",
-        named(bound), facts(bound[0])->host_cores, facts(bound[0])->host));
+        ranks_in_words(bound), facts(bound[0])->host_cores, facts(bound[0])->host));
   }
   return lines;
 }

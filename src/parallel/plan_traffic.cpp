@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan_parts.h"
+#include "titan/parallel/plan_exchanges.h"
 
 namespace titan {
 namespace {
@@ -13,40 +14,37 @@ void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_a
   group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
 }
 
-/// Elements of all ranks' chunks of a group, padding included.
-int64_t collective_numel(const WeightGroupPlan& group, int64_t shards) {
-  int64_t total = 0;
-  for (const ParameterPlan& parameter : group.parameters) total += shards * parameter.chunk_numel();
-  return total;
+using Exchanges = std::vector<std::vector<WeightExchange>>;
+
+/// What the weights have this communicator do.
+void add_weights(const Exchanges& exchanges, GroupTraffic& traffic) {
+  for (const std::vector<WeightExchange>& group : exchanges) {
+    for (const WeightExchange& exchange : group) {
+      if (exchange.communicator != traffic.group) continue;
+      add(traffic, exchange.kind, exchange.traffic.calls, exchange.traffic.bytes);
+    }
+  }
 }
 
-void add_sharding(Plan& plan) {
-  const int64_t shards = plan.request.shards();
-  const std::vector<int64_t> gathers = plan.gathers_weights() ? gathers_per_step(plan) : std::vector<int64_t>();
-  GroupTraffic gather{group_names::kGather, shards, {}};
-  GroupTraffic scatter{group_names::kScatter, shards, {}};
+void add_offload(Plan& plan) {
+  if (!plan.request.cpu_offload) return;
+  const std::vector<int64_t> gathers = gathers_per_step(plan);
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const WeightGroupPlan& group = plan.groups[g];
-    if (plan.request.cpu_offload) {
-      plan.to_device_bytes += gathers[g] * group.shard_numel * size_of(group.compute);
-      plan.to_host_bytes += group.shard_numel * kFloat32;
-    }
-    if (shards == 1) continue;
-    const int64_t numel = collective_numel(group, shards);
-    add(gather, Collective::all_gather, gathers[g], gathers[g] * numel * size_of(group.compute));
-    add(scatter, Collective::reduce_scatter, 1, numel * size_of(group.reduce));
+    plan.to_device_bytes += gathers[g] * group.shard_numel * size_of(group.compute);
+    plan.to_host_bytes += group.shard_numel * kFloat32;
   }
-  if (shards > 1) plan.traffic.insert(plan.traffic.end(), {gather, scatter});
 }
 
-void add_replicas(Plan& plan) {
+void add_data_parallel(Plan& plan, const Exchanges& exchanges) {
+  const int64_t shards = plan.request.shards();
   const int64_t replicas = plan.request.place.mesh.size(MeshAxis::dp_replicate);
-  if (replicas == 1) return;
-  GroupTraffic traffic{group_names::kReplicate, replicas, {}};
-  for (const WeightGroupPlan& group : plan.groups) {
-    add(traffic, Collective::all_reduce, 1, group.shard_numel * size_of(group.reduce));
+  for (const auto& [group, ranks] : {std::pair{group_names::kGather, shards}, std::pair{group_names::kScatter, shards},
+                                     std::pair{group_names::kReplicate, replicas}}) {
+    if (ranks == 1) continue;
+    plan.traffic.push_back({group, ranks, {}});
+    add_weights(exchanges, plan.traffic.back());
   }
-  plan.traffic.push_back(traffic);
 }
 
 /// Per microbatch: two small all-reduces for each chunk of rows, or the logits of all ranks.
@@ -64,7 +62,7 @@ void add_loss(const Plan& plan, const ModelDescription& model, GroupTraffic& tra
   }
 }
 
-void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
+void add_tensor_parallel(Plan& plan, const ModelDescription& model, const Exchanges& exchanges) {
   const int64_t ranks = plan.request.place.mesh.size(MeshAxis::tp);
   if (ranks == 1) return;
   GroupTraffic traffic{group_names::kTensor, ranks, {}};
@@ -77,13 +75,7 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model) {
         microbatches * exchanges.scatters * stream);
   }
   if (plan.units.back().role == UnitRole::head) add_loss(plan, model, traffic);
-  for (const WeightGroupPlan& group : plan.groups) {
-    int64_t copied = 0;
-    for (const ParameterPlan& parameter : group.parameters) {
-      if (parameter.copied_over_tensor) copied += parameter.shard.numel();
-    }
-    if (copied > 0) add(traffic, Collective::all_reduce, 1, copied * kFloat32);
-  }
+  add_weights(exchanges, traffic);
   plan.traffic.push_back(traffic);
 }
 
@@ -130,7 +122,7 @@ void add_scalars(Plan& plan) {
 }
 
 /// Streams and their gradients between the stages of a pipeline, and the gradients of tied weights.
-void add_pipeline(Plan& plan) {
+void add_pipeline(Plan& plan, const Exchanges& exchanges) {
   if (!plan.request.pipeline) return;
   const PipelinePart& part = *plan.request.pipeline;
   const int64_t stream = plan.stream_rows * plan.stream_width * size_of(plan.request.compute);
@@ -144,19 +136,18 @@ void add_pipeline(Plan& plan) {
   }
   if (traffic.ranks > 1) plan.traffic.push_back(traffic);
   GroupTraffic twins{group_names::kTwins, 2, {}};
-  for (const WeightGroupPlan& group : plan.groups) {
-    if (group.has_twin) add(twins, Collective::all_reduce, 1, group.shard_numel * kFloat32);
-  }
+  add_weights(exchanges, twins);
   if (twins.table != TrafficTable{}) plan.traffic.push_back(twins);
 }
 
 }  // namespace
 
 void add_traffic(Plan& plan, const ModelDescription& model) {
-  add_sharding(plan);
-  add_replicas(plan);
-  add_tensor_parallel(plan, model);
-  add_pipeline(plan);
+  const Exchanges exchanges = weight_exchanges(plan);
+  add_offload(plan);
+  add_data_parallel(plan, exchanges);
+  add_tensor_parallel(plan, model, exchanges);
+  add_pipeline(plan, exchanges);
   add_context_parallel(plan, model);
   add_scalars(plan);
 }

@@ -81,9 +81,15 @@ std::string console_line(const StepReport& r, bool colour) {
   return line;
 }
 
+std::string dry_run_line(const StepReport& r) {
+  return fmt::format("dry run, step {:2}: no loss, as nothing came from the other ranks; {}  computing: {:.1f}ms",
+                     r.step, memory_field(r.memory_bytes, r.memory_total), 1e3 * r.step_seconds);
+}
+
 std::string json_line(const StepReport& r) {
   nlohmann::ordered_json line{{"step", r.step},
                               {"loss", number(r.loss)},
+                              {"global_max_loss", number(r.max_loss)},
                               {"grad_norm", number(r.grad_norm)},
                               {"lr", r.learning_rate},
                               {"tps", number(r.tokens_per_second)},

@@ -50,6 +50,21 @@ BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_ca
   return context;
 }
 
+int64_t valid_tokens_of(const StepBatch& batch, const SequenceShare& share) {
+  int64_t valid = 0;
+  for (const MicroBatch& microbatch : batch.microbatches) {
+    const int64_t length = microbatch.sequence_length;
+    for (int64_t begin = 0; begin < std::ssize(microbatch.labels); begin += length) {
+      const int64_t* row = microbatch.labels.data() + begin;
+      for (const PlaceRange& places : share.split.places(share.rank, length)) {
+        valid +=
+            std::count_if(row + places.begin, row + places.end, [](int64_t label) { return label != kIgnoredLabel; });
+      }
+    }
+  }
+  return valid;
+}
+
 std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device,
                                     const SequenceShare& share) {
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.valid_tokens));

@@ -1,6 +1,7 @@
 // The trainer's construction: tokenizer, model, weights, optimizer, data; and what the start shows of them.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -88,11 +89,13 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
   if (threads > std::thread::hardware_concurrency()) {
-    log_.warning("training.threads = {} on {} processors: threads that wait for each other make every step slower",
-                 threads, std::thread::hardware_concurrency());
+    log_.shared_warning(
+        "training.threads = {} on {} processors: threads that wait for each other make every step slower", threads,
+        std::thread::hardware_concurrency());
   }
   with_remedy("name a folder that can be made and written in job.dump_folder",
               [&] { make_folders(config.job.dump_folder); });
+  hold_folder();
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
   seed_ = choose_seed(config, world, log);
@@ -109,7 +112,26 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   open_metrics();
 }
 
+void Trainer::hold_folder() {
+  if (world_.rank != 0 || world_.fake) return;
+  const std::filesystem::path& folder = config_.job.dump_folder;
+  const std::string launcher = world_.launcher.empty() ? "a single process" : world_.launcher;
+  folder_lock_ = std::make_unique<LockFile>(
+      folder / "run.lock", fmt::format("{}, rank 0 on {}, process {}", launcher, host_name(), ::getpid()));
+  if (folder_lock_->state() == LockFile::State::taken) {
+    throw Error(ExitCode::launcher,
+                fmt::format("another run writes to {}: {}; end that one, or name another folder in job.dump_folder",
+                            folder.string(), folder_lock_->detail()));
+  }
+  if (folder_lock_->state() == LockFile::State::unlockable) {
+    log_.warning("{} cannot be locked ({}); make sure that no other run writes to it", folder.string(),
+                 folder_lock_->detail());
+  }
+}
+
+// A dry run stands for a run elsewhere: the numbers it comes by are none of its folder's.
 void Trainer::open_metrics() {
+  if (world_.fake) return;
   if (world_.rank != 0 && !config_.metrics.save_for_all_ranks) return;
   std::filesystem::path folder = config_.job.dump_folder;
   if (world_.rank != 0) folder /= fmt::format("rank-{:04}", world_.rank);
@@ -133,7 +155,8 @@ void Trainer::join_ranks() {
   if (config_.debug.share_gpu) ::setenv("NCCL_HOSTID", fmt::format("titan-{}", world_.rank).c_str(), /*overwrite=*/0);
   TransportOptions transport{.shared_memory = config_.comm.shared_memory, .refused = {}};
   transport.refused = [this](const std::string& reason) {
-    log_.warning("The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
+    log_.shared_warning("The ranks of this host cannot share memory ({}); they talk through sockets, which is slower",
+                        reason);
   };
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
                              communicator_maker(world_, device_.device, transport), groups_of_one,
@@ -168,7 +191,9 @@ void Trainer::build_model() {
                                               StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
-  for (const std::string& note : notes) log_.warning(note);
+  for (const std::string& note : notes) log_.shared_warning(note);
+  const std::string& checkpointing = config_.activation_checkpoint.mode;
+  if (checkpointing != "none") log_.info("Applied {} activation checkpointing to the model", checkpointing);
   for (const std::string& line : parallelism_lines(plan)) log_.info(line);
   log_.info("Model {} {} size: {} total parameters", description_.name, description_.flavor,
             with_thousands(description_.parameter_count()));
@@ -183,7 +208,7 @@ void Trainer::open_data() {
   std::unique_ptr<DocumentSource> source = open_dataset(make_training_dataset(config_));
   log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
   stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_, place_), options);
-  if (config_.validation.enable) {
+  if (config_.validation.enable && !world_.fake) {
     validator_ =
         std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, place_, groups_.loss, log_);
   }

@@ -15,8 +15,32 @@
 
 namespace titan {
 
+namespace {
+
+bool may_use_cuda(const std::string& wanted) { return wanted != "cpu" && at::hasCUDA(); }
+
+#ifdef TITAN_WITH_CUDA
+std::string uuid_of(const cudaDeviceProp& properties) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(properties.uuid.bytes);
+  return fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties.uuid.bytes, ""));
+}
+#endif
+
+}  // namespace
+
+std::vector<std::string> visible_gpus(const std::string& wanted) {
+  std::vector<std::string> uuids;
+  if (!may_use_cuda(wanted)) return uuids;
+#ifdef TITAN_WITH_CUDA
+  for (c10::DeviceIndex index = 0; index < at::cuda::device_count(); ++index) {
+    uuids.push_back(uuid_of(*at::cuda::getDeviceProperties(index)));
+  }
+#endif
+  return uuids;
+}
+
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
-  const bool present = wanted != "cpu" && at::hasCUDA();
+  const bool present = may_use_cuda(wanted);
   if (wanted == "cuda" && !present) {
     throw Error(
         ExitCode::bad_config,
@@ -37,11 +61,9 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   }
   at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(properties->uuid.bytes);
   return {
       at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
-      static_cast<int64_t>(properties->totalGlobalMem),
-      fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties->uuid.bytes, "")),
+      static_cast<int64_t>(properties->totalGlobalMem), uuid_of(*properties),
       fmt::format("{:04x}:{:02x}:{:02x}.0", properties->pciDomainID, properties->pciBusID, properties->pciDeviceID)};
 #else
   (void)local_rank;
@@ -68,8 +90,8 @@ void reset_peak_memory(const at::Device& device) {
 }
 
 StepReadback::StepReadback(const StepOutcome& outcome) {
-  at::Tensor values =
-      at::stack({outcome.loss.to(at::kDouble), outcome.control.norm, outcome.control.skip.to(at::kDouble)});
+  at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
+                                 outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});
   values = at::cat({values, outcome.wishes});
   if (values.is_cpu()) {
     host_ = values;
@@ -84,7 +106,7 @@ StepReadback::StepReadback(const StepOutcome& outcome) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0, {values[3] != 0, values[4] != 0}};
+  return {values[0], values[1], values[2] != 0, {values[4] != 0, values[5] != 0}, values[3]};
 }
 
 }  // namespace titan

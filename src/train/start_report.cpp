@@ -89,7 +89,10 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   const PlanRequest& request = plan.request;
   std::vector<std::string> lines;
   const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
-  if (request.place.mesh.size(MeshAxis::tp) > 1) lines.push_back("Applied Tensor Parallelism to the model");
+  if (request.place.mesh.size(MeshAxis::tp) > 1) {
+    lines.push_back(
+        fmt::format("Applied {}Tensor Parallelism to the model", request.async_tensor_parallel ? "Async " : ""));
+  }
   if (request.split().ranks > 1) lines.push_back("Applied Context Parallelism to the model");
   if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
   if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
@@ -104,9 +107,10 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
       const Traffic& traffic = group.table[k];
       if (traffic.calls == 0) continue;
       const auto kind = static_cast<Collective>(k);
-      lines.push_back(fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {}", group.group,
-                                  name(kind), group.ranks, traffic.calls,
-                                  human_bytes(sent_bytes(kind, traffic, group.ranks))));
+      lines.push_back(
+          fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {} ({} bytes in all)",
+                      group.group, name(kind), group.ranks, traffic.calls,
+                      human_bytes(sent_bytes(kind, traffic, group.ranks)), with_thousands(traffic.bytes)));
     }
   }
   return lines;
@@ -141,7 +145,7 @@ void Trainer::show_start(const StepBatch& first) const {
     for (const std::string& line : parameter_group_table(model_groups_, all_parameters_)) log_.info(line);
   }
   if (request.step_in_backward && config_.training.max_norm > 0) {
-    log_.warning(
+    log_.shared_warning(
         "optimizer.early_step_in_backward: weights are stepped before the whole norm is known; clipping is off");
   }
   const std::vector<int64_t>& tokens = first.microbatches[0].tokens;

@@ -3,22 +3,29 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "titan/base/process.h"
 
 namespace titan {
 
-void compare_ranks(StepReport& report, Communicator* world, const at::Device& device) {
+void compare_ranks(StepReport& report, std::optional<double> own_loss, Communicator* world, const at::Device& device) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  report.max_loss = report.loss;
   if (!world) return;
+  double most = own_loss.value_or(-kInfinity);
+  if (std::isnan(most)) most = kInfinity;  // a NaN is lost where numbers are compared
   const double seconds = report.step_seconds;
   const auto bytes = static_cast<double>(report.memory_bytes);
   // One message: the least of x is minus the largest of −x.
-  at::Tensor extremes = at::tensor({-seconds, seconds, -bytes, bytes}, at::kDouble).to(device);
+  at::Tensor extremes = at::tensor({-seconds, seconds, -bytes, bytes, most}, at::kDouble).to(device);
   world->all_reduce({extremes}, Reduction::max)->wait();
   const at::Tensor host = extremes.cpu();
   const double* value = host.const_data_ptr<double>();
   report.ranks =
       StepReport::Ranks{-value[0], value[1], static_cast<int64_t>(-value[2]), static_cast<int64_t>(value[3])};
+  if (value[4] > -kInfinity) report.max_loss = value[4];
 }
 
 StepMeter::StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,

@@ -48,7 +48,8 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                at::zeros({}, scalar),
                at::tensor({static_cast<double>(wishes.stop), static_cast<double>(wishes.save)}, scalar),
                {},
-               at::zeros({}, scalar.dtype(at::kFloat))};
+               at::zeros({}, scalar.dtype(at::kFloat)),
+               {}};
   compute_gradients(microbatches);
   StepControl control;
   if (options_.step_in_backward) {
@@ -61,7 +62,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   if (!options_.step_in_backward) optimizer_.step(step, rate, control);
   executor_.weights_changed();
   executor_.finish_step();
-  StepOutcome outcome{progress_.loss, control, progress_.wishes};
+  StepOutcome outcome{progress_.loss, control, progress_.wishes, progress_.own_loss};
   progress_ = {};
   return outcome;
 }
@@ -82,6 +83,7 @@ void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
 }
 
 void StepRunner::sum_loss() {
+  progress_.own_loss = progress_.loss;
   if (!communicators_.loss) return;
   at::Tensor message = at::cat({progress_.loss.view({1}), progress_.wishes});
   communicators_.loss->all_reduce({message})->wait();

@@ -42,7 +42,7 @@ ExitCode Trainer::run() {
     if (!world_.is_distributed()) wishes_.stop |= StopSignals::received() != 0;
     if (wishes_.stop) break;
     if (!train_step()) {
-      log_.warning("Ran out of data; last step was canceled.");
+      log_.shared_warning("Ran out of data; last step was canceled.");
       break;
     }
     save_when_due();
@@ -112,7 +112,7 @@ bool Trainer::train_step() {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters});
+  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters, own_share(batch)});
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
   while (pending_.size() > allowed) {
@@ -120,6 +120,12 @@ bool Trainer::train_step() {
     pending_.pop_front();
   }
   return true;
+}
+
+double Trainer::own_share(const StepBatch& batch) const {
+  const Plan& plan = assembly_.executor->plan();
+  if (plan.units.empty() || plan.units.back().role != UnitRole::head || batch.valid_tokens == 0) return 0;
+  return static_cast<double>(valid_tokens_of(batch, share_)) / static_cast<double>(batch.valid_tokens);
 }
 
 // The start and a validation leave gathered weights behind, which the next step need not gather.
@@ -132,11 +138,20 @@ void Trainer::show_traffic(int64_t step) {
   const TrafficCheck check = check_traffic(assembly_.executor->plan(), groups_);
   log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls, step,
             check.differences.empty() ? "as planned" : "which is not what was planned:");
-  for (const std::string& difference : check.differences) log_.warning("  {}", difference);
+  if (!check.differences.empty()) tell_differences(check);
   if (!pipeline_) return;
   const int64_t planned = planned_live(*plan_request_.pipeline);
   log_.info("This rank kept the activations of at most {} microbatches and stages at once, {}", pipeline_->most_live(),
             pipeline_->most_live() == planned ? "as planned" : fmt::format("planned {}", planned));
+}
+
+void Trainer::tell_differences(const TrafficCheck& check) const {
+  // The ranks need not differ alike, and mostly do: the first to find it says it.
+  const bool tells = !world_.store || world_.store->add("traffic/differences", 1) == 1;
+  for (const std::string& difference : check.differences) {
+    const std::string line = fmt::format("  rank {}: {}", world_.rank, difference);
+    tells ? log_.warning(line) : log_.info(line);
+  }
 }
 
 at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
@@ -185,12 +200,14 @@ void Trainer::settle(PendingStep& pending) {
                                             "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
                                             "training.non_finite = \"skip\"");
     }
-    log_.warning("{}; the step is skipped", what);
+    log_.shared_warning("{}; the step is skipped", what);
   }
   if (pending.step != first_step_ && pending.step % config_.metrics.log_freq != 0) return;
   StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
-  compare_ranks(report, groups_.world.get(), device_.device);
-  log_.info(console_line(report, colour_));
+  std::optional<double> own_loss;
+  if (pending.own_share > 0) own_loss = values.own_loss / pending.own_share;
+  compare_ranks(report, own_loss, groups_.world.get(), device_.device);
+  log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
   if (metrics_) metrics_->append(json_line(report));
   if (pending.step == first_step_) {
     show_memory(report.memory_bytes);
@@ -203,7 +220,7 @@ void Trainer::settle_all() {
 }
 
 ExitCode Trainer::finish() {
-  if (meter_->skipped_steps() > 0) log_.warning("{} steps were skipped", meter_->skipped_steps());
+  if (meter_->skipped_steps() > 0) log_.shared_warning("{} steps were skipped", meter_->skipped_steps());
   if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
   if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);
   const bool is_over = position_.step >= config_.training.steps;
@@ -211,8 +228,8 @@ ExitCode Trainer::finish() {
   const bool stopped = wishes_.stop && !is_over;
   if (checkpoints_ && !stopped) checkpoints_->finish();
   if (stopped) {
-    log_.warning("stopped by a signal after step {} of {}; {}", position_.step, config_.training.steps,
-                 saved ? "it is saved: the same command goes on from here" : "nothing was saved");
+    log_.shared_warning("stopped by a signal after step {} of {}; {}", position_.step, config_.training.steps,
+                        saved ? "it is saved: the same command goes on from here" : "nothing was saved");
   } else {
     log_.info("Training completed");
   }

@@ -115,9 +115,23 @@ class Layouts(BehaviourTest):
         narrow = [*self.words(1), "--training.mixed_precision_reduce=bfloat16", "--training.keep_fp32=head"]
         run = self.titan("plan", *narrow, "--world", "2")
         self.expect(run, OK)
-        self.assertRegex(run.output, r"layers\.0: .* gradient travels in bfloat16")
+        self.assertRegex(run.output, r"layers\.0[: ].* gradient travels in bfloat16")
         self.assertNotRegex(run.output, r"head: .* gradient travels in")
         self.assertIn("gradients, narrowed", run.output)
+
+    def test_the_plan_shows_what_each_kind_of_unit_sends_and_how_its_parameters_lie(self):
+        layout = ("--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_replicate_degree=2")
+        words = ("plan", *self.words(1), *layout, "--world", "8")
+        run = self.titan(*words)
+        self.expect(run, OK)
+        exchanges = r"fsdp_gather all-gather \d × [\d,]+ bytes; fsdp_scatter reduce-scatter 1 × [\d,]+ bytes; dp_replicate"
+        self.assertRegex(run.output, rf"layers\.0 to layers\.\d, \d alike: .*\n  each step: {exchanges}")
+        self.assertIn("dp_replicate Replicate, tp Shard(0), fsdp StridedShard(0)", run.output)
+        self.assertRegex(run.output, r"fsdp_gather +all-gather .* calls a step, each rank sends .* \([\d,]+ bytes in all\)")
+        self.assertNotIn("layers.1 (", run.output)
+        every = self.titan(*words, "--verbose")
+        self.expect(every, OK)
+        self.assertRegex(every.output, r"layers\.1 \(weight slot \d, gradient slot \d\): ")
 
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         folder = self.folder / "stopped"
@@ -157,6 +171,17 @@ class Layouts(BehaviourTest):
                 run = self.titan(*words, f"--job.dump_folder={self.folder / 'fake'}")
                 self.expect(run, OK)
                 self.assertIn("rank 5 of 32", run.output)
+
+    def test_a_dry_run_takes_several_axes_at_once(self):
+        layout = ("--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_replicate_degree=4")
+        run = self.titan(
+            *self.words(1, "--training.steps=1", "--comm.mode=fake_backend", "--comm.world_size=32", "--comm.rank=31"),
+            *layout,
+            f"--job.dump_folder={self.folder / 'fake'}",
+        )
+        self.expect(run, OK)
+        for line in (r"fsdp_gather .* 4 ranks", r"dp_replicate .* 4 ranks", r"tp .* 2 ranks", "Applied HSDP", "dry run, step  1"):
+            self.assertRegex(run.output, line)
 
 
 if __name__ == "__main__":

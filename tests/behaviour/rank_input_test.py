@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import socket
 import time
 import unittest
 
-from program import BAD_CONFIG
-from rank_processes import END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
+from program import BAD_CONFIG, BAD_DATA, ROOT
+from rank_processes import END_LIMIT_SECONDS, LAUNCHER, Process, RanksTest, free_port
 
 PATIENCE = 2
 WAITS = f"--comm.init_timeout_seconds={PATIENCE}"
@@ -46,7 +47,14 @@ class RefusedTraining(RanksTest):
     def test_degrees_that_do_not_fit_are_told_once_without_a_launcher(self):
         port = free_port()
         ranks = [self.train_by_hand(rank, 3, port, "--parallelism.data_parallel_shard_degree=2") for rank in range(3)]
-        self.expect_refused(ranks, {BAD_CONFIG, PEER_FAILURE}, r"Invalid parallel dims: .*; the degrees need 2 ranks; or set .*shard_degree to 3", within=60)
+        place = r"^--parallelism\.data_parallel_shard_degree=2: "
+        says = rf"(?m){place}.*Invalid parallel dims: .* != WORLD_SIZE\(3\); the degrees need 2 ranks; or set .*shard_degree to 3"
+        self.expect_refused(ranks, {BAD_CONFIG}, says, within=60)
+
+    def test_launch_refuses_to_start_one_rank_many_times(self):
+        words = ("--comm.rank=0", "--comm.world_size=2", "--comm.master=127.0.0.1:4000")
+        run = self.launch_training(2, *words)
+        self.expect_refused([run], {BAD_CONFIG}, r"--comm\.rank=0.*every process .* the same rank; leave out", within=60)
 
     def gathering(self, ranks: list[Process]) -> list[Process]:
         """Once each has begun to look for the others: loading the program is no part of the wait."""
@@ -69,6 +77,44 @@ class RefusedTraining(RanksTest):
         says = rf"rank 0 was not found on 127\.0\.0\.1, port {port}, .* belongs to something else"
         self.assertRegex(ranks[1].text(), says)
 
+    def expect_told_by_rank_zero(self, ranks: list[Process], code: int, says: str):
+        """Long before ranks that wait for each other would give up (300 s), and by rank 0 alone."""
+        self.expect_refused(ranks, {code}, says, within=30)
+        self.assertRegex(ranks[0].text(), says)
+
+    def test_a_mistyped_option_of_one_rank_is_told_by_rank_0_and_ends_all(self):
+        port = free_port()
+        words = [(), ("--training.stps=3",), ()]
+        ranks = [self.train_by_hand(rank, 3, port, *words[rank]) for rank in range(3)]
+        says = r"titan_train: rank 1 \(.*\): 1 problem in the configuration:\n.*training\.stps is no option"
+        self.expect_told_by_rank_zero(ranks, BAD_CONFIG, says)
+
+    def test_inputs_that_one_rank_does_not_find_are_told_by_rank_0_and_end_all(self):
+        port = free_port()
+        words = ("--training.dataset=text", "--training.dataset_path=here.txt")
+        (self.folder / "empty").mkdir()
+        self.write("here.txt", "abc\n" * 1000)
+        config = str(ROOT / "configs/debug_model.toml")
+        training = (config, *self.training(*words)[1:])
+        folders = (self.folder, self.folder / "empty")
+        ranks = [self.start(*training, cwd=folders[rank], **self.told(rank, 2, port)) for rank in range(2)]
+        self.expect_told_by_rank_zero(ranks, BAD_DATA, r"titan_train: rank 1 \(.*\): 1 problem .*\n.*here\.txt")
+
+    def test_what_is_wrong_with_all_ranks_is_told_once_and_fast(self):
+        port = free_port()
+        ranks = [self.train_by_hand(rank, 3, port, "--training.stps=3") for rank in range(3)]
+        self.expect_told_by_rank_zero(ranks, BAD_CONFIG, r"training\.stps is no option")
+
+    def test_what_is_wrong_with_rank_0_ends_the_others(self):
+        port = free_port()
+        words = [("--training.stps=3",), ()]
+        ranks = [self.train_by_hand(rank, 2, port, *words[rank]) for rank in range(2)]
+        self.expect_told_by_rank_zero(ranks, BAD_CONFIG, r"training\.stps is no option")
+
+    def test_a_rank_that_nobody_hears_says_itself_what_is_wrong(self):
+        rank = self.train_by_hand(1, 2, free_port(), "--training.stps=3")
+        self.expect_refused([rank], {BAD_CONFIG}, r"training\.stps is no option", within=30)
+
     def test_one_rank_with_another_config_file_is_named_with_the_difference(self):
         port = free_port()
         other = self.config_with("[comm]\ntrain_timeout_seconds = 77\n", "other.toml")
@@ -76,6 +122,16 @@ class RefusedTraining(RanksTest):
         ranks = [self.train_by_hand(0, 2, port), self.start(other, *words, **self.told(1, 2, port))]
         difference = r"comm\.train_timeout_seconds is 77 there and 100 on rank 0"
         says = rf"rank 1 \(.*\) was given another configuration than rank 0 \(.*\): {difference}"
+        self.expect_refused(ranks, {LAUNCHER}, says, within=60)
+
+    def test_one_rank_with_another_build_is_named(self):
+        port = free_port()
+        zero = self.train_by_hand(0, 2, port)
+        usual, self.program = self.program, self.write("titan_train", pathlib.Path(self.program).read_bytes() + b" ")
+        self.program.chmod(0o755)
+        ranks = [zero, self.train_by_hand(1, 2, port)]
+        self.program = usual
+        says = r"titan_train: rank 1 \(.*\) runs another build of titan_train than rank 0 \(.*\); start the same file"
         self.expect_refused(ranks, {LAUNCHER}, says, within=60)
 
 

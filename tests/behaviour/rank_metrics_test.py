@@ -56,6 +56,31 @@ class RankMetrics(RanksTest):
                 self.assertEqual({(line["ranks"][least], line["ranks"][most]) for line in lines}, {(min(own), max(own))})
         self.assertGreater(len({lines[-1]["memory_peak_bytes"] for lines in by_rank}), 1, "ranks differ")
 
+    def first_losses(self, ranks: int, *words) -> tuple[float, float]:
+        """Mean and maximum of the ranks' losses at step 1, with the same weights whatever the ranks."""
+        run = self.launch_training(ranks, "--training.steps=1", *words)
+        self.assertEqual(run.end(), OK, run.text())
+        line = self.metrics()[-1]
+        return line["loss"], line["global_max_loss"]
+
+    def test_the_largest_loss_is_that_of_the_rank_with_the_hardest_tokens(self):
+        alone, largest = self.first_losses(1)  # on the first half of what two ranks read
+        self.assertEqual(largest, alone)
+        for words in ((), ("--training.local_batch_size=1", "--training.global_batch_size=4")):
+            mean, largest = self.first_losses(2, "--parallelism.data_parallel_shard_degree=-1", *words)
+            if not words:
+                self.assertAlmostEqual(largest, max(alone, 2 * mean - alone), places=5)
+            self.assertGreater(largest, mean)
+
+    def test_the_largest_loss_is_a_mean_over_a_ranks_own_part_of_its_samples(self):
+        mean, largest = self.first_losses(2, "--parallelism.context_parallel_degree=2")
+        self.assertGreater(largest, mean)
+        self.assertLess(largest, 1.5 * mean)
+
+    def test_ranks_that_compute_no_loss_do_not_count(self):
+        mean, largest = self.first_losses(2, "--parallelism.pipeline_parallel_degree=2")
+        self.assertAlmostEqual(largest, mean, places=6)
+
     def test_only_rank_0_writes_metrics_unless_all_are_to(self):
         run = self.launch_training(2, "--training.steps=1")
         self.assertEqual(run.end(), OK, run.text())

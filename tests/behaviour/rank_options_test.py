@@ -78,6 +78,8 @@ class RankOptions(RanksTest):
 
     def test_asynchronous_tensor_parallel_sends_the_stream_through_shared_memory(self):
         plain, asynchronous = self.trained(TENSOR), self.trained(TENSOR, "--parallelism.enable_async_tensor_parallel")
+        self.assertIn("Applied Tensor Parallelism to the model", plain.text)
+        self.assertIn("Applied Async Tensor Parallelism to the model", asynchronous.text)
         self.assertGreater(plain.calls("tp", "all-gather"), 0)
         self.assertEqual(asynchronous.calls("tp", "all-gather") + asynchronous.calls("tp", "reduce-scatter"), 0)
         self.expect_same_losses(asynchronous, plain)
@@ -102,6 +104,19 @@ class RankOptions(RanksTest):
         self.assertRegex(run.text().splitlines()[-1], says)
         self.expect_friendly(run.text())
         self.expect_nothing_left()
+
+    def test_until_the_first_step_is_done_ranks_wait_for_each_other_as_long_as_at_the_start(self):
+        limit = 3
+        # A step of a second or more, so that the rank is stopped before it is through with it.
+        large = ("--training.seq_len=1024", "--training.local_batch_size=4", "--training.steps=1")
+        run = self.launch_training(2, *large, f"--comm.train_timeout_seconds={limit}")
+        slow = self.process_of(run.wait_for("Preparing"), 1)
+        os.kill(slow, signal.SIGSTOP)
+        time.sleep(2 * limit)
+        self.assertIsNone(run.popen.poll(), run.text())
+        self.assertNotIn(" step: ", run.text())
+        os.kill(slow, signal.SIGCONT)
+        self.assertEqual(run.end(), OK, run.text())
 
     def test_groups_of_one_rank_change_nothing(self):
         folders = [self.fresh_folder() for _ in range(2)]

@@ -16,7 +16,7 @@ from program import ROOT, SMALL, UNFRIENDLY, BehaviourTest
 LAUNCHER, BUG, PEER_FAILURE = 69, 70, 74
 END_LIMIT_SECONDS = 10.0
 # Variables by which launchers speak: none may leak in from around the tests.
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "MPI_", "SLURM", "TORCHELASTIC", "LOG_RANK")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "MPI_", "SLURM", "PALS_", "TORCHELASTIC", "LOG_RANK")
 
 
 def clean_environment(**more: object) -> dict[str, str]:

@@ -138,6 +138,11 @@ class Ranks(RanksTest):
         self.assertIn("--fail asks for it", (self.folder / "run/logs/rank-0001.log").read_text())
         self.assertIn("failed with exit code 70", (self.folder / "run/logs/rank-0002.log").read_text())
 
+    def test_the_ranks_that_are_to_fail_may_stand_before_the_config(self):
+        run = self.start("launch", "-n", 2, "ranks", "--fail", "1", "configs/debug_model.toml", *self.options())
+        self.assertEqual(run.end(), BUG, run.text())
+        self.assertIn("--fail asks for it", run.text())
+
     def test_a_failure_that_all_ranks_have_is_told_once(self):
         port = free_port()
         ranks = [self.by_hand(rank, 4, port, "--hold=600", "--fail=0,1,2,3") for rank in range(4)]
@@ -205,8 +210,15 @@ class Ranks(RanksTest):
         self.assertEqual(run.end(), INTERRUPTED, run.text())
         self.assertLess(time.monotonic() - begin, END_LIMIT_SECONDS)
         self.assertRegex(run.text(), r"stopped by a signal after step \d+ of 1000000")
+        self.assertEqual(run.text().count("stopped by a signal"), 1, "what all ranks do is told once")
         self.expect_friendly(run.text())
         self.expect_nothing_left()
+
+    def test_a_warning_that_all_ranks_have_is_told_by_rank_0_alone(self):
+        run = self.launch_training(3, "--training.steps=1", "--optimizer.early_step_in_backward")
+        self.assertEqual(run.end(), OK, run.text())
+        self.assertEqual(run.text().count("clipping is off"), 1, run.text())
+        self.assertIn("clipping is off", (self.folder / "run/logs/rank-0002.log").read_text())
 
     # ---- launch itself
 

@@ -99,11 +99,11 @@ class Shown(BehaviourTest):
 
 
 class Colours(BehaviourTest):
-    def on_terminal(self, *words) -> str:
+    def on_terminal(self, *words, **variables: str) -> str:
         """What the program prints to a pseudo-terminal."""
         ours, theirs = pty.openpty()
         command = self.command("--training.steps=1", *words, folder=self.fresh_folder())
-        process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         parts = []
         try:
@@ -123,6 +123,13 @@ class Colours(BehaviourTest):
     def test_a_terminal_sees_colours_unless_they_are_switched_off(self):
         self.assertIn("\x1b[31mstep:  1", self.on_terminal())
         self.assertNotIn("\x1b", self.on_terminal("--metrics.disable_color_printing"))
+        self.assertNotIn("\x1b", self.on_terminal(NO_COLOR="1"))
+
+    def test_the_terminal_that_mpirun_gives_its_ranks_is_none(self):
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+        mpirun = dict(zip((f"OMPI_COMM_WORLD_{name}" for name in names), "0101"))
+        self.assertNotIn("\x1b", self.on_terminal(**mpirun))
+        self.assertIn("\x1b[31mstep:  1", self.on_terminal(**mpirun, FORCE_COLOR="1"))
 
 
 class SavedConfig(BehaviourTest):

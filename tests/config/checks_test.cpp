@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "support.h"
@@ -95,6 +96,12 @@ TEST(Checks, rank_world_size_and_master_belong_together) {
   EXPECT_TRUE(contains(said_about("[comm]\nrank = 0"), "belong together"));
   EXPECT_EQ(said_about("[comm]\nrank = 0\nworld_size = 2\nmaster = \"a:1\""), "");
   EXPECT_TRUE(contains(said_about("[comm]\nrank = 2\nworld_size = 2\nmaster = \"a:1\""), "ranks count from 0"));
+  for (const char* master : {"nohost", ":4000", "a:", "a:0", "a:70000", "a:4000x"}) {
+    EXPECT_TRUE(contains(said_about(fmt::format("[comm]\nrank = 0\nworld_size = 2\nmaster = \"{}\"", master)),
+                         "write host:port"))
+        << master;
+  }
+  EXPECT_EQ(said_about("[comm]\nrank = 0\nworld_size = 2\nmaster = \"[fe80::1]:4000\""), "");
   EXPECT_EQ(said_about("[comm]\nmode = \"fake_backend\"\nworld_size = 32"), "");
   EXPECT_TRUE(contains(said_about("[comm]\nmode = \"local_tensor\""), "titan_train launch -n N"));
 }

@@ -16,7 +16,7 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
  protected:
   void SetUp() override {
     if (GetParam() == at::kCUDA && !at::hasCUDA()) GTEST_SKIP() << "there is no CUDA device here";
-    World world{.rank = 0, .size = 1, .local_rank = 0, .local_size = 1, .store = {}, .launcher = {}};
+    World world{.rank = 0, .size = 1, .local_rank = 0, .store = {}, .launcher = {}};
     world.store = c10::make_intrusive<c10d::HashStore>();
     groups_ = make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),
                                /*groups_of_one=*/true);
@@ -70,7 +70,7 @@ TEST_P(GroupsOfOne, CountTheirCallsAndBytes) {
 }
 
 TEST(GlooBetweenHosts, UsesTheInterfaceThatTheEnvironmentNames) {
-  World world{.rank = 0, .size = 2, .local_rank = 0, .local_size = 1, .store = {}, .launcher = {}};
+  World world{.rank = 0, .size = 2, .local_rank = 0, .store = {}, .launcher = {}};
   world.store = c10::make_intrusive<c10d::HashStore>();
   auto make = [&] {
     return make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, at::kCPU),
@@ -81,6 +81,19 @@ TEST(GlooBetweenHosts, UsesTheInterfaceThatTheEnvironmentNames) {
   ::setenv("GLOO_SOCKET_IFNAME", "lo", /*overwrite=*/1);
   EXPECT_NO_THROW(make());
   ::unsetenv("GLOO_SOCKET_IFNAME");
+}
+
+TEST(PeerMemoryMaker, KnowsWhoSharesAHostHoweverItsRanksAreNumbered) {
+  ParallelDegrees degrees;
+  degrees.dp_shard = 2;
+  degrees.tp = 2;
+  const DeviceMesh mesh(degrees, 4);
+  // As mpirun --map-by node deals them out: ranks 0 and 2 here, 1 and 3 there.
+  World world{.rank = 3, .size = 4, .local_rank = 1, .host_ranks = {1, 3}, .store = {}, .launcher = {}};
+  world.store = c10::make_intrusive<c10d::HashStore>();
+  EXPECT_FALSE(peer_memory_maker(world, mesh, at::kCPU, std::chrono::seconds(1)));
+  world.host_ranks = {0, 2, 3};
+  EXPECT_TRUE(peer_memory_maker(world, mesh, at::kCPU, std::chrono::seconds(1)));
 }
 
 std::string backend(const testing::TestParamInfo<at::DeviceType>& info) {

@@ -97,6 +97,20 @@ TEST(LaunchEnvironment, RankAndWorldSizeWithoutAMasterAreRefusedByTheMissingName
   EXPECT_NE(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT"), std::string::npos);
 }
 
+TEST(LaunchEnvironment, WhoIsOnAHostIsLeftToTheRollCallWhereNobodySays) {
+  const Launch by_variables =
+      detect({{"RANK", "8"}, {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(by_variables.local_rank, std::nullopt);
+  EXPECT_EQ(by_variables.local_size, std::nullopt);
+  CommSection comm;
+  comm.rank = 8;
+  comm.world_size = 16;
+  comm.master = "a:29500";
+  EXPECT_EQ(detect({}, comm).local_rank, std::nullopt);
+  EXPECT_EQ(detect({{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "8"}}, comm).local_rank, 0);
+  EXPECT_EQ(detect({{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "8"}}, comm).local_size, 8);
+}
+
 TEST(LaunchEnvironment, OnOneHostMpirunsRanksMeetOnTheLoopbackAtPortsThatFollowFromTheJob) {
   const Launch launch = detect(kOpenMpi);
   EXPECT_EQ(launch.launcher, "mpirun");
@@ -217,6 +231,30 @@ TEST(LaunchEnvironment, HalfSetAndMalformedVariablesAreRefusedByName) {
   EXPECT_NE(refusal({{"OMPI_COMM_WORLD_RANK", "0"}}).find("OMPI_COMM_WORLD_SIZE"), std::string::npos);
   EXPECT_EQ(detect({{"WORLD_SIZE", "1"}}).size, 1);
   EXPECT_EQ(detect({{"RANK", ""}, {"WORLD_SIZE", ""}}).size, 1);
+}
+
+TEST(LaunchEnvironment, ALocalRankThatItsHostDoesNotHaveIsRefused) {
+  EXPECT_NE(refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}})).find("rank 4 among the 4 of this host"), std::string::npos);
+}
+
+TEST(LaunchEnvironment, CraysLauncherIsKnownWithAndWithoutItsPmi) {
+  const Variables master{{"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}};
+  const Launch pals = detect(with(master, {{"PALS_RANKID", "3"}, {"PMI_SIZE", "4"}, {"PALS_LOCAL_RANKID", "1"}}));
+  EXPECT_EQ(pals.rank, 3);
+  EXPECT_EQ(pals.size, 4);
+  EXPECT_EQ(pals.local_rank, 1);
+  EXPECT_EQ(pals.local_size, std::nullopt);
+  EXPECT_NE(refusal({{"PALS_RANKID", "0"}}).find("PMI_SIZE is not"), std::string::npos);
+  const Launch pmi =
+      detect(with(master, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}}));
+  EXPECT_EQ(pmi.local_rank, 1);
+  EXPECT_EQ(pmi.local_size, 2);
+}
+
+TEST(LaunchEnvironment, ARankOfUnknownManyIsRefusedRatherThanTrainedAlone) {
+  EXPECT_NE(refusal({{"PMIX_RANK", "0"}}).find("nothing says how many ranks there are"), std::string::npos);
+  EXPECT_EQ(detect(with(kSlurmStep, {{"PMIX_RANK", "5"}})).launcher, "srun");
+  EXPECT_EQ(detect(with(kOpenMpi, {{"PMIX_RANK", "1"}})).launcher, "mpirun");
 }
 
 TEST(LaunchEnvironment, ALauncherWithOneRankMeetsNobody) {

@@ -78,11 +78,38 @@ TEST(Rendezvous, RanksThatMeetShareAStoreAndTheirCores) {
   ASSERT_EQ(zero.error + one.error, "");
   EXPECT_EQ(one.rendezvous.world.rank, 1);
   EXPECT_EQ(one.rendezvous.world.cores, 1);
+  EXPECT_TRUE(zero.rendezvous.world.is_on_one_host());
+  EXPECT_EQ(one.rendezvous.world.host_ranks, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(zero.rendezvous.table.size(), 3u);
   EXPECT_TRUE(one.rendezvous.table.empty());
   zero.rendezvous.world.store->set("key", "value");
   EXPECT_EQ(one.rendezvous.world.store->get_to_str("key"), "value");
   part(zero, one);
+}
+
+TEST(Rendezvous, RanksLearnTheirPlaceOnTheirHostWhenNoLauncherSaysIt) {
+  const std::vector<uint16_t> at = ports();
+  std::vector<std::future<Met>> ranks;
+  for (const int64_t rank : {0, 1, 2}) {
+    Launch launch = launch_of(rank, 3, at);
+    launch.local_rank.reset();
+    launch.local_size.reset();
+    RankFacts own = facts();
+    own.host = rank == 1 ? "b" : "a";
+    ranks.push_back(meet(launch, kPatience, own));
+  }
+  std::vector<Met> met;
+  for (std::future<Met>& rank : ranks) met.push_back(rank.get());
+  for (const Met& one : met) ASSERT_EQ(one.error, "");
+  EXPECT_EQ(met[0].rendezvous.world.host_ranks, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(met[1].rendezvous.world.local_rank, 0);
+  EXPECT_EQ(met[2].rendezvous.world.local_rank, 1);
+  EXPECT_FALSE(met[2].rendezvous.world.is_on_one_host());
+  std::vector<std::future<std::vector<int64_t>>> left;
+  for (Met& one : met) {
+    left.push_back(std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kPatience); }));
+  }
+  for (auto& unfinished : left) EXPECT_TRUE(unfinished.get().empty());
 }
 
 TEST(Rendezvous, APortThatAnotherProgramHasIsPassedOverByAllRanks) {
@@ -173,21 +200,62 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   EXPECT_EQ(other.get().code, 64);
 }
 
+/// A channel that rank 0 has greeted.
+Channel greeted(uint16_t port) {
+  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  std::optional<Channel> channel;
+  for (std::string reason; !channel && std::chrono::steady_clock::now() < limit;) {
+    channel = Channel::connect("127.0.0.1", port, kShort, reason);
+  }
+  EXPECT_TRUE(channel && channel->wait_line(limit)) << "rank 0 did not greet";
+  return channel ? std::move(*channel) : Channel{};
+}
+
+TEST(Rendezvous, AProblemOfRankZeroEndsTheOthersWithIt) {
+  const std::vector<uint16_t> at = ports();
+  RankFacts troubled = facts();
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  auto other = meet(launch_of(1, 2, at), kPatience);
+  const Met zero = meet(launch_of(0, 2, at), kPatience, troubled).get();
+  EXPECT_EQ(zero.error, "no GPU");
+  EXPECT_EQ(other.get().code, 64);
+}
+
+TEST(Rendezvous, ARankOnItsWayWhenTheRunIsRefusedIsToldWhy) {
+  const std::vector<uint16_t> at = ports();
+  auto zero = meet(launch_of(0, 3, at), kPatience);
+  Channel one = greeted(at[0]);
+  RankFacts troubled = facts();
+  troubled.rank = 1;
+  troubled.size = 3;
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  ASSERT_TRUE(one.send_line(troubled.to_json()));
+  const Met late = meet(launch_of(2, 3, at), kShort).get();
+  EXPECT_EQ(late.code, 64);
+  EXPECT_EQ(late.error, zero.get().error);
+}
+
+TEST(Rendezvous, ARankWithAProblemThatFindsNobodyKeepsItsOwnWords) {
+  RankFacts troubled = facts();
+  troubled.problem = "no GPU";
+  troubled.problem_code = 64;
+  const Met one = meet(launch_of(1, 2, {ports()[0]}), kShort, troubled).get();
+  EXPECT_EQ(one.code, 64);
+  EXPECT_EQ(one.error, "no GPU");
+}
+
 TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 3, at), kPatience);
-  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
-  std::optional<Channel> one;
-  for (std::string reason; !one && std::chrono::steady_clock::now() < limit;) {
-    one = Channel::connect("127.0.0.1", at[0], kShort, reason);
-  }
-  ASSERT_TRUE(one && one->wait_line(limit)) << "rank 0 did not greet";
+  Channel one = greeted(at[0]);
   RankFacts own = facts();
   own.rank = 1;
   own.size = 3;
   own.process = 7;
-  ASSERT_TRUE(one->send_line(own.to_json()));
-  one->close();
+  ASSERT_TRUE(one.send_line(own.to_json()));
+  one.close();
   const Met met = zero.get();
   EXPECT_EQ(met.code, 74);
   EXPECT_NE(met.error.find("rank 1 (a, process 7) ended while the ranks were gathering"), std::string::npos)

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "titan/base/error.h"
 
 namespace titan {
@@ -107,6 +109,82 @@ TEST(RollCall, ARankThatCannotTakePartEndsAllWithItsOwnExitCode) {
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->code, 64);
   EXPECT_EQ(refusal->text, "rank 1 (a, process 101): no GPU");
+}
+
+/// A complete roll call of ranks on these hosts, in order.
+RollCall on_hosts(const std::vector<std::string>& hosts, const std::function<void(RankFacts&)>& change = {}) {
+  const auto size = static_cast<int64_t>(hosts.size());
+  auto made = [&](int64_t rank) {
+    RankFacts made = facts(rank, size, hosts[static_cast<size_t>(rank)]);
+    if (change) change(made);
+    return made;
+  };
+  RollCall roll_call(made(0));
+  for (int64_t rank = size - 1; rank > 0; --rank) EXPECT_FALSE(roll_call.add(made(rank)).has_value());
+  return roll_call;
+}
+
+TEST(RollCall, TheRanksOfAHostFindTheirPlacesFromWhereTheyRun) {
+  RollCall roll_call = on_hosts({"a", "b", "a", "b", "b"});
+  ASSERT_FALSE(roll_call.settle().has_value());
+  EXPECT_EQ(roll_call.place(2).host_ranks, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(roll_call.place(2).local_rank, 1);
+  EXPECT_EQ(roll_call.place(4).host_ranks, (std::vector<int64_t>{1, 3, 4}));
+  EXPECT_EQ(roll_call.place(4).local_rank, 2);
+}
+
+TEST(RollCall, MachinesOfOneNameAreSeveralHosts) {
+  RollCall roll_call = on_hosts({"localhost", "localhost"}, [](RankFacts& own) {
+    own.machine = own.rank == 0 ? "x" : "y";
+    own.device_uuid = "ab12";
+  });
+  ASSERT_FALSE(roll_call.settle().has_value());
+  EXPECT_EQ(roll_call.place(1).host_ranks, std::vector<int64_t>{1});
+  EXPECT_EQ(roll_call.place(1).local_rank, 0);
+  EXPECT_EQ(roll_call.core_share(1), 4);
+}
+
+TEST(RollCall, ALaunchersPlacesAreKeptAndMayCountFewerRanksThanTheHostHas) {
+  // Two launchers on one machine, each with two ranks.
+  RollCall roll_call = on_hosts({"a", "a", "a", "a"}, [](RankFacts& own) {
+    own.local_rank = own.rank % 2;
+    own.local_size = 2;
+  });
+  ASSERT_FALSE(roll_call.settle().has_value());
+  EXPECT_EQ(roll_call.place(3).local_rank, 1);
+  EXPECT_EQ(roll_call.place(3).host_ranks.size(), 4u);
+}
+
+TEST(RollCall, AHostWithFewerRanksThanALauncherSaysIsRefused) {
+  RollCall roll_call = on_hosts({"a", "b"}, [](RankFacts& own) { own.local_size = 2; });
+  const std::optional<Refusal> refusal = roll_call.settle();
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->code, 69);
+  expect_text(refusal->text, "rank 0 (a, process 100) was told that its host has 2 ranks");
+  expect_text(refusal->text, "from a came rank 0 alone");
+}
+
+TEST(RollCall, ARankThatSeesSeveralGpusGetsTheOneOfItsPlace) {
+  auto two_gpus = [](RankFacts& own) { own.gpus = {"u0", "u1"}; };
+  RollCall roll_call = on_hosts({"a", "b", "a"}, two_gpus);
+  ASSERT_FALSE(roll_call.settle().has_value());
+  EXPECT_EQ(roll_call.facts(1)->device, "cuda:0");
+  EXPECT_EQ(roll_call.facts(2)->device, "cuda:1");
+  EXPECT_EQ(roll_call.facts(2)->device_uuid, "u1");
+  RollCall crowded = on_hosts({"a", "a", "a"}, two_gpus);
+  const std::optional<Refusal> refusal = crowded.settle();
+  ASSERT_TRUE(refusal.has_value());
+  expect_text(refusal->text, "rank 2 (a, process 102) is number 2 on its host, counted from 0, and sees 2 GPUs");
+}
+
+TEST(RollCall, AGpuThatOnePlaceAndOneLauncherGiveIsRefused) {
+  RollCall roll_call = on_hosts({"a", "a"}, [](RankFacts& own) {
+    if (own.rank == 0) own.gpus = {"u0", "u1"};
+    if (own.rank == 1) own.device_uuid = "u0";
+  });
+  const std::optional<Refusal> refusal = roll_call.settle();
+  ASSERT_TRUE(refusal.has_value());
+  expect_text(refusal->text, "rank 0 (a, process 100) and rank 1 (a, process 101) both use");
 }
 
 TEST(RollCall, CoresAreSharedByTheRanksOfAHostThatHaveTheSame) {

@@ -13,6 +13,7 @@ StepReport a_step() {
   report.step = 7;
   report.total_steps = 1000;
   report.loss = 3.14159265;
+  report.max_loss = 4.5;
   report.grad_norm = 1.5;
   report.learning_rate = 3e-4;
   report.step_seconds = 0.5;
@@ -32,6 +33,12 @@ TEST(ConsoleLine, BeginsWithTorchtitansFieldsUnchangedThenRateWaitAndTimeLeft) {
   EXPECT_EQ(console_line(a_step(), false),
             "step:  7  loss:  3.14159  grad_norm:  1.5000  memory:  5.00GiB(6.25%)  tps: 12,346  tflops: 714.99  "
             "mfu: 72.29%  lr: 3.00e-04  data: 1.2ms  eta: 4.2s");
+}
+
+TEST(DryRunLine, ShowsMemoryAndNeitherALossNorAPace) {
+  EXPECT_EQ(dry_run_line(a_step()),
+            "dry run, step  7: no loss, as nothing came from the other ranks; memory:  5.00GiB(6.25%)  "
+            "computing: 500.0ms");
 }
 
 TEST(ConsoleLine, FieldsGrowWithTheirNumbers) {
@@ -97,6 +104,7 @@ TEST(JsonLine, HoldsEveryFieldAsANumber) {
   const auto line = nlohmann::json::parse(json_line(a_step()));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["loss"], 3.14159265);
+  EXPECT_EQ(line["global_max_loss"], 4.5);
   EXPECT_EQ(line["grad_norm"], 1.5);
   EXPECT_EQ(line["lr"], 3e-4);
   EXPECT_EQ(line["tps"], 12345.6);

@@ -96,5 +96,15 @@ TEST(ToDevice, TheTensorsAreCopiesThatOutliveTheBatch) {
   EXPECT_EQ(context.tokens.max().item<int64_t>(), 6);
 }
 
+TEST(ValidTokens, OfARankAreThoseOfItsOwnPlaces) {
+  StepBatch batch;
+  batch.microbatches = {a_microbatch()};
+  EXPECT_EQ(valid_tokens_of(batch, {}), 5);
+  batch.microbatches = {eight_places(), eight_places()};
+  batch.microbatches[1].labels[2] = kIgnoredLabel;  // of the second rank
+  EXPECT_EQ(valid_tokens_of(batch, {{2}, 0}), 16);
+  EXPECT_EQ(valid_tokens_of(batch, {{2}, 1}), 15);
+}
+
 }  // namespace
 }  // namespace titan

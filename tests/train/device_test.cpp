@@ -35,7 +35,8 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
 StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double save = 0) {
   return {loss,
           {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
-          at::tensor({0.0, save}, at::kDouble)};
+          at::tensor({0.0, save}, at::kDouble),
+          loss / 4};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
@@ -45,6 +46,7 @@ TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
   EXPECT_EQ(values.grad_norm, 1e300);
   EXPECT_FALSE(values.skipped);
   EXPECT_EQ(values.wishes, (Wishes{.stop = false, .save = true}));
+  EXPECT_EQ(values.own_loss, (1.0 + 1e-15) / 4);
 }
 
 TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -284,13 +285,15 @@ std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const F
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   const int64_t size = row.world();
   auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<int64_t> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
   std::vector<RankResult> results(static_cast<size_t>(size));
   std::vector<std::string> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
-      World world{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .store = store, .launcher = {}};
+      World world{.rank = rank, .size = size, .local_rank = rank, .host_ranks = all, .store = store, .launcher = {}};
       try {
         results[static_cast<size_t>(rank)] = RankRun(row, world, fault).run(steps);
       } catch (const std::exception& error) {

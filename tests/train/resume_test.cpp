@@ -1,6 +1,7 @@
 // A run that is ended and goes on from its checkpoint is the run that was never ended, bit for bit.
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -83,7 +84,9 @@ void run_together(const TestFolder& folder, int64_t ranks, const std::vector<std
     threads.emplace_back([&, rank] {
       World world;
       world.rank = world.local_rank = rank;
-      world.size = world.local_size = ranks;
+      world.size = ranks;
+      world.host_ranks.resize(static_cast<size_t>(ranks));
+      std::iota(world.host_ranks.begin(), world.host_ranks.end(), 0);
       world.cores = 1;
       world.store = store;
       const Log log;

@@ -97,5 +97,13 @@ TEST(StepMeter, NoTimeAtAllGivesNumbersAndNoDivisionByZero) {
   EXPECT_EQ(report.step_seconds, 0);
 }
 
+TEST(CompareRanks, TheOnlyRanksLossIsTheLargest) {
+  StepReport report;
+  report.loss = 2.5;
+  compare_ranks(report, std::nullopt, nullptr, at::kCPU);
+  EXPECT_EQ(report.max_loss, 2.5);
+  EXPECT_FALSE(report.ranks.has_value());
+}
+
 }  // namespace
 }  // namespace titan

@@ -7,8 +7,10 @@
 namespace titan {
 
 /// Prints what keeps `loaded` from being run: options, parts that are not built, files that are not there. Returns the
-/// exit code to end with, 0 when there is nothing. On a host's other ranks, only says that local rank 0 lists them.
-int report_job_problems(const Schema& schema, const LoadedConfig& loaded);
+/// exit code to end with, 0 when there is nothing. Among several ranks, rank 0 prints those of the first rank that has
+/// any, and all end within seconds; a rank that does not reach rank 0 prints its own. `is_rank` false: this process
+/// only starts ranks.
+int report_job_problems(const Schema& schema, const LoadedConfig& loaded, bool is_rank = true);
 
 /// The first kind alone.
 int report_config_problems(const LoadedConfig& loaded);

@@ -36,6 +36,8 @@ class Log {
   void info(std::string_view message) const;
   void warning(std::string_view message) const;
   void error(std::string_view message) const;
+  /// What all ranks find alike: a warning of rank 0 (without error_prefix), a mere line of the others' logs.
+  void shared_warning(std::string_view message) const { speaks_for_all_ ? warning(message) : info(message); }
 
   template <class First, class... Rest>
   void info(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest) const {
@@ -45,11 +47,16 @@ class Log {
   void warning(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest) const {
     warning(std::string_view(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)));
   }
+  template <class First, class... Rest>
+  void shared_warning(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest) const {
+    shared_warning(std::string_view(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)));
+  }
   void flush() const;
   bool colour() const { return colour_; }
 
  private:
   bool colour_;
+  bool speaks_for_all_;
   std::shared_ptr<spdlog::logger> logger_;
 };
 

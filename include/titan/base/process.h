@@ -14,6 +14,8 @@ int64_t peak_resident_bytes();
 int64_t total_memory_bytes();
 std::string processor_name();
 std::string host_name();
+/// Differs between machines, and is the same for all processes of one until it starts anew; empty where it is unknown.
+std::string machine_id();
 
 /// Starts this program afresh in this process, same command line, with `name`=`value` in its environment: for libraries
 /// that read theirs while they are loaded. Returns only where that is not possible.

@@ -38,8 +38,9 @@ struct Launch {
   std::string launcher;  ///< "torchrun", "mpirun", …; empty for a single process
   int64_t rank = 0;
   int64_t size = 1;
-  int64_t local_rank = 0;
-  int64_t local_size = 1;
+  /// Among the ranks of its host, as far as the launcher tells; else the roll call finds out (roll_call.h).
+  std::optional<int64_t> local_rank{};
+  std::optional<int64_t> local_size{};
   bool fake = false;
   MeetingPoint meeting{};
 };

@@ -61,7 +61,7 @@ struct TransportOptions {
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options = {});
 
 /// What gives the ranks of the tensor-parallel group memory that they share; empty where there is none: when they are
-/// on several hosts. Ranks of a host are numbered in a row.
+/// on several hosts.
 std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
                                                                                const DeviceMesh& mesh,
                                                                                const at::Device& device,

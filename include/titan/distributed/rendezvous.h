@@ -30,7 +30,8 @@ struct Rendezvous {
 
 /// Blocks until all ranks are there. Throws Error(launcher) within about `timeout`, on every rank: ranks that did not
 /// come (named), another world size, two processes of one rank or on one GPU, another program or config, a taken port.
-/// `facts` are this process's; its rank and size are taken from `launch`.
+/// `facts` are this process's; its rank and size are taken from `launch`. When they hold a problem, all ranks end with
+/// it within seconds, those included that are still on their way.
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
                       AbortWatcher::PeerFailed peer_failed);
 

@@ -6,14 +6,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace titan {
 
 struct World {
   int64_t rank = 0;
   int64_t size = 1;
-  int64_t local_rank = 0;  // among the ranks of this host
-  int64_t local_size = 1;
+  int64_t local_rank = 0;  // among the ranks of this host: which of its GPUs is this rank's
+  /// The ranks of this host, rising, this one among them. They need not follow each other: mpirun --map-by node.
+  std::vector<int64_t> host_ranks{0};
   /// Cores that this rank may count on: those it may run on, shared evenly with the ranks of its host that have the
   /// same ones. 0: it need not share.
   int64_t cores = 0;
@@ -26,6 +28,7 @@ struct World {
   std::string launcher;
 
   bool is_distributed() const { return size > 1; }
+  bool is_on_one_host() const { return static_cast<int64_t>(host_ranks.size()) == size; }
 };
 
 }  // namespace titan

@@ -13,6 +13,7 @@ struct StepReport {
   int64_t step = 0;
   int64_t total_steps = 0;
   double loss = 0;       // of this step, mean over its valid tokens
+  double max_loss = 0;   // of this step: the largest of the ranks' means, each over its own valid tokens
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   double step_seconds = 0;       // wall time per step since the last report
@@ -41,6 +42,9 @@ struct StepReport {
 
 /// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.
 std::string console_line(const StepReport& report, bool colour);
+
+/// What is true of a step of a dry run: nothing came from other ranks, so it has no loss and no pace.
+std::string dry_run_line(const StepReport& report);
 
 /// One JSON object; its keys are documented in docs/metrics.md.
 std::string json_line(const StepReport& report);

@@ -29,4 +29,7 @@ BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_ca
 std::vector<BatchContext> to_device(const StepBatch& batch, bool block_causal, const at::Device& device,
                                     const SequenceShare& share = {});
 
+/// Labels that count, of this rank's share of a step.
+int64_t valid_tokens_of(const StepBatch& batch, const SequenceShare& share);
+
 }  // namespace titan

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "titan/train/step_runner.h"
 
@@ -26,6 +27,9 @@ struct DeviceInfo {
 /// Error(bad_config) when cuda is wanted and there is none, Error(launcher) when the place has no GPU.
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 
+/// The uuids of the GPUs that choose_device chooses from, by their index; empty where it would choose the CPU or throw.
+std::vector<std::string> visible_gpus(const std::string& wanted);
+
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);
 void reset_peak_memory(const at::Device& device);
@@ -36,6 +40,7 @@ struct StepValues {
   double grad_norm = 0;
   bool skipped = false;
   Wishes wishes;
+  double own_loss = 0;  // what this rank's tokens brought to the loss
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
@@ -45,7 +50,7 @@ class StepReadback {
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip, wishes}; pinned when the device is a GPU
+  at::Tensor host_;  // fp64 {loss, norm, skip, own loss, wishes}; pinned when the device is a GPU
   std::optional<c10::Event> copied_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "titan/data/chunk_stream.h"
 #include "titan/distributed/communicator.h"
@@ -13,8 +14,9 @@
 
 namespace titan {
 
-/// Adds to `report` the extremes of step time and memory over the ranks of `world`; all of them call it. Null: nothing.
-void compare_ranks(StepReport& report, Communicator* world, const at::Device& device);
+/// Adds to `report` the extremes of step time and memory over the ranks of `world`, and the largest of their losses;
+/// all of them call it. `own_loss`: mean over this rank's valid tokens; none when it has none. Null: the only rank.
+void compare_ranks(StepReport& report, std::optional<double> own_loss, Communicator* world, const at::Device& device);
 
 class StepMeter {
  public:

@@ -39,7 +39,8 @@ struct Wishes {
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;
-  at::Tensor wishes;  // fp64 [2], stop and save: 1 where any rank has that wish, 0 where none has
+  at::Tensor wishes;    // fp64 [2], stop and save: 1 where any rank has that wish, 0 where none has
+  at::Tensor own_loss;  // fp64: what this rank's tokens brought to the loss; not the same on all ranks
 };
 
 class StepRunner {
@@ -68,7 +69,7 @@ class StepRunner {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, wishes, squares, any_skipped;
+    at::Tensor loss, wishes, squares, any_skipped, own_loss;
   };
 
   void step_group(size_t group);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "titan/base/lock_file.h"
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
@@ -23,6 +24,7 @@
 #include "titan/train/run_checkpoints.h"
 #include "titan/train/step_meter.h"
 #include "titan/train/step_runner.h"
+#include "titan/train/traffic_check.h"
 #include "titan/train/validator.h"
 
 namespace titan {
@@ -46,8 +48,11 @@ class Trainer {
     StepReadback readback;
     double data_wait_seconds;
     DataCounters counters;
+    double own_share;  // of the step's valid tokens that are this rank's; 0 where no loss is computed
   };
 
+  /// Keeps other runs out of the folder: their lines, logs and checkpoints would mix with this one's.
+  void hold_folder();
   void join_ranks();
   void build_model();
   void open_data();
@@ -67,8 +72,10 @@ class Trainer {
   Wishes own_wishes() const;
   void save_when_due();
   void validate_when_due();
+  double own_share(const StepBatch& batch) const;
   /// What was sent in a step, against the plan.
   void show_traffic(int64_t step);
+  void tell_differences(const TrafficCheck& check) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
@@ -80,6 +87,7 @@ class Trainer {
   World world_;
   DeviceInfo device_;
   MeshPlace place_;
+  std::unique_ptr<LockFile> folder_lock_;  // on rank 0
   SequenceShare share_;
   PlanRequest plan_request_;
   MeshGroups groups_;
