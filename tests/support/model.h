@@ -43,11 +43,12 @@ struct SmallModel {
       std::function<std::unique_ptr<Residency>(const WeightGroupPlan&, std::vector<Parameter*>, const PlanRequest&)>;
 
   explicit SmallModel(const ModelRequest& model_request, PlanRequest plan_request = small_plan(),
-                      ExecutorOptions options = {}, const MakeResidency& make_residency = resident)
+                      ExecutorOptions options = {}, const MakeResidency& make_residency = resident,
+                      std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>())
       : request(model_request), family(*find_model_family(request.name)) {
     plan_request.sequence_length = request.sequence_length;
     description = family.describe(request);
-    model = family.build(request, {std::make_shared<DenseProducts>(), plan_request.loss_chunks, false});
+    model = family.build(request, {std::move(products), plan_request.loss_chunks, false});
     model->prepare(at::kCPU);
     plan = make_plan(description, family, plan_request);
     std::vector<std::unique_ptr<Residency>> residencies;

@@ -1,0 +1,192 @@
+// The pipeline's runtime: stand-in stages show that it does what the table says when the table says it, keeps what the
+// simulation says and takes the time that the simulation says; real products show where weight gradients are made.
+#include "titan/parallel/pipeline_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <future>
+
+#include "post_office.h"
+#include "stand_in_stages.h"
+#include "support/model.h"
+#include "titan/schedule/lowering.h"
+
+namespace titan {
+namespace {
+
+/// The compute actions of a rank's list, a B as I and W.
+std::vector<Action> halves(const std::vector<Action>& actions) {
+  std::vector<Action> result;
+  for (const Action& merged : actions) {
+    for (const Action& action : leaves(merged)) {
+      if (!is_compute(action.kind)) continue;
+      if (action.kind != ActionKind::backward) {
+        result.push_back(action);
+        continue;
+      }
+      result.push_back({ActionKind::input_gradient, action.stage, action.microbatch});
+      result.push_back({ActionKind::weight_gradient, action.stage, action.microbatch});
+    }
+  }
+  return result;
+}
+
+TEST(PipelineRunner, DoesTheTablesActionsInOrderAndKeepsWhatTheSimulationSaysInEveryLegalShape) {
+  for (const NamedShape& one : shapes(true)) {
+    const StandInPipeline pipeline(one);
+    ASSERT_TRUE(pipeline.planned.problems.empty()) << one.text();
+    const ScheduleTable lowered = lower(pipeline.planned.compute, {.sharded = false});
+    const Simulation simulated = simulate(lowered, {});
+    for (int rank = 0; rank < one.shape.ranks; ++rank) {
+      // A rank's messages hold nothing that its stages look at, so it can run alone.
+      StandInRank alone(pipeline, rank, make_fake_communicator("pp", rank, one.shape.ranks));
+      alone.run();
+      const int expected = simulated.ranks[static_cast<size_t>(rank)].peak_live;
+      ASSERT_EQ(alone.log().done, halves(lowered[static_cast<size_t>(rank)])) << one.text() << ", rank " << rank;
+      ASSERT_EQ(alone.log().most_live, expected) << one.text() << ", rank " << rank;
+      ASSERT_EQ(alone.most_live(), expected) << one.text() << ", rank " << rank;
+      ASSERT_EQ(alone.log().live, 0) << one.text() << ", rank " << rank;
+    }
+  }
+}
+
+struct Measured {
+  double units = 0;
+  StageTimes times;  // that actions took, on average: who sleeps on a busy machine wakes late
+  std::vector<int> peaks;
+};
+
+double mean_of(const std::vector<StageLog>& logs, ActionKind kind) {
+  double sum = 0;
+  size_t count = 0;
+  for (const StageLog& log : logs) {
+    for (double took : log.took.at(kind)) sum += took;
+    count += log.took.at(kind).size();
+  }
+  return sum / static_cast<double>(count);
+}
+
+/// Threads as ranks, from the moment at which all are ready.
+Measured run_with_sleeps(const StandInPipeline& pipeline, const ActionTimes& times, StandInStages::Scale unit) {
+  using Clock = std::chrono::steady_clock;
+  const auto transfer = std::chrono::duration_cast<Clock::duration>(unit * times.transfer);
+  const auto office = std::make_shared<PostOffice>(transfer);
+  const int size = pipeline.shape.ranks;
+  std::vector<StageLog> logs(static_cast<size_t>(size));
+  std::barrier ready(size);
+  std::vector<Clock::time_point> begins(static_cast<size_t>(size)), ends(begins);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      const auto rank = static_cast<size_t>(r);
+      StandInRank stages(pipeline, r, std::make_shared<PostCommunicator>(office, r, size), times.stage, unit);
+      ready.arrive_and_wait();
+      begins[rank] = Clock::now();
+      stages.run();
+      ends[rank] = Clock::now();
+      logs[rank] = stages.log();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto last = *std::max_element(ends.begin(), ends.end());
+  Measured measured;
+  measured.units = (last - *std::min_element(begins.begin(), begins.end())) / unit;
+  measured.times = {mean_of(logs, ActionKind::forward), mean_of(logs, ActionKind::input_gradient),
+                    mean_of(logs, ActionKind::weight_gradient)};
+  for (const StageLog& log : logs) measured.peaks.push_back(log.most_live);
+  return measured;
+}
+
+TEST(PipelineRunner, TakesTheSimulatedTimeInEveryScheduleOnEightRanksThatSleep) {
+  constexpr auto kUnit = std::chrono::milliseconds(80);  // of simulated time
+  struct Case {
+    NamedShape named;
+    StandInPipeline pipeline;
+    ScheduleTable lowered;
+    double ratio = 1e9;  // measured to simulated time
+  };
+  ActionTimes times;
+  times.stage = {1, 1.2, 0.8};
+  times.transfer = 0.1;
+  std::vector<Case> cases;
+  for (const ScheduleFamily& family : schedule_families()) {
+    const NamedShape named{&family, {8, family.least_stages_per_rank, family.name == "DualPipeV" ? 16 : 8}};
+    StandInPipeline pipeline(named);
+    ScheduleTable lowered = lower(pipeline.planned.compute, {.sharded = false});
+    cases.push_back({named, std::move(pipeline), std::move(lowered)});
+  }
+  // Threads that sleep need no cores, so all run at once. A busy machine makes them late and never early: what the
+  // simulation is given is how long they slept, and the best of three runs counts.
+  auto is_late = [](const Case& one) { return one.ratio > 1.05; };
+  for (int attempt = 0; attempt < 3 && std::any_of(cases.begin(), cases.end(), is_late); ++attempt) {
+    std::vector<std::future<Measured>> runs;
+    for (const Case& one : cases) {
+      runs.push_back(std::async(std::launch::async, [&] { return run_with_sleeps(one.pipeline, times, kUnit); }));
+    }
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Measured measured = runs[i].get();
+      ActionTimes slept = times;
+      slept.stage = measured.times;
+      const Simulation simulated = simulate(cases[i].lowered, slept);
+      cases[i].ratio = std::min(cases[i].ratio, measured.units / simulated.time);
+      for (size_t rank = 0; rank < measured.peaks.size(); ++rank) {
+        EXPECT_EQ(measured.peaks[rank], simulated.ranks[rank].peak_live) << cases[i].named.text();
+      }
+    }
+  }
+  for (const Case& one : cases) EXPECT_NEAR(one.ratio, 1, 0.05) << one.named.text() << ", measured : simulated";
+}
+
+/// Counts products by what they yield.
+class CountedProducts : public DenseProducts {
+ public:
+  void input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const override {
+    ++inputs;
+    DenseProducts::input_gradient(dy, weight, dx);
+  }
+  void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const override {
+    ++weights;
+    DenseProducts::weight_gradient(dy, x, std::move(gradient), accumulate);
+  }
+  mutable int inputs = 0, weights = 0;
+};
+
+TEST(PipelineRunner, MakesTheWeightGradientsOfAMicrobatchInItsOwnActionAndNoneInTheInputGradients) {
+  constexpr int kProducts = 7;  // of a block: wq, wk, wv, wo, w1, w2, w3
+  PlanRequest request = small_plan();
+  request.accumulation = 3;
+  PipelinePart part;
+  part.stages = {{0, 0, 2}, {1, 2, 5}};  // embedding and a block; two blocks and the head
+  part.rank_of_stage = {0, 0};
+  part.microbatches = 3;
+  request.pipeline = part;
+  const auto products = std::make_shared<CountedProducts>();
+  SmallModel model(small_request(), request, {}, SmallModel::resident, products);
+  Executor& executor = *model.executor;
+  executor.defer_weight_gradients(true);
+  const BatchContext batch = model.batch();
+  std::vector<Stream> gradients;
+  for (int64_t m = 0; m < 3; ++m) executor.forward_stage(1, executor.forward_stage(0, {}, batch, m), batch, m);
+  EXPECT_EQ(products->inputs + products->weights, 0);
+  for (int64_t m = 0; m < 3; ++m) {
+    gradients.push_back(executor.backward_stage(1, Executor::loss_gradient(batch), batch, m));
+    executor.backward_stage(0, gradients.back(), batch, m);
+    EXPECT_EQ(products->weights, 0) << "microbatch " << m;
+  }
+  EXPECT_EQ(products->inputs, 3 * 3 * kProducts);
+  int expected = 0;
+  for (int64_t m : {2, 0, 1}) {
+    executor.weight_gradients(1, m);
+    EXPECT_EQ(products->weights, expected += 2 * kProducts) << "microbatch " << m;
+    executor.weight_gradients(0, m);
+    EXPECT_EQ(products->weights, expected += kProducts) << "microbatch " << m;
+  }
+  executor.weight_gradients(1, 2);
+  EXPECT_EQ(products->weights, expected) << "once";
+  EXPECT_EQ(products->inputs, 3 * 3 * kProducts);
+}
+
+}  // namespace
+}  // namespace titan
