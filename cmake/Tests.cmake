@@ -56,6 +56,9 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan11BatchStream4nextEv
     LINKER:--wrap=_ZN5titan8Executor7forwardERKNS_12BatchContextEl
     LINKER:--wrap=_ZN5titan8Executor8backwardERKNS_12BatchContextElb
+    LINKER:--wrap=_ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl
+    LINKER:--wrap=_ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl
+    LINKER:--wrap=_ZN5titan8Executor16weight_gradientsEml
     LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
 
   # Writes and reads checkpoints for the comparison with Python's (tests/reference/checkpoint_test.py).

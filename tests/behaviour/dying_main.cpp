@@ -1,8 +1,10 @@
 // titan_train with one difference: a rank kills itself at an exact place. The linker puts the functions below in front
-// of four of the program's own (--wrap, cmake/Tests.cmake), so the program itself has no hook for this; when one of the
-// four changes its signature, this does not link. In the environment:
-//   DIE_IN="RANK STEP PHASE OPERATION"   PHASE: data, forward, backward or optimizer of step STEP (from 1 on);
-//                                        OPERATION: the how-manieth tensor operation in it, 0: when it begins
+// of some of the program's own (--wrap, cmake/Tests.cmake), so the program itself has no hook for this; when one of
+// them changes its signature, this does not link. In the environment:
+//   DIE_IN="RANK STEP PHASE OPERATION"   PHASE: data, forward, backward, weights (of a pipeline that splits backward)
+//   or
+//                                        optimizer of step STEP (from 1 on); a pipeline has many forwards in a step
+//                                        OPERATION: the how-manieth tensor operation in all of them, 0: when it begins
 #include <ATen/record_function.h>
 #include <signal.h>
 
@@ -87,6 +89,33 @@ void backward(titan::Executor*, const titan::BatchContext&, int64_t,
 void backward(titan::Executor* executor, const titan::BatchContext& batch, int64_t microbatch, bool is_last) {
   const Phase phase("backward");
   real_backward(executor, batch, microbatch, is_last);
+}
+
+titan::Stream real_forward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
+    "__real__ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
+titan::Stream forward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
+    "__wrap__ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
+titan::Stream forward_stage(titan::Executor* executor, size_t stage, titan::Stream input,
+                            const titan::BatchContext& batch, int64_t microbatch) {
+  const Phase phase("forward");
+  return real_forward_stage(executor, stage, std::move(input), batch, microbatch);
+}
+
+titan::Stream real_backward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
+    "__real__ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
+titan::Stream backward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
+    "__wrap__ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
+titan::Stream backward_stage(titan::Executor* executor, size_t stage, titan::Stream gradients,
+                             const titan::BatchContext& batch, int64_t microbatch) {
+  const Phase phase("backward");
+  return real_backward_stage(executor, stage, std::move(gradients), batch, microbatch);
+}
+
+void real_weight_gradients(titan::Executor*, size_t, int64_t) asm("__real__ZN5titan8Executor16weight_gradientsEml");
+void weight_gradients(titan::Executor*, size_t, int64_t) asm("__wrap__ZN5titan8Executor16weight_gradientsEml");
+void weight_gradients(titan::Executor* executor, size_t stage, int64_t microbatch) {
+  const Phase phase("weights");
+  real_weight_gradients(executor, stage, microbatch);
 }
 
 void real_step(titan::Optimizer*, int64_t, double,

@@ -21,6 +21,8 @@ RANDOM_KILLS = 200 if FULL else 4
 SHARDED = "--parallelism.data_parallel_shard_degree=-1"
 REPLICATED = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=3"]
 TENSOR_PARALLEL = ["--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_shard_degree=2"]
+PIPELINE = ["--parallelism.pipeline_parallel_degree=4", "--model.override.n_layers=8", "--training.local_batch_size=8"]
+SHARDED_PIPELINE = ["--parallelism.pipeline_parallel_degree=2", "--parallelism.data_parallel_shard_degree=2"]
 ASYNCHRONOUS = [*TENSOR_PARALLEL, "--parallelism.enable_async_tensor_parallel"]
 
 
@@ -86,6 +88,20 @@ class ExactPlaces(KilledRanks):
 
     def test_among_tensor_parallel_ranks(self):
         self.expect_end_of_all(4, TENSOR_PARALLEL, killed=3, step=2, phase="backward", operation=30)
+
+    def test_in_the_middle_of_a_pipelines_schedule(self):
+        # Of the 8 or 16 forwards, inputs' and weights' gradients that each rank does in a step.
+        for schedule, killed, phase, operation in (
+            ("1F1B", 0, "forward", 200),
+            ("Interleaved1F1B", 3, "backward", 200),
+            ("InterleavedZeroBubble", 2, "weights", 40),
+            ("ZBVZeroBubble", 1, "forward", 400),
+        ):
+            layout = [*PIPELINE, f"--parallelism.pipeline_parallel_schedule={schedule}"]
+            self.expect_end_of_all(4, layout, killed=killed, step=2, phase=phase, operation=operation)
+
+    def test_in_the_middle_of_a_schedule_over_sharded_weights(self):
+        self.expect_end_of_all(4, SHARDED_PIPELINE, killed=3, step=2, phase="backward", operation=30)
 
     def test_among_ranks_that_share_memory_and_none_of_it_is_left(self):
         self.expect_end_of_all(4, ASYNCHRONOUS, killed=1, step=2, phase="forward", operation=30)
