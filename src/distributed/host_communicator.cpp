@@ -309,7 +309,14 @@ std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::s
   }
   const std::string address = heard(store, key, request.name, /*peer=*/0, request.timeout);
   if (address.empty()) throw Error(ExitCode::launcher, "the group's first rank has no memory to share");
-  return SharedSegment::open(address);
+  try {
+    return SharedSegment::open(address);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::peer_failure) throw;
+    // Its process may be one that cannot be seen from here, as in another container.
+    throw Error(ExitCode::launcher,
+                "memory of the group's first rank cannot be opened: its process is not to be seen from here");
+  }
 }
 
 }  // namespace

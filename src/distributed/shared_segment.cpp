@@ -70,6 +70,9 @@ std::shared_ptr<SharedSegment> SharedSegment::open(const std::string& address) {
   TITAN_CHECK(read == 4, address);
   const std::string path = fmt::format("/proc/{}/fd/{}", process, owners_file);
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0 && errno == ENOENT) {
+    throw Error(ExitCode::peer_failure, fmt::format("process {}, another rank of this host, has ended", process));
+  }
   if (file < 0) fail(unreachable(address), errno);
   struct stat facts {};
   if (::fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size != kHead + bytes) {

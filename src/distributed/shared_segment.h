@@ -14,8 +14,8 @@ class SharedSegment {
   /// `bytes` of zeros, all taken now: memory that is missing is an error here and not a signal at the first touch.
   /// Throws Error(launcher) when they cannot be had.
   static std::shared_ptr<SharedSegment> create(int64_t bytes);
-  /// The segment behind another's `address`. Throws Error(launcher) when it cannot be reached from this process: its
-  /// owner has ended, belongs to another user, or is of another container.
+  /// The segment behind another's `address`. Throws Error(peer_failure) when its owner cannot be seen: it has ended, or
+  /// is of another container; Error(launcher) when it cannot be reached otherwise: it belongs to another user.
   static std::shared_ptr<SharedSegment> open(const std::string& address);
 
   ~SharedSegment();

@@ -39,7 +39,7 @@ struct StepValues {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
-  Wishes wishes;
+  Wishes wishes = {};
   double own_loss = 0;  // what this rank's tokens brought to the loss
 };
 

@@ -1,0 +1,173 @@
+// A run's weights from and into Hugging Face's form under every layout, ranks as threads.
+#include "titan/checkpoint/hugging_face_run.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "meeting.h"
+#include "memory_storage.h"
+#include "states.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kVersion = 5;
+constexpr const char* kExport = "root/step-9";
+
+/// The weights of the small model of states.h: bfloat16, no optimizer.
+std::vector<PlacedTensor> weights_under(const TestLayout& layout) {
+  std::vector<PlacedTensor> weights;
+  for (PlacedTensor& placed : test_tensors(layout)) {
+    if (placed.tensor.type == at::kBFloat16) weights.push_back(std::move(placed));
+  }
+  return weights;
+}
+
+/// Their form of it, with heads of 4 rows that turn.
+ForeignModel their_form() {
+  ForeignModel model;
+  for (const PlacedTensor& placed : weights_under(test_layouts().front())) {
+    const std::string& name = placed.tensor.name;
+    model.tensors.push_back({"model." + name, name, placed.tensor.shape, name.ends_with("wq.weight") ? 2 : 0});
+  }
+  return model;
+}
+
+CheckpointState weights_of_rank(const TestLayout& layout, int64_t rank) {
+  CheckpointState state = test_state(layout, rank, kVersion);
+  std::erase_if(state.tensors, [](const StateTensor& one) { return one.placed.tensor.type != at::kBFloat16; });
+  state.values.clear();
+  return state;
+}
+
+HuggingFaceExport wanted_export() {
+  HuggingFaceExport wanted;
+  wanted.folder = kExport;
+  wanted.run = "run";
+  wanted.step = 9;
+  wanted.replace = true;
+  wanted.model = their_form();
+  wanted.type = at::kBFloat16;
+  wanted.most_bytes = 400;  // several files, so that several ranks write
+  return wanted;
+}
+
+/// Saves as all ranks of the layout; every rank's outcome.
+std::vector<SaveOutcome> save_under(Storage& storage, const TestLayout& layout) {
+  std::vector<SaveOutcome> outcomes(static_cast<size_t>(layout.ranks));
+  run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+    outcomes[static_cast<size_t>(meeting.rank())] =
+        save_hugging_face_together(storage, meeting, wanted_export(), weights_of_rank(layout, meeting.rank()));
+  });
+  return outcomes;
+}
+
+/// Masters of this rank with other content than what is loaded.
+std::vector<SavedParameter> parameters_of_rank(const TestLayout& layout, int64_t rank) {
+  std::vector<SavedParameter> parameters;
+  for (const PlacedTensor& placed : weights_under(layout)) {
+    SavedParameter parameter;
+    parameter.name = placed.tensor.name;
+    parameter.shape = placed.tensor.shape;
+    parameter.box_of = placed.box_of;
+    if (const std::optional<Box> box = placed.box_of(rank)) parameter.master = at::full(box->extent, 77.0, at::kFloat);
+    parameters.push_back(std::move(parameter));
+  }
+  return parameters;
+}
+
+/// Whether every rank of the layout gets its boxes of the weights.
+::testing::AssertionResult loads_under(Storage& storage, const TestLayout& layout) {
+  std::vector<std::string> wrong(static_cast<size_t>(layout.ranks));
+  run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+    std::string& problem = wrong[static_cast<size_t>(meeting.rank())];
+    const std::vector<SavedParameter> parameters = parameters_of_rank(layout, meeting.rank());
+    try {
+      const LoadOutcome outcome = load_hugging_face_together(storage, meeting, kExport, their_form(), parameters);
+      if (outcome.line != "LOAD: 7/7 tensors, 0 missing, 0 unexpected from root/step-9 (Hugging Face, verified)") {
+        problem = outcome.line;
+      }
+    } catch (const Error& error) {
+      problem = error.what();
+      return;
+    }
+    for (const SavedParameter& parameter : parameters) {
+      const std::optional<Box> box = parameter.box_of(meeting.rank());
+      if (!box) continue;
+      at::Tensor expected = whole_tensor({parameter.name, at::kBFloat16, parameter.shape}, kVersion).to(at::kFloat);
+      for (size_t d = 0; d < box->offset.size(); ++d) {
+        expected = expected.narrow(static_cast<int64_t>(d), box->offset[d], box->extent[d]);
+      }
+      if (!expected.equal(parameter.master)) problem += parameter.name + " ";
+    }
+  });
+  for (const std::string& problem : wrong) {
+    if (!problem.empty()) return ::testing::AssertionFailure() << layout.name << ": " << problem;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+TEST(HuggingFaceRun, WhatAnyLayoutSavesIsTheSameFilesByteForByte) {
+  std::map<std::string, std::string> first;
+  for (const TestLayout& layout : test_layouts()) {
+    MemoryStorage storage;
+    for (const SaveOutcome& outcome : save_under(storage, layout)) {
+      ASSERT_TRUE(outcome.committed) << layout.name << ": " << outcome.problem;
+    }
+    const std::map<std::string, std::string> files = storage.files();
+    EXPECT_EQ(storage.list("root").size(), 1u) << layout.name << " left something behind";
+    if (first.empty()) first = files;
+    EXPECT_GT(files.size(), 3u);
+    EXPECT_EQ(files, first) << layout.name;
+  }
+}
+
+TEST(HuggingFaceRun, EveryLayoutLoadsItsBoxes) {
+  MemoryStorage storage;
+  ASSERT_TRUE(save_under(storage, test_layouts().front())[0].committed);
+  for (const TestLayout& layout : test_layouts()) EXPECT_TRUE(loads_under(storage, layout));
+}
+
+TEST(HuggingFaceRun, AFailureOnOneRankIsTheOutcomeOfAllAndLeavesWhatWasThere) {
+  const TestLayout layout = test_layouts()[3];
+  MemoryStorage storage;
+  ASSERT_TRUE(save_under(storage, layout)[0].committed);
+  const std::map<std::string, std::string> before = storage.files();
+  for (const char* what : {"__1_0.distcp", "model-00002", "titan_manifest"}) {
+    storage.set_refusal([&](const std::string& call) { return call.find(what) != std::string::npos ? EIO : 0; });
+    const std::vector<SaveOutcome> outcomes = save_under(storage, layout);
+    storage.set_refusal(nullptr);
+    for (const SaveOutcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.problem, outcomes[0].problem);
+      EXPECT_FALSE(outcome.committed) << what;
+    }
+    SafetensorsFolder(storage, kExport).check_all();
+    EXPECT_EQ(storage.files().size(), before.size()) << what;
+  }
+}
+
+TEST(HuggingFaceRun, DamageThatOneRankFindsIsSaidByAll) {
+  const TestLayout layout = test_layouts()[2];
+  MemoryStorage storage;
+  ASSERT_TRUE(save_under(storage, layout)[0].committed);
+  for (const auto& [file, bytes] : storage.files()) {
+    if (!file.ends_with(".safetensors")) continue;
+    const std::unique_ptr<MemoryStorage> damaged = storage.copy();
+    damaged->damage(file, [](std::string& content) { content.back() ^= 1; });
+    std::vector<std::string> said(static_cast<size_t>(layout.ranks));
+    run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+      try {
+        load_hugging_face_together(*damaged, meeting, kExport, their_form(),
+                                   parameters_of_rank(layout, meeting.rank()));
+      } catch (const Error& error) {
+        said[static_cast<size_t>(meeting.rank())] = error.what();
+      }
+    });
+    EXPECT_NE(said[0].find("cannot be loaded"), std::string::npos) << file;
+    EXPECT_EQ(said[0], said[1]);
+  }
+}
+
+}  // namespace
+}  // namespace titan
