@@ -15,7 +15,7 @@ from program import dump
 
 ASYNCHRONOUS = "--checkpoint.async_mode=async"
 ACCUMULATING = "--training.global_batch_size=8"
-TIED = ["--model.name=llama3_2", "--model.override.n_kv_heads=2"]
+TIED = ["--model.name=llama3_2", "--model.flavor=1B", "--model.override.n_kv_heads=2", "--model.override.vocab_size=2048"]
 # name: ranks and options. The odd ones save beside training.
 LAYOUTS = {
     "single": (1, parallel()),

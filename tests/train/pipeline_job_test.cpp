@@ -79,9 +79,10 @@ TEST(PipelineOfAJob, CutsTheBatchAndGivesEveryRankItsStages) {
 
 TEST(PipelineOfAJob, EveryRankKnowsWhichStagesHoldWhichParameter) {
   for (const char* schedule : {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"}) {
-    const JobConfig config = job_config({"--model.name=llama3_2", "--parallelism.pipeline_parallel_degree=2",
-                                         "--training.local_batch_size=8", "--training.seq_len=32",
-                                         std::string("--parallelism.pipeline_parallel_schedule=") + schedule});
+    const JobConfig config =
+        job_config({"--model.name=llama3_2", "--model.flavor=1B", "--parallelism.pipeline_parallel_degree=2",
+                    "--training.local_batch_size=8", "--training.seq_len=32",
+                    std::string("--parallelism.pipeline_parallel_schedule=") + schedule});
     const ModelFamily& family = *find_model_family(config.model.name);
     const ModelDescription model = family.describe(make_model_request(config, 1));
     std::map<std::string, std::vector<int64_t>> holders;  // as the ranks' plans have it

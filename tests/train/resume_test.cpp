@@ -123,9 +123,10 @@ INSTANTIATE_TEST_SUITE_P(
                                                                      "--parallelism.data_parallel_replicate_degree=2"}),
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2"}),
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2"}),
-                      std::pair(int64_t{2},
-                                std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2",
-                                                         "--model.name=llama3_2", "--model.override.n_kv_heads=2"}),
+                      std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2",
+                                                                     "--model.name=llama3_2", "--model.flavor=1B",
+                                                                     "--model.override.vocab_size=2048",
+                                                                     "--model.override.n_kv_heads=2"}),
                       std::pair(int64_t{4}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2",
                                                                      "--parallelism.data_parallel_shard_degree=2",
                                                                      "--checkpoint.async_mode=async"})));
