@@ -122,7 +122,7 @@ TEST(LaunchEnvironment, OnOneHostMpirunsRanksMeetOnTheLoopbackAtPortsThatFollowF
 }
 
 TEST(LaunchEnvironment, OnSeveralHostsMpirunNeedsAMasterAddress) {
-  const Variables several = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  const Variables several = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
   EXPECT_NE(refusal(several).find("set MASTER_ADDR"), std::string::npos);
   const Launch launch = detect(with(several, {{"MASTER_ADDR", "node1"}}));
   EXPECT_EQ(launch.meeting.host, "node1");
@@ -141,7 +141,8 @@ TEST(LaunchEnvironment, HydrasRanksOfOneHostShareTheProcessThatStartedThem) {
 }
 
 TEST(LaunchEnvironment, OnSeveralHostsHydraNeedsAMastersAddressAndPort) {
-  const Variables several = with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MASTER_ADDR", "node1"}});
+  const Variables several =
+      with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}, {"MASTER_ADDR", "node1"}});
   EXPECT_NE(refusal(several).find("MASTER_PORT"), std::string::npos);
   EXPECT_EQ(detect(with(several, {{"MASTER_PORT", "4000"}})).meeting.host, "node1");
 }
