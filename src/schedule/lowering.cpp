@@ -159,11 +159,35 @@ class TransferPlan {
   std::vector<std::vector<std::vector<Action>>> added_;  // [rank][position]
 };
 
-std::vector<Action> with_batches(const std::vector<Action>& actions) {
+/// Where a rank's list needs each message.
+std::map<Message, size_t> consumers_of(const std::vector<Action>& actions, int stages) {
+  std::map<Message, size_t> consumers;
+  for (size_t position = 0; position < actions.size(); ++position) {
+    for (const Action& leaf : leaves(actions[position])) {
+      if (const std::optional<Message> needed = detail::needed_by(leaf, stages)) consumers[*needed] = position;
+    }
+  }
+  return consumers;
+}
+
+std::vector<Action> with_batches(const std::vector<Action>& actions, int stages) {
+  const std::map<Message, size_t> consumers = consumers_of(actions, stages);
+  // Who waits for one message of a batch waits for all: those that are needed at different times come apart.
+  auto consumer = [&](const Action& receive) {
+    const auto found = consumers.find(detail::carried_by(receive));
+    return found == consumers.end() ? actions.size() : found->second;
+  };
+  auto waits_elsewhere = [&](const Action& one, const Action& other) {
+    return is_receive(one.kind) && is_receive(other.kind) && consumer(one) != consumer(other);
+  };
   std::vector<Action> all;
   for (const Action& action : actions) {
-    const bool joins = is_transfer(action.kind) && !all.empty() &&
-                       (is_transfer(all.back().kind) || all.back().kind == ActionKind::batch);
+    const bool follows = is_transfer(action.kind) && !all.empty() &&
+                         (is_transfer(all.back().kind) || all.back().kind == ActionKind::batch);
+    bool joins = follows;
+    if (follows) {
+      for (const Action& part : leaves(all.back())) joins = joins && !waits_elsewhere(action, part);
+    }
     if (!joins) {
       all.push_back(action);
       continue;
@@ -213,7 +237,10 @@ ScheduleTable add_transfers(const ScheduleTable& table, const ActionTimes& times
   return TransferPlan(table, free_messages).apply();
 }
 
-ScheduleTable batch_transfers(const ScheduleTable& table) { return per_rank(table, with_batches); }
+ScheduleTable batch_transfers(const ScheduleTable& table) {
+  const int stages = facts_of(table).stages;
+  return per_rank(table, [stages](const std::vector<Action>& actions) { return with_batches(actions, stages); });
+}
 
 ScheduleTable lower(const ScheduleTable& table, const LoweringOptions& options) {
   ScheduleTable lowered = options.overlapped ? table : split_overlapped(table);

@@ -1,7 +1,8 @@
 #include "titan/schedule/simulator.h"
 
 #include <algorithm>
-#include <set>
+#include <memory>
+#include <tuple>
 
 #include "messages.h"
 #include "titan/base/error.h"
@@ -18,8 +19,22 @@ class Arrivals {
   Arrivals(const TableFacts& facts, double transfer) : facts_(facts), transfer_(transfer) {}
 
   std::optional<double> of(const Message& message) const {
-    auto found = arrived_.find(message);
-    return found == arrived_.end() ? std::nullopt : std::optional(found->second);
+    const auto batch = batches_.find(message);
+    if (batch == batches_.end()) return alone(message);
+    double last = 0;
+    for (const Message& other : *batch->second) {
+      const std::optional<double> arrival = alone(other);
+      if (!arrival) return std::nullopt;
+      last = std::max(last, *arrival);
+    }
+    return last;
+  }
+
+  /// These are received by one call, and whoever waits for one waits for all.
+  void received_together(const std::vector<Message>& messages) {
+    if (messages.size() < 2) return;
+    const auto batch = std::make_shared<const std::vector<Message>>(messages);
+    for (const Message& message : messages) batches_[message] = batch;
   }
 
   void made(const Message& message, double when) {
@@ -40,10 +55,16 @@ class Arrivals {
  private:
   int rank_of(int stage) const { return facts_.rank_of_stage[static_cast<size_t>(stage)]; }
 
+  std::optional<double> alone(const Message& message) const {
+    const auto found = arrived_.find(message);
+    return found == arrived_.end() ? std::nullopt : std::optional(found->second);
+  }
+
   const TableFacts& facts_;
   double transfer_;
   std::map<Message, double> arrived_;
   std::map<Message, double> posted_;
+  std::map<Message, std::shared_ptr<const std::vector<Message>>> batches_;
   std::map<std::tuple<bool, int, int>, double> channels_;  // (direction, from, to) → when the last message arrives
 };
 
@@ -100,6 +121,11 @@ class Simulator {
       result_.ranks[rank].busy += duration;
     }
     count(state, action, result_.ranks[rank]);
+    std::vector<Message> received;
+    for (const Action& leaf : leaves(action)) {
+      if (is_receive(leaf.kind)) received.push_back(detail::carried_by(leaf));
+    }
+    arrivals_.received_together(received);
     for (const Action& leaf : leaves(action)) post(state, leaf, end);
     state.clock = end;
     result_.spans[rank].push_back({*begin, end});

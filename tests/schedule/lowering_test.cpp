@@ -96,11 +96,16 @@ TEST(Lowering, StagesOfOneRankHandOverWithoutATransfer) {
 }
 
 TEST(Lowering, TransfersSideBySideBecomeOneBatchAndBack) {
-  const ScheduleTable single = table_of("0F0,0SEND_F0,0RECV_B0,2RECV_F1,0B0,0SEND_B0\n");
+  const ScheduleTable single = table_of("0F0,0SEND_F0,0RECV_B0,1SEND_B2,0B0,0SEND_B0\n");
   const ScheduleTable batched = batch_transfers(single);
-  EXPECT_EQ(to_csv(batched), "0F0,(0SEND_F0;0RECV_B0;2RECV_F1)BATCH,0B0,0SEND_B0\n");
+  EXPECT_EQ(to_csv(batched), "0F0,(0SEND_F0;0RECV_B0;1SEND_B2)BATCH,0B0,0SEND_B0\n");
   EXPECT_EQ(split_batches(batched), single);
   EXPECT_EQ(batch_transfers(batched), batched);
+}
+
+TEST(Lowering, MessagesThatDifferentActionsWaitForAreNotReceivedTogether) {
+  EXPECT_EQ(to_csv(batch_transfers(table_of("0F0,0SEND_F0,0RECV_B0,2RECV_F1,2SEND_F0,0B0,2F1\n"))),
+            "0F0,(0SEND_F0;0RECV_B0)BATCH,(2RECV_F1;2SEND_F0)BATCH,0B0,2F1\n");
 }
 
 TEST(Lowering, KeepsTheWeightsOfTheNextStagesAndReleasesTheOthers) {
