@@ -35,7 +35,7 @@ struct StepValues {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
-  Wishes wishes;
+  Wishes wishes = {};
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
