@@ -158,7 +158,7 @@ void Trainer::show_start(const StepBatch& first) const {
       "sequence length {}, total steps {} (warmup {}); {} tokens per step",
       batch.local_batch, batch.global_batch(), batch.accumulation, batch.sequence_length, config_.training.steps,
       schedule_.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
-  log_.info("Training starts at step 1");
+  log_.info("Training starts at step {}", first_step_);
 }
 
 void Trainer::show_memory(int64_t peak_bytes) const {

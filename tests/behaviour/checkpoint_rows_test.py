@@ -44,8 +44,8 @@ class Rows(CheckpointTest):
         self.assertIn("Saving a model only checkpoint in bfloat16 at last step", text)
 
     def test_cpu_offload_with_a_pipeline(self):
-        words = [*parallel(pp=2, dp_shard=2), "--training.enable_cpu_offload", "--optimizer.early_step_in_backward",
-                 "--training.max_norm=0"]
+        # Upstream's row also steps in backward, and was given up there: that does not go with a pipeline here either.
+        words = [*parallel(pp=2, dp_shard=2), "--training.enable_cpu_offload"]
         self.run_row(4, 10, *words)
         self.expect_resumed(self.run_row(4, 12, *words), 10)
 

@@ -14,9 +14,9 @@ RARELY = "--checkpoint.interval=1000000"
 
 
 class Signals(CheckpointTest):
-    def stop(self, ranks: int, number: int, *words, to_rank: int | None = None) -> int:
+    def stop(self, ranks: int, number: int, *words, to_rank: int | None = None, folder: str = "broken") -> int:
         """A run that is stopped by a signal after its third step: the step it says it has saved."""
-        run = self.begin(ranks, self.folder / "broken", RARELY, *words)
+        run = self.begin(ranks, self.folder / folder, RARELY, *words)
         text = run.wait_for(" step:  3 ")
         os.kill(run.popen.pid if to_rank is None else self.process_of(text, to_rank), number)
         self.assertEqual(run.end(), REQUEUE, run.text())
@@ -39,8 +39,8 @@ class Signals(CheckpointTest):
 
     def test_a_termination_request_and_ctrl_c_save_too(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            step = self.stop(1, number)
-            self.assertEqual(self.checkpoints(self.folder / "broken")[-1], step)
+            step = self.stop(1, number, folder=f"stopped-by-{number}")
+            self.assertEqual(self.checkpoints(self.folder / f"stopped-by-{number}"), [step])
 
     def test_one_rank_that_hears_it_is_enough(self):
         words = parallel(dp_shard=2)

@@ -146,6 +146,7 @@ TEST(Resuming, SaysWhatItLoadedOrThatItStartsFresh) {
   EXPECT_TRUE(contains(run(folder, {"--training.steps=2"}), "LOAD: nothing: "));
   const std::string second = run(folder, {"--training.steps=4"});
   EXPECT_TRUE(contains(second, "LOAD: step 2 from " + folder / "out/checkpoint/step-2" + " (verified")) << second;
+  EXPECT_TRUE(contains(second, "Training starts at step 3")) << second;
   EXPECT_TRUE(contains(second, "checkpoint 4 committed: ")) << second;
 }
 
