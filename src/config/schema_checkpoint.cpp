@@ -4,7 +4,7 @@
 namespace titan::detail {
 namespace {
 
-constexpr const char* kHuggingFace = "checkpoints in Hugging Face's format";
+constexpr const char* kQuantised = "weights quantised blockwise";
 
 void describe_fault_tolerance(Schema& schema) {
   const std::string why = "TorchFT is a Python system; a run is restarted from its checkpoints here";
@@ -59,7 +59,6 @@ void describe_saving(Fields& checkpoint) {
       .help("the last checkpoint holds the model alone (training cannot resume from it)");
   checkpoint.add("last_save_in_hf", &S::last_save_in_hf, false)
       .later()
-      .not_built(kHuggingFace)
       .help("write the last checkpoint as Hugging Face safetensors");
   checkpoint.add("export_dtype", &S::export_dtype, "float32")
       .choices({"float16", "bfloat16", "float32"})
@@ -95,11 +94,10 @@ void describe_loading(Fields& checkpoint) {
       .help("take only the model from it");
   checkpoint.add("initial_load_in_hf", &S::initial_load_in_hf, false)
       .later()
-      .not_built(kHuggingFace)
       .help("it is in Hugging Face's format (without a path: model.hf_assets_path)");
   checkpoint.add("initial_load_in_hf_quantized", &S::initial_load_in_hf_quantized, false)
       .later()
-      .not_built(kHuggingFace)
+      .not_built(kQuantised)
       .help("its weights are quantised blockwise");
 }
 

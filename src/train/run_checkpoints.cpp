@@ -4,8 +4,11 @@
 
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
+#include "titan/checkpoint/hugging_face_run.h"
 #include "titan/checkpoint/store_meeting.h"
 #include "titan/data/batch_stream.h"
+#include "titan/train/hugging_face.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -45,6 +48,7 @@ bool leaves_model_alone(const std::set<std::string>& left_out) {
 
 RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log)
     : config_(config),
+      model_(make_model_request(config, parts.model.vocabulary)),
       assembly_(parts.assembly),
       state_(config, parts),
       log_(log),
@@ -97,7 +101,17 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
   return start;
 }
 
+LoadOutcome RunCheckpoints::load_hugging_face() {
+  const std::filesystem::path folder = config_.checkpoint.initial_load_path.value_or(config_.model.hf_assets_path);
+  check_settings(folder, model_);
+  return checkpointer_->load_by([&](Storage& storage, RankMeeting& meeting) {
+    return load_hugging_face_together(storage, meeting, folder, exchange_of(model_).hugging_face(model_),
+                                      state_.parameters(/*step=*/0));
+  });
+}
+
 LoadOutcome RunCheckpoints::load_initial(RunPosition& start, std::vector<std::string>& notes) {
+  if (config_.checkpoint.initial_load_in_hf) return load_hugging_face();
   return checkpointer_->load_folder(*config_.checkpoint.initial_load_path, [&](OpenCheckpoint& checkpoint) {
     if (config_.checkpoint.initial_load_model_only) {
       restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, kBesidesModel);
@@ -118,10 +132,12 @@ RunPosition RunCheckpoints::load() {
     throw Error(ExitCode::storage,
                 fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root_.string()));
   }
-  if (!outcome.step && options.initial_load_path) {
+  const bool begins_elsewhere = options.initial_load_path || options.initial_load_in_hf;
+  if (!outcome.step && begins_elsewhere) {
     outcome = load_initial(start, notes);
-  } else if (options.initial_load_path) {
-    notes.emplace_back("checkpoint.initial_load_path was not looked at: the run has checkpoints of its own");
+  } else if (begins_elsewhere) {
+    notes.push_back(fmt::format("checkpoint.{} was not looked at: the run has checkpoints of its own",
+                                options.initial_load_path ? "initial_load_path" : "initial_load_in_hf"));
   }
   log_.info(outcome.line);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
@@ -171,8 +187,21 @@ void RunCheckpoints::save_last(const RunPosition& now) {
     checkpointer_->save(now.step, state_.whole(now), /*now=*/true);
     return;
   }
+  if (config_.checkpoint.last_save_in_hf) return save_hugging_face(now);
   log_.info("Saving a model only checkpoint in {} at last step, step {}.", config_.checkpoint.export_dtype, now.step);
   checkpointer_->save(now.step, state_.model(now, type_of(config_.checkpoint.export_dtype)), /*now=*/true);
+}
+
+void RunCheckpoints::save_hugging_face(const RunPosition& now) {
+  log_.info("Saving a model only checkpoint in {} as Hugging Face's safetensors at last step, step {}.",
+            config_.checkpoint.export_dtype, now.step);
+  std::vector<std::string> notes;
+  const HuggingFaceExport wanted = make_export(config_, model_, now.step, checkpointer_->run(), notes);
+  for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
+  const CheckpointState weights = state_.model(now, *wanted.type);
+  checkpointer_->save_by([&](Storage& storage, RankMeeting& meeting) {
+    return save_hugging_face_together(storage, meeting, wanted, weights);
+  });
 }
 
 bool RunCheckpoints::save_before_end(const RunPosition& now) {

@@ -1,7 +1,7 @@
 """A run that is killed and given the same command again is the run that was never killed, bit for bit.
 
 Losses, gradient norms, weights, moments and data position, in every family of layouts, twice in a row, with saves beside
-training and with accumulation; and a checkpoint of one layout continued by another.
+training and with accumulation; and a checkpoint of one layout continued by another, in Hugging Face's form too.
 """
 
 from __future__ import annotations
@@ -127,6 +127,36 @@ class OtherLayout(CheckpointTest):
 
     def test_hsdp_to_a_pipeline_with_fsdp(self):
         self.expect_the_same_step((4, parallel(dp_replicate=2, dp_shard=2)), (4, parallel(pp=2, dp_shard=2)))
+
+
+class HuggingFaceForm(CheckpointTest):
+    """The last step of one layout in Hugging Face's form is what a run of another layout begins with."""
+
+    def run_of(self, layout: list[str], folder, steps: int, *words) -> str:
+        precision = "--training.mixed_precision_param=float32"
+        last = (f"--training.steps={steps}", f"--debug.dump_steps={steps}", f"--job.dump_folder={folder}")
+        run = self.launch_training(2, "--checkpoint.enable", precision, *layout, *words, *last)
+        self.assertEqual(run.end(), 0, run.text())
+        self.expect_friendly(run.text())
+        return run.text()
+
+    def expect_the_same_weights(self, saved_by: list[str], continued_by: list[str], *words):
+        first, second = self.folder / "first", self.folder / "second"
+        self.run_of(saved_by, first, 2, "--checkpoint.last_save_in_hf", *words)
+        form = first / "checkpoint" / "step-2"
+        begin = ["--checkpoint.initial_load_in_hf", f"--checkpoint.initial_load_path={form}"]
+        text = self.run_of(continued_by, second, 1, *begin, *words)
+        self.assertRegex(text, r"LOAD: (\d+)/\1 tensors, 0 missing, 0 unexpected from ")
+        saved, begun = dump.read(first, 2).parameters_after, dump.read(second, 1).parameters
+        self.assertEqual(set(saved), set(begun))
+        for name, weight in saved.items():
+            self.assertTrue(torch.equal(weight, begun[name]), name)
+
+    def test_fsdp_to_tensor_parallel(self):
+        self.expect_the_same_weights(parallel(dp_shard=2), parallel(tp=2))
+
+    def test_a_pipeline_with_tied_embeddings_to_fsdp(self):
+        self.expect_the_same_weights(parallel(pp=2), parallel(dp_shard=2), *TIED)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,16 @@ class Checkpointer {
     return load_folder_together(*storage_, *meeting_, folder, attempt);
   }
 
+  /// A load of another form, with this run's storage and ranks.
+  LoadOutcome load_by(const std::function<LoadOutcome(Storage&, RankMeeting&)>& load) {
+    return load(*storage_, *meeting_);
+  }
+  /// A save of another form, after all that went before; its end is told as that of any other.
+  void save_by(const std::function<SaveOutcome(Storage&, RankMeeting&)>& save) {
+    finish();
+    events_.saved(save(*storage_, *meeting_));
+  }
+
   /// Whether all ranks can write where checkpoints go: each writes a file there and it is removed again. Throws
   /// Error(storage), on all ranks alike, when one may not, or does not find the folder; a medium that is full or fails
   /// may recover until the first save, and is a sentence to warn with.

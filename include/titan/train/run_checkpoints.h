@@ -40,11 +40,14 @@ class RunCheckpoints {
   RunPosition restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own);
   RunPosition finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes);
   LoadOutcome load_initial(RunPosition& start, std::vector<std::string>& notes);
+  LoadOutcome load_hugging_face();
   bool is_due(int64_t step, bool is_last, bool asked) const;
   void save_last(const RunPosition& now);
+  void save_hugging_face(const RunPosition& now);
   void report(const SaveOutcome& outcome);
 
   const JobConfig& config_;
+  ModelRequest model_;
   const Assembly& assembly_;
   RunState state_;
   const Log& log_;
