@@ -20,7 +20,8 @@ RANKS = 2
 KILLED = 128 + signal.SIGKILL
 ROUND_SECONDS = 4.0  # of each kill, start and end included
 SAVE_LIMIT_SECONDS = 60.0  # from the start until a save that is waited for
-END_SECONDS = 10.0  # until all ranks are gone
+END_SECONDS = 60.0  # until all ranks are gone: after this they hang
+MET = "Starting job"  # what rank 0 prints when all ranks are there
 MORE_STEPS = 4  # that the run goes on after the last kill
 # Saving must be a good part of the time, and a step short.
 TRAINING = [
@@ -109,7 +110,7 @@ class Chaos:
         folder.mkdir(parents=True, exist_ok=True)
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         self.kills = [Kill(**json.loads(line)) for line in lines]
-        self.start_seconds = 1.5  # until a run has loaded: the last one's
+        self.load_seconds = 0.5  # from the ranks' meeting until a run has loaded: the last one's
 
     def words(self, steps: int, folder: pathlib.Path, *more: str) -> list[str]:
         return [*TRAINING, f"--job.dump_folder={folder}", f"--training.steps={steps}", *more]
@@ -135,18 +136,25 @@ class Chaos:
             raise Broken(f"step {committed} was committed, and the next start began with step {step}:\n{text}")
         return step
 
+    def wait_for_words(self, run: Launched, words: str) -> None:
+        while words not in run.text() and run.process.poll() is None:
+            time.sleep(0.005)
+
     def wait_for_a_save(self, run: Launched) -> None:
         """Until somewhere within a save; what a former run left unfinished is gone when this one has loaded."""
-        while "LOAD: " not in run.text() and run.process.poll() is None:
-            time.sleep(0.005)
-        self.start_seconds = run.seconds()
+        self.wait_for_words(run, MET)
+        met = run.seconds()
+        self.wait_for_words(run, "LOAD: ")
+        self.load_seconds = run.seconds() - met
         while not self.unfinished() and run.seconds() < SAVE_LIMIT_SECONDS and run.process.poll() is None:
             time.sleep(0.0002)
         time.sleep(self.dice.choice([0.0, 0.001, 0.003, 0.01]) * self.dice.random())
 
     def wait_for_any_moment(self, run: Launched) -> None:
-        """From the start until a second after loading."""
-        moment = (self.start_seconds + 1.0) * self.dice.random()
+        """From when the ranks have met until a second after loading. Who dies before that, and who is then told, is
+        for tests of the launcher."""
+        self.wait_for_words(run, MET)
+        moment = run.seconds() + (self.load_seconds + 1.0) * self.dice.random()
         while run.seconds() < moment and run.process.poll() is None:
             time.sleep(min(0.01, max(0.0, moment - run.seconds())))
 
