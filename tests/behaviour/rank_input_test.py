@@ -47,14 +47,14 @@ class RefusedTraining(RanksTest):
     def test_degrees_that_do_not_fit_are_told_once_without_a_launcher(self):
         port = free_port()
         ranks = [self.train_by_hand(rank, 3, port, "--parallelism.data_parallel_shard_degree=2") for rank in range(3)]
-        place = r"^--parallelism\.data_parallel_shard_degree=2: "
+        place = r"^command line: --parallelism\.data_parallel_shard_degree: "
         says = rf"(?m){place}.*Invalid parallel dims: .* != WORLD_SIZE\(3\); the degrees need 2 ranks; or set .*shard_degree to 3"
         self.expect_refused(ranks, {BAD_CONFIG}, says, within=60)
 
     def test_launch_refuses_to_start_one_rank_many_times(self):
         words = ("--comm.rank=0", "--comm.world_size=2", "--comm.master=127.0.0.1:4000")
         run = self.launch_training(2, *words)
-        self.expect_refused([run], {BAD_CONFIG}, r"--comm\.rank=0.*every process .* the same rank; leave out", within=60)
+        self.expect_refused([run], {BAD_CONFIG}, r"--comm\.rank: comm\.rank = 0 makes every process .* the same rank; leave out", within=60)
 
     def gathering(self, ranks: list[Process]) -> list[Process]:
         """Once each has begun to look for the others: loading the program is no part of the wait."""

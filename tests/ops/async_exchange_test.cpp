@@ -103,9 +103,9 @@ TEST(AsyncExchange, ARankThatDoesNotAnswerIsNamedWithinTheTimeout) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::string message;
   std::thread silent([&] { make_shared_peer_memory(store, "silent", 1, 2, 4096, std::chrono::seconds(30)); });
-  std::shared_ptr<PeerMemory> memory =
-      make_shared_peer_memory(store, "silent", 0, 2, 4096, std::chrono::milliseconds(50));
+  std::shared_ptr<PeerMemory> memory = make_shared_peer_memory(store, "silent", 0, 2, 4096, std::chrono::hours(1));
   silent.join();
+  memory->set_timeout(std::chrono::milliseconds(50));
   try {
     gather_rows(*make_async_exchange(memory), normal({3, 5}, 1));
     FAIL() << "nobody answered";
