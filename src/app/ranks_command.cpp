@@ -28,7 +28,7 @@ std::optional<Options> parse(std::span<const std::string> arguments, std::ostrea
   app.add_option("--fail", options.failing_ranks,
                  "These ranks fail after the check, to see what the launcher makes of it")
       ->delimiter(',')
-      ->expected(1);  // what follows the list is the config
+      ->allow_extra_args(false);  // what follows the list is the config
   app.allow_extras();
   app.footer("A config file and --section.key options may follow, as for training.");
   if (!parse_words(app, arguments, out)) return std::nullopt;

@@ -191,15 +191,6 @@ class Ranks(RanksTest):
         # A second one would end a rank at once, without its line.
         self.expect_end(run, INTERRUPTED, begin, "stopped by a signal; the work under way was dropped")
 
-    def test_other_signals_are_passed_on(self):
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            with self.subTest(number.name):
-                run = self.launch(2, "--hold=600")
-                run.wait_for("ranks agree")
-                begin = time.monotonic()
-                run.popen.send_signal(number)
-                self.expect_end(run, 128 + number, begin, rf"was killed by signal {int(number)}")
-
     # ---- in training; of killed ranks see killed_ranks_test
 
     def test_ctrl_c_in_training_ends_all_ranks_after_the_same_step(self):

@@ -27,7 +27,7 @@ class RunFolder(RanksTest):
         first.wait_for("step:  1 ")
         second = self.launch_training(2, "--training.steps=1")
         self.assertEqual(second.end(), LAUNCHER, second.text())
-        self.assertEqual(second.text().count("another run writes to"), 1, second.text())
+        self.assertEqual(second.text().count("titan_train: another run writes to"), 1, second.text())
 
     def test_ranks_of_a_launcher_that_names_no_size_do_not_train_one_by_one(self):
         rank = self.start(*self.training("--training.steps=1"), PMIX_RANK=1)

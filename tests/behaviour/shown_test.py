@@ -19,8 +19,8 @@ CONSOLE_LINE = re.compile(
     r"  mfu: (?P<mfu>nan%|\d+\.\d\d%)  lr: (?P<lr>\d\.\d\de[+-]\d\d)  data: (?P<data>[\d.]+)ms  eta: \S.*"
 )
 METRIC_KEYS = [
-    *("step", "loss", "grad_norm", "lr", "tps", "step_seconds", "data_wait_seconds", "memory_peak_bytes"),
-    *("memory_peak_rss_bytes", "tokens_seen", "tflops", "data_bad_records", "data_loops", "skipped_steps"),
+    *("step", "loss", "global_max_loss", "grad_norm", "lr", "tps", "step_seconds", "data_wait_seconds"),
+    *("memory_peak_bytes", "memory_peak_rss_bytes", "tokens_seen", "tflops", "data_bad_records", "data_loops", "skipped_steps"),
 ]
 
 
