@@ -15,7 +15,7 @@ NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 class Waiting(BehaviourTest):
     def environment_while_training(self, config: str | None = None, **settings: str) -> dict[str, str]:
         """The environment that the libraries of a run found when they were loaded. `config`: its text, from a pipe."""
-        words = self.command("--training.steps=1000000", folder=self.folder / "run")
+        words = self.command("--training.steps=1000000", folder=self.fresh_folder())
         if config is not None:
             words[1] = "/dev/stdin"
         start = {name: value for name, value in os.environ.items() if name not in NAMES}
