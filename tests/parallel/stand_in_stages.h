@@ -23,7 +23,6 @@ struct StageLog {
   std::vector<Action> done;  // F, I and W; a B is both of the latter
   int live = 0;              // pairs of stage and microbatch that something is still held of
   int most_live = 0;
-  std::map<ActionKind, std::vector<double>> took;  // by the clock, in units of simulated time
 };
 
 /// The work of a stage is done by the first of its units.
@@ -64,11 +63,7 @@ class StandInStages : public UnitRunner {
   }
 
   void work(ActionKind kind, int stage, const BatchContext& batch) {
-    if (unit_.count() > 0) {
-      const auto begin = std::chrono::steady_clock::now();
-      std::this_thread::sleep_for(unit_ * times_.of(kind));
-      log_->took[kind].push_back((std::chrono::steady_clock::now() - begin) / unit_);
-    }
+    if (unit_.count() > 0) std::this_thread::sleep_for(unit_ * times_.of(kind));
     log_->done.push_back({kind, stage, static_cast<int>(batch.tokens[0][0].item<int64_t>())});
   }
 
