@@ -11,8 +11,6 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 add_library(titan_compiler INTERFACE)
 target_compile_options(titan_compiler INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>)
-# Failed checks name their file from the checkout on, not from the root of one machine.
-target_compile_options(titan_compiler INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns of overlap inside std::string where there is none (GCC bug 105329).
   target_compile_options(titan_compiler INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
@@ -20,7 +18,15 @@ endif()
 target_include_directories(titan_compiler INTERFACE
   $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 
+# Failed checks name their file from the checkout on, not from the root of one machine. ccache hands the compiler paths
+# relative to the build folder, the same in every checkout.
 find_program(TITAN_CCACHE ccache)
+set(checkout ${CMAKE_SOURCE_DIR})
+if(TITAN_CCACHE)
+  file(RELATIVE_PATH checkout ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
+  string(REGEX REPLACE "/$" "" checkout "${checkout}")
+endif()
+target_compile_options(titan_compiler INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${checkout}/=>)
 if(TITAN_CCACHE)
   # The sloppiness is what ccache asks for when precompiled headers are in use; with the base folder, several checkouts
   # of this project share one cache.

@@ -1,15 +1,20 @@
 # tests/<part>/*_test.cpp become one executable per part, <part>_test.
 find_package(GTest REQUIRED)
 include(GoogleTest)
+# The one object with the checkout's path in it: in every command it would keep checkouts from sharing ccache's results.
+add_library(titan_checkout OBJECT tests/support/checkout.cpp)
+target_compile_definitions(titan_checkout PRIVATE TITAN_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
+target_include_directories(titan_checkout PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/tests)
+target_link_libraries(titan_checkout PRIVATE titan_compiler)
+
 function(titan_test name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${name}/*.cpp)
   if(NOT sources)
     return()
   endif()
   add_executable(${name}_test ${sources})
-  target_link_libraries(${name}_test PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name}_test PRIVATE titan_checkout ${ARGN} GTest::gtest GTest::gtest_main)
   target_include_directories(${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
-  target_compile_definitions(${name}_test PRIVATE TITAN_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
 endfunction()
 

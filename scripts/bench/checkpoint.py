@@ -176,10 +176,7 @@ def main() -> int:
             print(f"measuring {name}", file=sys.stderr, flush=True)
             rows += ROWS[name](bench)
     print(f"\n{ratios.table(rows, 'compared with')}", flush=True)
-    if arguments.quick:
-        print("--quick: these numbers mean nothing")
-        return 0
-    return driver.verdict(rows, arguments.check)
+    return driver.verdict(rows, arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 
+import driver
 import ratios
 
 TOKENS, HEADS, HEAD_DIM, THREADS = 16384, 8, 64, 2
@@ -44,13 +45,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 when the bar is missed")
     arguments = parser.parse_args()
     pairs, tokens = (1, 1024) if arguments.quick else (arguments.pairs, TOKENS)
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at start; {pairs} interleaved pairs a row, {THREADS} threads")
+    print(f"{driver.machine()}; {pairs} interleaved pairs a row, {THREADS} threads")
     rows = [row(os.path.abspath(arguments.binary), *each, pairs, tokens) for each in ROWS]
     print(f"\n{ratios.table(rows, 'one process')}")
-    if arguments.quick:
-        print("--quick: these numbers mean nothing")
-        return 0
-    return 1 if arguments.check and not all(each.met for each in rows) else 0
+    return driver.verdict(rows, arguments)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,10 @@ std::string common_config(const Schema& schema, JobConfig config) {
 }  // namespace
 
 RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch launch)
-    : schema_(schema), config_(config), launch_(std::move(launch)), log_(log_targets(config, launch_)) {}
+    : schema_(schema), config_(config), launch_(std::move(launch)), log_(log_targets(config, launch_)) {
+  const int64_t remembered = config.comm.trace_buf_size;
+  if (remembered > 0 && !launch_.fake) trace_ = std::make_shared<CollectiveTrace>(remembered);
+}
 
 int RankSession::run(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down) {
   if (launch_.rank == 0 || launch_.fake) return run_as_rank(work, tear_down);
@@ -78,13 +81,22 @@ int RankSession::run(const std::function<ExitCode(const World& world)>& work, co
 
 int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& work,
                              const std::function<void()>& tear_down) {
-  const Rendezvous met = meet();
+  Rendezvous met = meet();
+  if (met.watcher) {
+    met.world.trace = trace_;
+    met.world.hung = [this, &met](const std::string& text) {
+      write_trace();
+      // This rank's own thread may hang for ever: the watcher ends the process when it has not ended by itself.
+      met.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
+    };
+  }
   ExitCode code{};
   try {
     code = work(met.world);
   } catch (...) {
     if (met.watcher) {
       const Failure failure = describe_failure(std::current_exception());
+      if (failure.code == ExitCode::peer_failure) write_trace();
       rank_zero_tells_ = met.watcher->fail(static_cast<int>(failure.code), failure.text);
     }
     tear_down();
@@ -140,6 +152,7 @@ Rendezvous RankSession::meet() {
   log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
             launch_.meeting.host);
   auto tell = [this](const std::string& text, bool aloud) {
+    write_trace();
     if (!aloud) return log_.info(text);
     if (launch_.rank != 0) return log_.error(text);
     std::cout.flush();
@@ -161,6 +174,19 @@ void RankSession::leave(AbortWatcher& watcher) const {
   if (unfinished.empty()) return;
   log_.warning("{} {} had not ended {} s after this one", unfinished.size() == 1 ? "rank" : "ranks",
                number_list(unfinished), config_.comm.train_timeout_seconds);
+}
+
+void RankSession::write_trace() {
+  if (!trace_ || trace_->is_empty() || trace_written_.exchange(true)) return;
+  const std::filesystem::path file = std::filesystem::path(config_.job.dump_folder) / config_.comm.save_traces_folder /
+                                     fmt::format("{}{}.json", config_.comm.save_traces_file_prefix, launch_.rank);
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    write_file_atomically(file, trace_->json());
+    log_.info("The last collectives of this rank are in {}", file.string());
+  } catch (const std::exception& error) {
+    log_.warning("{}: the last collectives of this rank are not kept", error.what());
+  }
 }
 
 Launch detect_launch(const JobConfig& config) { return detect_launch(config.comm, process_context()); }

@@ -88,6 +88,12 @@ StopSignals::~StopSignals() {
   save_requested = saves_now = false;
 }
 
+std::optional<std::chrono::seconds> StopSignals::limit(int signal) {
+  if (signal == SIGINT) return kInterruptLimit;
+  if (signal == SIGTERM) return kTerminateLimit;
+  return std::nullopt;
+}
+
 int StopSignals::received() { return received_signal; }
 
 bool StopSignals::was_sent() {
@@ -125,9 +131,9 @@ void StopSignals::watch() const {
       }
       if (signal == SIGINT && received_signal != 0) end_now("");
       if (received_signal == 0) received_signal = signal;
-      if (limit || signal == SIGUSR1) continue;  // the first limit stands
+      if (limit || !StopSignals::limit(signal)) continue;  // the first limit stands
       is_short = signal == SIGINT;
-      limit = Clock::now() + (is_short ? kInterruptLimit : kTerminateLimit);
+      limit = Clock::now() + *StopSignals::limit(signal);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "folder_names.h"
+#include "problem_of.h"
 #include "titan/checkpoint/manifest.h"
 
 namespace titan {
@@ -148,19 +149,6 @@ class Exporter {
   std::filesystem::path parent_, temporary_;
   std::vector<ExportedFile> files_;
 };
-
-/// What went wrong; empty when `act` succeeded.
-template <class Act>
-std::string problem_of(const Act& act) {
-  try {
-    act();
-    return {};
-  } catch (const InvariantError&) {
-    throw;
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
 
 /// This rank's files; what they are, or what kept them from being written, as JSON for the others.
 std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {

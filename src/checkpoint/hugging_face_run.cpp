@@ -3,23 +3,11 @@
 #include <optional>
 
 #include "folder_names.h"
+#include "problem_of.h"
 #include "titan/checkpoint/saver.h"
 
 namespace titan {
 namespace {
-
-/// What the storage or the files would not do; empty when `act` succeeded.
-template <class Act>
-std::string problem_of(const Act& act) {
-  try {
-    act();
-    return {};
-  } catch (const InvariantError&) {
-    throw;
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
 
 /// The first problem of any rank, with its number where there are several; the same on all.
 std::string agreed(RankMeeting& meeting, const std::string& mine) {

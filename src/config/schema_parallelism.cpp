@@ -149,20 +149,20 @@ void describe_comm(Schema& schema) {
       .at_most(1e9)
       .among_several(nobody)
       .help("limit of a collective afterwards");
-  const std::string dumps = "what collectives did is not written out after a timeout yet";
   comm.add("trace_buf_size", &S::trace_buf_size, 20000)
       .at_least(0)
-      .no_effect(dumps)
-      .help("collectives remembered for the dump after a timeout; 0: none");
+      .at_most(1e7)
+      .among_several(nobody)
+      .help("collectives that a rank remembers, to write them down when a rank hangs or is lost; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()
-      .no_effect(dumps)
-      .help("folder of those dumps, under job.dump_folder");
+      .among_several(nobody)
+      .help("folder of what they remember, under job.dump_folder");
   comm.add("save_traces_file_prefix", &S::save_traces_file_prefix, "rank_")
       .later()
-      .no_effect(dumps)
-      .help("beginning of their names");
+      .among_several(nobody)
+      .help("beginning of the files' names; the rank and .json follow");
   comm.add("mode", &S::mode, "default")
       .later()
       .choices({"default", "fake_backend"})

@@ -1,6 +1,7 @@
 #include "titan/distributed/communicator.h"
 
 #include "titan/base/error.h"
+#include "titan/distributed/collective_trace.h"
 
 namespace titan {
 
@@ -21,10 +22,34 @@ double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks) {
   return static_cast<double>(traffic.bytes) * share * (kind == Collective::all_reduce ? 2 : 1);
 }
 
-void Communicator::count(Collective kind, const Tensors& whole) {
-  Traffic& traffic = traffic_[static_cast<size_t>(kind)];
-  ++traffic.calls;
-  for (const at::Tensor& tensor : whole) traffic.bytes += static_cast<int64_t>(tensor.nbytes());
+namespace {
+
+class TracedPending : public PendingCollective {
+ public:
+  TracedPending(Pending traced, std::shared_ptr<CollectiveTrace> trace, int64_t number)
+      : traced_(std::move(traced)), trace_(std::move(trace)), number_(number) {}
+  void wait() override {
+    traced_->wait();
+    trace_->waited(number_);
+  }
+  bool inputs_free() override { return traced_->inputs_free(); }
+
+ private:
+  Pending traced_;
+  std::shared_ptr<CollectiveTrace> trace_;
+  int64_t number_;
+};
+
+}  // namespace
+
+template <class Start>
+Pending Communicator::counted(Collective kind, const Tensors& whole, const Start& start) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : whole) bytes += static_cast<int64_t>(tensor.nbytes());
+  traffic_[static_cast<size_t>(kind)] += {.calls = 1, .bytes = bytes};
+  if (!trace_) return start();
+  const int64_t number = trace_->issued(*this, kind, bytes);
+  return std::make_unique<TracedPending>(start(), trace_, number);
 }
 
 Pending Communicator::all_gather(Tensors outputs, Tensors inputs) {
@@ -32,8 +57,8 @@ Pending Communicator::all_gather(Tensors outputs, Tensors inputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     TITAN_CHECK(outputs[i].numel() == size_ * inputs[i].numel(), name_, outputs[i].numel(), inputs[i].numel());
   }
-  count(Collective::all_gather, outputs);
-  return start_all_gather(std::move(outputs), std::move(inputs));
+  return counted(Collective::all_gather, outputs,
+                 [&] { return start_all_gather(std::move(outputs), std::move(inputs)); });
 }
 
 Pending Communicator::reduce_scatter(Tensors outputs, Tensors inputs) {
@@ -41,13 +66,12 @@ Pending Communicator::reduce_scatter(Tensors outputs, Tensors inputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     TITAN_CHECK(inputs[i].numel() == size_ * outputs[i].numel(), name_, outputs[i].numel(), inputs[i].numel());
   }
-  count(Collective::reduce_scatter, inputs);
-  return start_reduce_scatter(std::move(outputs), std::move(inputs));
+  return counted(Collective::reduce_scatter, inputs,
+                 [&] { return start_reduce_scatter(std::move(outputs), std::move(inputs)); });
 }
 
 Pending Communicator::all_reduce(Tensors tensors, Reduction reduction) {
-  count(Collective::all_reduce, tensors);
-  return start_all_reduce(std::move(tensors), reduction);
+  return counted(Collective::all_reduce, tensors, [&] { return start_all_reduce(std::move(tensors), reduction); });
 }
 
 Pending Communicator::transfer(std::vector<Message> receives, std::vector<Message> sends) {
@@ -59,8 +83,7 @@ Pending Communicator::transfer(std::vector<Message> receives, std::vector<Messag
   for (const Message& message : receives) {
     TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
   }
-  count(Collective::permute, sent);
-  return start_transfer(std::move(receives), std::move(sends));
+  return counted(Collective::permute, sent, [&] { return start_transfer(std::move(receives), std::move(sends)); });
 }
 
 Pending Communicator::permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) {

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "titan/distributed/overdue_watch.h"
+
 namespace titan {
 
 std::vector<Communicator*> MeshGroups::all() const {
@@ -63,8 +65,10 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
     return [](const GroupRequest& request) { return make_fake_communicator(request.name, request.rank, request.size); };
   }
   const bool one_host = world.is_on_one_host();
-  return [store = world.store, device, one_host, options = std::move(options)](GroupRequest request) mutable {
-    if (device.is_cuda()) return make_nccl_communicator(store, request, device.index());
+  std::shared_ptr<OverdueWatch> watch;
+  if (device.is_cuda() && world.hung) watch = std::make_shared<OverdueWatch>(world.hung);
+  return [store = world.store, device, one_host, watch, options = std::move(options)](GroupRequest request) mutable {
+    if (device.is_cuda()) return make_nccl_communicator(store, request, device.index(), watch);
     if (one_host && options.shared_memory) {
       std::string refusal;
       if (auto group = make_host_communicator(store, request, refusal)) return group;

@@ -1,12 +1,15 @@
 // NCCL between GPUs: a list of tensors is one NCCL group, each tensor straight from and into its own memory. LibTorch's
 // group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not
-// the host.
+// the host. So the limits are kept by an OverdueWatch, which ends the run in an orderly way; LibTorch's own watchdog,
+// which aborts the process, comes later and only when that failed.
 #include "c10d_reduction.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
+#include "titan/distributed/overdue_watch.h"
 
 #ifdef TITAN_WITH_CUDA
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -32,25 +35,35 @@ class NcclPending : public PendingCollective {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
+/// What LibTorch's watchdog leaves ours.
+constexpr std::chrono::seconds kOrderlyEnd{60};
+
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
-      : Communicator(request.name, request.rank, request.size), group_(std::move(group)) {}
+  NcclCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group,
+                   std::shared_ptr<OverdueWatch> watch)
+      : Communicator(request.name, request.rank, request.size),
+        group_(std::move(group)),
+        watch_(std::move(watch)),
+        timeout_(request.timeout) {}
 
   std::string_view transport() const override { return "NCCL"; }
-  void set_timeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    timeout_ = timeout;
+    group_->setTimeout(timeout + kOrderlyEnd);
+  }
 
  protected:
   Pending start_all_gather(Tensors outputs, Tensors inputs) override {
-    return std::make_unique<NcclPending>(group_->allgather_into_tensor_coalesced(outputs, inputs));
+    return watched(Collective::all_gather, group_->allgather_into_tensor_coalesced(outputs, inputs));
   }
   Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
-    return std::make_unique<NcclPending>(group_->reduce_scatter_tensor_coalesced(outputs, inputs));
+    return watched(Collective::reduce_scatter, group_->reduce_scatter_tensor_coalesced(outputs, inputs));
   }
   Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
     c10d::AllreduceCoalescedOptions options;
     options.reduceOp = c10d_reduction(reduction);
-    return std::make_unique<NcclPending>(group_->allreduce_coalesced(tensors, options));
+    return watched(Collective::all_reduce, group_->allreduce_coalesced(tensors, options));
   }
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     group_->startCoalescing();
@@ -66,25 +79,38 @@ class NcclCommunicator : public Communicator {
         group_->recv(received, static_cast<int>(message.peer), /*tag=*/0);
       }
     }
-    return std::make_unique<NcclPending>(group_->endCoalescing());
+    return watched(Collective::permute, group_->endCoalescing());
   }
 
  private:
+  Pending watched(Collective kind, c10::intrusive_ptr<c10d::Work> work) {
+    ++calls_;
+    if (watch_ && work) {
+      watch_->add([work] { return work->isCompleted(); },
+                  fmt::format("{} {} of group {}", titan::name(kind), calls_, name()), timeout_);
+    }
+    return std::make_unique<NcclPending>(std::move(work));
+  }
+
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  std::shared_ptr<OverdueWatch> watch_;
+  std::chrono::milliseconds timeout_;
+  int64_t calls_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request, int device_index) {
+                                                     const GroupRequest& request, int device_index,
+                                                     std::shared_ptr<OverdueWatch> watch) {
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-  options->timeout = request.timeout;
+  options->timeout = request.timeout + kOrderlyEnd;
   options->group_name = request.name + request.instance;
   auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(named, static_cast<int>(request.rank),
                                                            static_cast<int>(request.size), options);
   group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)));
-  return std::make_unique<NcclCommunicator>(request, std::move(group));
+  return std::make_unique<NcclCommunicator>(request, std::move(group), std::move(watch));
 }
 
 }  // namespace titan
@@ -93,7 +119,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c1
 
 namespace titan {
 
-std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>&, const GroupRequest&, int) {
+std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>&, const GroupRequest&, int,
+                                                     std::shared_ptr<OverdueWatch>) {
   throw Error(ExitCode::bad_config, "this build has no CUDA, so ranks cannot talk over NCCL; build the release preset");
 }
 

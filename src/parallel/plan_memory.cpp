@@ -18,18 +18,20 @@ int64_t copy_bytes(const Plan& plan) {
   return total;
 }
 
-/// Chunks whose rows do not divide pass through padded memory: the most that one group needs, both ways.
+/// Chunks whose rows do not divide pass through padded memory, the own one and all together: the most that one group
+/// needs for its weights, and one for its gradients at the same time.
 int64_t padding_bytes(const Plan& plan) {
   const int64_t shards = plan.request.shards();
-  int64_t most = 0;
+  int64_t weights = 0, gradients = 0;
   for (const WeightGroupPlan& group : plan.groups) {
     int64_t uneven = 0;
     for (const ParameterPlan& parameter : group.parameters) {
       if (!parameter.even(shards)) uneven += (shards + 1) * parameter.chunk_numel();
     }
-    most = std::max(most, uneven * size_of(ElementType::float32));
+    weights = std::max(weights, uneven * size_of(group.compute));
+    gradients = std::max(gradients, uneven * size_of(group.reduce));
   }
-  return most;
+  return weights + gradients;
 }
 
 int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {

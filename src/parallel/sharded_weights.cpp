@@ -1,7 +1,6 @@
 #include "titan/parallel/sharded_weights.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -15,20 +14,21 @@ at::Tensor as_type(const at::Tensor& bytes, int64_t offset, int64_t numel, at::S
   return bytes.narrow(0, offset * size, numel * size).view(type);
 }
 
-/// `rows` [n, …] with zero rows below it up to `count`; itself when it has that many.
-at::Tensor padded(const at::Tensor& rows, int64_t count) {
-  if (rows.size(0) == count) return rows;
-  std::vector<int64_t> shape = rows.sizes().vec();
-  shape[0] = count;
-  at::Tensor chunk = at::zeros(shape, rows.options());
-  chunk.narrow(0, 0, rows.size(0)).copy_(rows);
-  return chunk;
-}
-
-at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
+/// Uninitialised, as `like` but with that many rows.
+at::Tensor with_rows(MemoryArena& arena, const at::Tensor& like, int64_t rows) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape[0] = rows;
-  return at::empty(shape, like.options());
+  return arena.allocate(c10::multiply_integers(shape), like.scalar_type()).view(shape);
+}
+
+/// `rows` [n, …] with zero rows below it up to `count`; itself when it has that many.
+at::Tensor padded(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
+  const int64_t given = rows.size(0);
+  if (given == count) return rows;
+  at::Tensor chunk = with_rows(arena, rows, count);
+  chunk.narrow(0, 0, given).copy_(rows);
+  chunk.narrow(0, given, count - given).zero_();
+  return chunk;
 }
 
 }  // namespace
@@ -143,8 +143,8 @@ void ShardedWeights::start_gather(const at::Tensor& memory) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
-    inputs[i] = padded(inputs[i], parameter.chunk_rows);
-    outputs[i] = with_rows(weights[i], parameter.chunk_rows * shards_);
+    inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows);
+    outputs[i] = with_rows(link_->device(), weights[i], parameter.chunk_rows * shards_);
     gather_.copies.emplace_back(weights[i], outputs[i].narrow(0, 0, weights[i].size(0)));
   }
   gather_.pending = communicators_.gather->all_gather(std::move(outputs), std::move(inputs));
@@ -219,8 +219,8 @@ void ShardedWeights::start_scatter() {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
-    inputs[i] = padded(inputs[i], parameter.chunk_rows * shards_);
-    outputs[i] = with_rows(shards[i], parameter.chunk_rows);
+    inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows * shards_);
+    outputs[i] = with_rows(link_->device(), shards[i], parameter.chunk_rows);
     reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));
   }
   reduction_.pending = communicators_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));

@@ -161,6 +161,7 @@ void Trainer::join_ranks() {
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
                              communicator_maker(world_, device_.device, transport), groups_of_one,
                              twins_of(plan_request_, model));
+  for (Communicator* group : groups_.all()) group->record_in(world_.trace);
   if (groups_.world) log_.info("Ranks talk through {}", groups_.world->transport());
   groups_.make_peer_memory =
       peer_memory_maker(world_, place_.mesh, device_.device, std::chrono::seconds(config_.comm.init_timeout_seconds));

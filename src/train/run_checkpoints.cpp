@@ -26,10 +26,6 @@ std::unique_ptr<RankMeeting> meeting_of(const World& world) {
   return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout);
 }
 
-at::ScalarType type_of(const std::string& word) {
-  return word == "float16" ? at::kHalf : word == "bfloat16" ? at::kBFloat16 : at::kFloat;
-}
-
 std::string replaced(std::string text, std::string_view what, const std::string& by) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
     text.replace(at, what.size(), by);
@@ -189,7 +185,7 @@ void RunCheckpoints::save_last(const RunPosition& now) {
   }
   if (config_.checkpoint.last_save_in_hf) return save_hugging_face(now);
   log_.info("Saving a model only checkpoint in {} at last step, step {}.", config_.checkpoint.export_dtype, now.step);
-  checkpointer_->save(now.step, state_.model(now, type_of(config_.checkpoint.export_dtype)), /*now=*/true);
+  checkpointer_->save(now.step, state_.model(now, scalar_type_named(config_.checkpoint.export_dtype)), /*now=*/true);
 }
 
 void RunCheckpoints::save_hugging_face(const RunPosition& now) {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "run.h"
+#include "support/checkout.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "train/job.h"
@@ -13,7 +14,7 @@
 namespace titan {
 namespace {
 
-const std::string kModel = TITAN_SOURCE_DIR "/configs/tokenizers/stories.model";
+const std::string kModel = checkout() / "configs/tokenizers/stories.model";
 
 std::string tokenizer(const std::vector<std::string>& words, const std::string& input = "") {
   std::istringstream in(input);

@@ -38,6 +38,14 @@ TEST(StopSignals, CtrlCIsObeyedWithinItsLimitWhateverElseArrivesAndWhateverThePr
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(20)) << "a step gets 25 s after SIGTERM";
 }
 
+TEST(StopSignals, APersonWaitsFiveSecondsAndASchedulerNearlyItsThirty) {
+  EXPECT_LE(StopSignals::limit(SIGINT), std::chrono::seconds(5));
+  EXPECT_GE(StopSignals::limit(SIGTERM), std::chrono::seconds(20)) << "a step gets most of what the scheduler leaves";
+  EXPECT_LT(StopSignals::limit(SIGTERM), std::chrono::seconds(30)) << "SIGKILL follows then";
+  EXPECT_EQ(StopSignals::limit(SIGUSR1), std::nullopt);
+  EXPECT_EQ(StopSignals::limit(SIGUSR2), std::nullopt);
+}
+
 TEST(StopSignals, ARequestToSaveAndStopIsRememberedAsAnyOther) {
   const StopSignals stop;
   ::kill(::getpid(), SIGUSR1);

@@ -105,6 +105,25 @@ class RankOptions(RanksTest):
         self.assertRegex(run.text().splitlines()[-1], says)
         self.expect_friendly(run.text())
         self.expect_nothing_left()
+        return run
+
+    def test_what_the_groups_did_last_is_kept_when_a_rank_hangs(self):
+        run = self.expect_end_of_a_hanging_run("rank 1")
+        file = self.folder / "run" / "comm_traces" / "rank_0.json"
+        self.assertIn(str(file), run.text())
+        calls = json.loads(file.read_text())["calls"]
+        waiting = [call for call in calls if "waited" not in call]
+        self.assertTrue(waiting)
+        # It waits in its last calls, and all before those came to their end.
+        self.assertEqual(waiting, calls[-len(waiting) :])
+        self.assertIn("all-reduce", {call["collective"] for call in calls})
+        self.assertEqual({call["ranks"] for call in calls}, {2})
+
+    def test_what_the_groups_did_is_not_kept_when_nobody_wants_it_and_when_nothing_went_wrong(self):
+        self.expect_end_of_a_hanging_run("rank 1", "--comm.trace_buf_size=0")
+        fine = self.launch_training(2, "--training.steps=2")
+        self.assertEqual(fine.end(), OK, fine.text())
+        self.assertFalse((self.folder / "run" / "comm_traces").exists())
 
     def test_until_the_first_step_is_done_ranks_wait_for_each_other_as_long_as_at_the_start(self):
         limit = 3

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "support/checkout.h"
 #include "titan/config/load.h"
 
 namespace titan {
@@ -55,7 +56,7 @@ class ScratchTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-inline std::filesystem::path source_folder() { return TITAN_SOURCE_DIR; }
+inline std::filesystem::path source_folder() { return checkout(); }
 
 /// Every config this project ships, in a stable order.
 inline std::vector<std::filesystem::path> shipped_configs() {

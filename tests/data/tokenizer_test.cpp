@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/stories.h"
@@ -14,8 +15,8 @@ using test::bytes_and;
 using test::message_of;
 using test::TemporaryFolder;
 
-const std::filesystem::path kStories = std::filesystem::path(TITAN_SOURCE_DIR) / "configs/tokenizers/stories.model";
-const std::filesystem::path kShared = std::filesystem::path(TITAN_SOURCE_DIR).parent_path() / "shared/data";
+const std::filesystem::path kStories = checkout() / "configs/tokenizers/stories.model";
+const std::filesystem::path kShared = checkout().parent_path() / "shared/data";
 
 TEST(Tokenizer, TheStoryTokenizerHas2048IdsAndWritesItsWordsWithFew) {
   auto tokenizer = open_tokenizer(kStories);

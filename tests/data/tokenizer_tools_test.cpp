@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/tiktoken_file.h"
@@ -12,7 +13,7 @@ namespace {
 using test::message_of;
 using test::TemporaryFolder;
 
-const std::filesystem::path kStories = std::filesystem::path(TITAN_SOURCE_DIR) / "configs/tokenizers/stories.model";
+const std::filesystem::path kStories = checkout() / "configs/tokenizers/stories.model";
 
 TokenizerTraining training_into(const TemporaryFolder& folder, int64_t size) {
   TokenizerTraining training;

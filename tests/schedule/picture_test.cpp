@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shapes.h"
+#include "support/checkout.h"
 #include "titan/base/filesystem.h"
 #include "titan/schedule/lowering.h"
 
@@ -34,7 +35,7 @@ TEST(ScheduleGrid, NamesTheStageWhereARankHasSeveral) {
 }
 
 TEST(ScheduleGrid, IsWhatTheDocumentationShowsOfEverySchedule) {
-  const std::string page = read_file(TITAN_SOURCE_DIR "/docs/schedules.md");
+  const std::string page = read_file(checkout() / "docs/schedules.md");
   for (const ScheduleFamily& family : schedule_families()) {
     const bool long_pattern = family.placement == Placement::v;
     const ScheduleTable table = generate(family, {4, family.least_stages_per_rank, long_pattern ? 8 : 4});

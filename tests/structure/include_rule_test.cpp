@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "support/checkout.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 
@@ -18,12 +19,12 @@ struct SourceFile {
 
 /// Every file of every part: include/titan/<part>/… and src/<part>/….
 std::vector<SourceFile> all_sources() {
-  const std::filesystem::path root = TITAN_SOURCE_DIR;
+  const std::filesystem::path root = checkout();
   std::vector<SourceFile> files;
   for (const std::filesystem::path& top : {root / "include" / "titan", root / "src"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(top)) {
       const std::filesystem::path inside = entry.path().lexically_relative(top);
-      if (!entry.is_regular_file() || inside.begin() == --inside.end()) continue;  // src/precompiled.h is of no part
+      if (!entry.is_regular_file() || inside.begin() == --inside.end()) continue;
       files.push_back(
           {inside.begin()->string(), entry.path().lexically_relative(root).string(), read_file(entry.path())});
     }

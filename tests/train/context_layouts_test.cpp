@@ -6,12 +6,13 @@
 #include <sstream>
 
 #include "comparison.h"
+#include "support/checkout.h"
 
 namespace titan {
 namespace {
 
 std::vector<LayoutRow> context_rows() {
-  std::ifstream file(TITAN_SOURCE_DIR "/tests/train/context_layouts.tsv");
+  std::ifstream file(checkout() / "tests/train/context_layouts.tsv");
   std::string line;
   std::getline(file, line);  // the head
   std::vector<LayoutRow> rows;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/checkout.h"
 #include "titan/base/text.h"
 #include "titan/config/load.h"
 #include "titan/train/job.h"
@@ -43,7 +44,7 @@ class TestFolder {
 inline std::vector<std::string> small_job_words(const TestFolder& folder, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{
       "--job.dump_folder=" + folder / "out",
-      "--model.tokenizer_path=" TITAN_SOURCE_DIR "/configs/tokenizers/stories.model",
+      "--model.tokenizer_path=" + (checkout() / "configs/tokenizers/stories.model").string(),
       "--model.override.dim=24",
       "--model.override.n_layers=2",
       "--model.override.n_heads=2",

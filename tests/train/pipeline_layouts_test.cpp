@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "comparison.h"
+#include "support/checkout.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/schedule/csv.h"
@@ -111,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, PipelineLayouts, ::testing::ValuesIn(rows())
                          [](const auto& info) { return info.param.name(); });
 
 TEST(PipelineLayouts, TheCustomScheduleIsTheFileOfTheFormerIntegrationTests) {
-  const std::filesystem::path file = TITAN_SOURCE_DIR "/../shared/data/custom_schedule.csv";
+  const std::filesystem::path file = checkout() / "../shared/data/custom_schedule.csv";
   if (!std::filesystem::exists(file)) GTEST_SKIP() << file << " is not there";
   EXPECT_EQ(parse_csv(read_file(file), "file").table, parse_csv(custom_schedule(), "own").table);
 }

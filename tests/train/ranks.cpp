@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "support/checkout.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/parallel/pipeline_part.h"
@@ -259,7 +260,7 @@ std::string LayoutRow::name() const {
 }
 
 std::vector<LayoutRow> layout_rows() {
-  std::ifstream file(TITAN_SOURCE_DIR "/tests/train/layouts.tsv");
+  std::ifstream file(checkout() / "tests/train/layouts.tsv");
   std::string line;
   std::getline(file, line);  // the head
   std::vector<LayoutRow> rows;

@@ -2,11 +2,14 @@
 // Shared by the subcommands that run on several ranks; a single process is the case with nobody to tell.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/config/schema.h"
+#include "titan/distributed/collective_trace.h"
 #include "titan/distributed/rendezvous.h"
 
 namespace titan {
@@ -33,11 +36,15 @@ class RankSession {
   /// Moves this rank to the cores near its GPU, unless it is there.
   void move_near(const DeviceInfo& device) const;
   void leave(AbortWatcher& watcher) const;
+  /// What the groups did last, into the folder for it; once, and nothing when they have done nothing.
+  void write_trace();
 
   const Schema& schema_;
   const JobConfig& config_;
   Launch launch_;
   Log log_;
+  std::shared_ptr<CollectiveTrace> trace_;  // null: not wanted
+  std::atomic<bool> trace_written_ = false;
   bool rank_zero_tells_ = false;  // of this rank's failure
 };
 

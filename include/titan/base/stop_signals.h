@@ -5,6 +5,8 @@
 
 #include <signal.h>
 
+#include <chrono>
+#include <optional>
 #include <thread>
 
 namespace titan {
@@ -22,6 +24,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
+  /// How long the process may go on after this signal has come first; none for one that sets no limit.
+  static std::optional<std::chrono::seconds> limit(int signal);
   /// 0, or the number of the first signal that asks to stop.
   static int received();
   /// Whether one has been sent to this process, taken or not: true for sure when its sending came before, seen by

@@ -12,6 +12,8 @@
 
 namespace titan {
 
+class OverdueWatch;
+
 struct GroupRequest {
   std::string name;       // what the group is for; equal on all ranks
   std::string instance;   // which of the groups of that name; equal on all members
@@ -31,8 +33,10 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
 std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const GroupRequest& request);
 
-/// `device_index`: the GPU of this process. Fails in a build without CUDA.
+/// `device_index`: the GPU of this process. `watch` (may be null) hears of every call that must end within the timeout.
+/// Fails in a build without CUDA.
 std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request, int device_index);
+                                                     const GroupRequest& request, int device_index,
+                                                     std::shared_ptr<OverdueWatch> watch);
 
 }  // namespace titan

@@ -58,6 +58,8 @@ struct Message {
   std::vector<at::Tensor> tensors;
 };
 
+class CollectiveTrace;
+
 class Communicator {
  public:
   Communicator(std::string name, int64_t rank, int64_t size) : name_(std::move(name)), rank_(rank), size_(size) {}
@@ -90,6 +92,9 @@ class Communicator {
   /// Limit of every later call.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
+  /// Every later call is noted there, too; null: no longer.
+  void record_in(std::shared_ptr<CollectiveTrace> trace) { trace_ = std::move(trace); }
+
   const TrafficTable& traffic() const { return traffic_; }
   void reset_traffic() { traffic_ = {}; }
 
@@ -101,12 +106,15 @@ class Communicator {
   virtual Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) = 0;
 
  private:
-  void count(Collective kind, const Tensors& whole);
+  /// Counts and records the call that moves `whole` and is issued by `start`.
+  template <class Start>
+  Pending counted(Collective kind, const Tensors& whole, const Start& start);
 
   std::string name_;
   int64_t rank_;
   int64_t size_;
   TrafficTable traffic_{};
+  std::shared_ptr<CollectiveTrace> trace_;
 };
 
 /// A group of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. What others

@@ -5,10 +5,14 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace titan {
+
+class CollectiveTrace;
 
 struct World {
   int64_t rank = 0;
@@ -26,6 +30,12 @@ struct World {
   bool fake = false;
   /// What the rank was detected from, for the start line: "torchrun", "srun", …; empty for a single process.
   std::string launcher;
+
+  /// Where this rank's groups note what they do; null: nowhere.
+  std::shared_ptr<CollectiveTrace> trace = nullptr;
+  /// To be told, on any thread, that a collective does not end which no host thread waits for: ends the run. May be
+  /// empty.
+  std::function<void(const std::string& text)> hung = nullptr;
 
   bool is_distributed() const { return size > 1; }
   bool is_on_one_host() const { return static_cast<int64_t>(host_ranks.size()) == size; }

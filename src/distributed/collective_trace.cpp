@@ -1,0 +1,65 @@
+#include "titan/distributed/collective_trace.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+CollectiveTrace::CollectiveTrace(int64_t capacity) : ring_(static_cast<size_t>(capacity)) {
+  TITAN_CHECK(capacity >= 1, capacity);
+}
+
+int64_t CollectiveTrace::issued(const Communicator& group, Collective kind, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const int64_t number = count_++;
+  Call& call = ring_[static_cast<size_t>(number) % ring_.size()];
+  call.number = number;
+  call.group = group.name();
+  call.rank = group.rank();
+  call.ranks = group.size();
+  call.number_in_group = count_of_group_[group.name()]++;
+  call.kind = kind;
+  call.bytes = bytes;
+  call.issued = Clock::now();
+  call.waited = {};
+  return number;
+}
+
+void CollectiveTrace::waited(int64_t number) {
+  const std::lock_guard lock(mutex_);
+  Call& call = ring_[static_cast<size_t>(number) % ring_.size()];
+  if (call.number == number && call.waited == Clock::time_point{}) call.waited = Clock::now();
+}
+
+bool CollectiveTrace::is_empty() const {
+  const std::lock_guard lock(mutex_);
+  return count_ == 0;
+}
+
+std::string CollectiveTrace::json() const {
+  const Clock::time_point now = Clock::now();
+  const auto seconds_ago = [now](Clock::time_point then) { return std::chrono::duration<double>(now - then).count(); };
+  nlohmann::ordered_json calls = nlohmann::ordered_json::array();
+  const std::lock_guard lock(mutex_);
+  const auto size = static_cast<int64_t>(ring_.size());
+  for (int64_t number = std::max<int64_t>(0, count_ - size); number < count_; ++number) {
+    const Call& call = ring_[static_cast<size_t>(number) % ring_.size()];
+    nlohmann::ordered_json shown{{"group", call.group},
+                                 {"rank", call.rank},
+                                 {"ranks", call.ranks},
+                                 {"call", call.number_in_group},
+                                 {"collective", name(call.kind)},
+                                 {"bytes", call.bytes},
+                                 {"issued", seconds_ago(call.issued)}};
+    if (call.waited != Clock::time_point{}) shown["waited"] = seconds_ago(call.waited);
+    calls.push_back(std::move(shown));
+  }
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const nlohmann::ordered_json trace{{"time", std::chrono::duration<double>(since_1970).count()},
+                                     {"calls", std::move(calls)}};
+  return trace.dump(/*indent=*/1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace titan
