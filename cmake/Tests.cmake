@@ -66,6 +66,13 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan8Executor16weight_gradientsEml
     LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
 
+  # What scripts/bench runs; built with the tests, so that they follow the code.
+  foreach(bench ring_attention checkpoint)
+    add_executable(bench_${bench} tests/bench/${bench}.cpp)
+    target_link_libraries(bench_${bench} PRIVATE titan_core)
+    titan_reuse_precompiled(bench_${bench})
+  endforeach()
+
   # Writes and reads checkpoints for the comparison with Python's (tests/reference/checkpoint_test.py).
   add_executable(checkpoint_files tests/reference/checkpoint_main.cpp tests/checkpoint/states.cpp)
   target_link_libraries(checkpoint_files PRIVATE titan_core GTest::gtest)

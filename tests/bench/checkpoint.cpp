@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <numeric>
 #include <sstream>
 
@@ -129,12 +130,17 @@ class Bench {
   /// `keep`: how many checkpoints stay; 0: the bench removes them itself.
   void make(SaveMode mode, int64_t keep = 0) {
     keep_ = keep;
-    const auto report = [](const SaveReport& report) {
-      if (!report.outcome.committed) throw Error(ExitCode::storage, report.outcome.sentence());
-      if (!report.warnings.empty()) throw Error(ExitCode::storage, report.warnings[0]);
+    // Called by the thread that writes.
+    const auto note = [this](const std::string& problem) {
+      const std::lock_guard lock(problem_mutex_);
+      if (problem_.empty()) problem_ = problem;
+    };
+    const auto saved = [note](const SaveOutcome& outcome) {
+      if (!outcome.committed) note(outcome.sentence());
     };
     checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), make_lone_meeting(),
-                                                   CheckpointerOptions{folder_, mode, {keep, 0}}, report);
+                                                   CheckpointerOptions{folder_, mode, {keep, 0}},
+                                                   CheckpointEvents{.saved = saved, .warn = note});
   }
 
   /// Saves the next step; the seconds until `save` returned.
@@ -147,6 +153,8 @@ class Bench {
 
   double finish_after(double seconds) {
     checkpointer_->finish();
+    const std::lock_guard lock(problem_mutex_);
+    if (!problem_.empty()) throw Error(ExitCode::storage, problem_);
     return seconds;
   }
 
@@ -161,6 +169,8 @@ class Bench {
   std::vector<SavedParameter> parameters_;
   Path folder_;
   int64_t step_ = 0, keep_ = 0;
+  std::mutex problem_mutex_;
+  std::string problem_;  // what went wrong first
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 
