@@ -42,7 +42,10 @@ std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
 Json token_ids(const fs::path& place) {
   try {
     const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
-    return {{"bos_token_id", tokenizer->bos_id()}, {"eos_token_id", tokenizer->eos_id()}};
+    Json ids = Json::object();
+    if (tokenizer->bos_id() != Tokenizer::kNoId) ids["bos_token_id"] = tokenizer->bos_id();
+    if (tokenizer->eos_id() != Tokenizer::kNoId) ids["eos_token_id"] = tokenizer->eos_id();
+    return ids;
   } catch (const Error&) {
     return Json::object();
   }
