@@ -118,11 +118,15 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
   out << fmt::format("{:<12} {}\n{:<12} {}\n", "kind", tokenizer->name(), "ids",
                      with_thousands(tokenizer->vocabulary_size()));
   for (auto [label, id] : {std::pair("begin", tokenizer->bos_id()), std::pair("end", tokenizer->eos_id())}) {
-    out << fmt::format("{:<12} {} {}\n", label, id, tokenizer->decode(std::span(&id, 1)));
+    out << fmt::format("{:<12} {}\n", label,
+                       id == Tokenizer::kNoId ? "none" : fmt::format("{} {}", id, tokenizer->token_name(id)));
   }
   std::vector<std::string> longest;
-  longest.reserve(static_cast<size_t>(tokenizer->bos_id()));
-  for (int32_t id = 0; id < tokenizer->bos_id(); ++id) longest.push_back(tokenizer->decode(std::span(&id, 1)));
+  for (int32_t id = 0; id < tokenizer->vocabulary_size(); ++id) {
+    const std::string name = tokenizer->token_name(id);
+    const bool special = name.starts_with('<') && name.ends_with('>');
+    if (!special) longest.push_back(tokenizer->decode(std::span(&id, 1)));
+  }
   std::stable_sort(longest.begin(), longest.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
   longest.resize(std::min<size_t>(longest.size(), 5));
   std::transform(longest.begin(), longest.end(), longest.begin(), quoted);
