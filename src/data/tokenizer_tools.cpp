@@ -12,6 +12,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/bpe_trainer.h"
+#include "titan/data/hugging_face_writer.h"
 #include "titan/data/tiktoken_file.h"
 #include "titan/data/tiktoken_tokenizer.h"
 
@@ -76,7 +77,15 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   BpeTrainer trainer;
   for (Document document; trainer.text_bytes() < training.most_bytes && source->next(document);)
     trainer.add(document.text);
-  write_tiktoken_file(training.output, trainer.train(base));
+  const std::vector<std::string> tokens = trainer.train(base);
+  write_tiktoken_file(training.output, tokens);
+  if (!training.hugging_face.empty()) {
+    std::vector<std::string> special;
+    for (int32_t i = 0; i < TiktokenTokenizer::kSpecialTokens; ++i) {
+      special.push_back(TiktokenTokenizer::special_name(i));
+    }
+    write_hugging_face_tokenizer(training.hugging_face, tokens, special);
+  }
   out << fmt::format("{}: {} tokens learned from {} of {} ({} different pieces), and 256 special tokens: {} in all\n",
                      training.output.string(), with_thousands(base),
                      human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
