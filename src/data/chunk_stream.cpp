@@ -7,7 +7,6 @@
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
-#include "titan/data/framed.h"
 
 namespace titan {
 
@@ -17,7 +16,7 @@ ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr
   TITAN_CHECK(options_.sequence_length > 0, options_.sequence_length);
   source_->check_tokenizer(*tokenizer_);
   // Token offsets mean something under one tokenizer only, so it is part of what a saved state must find again.
-  fingerprint_ = source_->fingerprint() ^ name_key(tokenizer_->description());
+  fingerprint_ = source_->fingerprint() ^ tokenizer_->fingerprint();
 }
 
 bool ChunkStream::next(Chunk& chunk) {
@@ -64,7 +63,7 @@ void ChunkStream::append_document(const Document& document) {
   if (document.tokens) {
     document.tokens->append_to(buffer_);
   } else {
-    append_framed(*tokenizer_, document.text, buffer_);
+    tokenizer_->encode_framed(document.text, true, true, buffer_);
   }
   auto added = static_cast<int64_t>(buffer_.size() - before);
   pass_tokens_ += added;

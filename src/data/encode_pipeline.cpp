@@ -10,8 +10,6 @@
 #include <mutex>
 #include <thread>
 
-#include "titan/data/framed.h"
-
 namespace titan {
 namespace {
 
@@ -140,7 +138,7 @@ class Pipeline {
       if (document.read.text) {
         std::string text = std::move(*document.read.text);
         document.text_bytes = std::ssize(text);
-        if (tokenizer_) append_framed(*tokenizer_, text, result.ids);
+        if (tokenizer_) tokenizer_->encode_framed(text, true, true, result.ids);
         document.read.text.emplace();
       }
       document.tokens = std::ssize(result.ids) - document.first_token;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "titan/base/text.h"
-#include "titan/data/framed.h"
 
 namespace titan {
 
@@ -34,7 +33,7 @@ FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, 
     if (document.tokens) {
       document.tokens->append_to(ids);
     } else {
-      append_framed(tokenizer, document.text, ids);
+      tokenizer.encode_framed(document.text, true, true, ids);
     }
     if (i == first) state.token_offset = std::ssize(ids);  // its length, for now
   }

@@ -10,7 +10,6 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/encode_pipeline.h"
-#include "titan/data/framed.h"
 #include "titan/data/token_source.h"
 #include "titan/data/utf8.h"
 
@@ -134,7 +133,7 @@ void show_documents(const Inspection& wanted, std::ostream& out) {
       document.tokens->append_to(ids);
       if (tokenizer) document.text = tokenizer->decode(ids);
     } else if (tokenizer) {
-      append_framed(*tokenizer, document.text, ids);
+      tokenizer->encode_framed(document.text, true, true, ids);
     }
     const std::string place =
         document.tokens ? source->reading() : fmt::format("{}:{}", source->reading(), document.start.line);

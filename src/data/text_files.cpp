@@ -68,9 +68,8 @@ TextFileSource::TextFileSource(std::string path, TextFiles found, std::string te
   }
   for (const auto& file : files_) {
     if (text_form(file) != TextForm::ids) continue;
-    throw Error(ExitCode::bad_data,
-                fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.", path_,
-                            file.filename().string()));
+    throw Error(ExitCode::bad_data, fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.",
+                                                path_, file.filename().string()));
   }
   for (const auto& file : files_) sizes_.push_back(static_cast<int64_t>(std::filesystem::file_size(file)));
 }

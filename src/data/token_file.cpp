@@ -27,26 +27,11 @@ const std::string kMakeAgain = "Make it again with: titan_train data tokenize";
 
 std::filesystem::path index_path(const std::filesystem::path& bin) { return bin.string() + ".idx"; }
 
-uint64_t vocabulary_fingerprint(const Tokenizer& tokenizer) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (int64_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
-    const int32_t one[1] = {static_cast<int32_t>(id)};
-    const std::string text = tokenizer.decode(one);
-    const uint64_t length = text.size();
-    XXH3_64bits_update(&state, &length, sizeof length);
-    XXH3_64bits_update(&state, text.data(), text.size());
-  }
-  const int32_t ends[2] = {tokenizer.bos_id(), tokenizer.eos_id()};
-  XXH3_64bits_update(&state, ends, sizeof ends);
-  return XXH3_64bits_digest(&state);
-}
-
 TokenFileFacts facts_of(const Tokenizer& tokenizer) {
   TokenFileFacts facts;
   facts.vocabulary = tokenizer.vocabulary_size();
   facts.token_bytes = facts.vocabulary <= 65536 ? 2 : 4;
-  facts.vocabulary_fingerprint = vocabulary_fingerprint(tokenizer);
+  facts.vocabulary_fingerprint = tokenizer.fingerprint();
   facts.bos = tokenizer.bos_id();
   facts.eos = tokenizer.eos_id();
   facts.tokenizer = tokenizer.description();

@@ -79,7 +79,7 @@ uint64_t TokenFileSource::fingerprint() const {
 
 void TokenFileSource::check_tokenizer(const Tokenizer& tokenizer) const {
   const TokenFileFacts& facts = files_.front()->facts();
-  if (facts.vocabulary_fingerprint == vocabulary_fingerprint(tokenizer)) return;
+  if (facts.vocabulary_fingerprint == tokenizer.fingerprint()) return;
   throw Error(
       ExitCode::bad_data,
       fmt::format("corpus {}: {} holds ids of another vocabulary ({}, {} ids) than this run's tokenizer has ({}, "

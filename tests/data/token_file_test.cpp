@@ -12,7 +12,6 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/encode_pipeline.h"
-#include "titan/data/framed.h"
 #include "titan/data/inspect.h"
 #include "titan/data/text_files.h"
 #include "titan/data/token_source.h"
@@ -70,7 +69,7 @@ std::vector<std::vector<int32_t>> expected_ids(const std::string& corpus, const 
   std::vector<std::vector<int32_t>> all;
   for (Document document; source.next(document);) {
     all.emplace_back();
-    append_framed(*tokenizer, document.text, all.back());
+    tokenizer->encode_framed(document.text, true, true, all.back());
   }
   return all;
 }

@@ -3,10 +3,10 @@
 // with whatever begins and ends them. The index says whose ids they are, where documents end, and a checksum (XXH3) of
 // every block of the ids; it has a checksum of itself, and it is written last, so that a file with an index is whole.
 //
-// Index, little-endian: "TITANIDX", uint32 version (1), uint32 bytes a token, uint64 vocabulary size, uint64 vocabulary
-// fingerprint, int32 BOS, int32 EOS, uint64 documents, uint64 tokens, uint64 bytes a block, 128 bytes naming the
-// tokenizer, then uint64 checksums of the blocks, uint64 ends of the documents (in tokens), uint64 checksum of all
-// that.
+// Index, little-endian: "TITANIDX", uint32 version (1), uint32 bytes a token, uint64 vocabulary size, uint64
+// fingerprint of the tokenizer, int32 BOS, int32 EOS, uint64 documents, uint64 tokens, uint64 bytes a block, 128 bytes
+// naming the tokenizer, then uint64 checksums of the blocks, uint64 ends of the documents (in tokens), uint64 checksum
+// of all that.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace titan {
 struct TokenFileFacts {
   int64_t token_bytes = 2;
   int64_t vocabulary = 0;
-  uint64_t vocabulary_fingerprint = 0;
+  uint64_t vocabulary_fingerprint = 0;  ///< Tokenizer::fingerprint
   int32_t bos = 0, eos = 0;
   int64_t documents = 0, tokens = 0;
   std::string tokenizer;  ///< its description
@@ -36,11 +36,8 @@ inline constexpr int64_t kTokenBlock = int64_t{256} << 10;
 
 std::filesystem::path index_path(const std::filesystem::path& bin);
 
-/// What `tokenizer`'s ids are, without documents and tokens. Decodes every id once.
+/// What `tokenizer`'s ids are, without documents and tokens.
 TokenFileFacts facts_of(const Tokenizer& tokenizer);
-
-/// A number of every id's text, in order, and of BOS and EOS: other vocabularies have another.
-uint64_t vocabulary_fingerprint(const Tokenizer& tokenizer);
 
 /// Writes the index of a finished file of ids. `block_hashes` and the file `ends` (raw uint64) are as in the index.
 /// Throws Error(storage).
