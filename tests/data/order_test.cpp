@@ -1,6 +1,7 @@
 // The orders in which documents come: shuffled, split as torchtitan does, mixed by weights; and how chunks follow.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 

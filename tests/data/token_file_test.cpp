@@ -174,7 +174,7 @@ TEST(Tokenize, DoesNotOverwriteAndDoesNotGoOnWithAnothersOutput) {
   tokenization.on_saved = [] { throw Killed{}; };
   EXPECT_THROW(run(tokenization), Killed);
   EXPECT_PRED_FORMAT2(test::contains, refusal(wanted(corpus, other, folder / "half.bin")),
-                      "was begun with another vocabulary");
+                      "was begun with another tokenizer");
   const std::string longer = folder.write("b.jsonl", records(101, 100));
   EXPECT_PRED_FORMAT2(test::contains, refusal(wanted(longer, model, folder / "half.bin")),
                       "was begun with another corpus");
