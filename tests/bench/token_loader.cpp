@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-double load(titan::BatchStream& stream, int64_t batches) {
+double load_batches(titan::BatchStream& stream, int64_t batches) {
   const Clock::time_point start = Clock::now();
   for (int64_t i = 0; i < batches; ++i) {
     std::optional<titan::StepBatch> batch = stream.next();
@@ -27,7 +27,7 @@ double load(titan::BatchStream& stream, int64_t batches) {
   return seconds_since(start);
 }
 
-double copy(std::vector<int64_t>& from, std::vector<int64_t>& to, int64_t batches) {
+double copy_batches(std::vector<int64_t>& from, std::vector<int64_t>& to, int64_t batches) {
   const Clock::time_point start = Clock::now();
   for (int64_t i = 0; i < batches; ++i) {
     std::memcpy(to.data(), from.data(), from.size() * sizeof(int64_t));
@@ -52,8 +52,8 @@ int main(int count, char** words) {
   plan.local_batch = kSamples;
   titan::BatchStream stream(titan::open_dataset(dataset), titan::open_tokenizer(words[2]), plan, {});
   std::vector<int64_t> from(2 * kSamples * kLength, 1), to(2 * kSamples * kLength, 2);
-  load(stream, 50);
-  copy(from, to, 50);
-  const double loader = load(stream, batches);
-  std::printf("loader %.6f memcpy %.6f\n", loader, copy(from, to, batches));
+  load_batches(stream, 50);
+  copy_batches(from, to, 50);
+  const double loader = load_batches(stream, batches);
+  std::printf("loader %.6f memcpy %.6f\n", loader, copy_batches(from, to, batches));
 }
