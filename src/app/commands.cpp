@@ -11,6 +11,7 @@
 #include <iostream>
 
 #include "titan/app/convert_command.h"
+#include "titan/app/data_command.h"
 #include "titan/app/profile_command.h"
 #include "titan/app/report_command.h"
 #include "titan/app/schedule_command.h"
@@ -36,6 +37,11 @@ int run_completion(const Schema& schema, std::span<const std::string> arguments)
 
 int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
   run_tokenizer_command({arguments.begin(), arguments.end()}, std::cin, std::cout);
+  return 0;
+}
+
+int run_data(const Schema&, std::span<const std::string> arguments) {
+  run_data_command({arguments.begin(), arguments.end()}, std::cout);
   return 0;
 }
 
@@ -67,6 +73,7 @@ int run_schedule(const Schema&, std::span<const std::string> arguments) {
 std::vector<std::string> words_after(std::string_view command, const Schema& schema) {
   if (command == "config") return config_command_words();
   if (command == "tokenizer") return tokenizer_command_words();
+  if (command == "data") return data_command_words();
   if (command == "schedule") return schedule_command_words();
   if (command == "profile") return profile_command_words();
   if (command == "convert") return convert_command_words();
@@ -92,12 +99,13 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 13> all{{
+  static constexpr std::array<Command, 14> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
       {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
       {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
+      {"data", "tokenize|stats|peek …", "make a corpus ready, and look at one", false, run_data},
       {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
        true, run_convert},
       {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
@@ -135,7 +143,7 @@ void refuse_mistyped_command(const std::string& word) {
                                                 word, close.front()));
 }
 
-std::vector<ConfigCheck> config_checks() { return {check_model}; }
+std::vector<ConfigCheck> config_checks() { return {check_model, check_sources}; }
 
 ConfigCheck world_check(std::optional<int64_t> ranks) {
   return [ranks](const JobConfig& config, const Origins& origins) {

@@ -35,7 +35,11 @@ class Traces(BehaviourTest):
         plain, packed = (self.titan("profile", "summarize", file, "--top", 5) for file in (path, zipped))
         self.expect(plain, OK)
         self.assertEqual(plain.output, packed.output)
-        for words in (r"^2 steps, [\d.]+ ms; the main thread is in operations", r"^ +forward layers\.\* +4 ", r"^ +aten::mm +4 "):
+        for words in (
+            r"^2 steps, [\d.]+ ms; the main thread is in operations",
+            r"^ +forward layers\.\* +4 ",
+            r"^ +aten::mm +4 ",
+        ):
             self.assertRegex(plain.output, re.compile(words, re.MULTILINE))
         self.assertIn("Main thread in no operation", plain.output)
         self.assertLessEqual(max(map(len, plain.output.splitlines())), 120)
