@@ -21,7 +21,8 @@ struct Assembly {
   std::unique_ptr<Executor> executor;
 };
 
-/// `strategies` without its tensor and context parallelism, which come from plan and groups. Weights begin as a pure
+/// `strategies` without its tensor and context parallelism, and without products in float8, which come from plan and
+/// groups. Weights begin as a pure
 /// function of `seed`, whatever the layout.
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {});
