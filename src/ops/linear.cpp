@@ -23,8 +23,12 @@ Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
     return tensor.defined() ? tensor.narrow(dimension, first, count) : tensor;
   };
   const bool scale_for_each = operand.scale.defined() && operand.scale.dim() == 2;
-  return {narrowed(operand.data, 0), scale_for_each ? narrowed(operand.scale, 0) : operand.scale, operand.is_gradient,
-          narrowed(operand.quantised, 0), narrowed(operand.transposed, 1)};
+  return {narrowed(operand.data, 0),
+          scale_for_each ? narrowed(operand.scale, 0) : operand.scale,
+          operand.is_gradient,
+          operand.type,
+          narrowed(operand.quantised, 0),
+          narrowed(operand.transposed, 1)};
 }
 
 /// Puts rows that arrive piece by piece where they belong; a piece that is everything is taken as it is.

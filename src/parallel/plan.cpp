@@ -159,8 +159,8 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
       parameter.in_float8 = converted.contains(parameter.spec.name);
       any |= parameter.in_float8;
     }
-    group.gathers_float8 = any && float8->gathers && plan.gathers_weights();
     group.keeps_scales = any && float8->recipe == Float8Recipe::tensorwise;
+    group.gathers_float8 = group.keeps_scales && float8->gathers && plan.gathers_weights();
   }
 }
 

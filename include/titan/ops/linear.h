@@ -17,12 +17,12 @@ namespace titan {
 
 /// A matrix on its way to a product. Plain precision: data only.
 struct Operand {
-  at::Tensor data;                   // [rows, inner] in the compute dtype; undefined where only float8 is left of it
-  at::Tensor scale;                  // what float8 values of it are multiplied by: one number, or one for each row
+  at::Tensor data = {};              // [rows, inner] in the compute dtype; undefined where only float8 is left of it
+  at::Tensor scale = {};             // what float8 values of it are multiplied by: one number, or one for each row
   bool is_gradient = false;          // of an output
   at::ScalarType type = at::kFloat;  // what data is or was of; read where data may be gone
-  at::Tensor quantised;              // [rows, inner] in float8
-  at::Tensor transposed;             // [inner, rows] in float8, where the product wants its own copy
+  at::Tensor quantised = {};         // [rows, inner] in float8
+  at::Tensor transposed = {};        // [inner, rows] in float8, where the product wants its own copy
 
   bool defined() const { return data.defined() || quantised.defined(); }
   int64_t rows() const { return data.defined() ? data.size(0) : quantised.size(0); }
