@@ -36,6 +36,19 @@ void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>
   }
 }
 
+void keep_scales(const std::vector<Parameter*>& parameters, const at::Tensor& scales) {
+  int64_t next = 0;
+  for (Parameter* parameter : parameters) {
+    if (!parameter->in_float8()) continue;
+    const at::Tensor scale = scales[next++];
+    if (parameter->float8_scale.defined()) {
+      parameter->float8_scale.copy_(scale);
+    } else {
+      parameter->float8_scale = scale.clone();
+    }
+  }
+}
+
 void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, const Float8Casts& casts,
                    Communicator* tensor) {
   if (plan.scaled_weights() == 0) return;
@@ -47,11 +60,7 @@ void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& p
   }
   at::Tensor largest = at::stack(magnitudes);
   if (tensor) tensor->all_reduce({largest}, Reduction::max)->wait();
-  const at::Tensor scales = float8_scale(largest, Float8Format::e4m3);
-  int64_t next = 0;
-  for (Parameter* parameter : parameters) {
-    if (parameter->in_float8()) parameter->float8_scale = scales[next++];
-  }
+  keep_scales(parameters, float8_scale(largest, Float8Format::e4m3));
 }
 
 void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator) {

@@ -163,18 +163,14 @@ void ShardedWeights::refresh_scales() {
 at::Tensor ShardedWeights::largest_magnitudes() {
   std::vector<at::Tensor> magnitudes;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!travels_in_float8(i) || !plan_.keeps_scales) continue;
+    if (!travels_in_float8(i)) continue;
     magnitudes.push_back(casts_.largest_magnitude(parameters_[i]->master, Float8Extent::tensor));
   }
   return magnitudes.empty() ? at::Tensor() : at::stack(magnitudes).to(link_->device().device());
 }
 
 void ShardedWeights::set_largest_magnitudes(const at::Tensor& largest) {
-  const at::Tensor scales = float8_scale(largest, Float8Format::e4m3);
-  int64_t next = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (travels_in_float8(i)) parameters_[i]->float8_scale = scales[next++];
-  }
+  keep_scales(parameters_, float8_scale(largest, Float8Format::e4m3));
   scaled_version_ = version_;
 }
 

@@ -39,11 +39,10 @@ TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) 
 TEST(Buildable, a_missing_part_is_told_once_by_its_switch_and_not_by_what_refines_it) {
   const std::string text = missing_parts(
       "[profiling]\nenable_profiling = true\nsave_traces_folder = \"traces\"\nprofile_freq = 600\n"
-      "[checkpoint]\nenable = true\ninitial_load_model_only = true\ninitial_load_in_hf = true\n"
-      "initial_load_in_hf_quantized = true\n");
+      "[memory_estimation]\nenable = true\n");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
   EXPECT_TRUE(contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part")) << text;
-  EXPECT_TRUE(contains(text, "job.toml:9:32: checkpoint.initial_load_in_hf_quantized = true needs a part")) << text;
+  EXPECT_TRUE(contains(text, "job.toml:6:10: memory_estimation.enable = true needs a part")) << text;
 }
 
 TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_told) {
@@ -61,11 +60,11 @@ TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_t
   }
 }
 
-TEST(Buildable, checkpoints_are_built_but_for_hugging_faces_format) {
+TEST(Buildable, checkpoints_are_built) {
   EXPECT_EQ(missing_parts("[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 600\n"), "");
-  EXPECT_TRUE(contains(
+  EXPECT_EQ(
       missing_parts("[checkpoint]\nenable = true\ninitial_load_in_hf = true\ninitial_load_in_hf_quantized = true\n"),
-      "job.toml:4:32: checkpoint.initial_load_in_hf_quantized = true needs a part that is not built yet"));
+      "");
 }
 
 TEST(Buildable, what_a_file_says_by_writing_out_a_default_asks_for_nothing) {

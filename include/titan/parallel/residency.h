@@ -114,6 +114,9 @@ at::ScalarType scalar_type(ElementType type);
 void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, const Float8Casts& casts,
                    Communicator* tensor);
 
+/// The next of `scales` for each float8 weight of `parameters`. A scale keeps its place in memory.
+void keep_scales(const std::vector<Parameter*>& parameters, const at::Tensor& scales);
+
 /// Gives every parameter its place in the plan, its master and what is sent of it; `sends` empty: the masters.
 void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters,
                       const std::vector<at::Tensor>& masters, const std::vector<at::Tensor>& sends);
