@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -41,11 +42,12 @@ bool is_finite_code(Float8Format format, int code) { return std::isfinite(decode
 int encode(Float8Format format, double value) {
   if (std::isnan(value)) return 0x7F;
   const int sign = std::signbit(value) ? 0x80 : 0;
+  const double magnitude = std::min(std::abs(value), largest_value(format));
   int best = 0;
   for (int code = 1; code < 0x80; ++code) {
     if (!is_finite_code(format, code)) continue;
-    const double gap = std::abs(decode(format, code) - std::abs(value));
-    const double best_gap = std::abs(decode(format, best) - std::abs(value));
+    const double gap = std::abs(decode(format, code) - magnitude);
+    const double best_gap = std::abs(decode(format, best) - magnitude);
     if (gap < best_gap || (gap == best_gap && code % 2 == 0)) best = code;
   }
   return sign | best;
