@@ -85,7 +85,7 @@ TEST(PrecisionLines, ListEveryLayerWhenAsked) {
   const std::vector<std::string> lines = converted_lines(float8_plan({}, {.filters = {"attention.wo"}}));
   EXPECT_EQ(lines[0], "  layers.0.attention.wq: Float8Linear(256 -> 256)");
   EXPECT_EQ(lines[3], "  layers.0.attention.wo: Linear(256 -> 256)");
-  EXPECT_EQ(lines.back(), "  output: Linear(256 -> 2000)");
+  EXPECT_EQ(lines.back(), "  output: Linear(256 -> 2048)");
 }
 
 TEST(ParallelismLines, CallFloat8TensorParallelismByItsName) {
