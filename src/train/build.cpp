@@ -88,6 +88,8 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   device_ = choose_device(config.training.device, world.local_rank);
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
+  const std::optional<Float8Request> float8 = make_float8_request(config);
+  if (float8 && !float8->emulate) require_float8(device_);
   if (threads > std::thread::hardware_concurrency()) {
     log_.shared_warning(
         "training.threads = {} on {} processors: threads that wait for each other make every step slower", threads,
@@ -174,8 +176,13 @@ void Trainer::build_model() {
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
+  for (const std::string& line : precision_lines(plan)) log_.info(line);
+  if (config_.model.print_after_conversion) {
+    for (const std::string& line : converted_lines(plan)) log_.info(line);
+  }
   ModelStrategies strategies = strategies_for(config_);
   strategies.attention_kernel = attention_kernel_for(plan);
+  strategies.tell = [this](const std::string& what) { log_.shared_warning(what); };
   assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_, {}, recorder_for(plan));
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
@@ -189,9 +196,10 @@ void Trainer::build_model() {
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
   }
-  step_runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
-                                              StepOptions{config_.training.max_norm, plan.request.step_in_backward},
-                                              StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
+  step_runner_ = std::make_unique<StepRunner>(
+      *assembly_.executor, *optimizer_, assembly_.group_parameters,
+      StepOptions{config_.training.max_norm, plan.request.step_in_backward},
+      StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
   for (const std::string& note : notes) log_.shared_warning(note);

@@ -13,6 +13,9 @@
 namespace titan {
 namespace {
 
+/// Among the filters, what leaves small layers alone.
+constexpr std::string_view kSmallLayers = "auto_filter_small_kn";
+
 ElementType element_type(const std::string& name) {
   return name == "bfloat16" ? ElementType::bfloat16 : ElementType::float32;
 }
@@ -93,6 +96,32 @@ std::vector<Problem> check_kept_units(const ModelDescription& model, const JobCo
   return problems;
 }
 
+/// quantize.linear.float8.filter_fqns names layers of the model.
+std::vector<Problem> check_float8_filters(const ModelDescription& model, const JobConfig& config,
+                                          const Origins& origins) {
+  const std::optional<Float8Request> request = make_float8_request(config);
+  if (!request) return {};
+  const std::string key = "quantize.linear.float8.filter_fqns";
+  std::vector<std::string> layers;
+  for (const LinearChoice& choice : choose_float8_layers(model, *request, 1, {})) {
+    const std::string prefix = "layers.0.";
+    if (choice.layer.starts_with(prefix)) layers.push_back(choice.layer.substr(prefix.size()));
+    if (!choice.layer.starts_with("layers.")) layers.push_back(choice.layer);
+  }
+  std::vector<Problem> problems;
+  for (const std::string& filter : idle_filters(model, request->filters)) {
+    std::vector<std::string> words = layers;
+    words.emplace_back(kSmallLayers);
+    const std::vector<std::string> best = nearest(filter, words, 1);
+    problems.push_back(origins.problem(key,
+                                       fmt::format("{}: no linear layer of {} {} has \"{}\" in its name", key,
+                                                   config.model.name, config.model.flavor, filter),
+                                       (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
+                                           fmt::format("the names are: layers.N. with {}", join(layers, ", "))));
+  }
+  return problems;
+}
+
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
@@ -123,6 +152,22 @@ RecomputeSelection make_recompute_selection(const JobConfig& config) {
   selection.mode = RecomputeSelection::Mode::selective_parts;
   for (const std::string& part : split(option, ',')) selection.parts.push_back(trim(part));
   return selection;
+}
+
+std::optional<Float8Request> make_float8_request(const JobConfig& config) {
+  const std::vector<std::string>& converters = config.model.converters;
+  if (std::find(converters.begin(), converters.end(), "quantize.linear.float8") == converters.end()) return {};
+  const LinearFloat8Section& section = config.quantize.linear.float8;
+  Float8Request request;
+  if (section.recipe_name) request.recipe = float8_recipe(*section.recipe_name);
+  request.emulate = section.emulate;
+  request.gathers = section.enable_fsdp_float8_all_gather;
+  request.precomputes = request.gathers && section.precompute_float8_dynamic_scale_for_fsdp;
+  for (const std::string& filter : section.filter_fqns) {
+    if (filter == kSmallLayers) request.leaves_small = true;
+    if (filter != kSmallLayers) request.filters.push_back(filter);
+  }
+  return request;
 }
 
 DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
@@ -156,6 +201,7 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
                     : reshard == "never" ? ReshardPolicy::never
                                          : ReshardPolicy::standard;
   request.keep_fp32 = config.training.keep_fp32;
+  request.float8 = make_float8_request(config);
   request.loss_parallel = !config.parallelism.disable_loss_parallel;
   request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
   const bool ring = config.parallelism.context_parallel_rotate_method == "alltoall";
@@ -309,6 +355,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     const ModelDescription model = family->describe(make_model_request(config, 1));
     problems = check_tensor_parallel(model, config, origins);
     for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));
+    for (Problem& problem : check_float8_filters(model, config, origins)) problems.push_back(std::move(problem));
     for (Problem& problem : check_pipeline(config, model, origins)) problems.push_back(std::move(problem));
     if (config.data.packing == "document" && !model.block_causal) {
       problems.push_back(origins.problem(

@@ -3,6 +3,7 @@
 // option a model's refusal is about.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "titan/config/job_config.h"
@@ -17,6 +18,8 @@ namespace titan {
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary);
 RecomputeSelection make_recompute_selection(const JobConfig& config);
+/// None when the model has no converter to float8.
+std::optional<Float8Request> make_float8_request(const JobConfig& config);
 /// The mesh that the config's degrees make of `world` ranks. Throws Error(bad_config) when they do not fit.
 DeviceMesh make_mesh(const JobConfig& config, int64_t world);
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place = {});
