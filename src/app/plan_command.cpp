@@ -71,6 +71,7 @@ std::string described(const WeightGroupPlan& group, const std::vector<WeightExch
   std::vector<std::string> sent;
   for (const WeightExchange& exchange : exchanges) sent.push_back(in_words(exchange));
   text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));
+  if (group.gathers_float8) text += "  float8 weights are gathered as float8\n";
   for (const ParameterPlan& parameter : group.parameters) {
     const std::string& whole = parameter.spec.name;
     const bool within = whole.starts_with(group.name + ".");
@@ -122,6 +123,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   std::cout << mesh_line(place.mesh) << "; rank " << options->rank << " of " << options->world << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
+  for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
   print_groups(plan, options->verbose);
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';

@@ -75,14 +75,12 @@ void describe_model(Schema& schema) {
       .refuses("mx", mx)
       .refuses("quantize.grouped_mm.float8", experts)
       .refuses("quantize.grouped_mm.mx", experts)
-      .not_built("float8")
       .help("changes made to the model before it is parallelised");
   model.add("print_after_conversion", &S::print_after_conversion, false)
       .later()
-      .not_built("float8")
       .only_when(
           {"model.converters names one", [](const JobConfig& config) { return !config.model.converters.empty(); }})
-      .help("print the module tree after the converters ran");
+      .help("print every linear layer after the converters ran");
   describe_model_override(schema);
 }
 

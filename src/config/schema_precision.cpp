@@ -102,8 +102,7 @@ void describe_linear_float8(Schema& schema) {
       .not_empty()
       .help("layers whose name contains one of these stay as they are; auto_filter_small_kn: the small ones too");
   section.add("emulate", &S::emulate, false).help("compute in float32 with rounding to float8, on any hardware");
-  for (Option& option : schema.section_options("quantize.linear.float8"))
-    option.later().not_built("float8").only_when(on);
+  for (Option& option : schema.section_options("quantize.linear.float8")) option.later().only_when(on);
 }
 
 void describe_other_quantisation(Schema& schema) {

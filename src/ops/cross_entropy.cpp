@@ -55,13 +55,12 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
     if (!graph) continue;
     // Narrow for this product; wide again, and the narrow ones gone, before the weight gradient makes copies of its
     // own.
-    Operand dy{std::move(losses.gradient), {}, {}};
+    Operand dy{.data = std::move(losses.gradient), .is_gradient = true};
     dy.data = dy.data.to(hidden.scalar_type());
     d_hidden.narrow(0, begin, count).copy_(product(dy.data, weight.weight()));
     if (weight.trainable()) {
       if (!options.round_weight_gradient && dy.data.is_cpu()) dy.data = dy.data.to(weight.gradient().scalar_type());
-      products.weight_gradient(dy, {x, {}, {}}, weight.gradient(), weight.gradient_written());
-      weight.mark_gradient_written();
+      products.weight_gradient(dy, {.data = x}, weight);
     }
   }
   loss.mul_(options.loss_scale);

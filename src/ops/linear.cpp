@@ -17,9 +17,18 @@ at::Tensor as_matrix(const at::Tensor& tensor, int64_t columns) {
 
 /// Rows [first, first + count) of an operand.
 Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
-  if (count == operand.data.size(0)) return operand;
-  return {operand.data.narrow(0, first, count),
-          operand.transposed.defined() ? operand.transposed.narrow(1, first, count) : at::Tensor(), operand.scale};
+  const int64_t all = operand.rows();
+  if (count == all) return operand;
+  auto narrowed = [&](const at::Tensor& tensor, int64_t dimension) {
+    return tensor.defined() ? tensor.narrow(dimension, first, count) : tensor;
+  };
+  const bool scale_for_each = operand.scale.defined() && operand.scale.dim() == 2;
+  return {narrowed(operand.data, 0),
+          scale_for_each ? narrowed(operand.scale, 0) : operand.scale,
+          operand.is_gradient,
+          operand.type,
+          narrowed(operand.quantised, 0),
+          narrowed(operand.transposed, 1)};
 }
 
 /// Puts rows that arrive piece by piece where they belong; a piece that is everything is taken as it is.
@@ -32,18 +41,13 @@ void place_rows(at::Tensor& whole, int64_t first, const at::Tensor& rows, int64_
   whole.narrow(0, first, rows.size(0)).copy_(rows);
 }
 
-void add_weight_gradient(const LinearProducts& products, Parameter& weight, const Operand& dy, const Operand& x) {
-  products.weight_gradient(dy, x, weight.gradient(), weight.gradient_written());
-  weight.mark_gradient_written();
-}
-
 struct LinearBackward : BackwardNode {
   std::vector<Parameter*> weights;
   std::shared_ptr<const LinearProducts> products;
   std::shared_ptr<const TokenExchange> exchange;
   StreamSide side = StreamSide::input;
   UnitContext* context = nullptr;
-  Operand x;
+  Operand x;  // its data and, where forward found one, its scale
   std::vector<int64_t> input_shape;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
@@ -54,61 +58,74 @@ struct LinearBackward : BackwardNode {
 
   /// The gradients hold all tokens; the input holds all of them too, or only this rank's.
   at::Tensor from_rows(torch::autograd::variable_list& gradients) {
-    std::vector<Operand> dys(weights.size());
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (gradients[i].defined())
-        dys[i] = products->quantise(as_matrix(gradients[i], weights[i]->weight().size(0)), *context);
-      gradients[i].reset();
+      if (gradients[i].defined()) gradients[i] = as_matrix(gradients[i], weights[i]->weight().size(0));
+    }
+    std::vector<Operand> dys = products->prepare_gradients(std::move(gradients), weights, *context);
+    for (size_t i = 0; i < dys.size(); ++i) {
+      if (dys[i].defined()) dys[i] = products->ready(std::move(dys[i]), {weights[i]});
     }
     at::Tensor dx;
     if (task_should_compute_output(0)) {
       if (exchange) {
         auto partial = [&](int64_t first, int64_t count) { return input_gradient(dys, first, count); };
-        dx = exchange->scatter_sum(x.data.size(0) * exchange->ranks(), partial);
+        dx = exchange->scatter_sum(x.rows() * exchange->ranks(), partial);
       } else {
-        dx = input_gradient(dys, 0, x.data.size(0));
+        dx = input_gradient(dys, 0, x.rows());
       }
     }
+    std::vector<Parameter*> trained;
+    std::vector<Operand> their_dys;
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (!dys[i].data.defined() || !weights[i]->trainable()) dys[i] = {};
+      if (!dys[i].defined() || !weights[i]->trainable()) continue;
+      trained.push_back(weights[i]);
+      their_dys.push_back(std::move(dys[i]));
     }
-    context->sink->submit([weights = weights, products = products, exchange = exchange, x = x, dys = std::move(dys)] {
+    if (!trained.empty()) submit_weight_gradients(std::move(trained), std::move(their_dys));
+    return dx;
+  }
+
+  void submit_weight_gradients(std::vector<Parameter*> trained, std::vector<Operand> dys) {
+    const Operand mine = products->prepare(x.data, weights, x.scale, *context);
+    context->sink->submit([trained = std::move(trained), dys = std::move(dys), mine, products = products,
+                           exchange = exchange, all = weights] {
       auto add = [&](int64_t first, const Operand& rows) {
-        Operand shared;  // widened at most once for all weights
-        for (size_t i = 0; i < weights.size(); ++i) {
-          if (!dys[i].data.defined()) continue;
-          if (!shared.data.defined()) shared = products->for_weight_gradients(rows, weights[i]->gradient());
-          add_weight_gradient(*products, *weights[i], rows_of(dys[i], first, rows.data.size(0)), shared);
+        const Operand shared = products->for_weight_gradients(rows, trained);
+        for (size_t i = 0; i < trained.size(); ++i) {
+          products->weight_gradient(rows_of(dys[i], first, rows.rows()), shared, *trained[i]);
         }
       };
-      if (!exchange) return add(0, x);
-      exchange->gather(x.data, [&](int64_t first, const at::Tensor& rows) { add(first, {rows, {}, {}}); });
+      if (!exchange) return add(0, mine);
+      exchange->gather(products->message(mine, all),
+                       [&](int64_t first, const at::Tensor& rows) { add(first, products->arrived(rows, mine, all)); });
     });
-    return dx;
   }
 
   at::Tensor input_gradient(const std::vector<Operand>& dys, int64_t first, int64_t count) {
     at::Tensor dx;
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (dys[i].data.defined()) products->input_gradient(rows_of(dys[i], first, count), weights[i]->weight(), dx);
+      if (dys[i].defined()) products->input_gradient(rows_of(dys[i], first, count), *weights[i], dx);
     }
     return dx;
   }
 
   /// The gradient holds this rank's tokens of the output stream; the input holds all.
   at::Tensor from_shard(const at::Tensor& shard) {
-    at::Tensor dx, all_dy;
-    const int64_t all = x.data.size(0);
-    exchange->gather(shard.contiguous(), [&](int64_t first, const at::Tensor& rows) {
+    at::Tensor dx, all_rows;
+    const int64_t all = x.rows();
+    const Operand mine = products->prepare_gradients({shard.contiguous()}, weights, *context)[0];
+    exchange->gather(products->message(mine, weights), [&](int64_t first, const at::Tensor& rows) {
       at::Tensor part;
-      products->input_gradient(products->quantise(rows, *context), weights[0]->weight(), part);
+      const Operand dy = products->ready(products->arrived(rows, mine, weights), weights);
+      products->input_gradient(dy, *weights[0], part);
       place_rows(dx, first, part, all);
-      place_rows(all_dy, first, rows, all);
+      place_rows(all_rows, first, rows, all);
     });
     if (weights[0]->trainable()) {
-      Operand dy = products->quantise(all_dy, *context);
-      context->sink->submit([weight = weights[0], products = products, x = x, dy = std::move(dy)] {
-        add_weight_gradient(*products, *weight, dy, x);
+      Operand dy = products->arrived(all_rows, mine, weights);
+      Operand input = products->prepare(x.data, weights, x.scale, *context);
+      context->sink->submit([weights = weights, products = products, input = std::move(input), dy = std::move(dy)] {
+        products->weight_gradient(dy, products->for_weight_gradients(input, weights), *weights[0]);
       });
     }
     return dx;
@@ -117,23 +134,43 @@ struct LinearBackward : BackwardNode {
 
 }  // namespace
 
-Operand DenseProducts::quantise(const at::Tensor& activation, UnitContext&) const { return {activation, {}, {}}; }
-
-at::Tensor DenseProducts::forward(const Operand& x, const at::Tensor& weight) const {
-  return product_with_transposed(x.data, weight);
+Operand DenseProducts::prepare(const at::Tensor& input, const Weights&, const at::Tensor&, UnitContext&) const {
+  return {.data = input};
 }
 
-void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const {
-  at::Tensor share = product(dy.data, weight);
+std::vector<Operand> DenseProducts::prepare_gradients(std::vector<at::Tensor> gradients, const Weights&,
+                                                      UnitContext&) const {
+  std::vector<Operand> operands;
+  for (at::Tensor& gradient : gradients) operands.push_back({.data = std::move(gradient), .is_gradient = true});
+  return operands;
+}
+
+at::Tensor DenseProducts::message(const Operand& operand, const Weights&) const { return operand.data; }
+
+Operand DenseProducts::arrived(const at::Tensor& rows, const Operand& mine, const Weights&) const {
+  return {.data = rows, .is_gradient = mine.is_gradient};
+}
+
+Operand DenseProducts::ready(Operand operand, const Weights&) const { return operand; }
+
+at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight) const {
+  return product_with_transposed(x.data, weight.weight());
+}
+
+void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const {
+  at::Tensor share = product(dy.data, weight.weight());
   dx = dx.defined() ? dx.add_(share) : share;
 }
 
-Operand DenseProducts::for_weight_gradients(const Operand& x, const at::Tensor& gradient) const {
+Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& weights) const {
   // GPUs multiply narrow operands into a wide result; the CPU has no such product.
-  return round_weight_gradient_ || x.data.is_cuda() ? x : Operand{x.data.to(gradient.scalar_type()), {}, {}};
+  if (round_weight_gradient_ || x.data.is_cuda()) return x;
+  return {.data = x.data.to(weights[0]->gradient().scalar_type())};
 }
 
-void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
+void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const {
+  at::Tensor gradient = weight.gradient();
+  const bool accumulate = weight.gradient_written();
   const bool same_dtype = dy.data.scalar_type() == gradient.scalar_type();
   if (!same_dtype && !round_weight_gradient_ && dy.data.is_cuda()) {
     wide_transposed_product_into(gradient, dy.data, x.data, accumulate);
@@ -145,6 +182,7 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Ten
   } else {
     gradient.copy_(at::mm(dy.data.t(), x.data));
   }
+  weight.mark_gradient_written();
 }
 
 LinearGroup::LinearGroup(std::vector<Parameter*> weights, int first_ordinal,
@@ -163,7 +201,8 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));
-  std::vector<at::Tensor> outputs = products(x, context);
+  at::Tensor scale;
+  std::vector<at::Tensor> outputs = products(x, scale, context);
   if (heads) {
     for (at::Tensor& output : outputs) {
       output = output.view({heads->samples, heads->length, output.size(1) / heads->head_dim, heads->head_dim});
@@ -177,7 +216,7 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
     node->side = side_;
     node->context = &context;
     context.note_saved(x);
-    node->x = {x.detach(), {}, {}};
+    node->x = {.data = x.detach(), .scale = scale};
     node->input_shape = input.sizes().vec();
     connect(std::move(node), {&input}, outputs);
   }
@@ -185,7 +224,7 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
 }
 
 /// The outputs, as far as the recompute policy wants them computed; gathered at most once.
-std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, UnitContext& context) const {
+std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, at::Tensor& scale, UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int ordinal = first_ordinal_ + static_cast<int>(i);
@@ -194,8 +233,15 @@ std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, UnitContext& 
   }
   const bool scatters = exchange_ && side_ == StreamSide::output;
   std::vector<at::Tensor> computed(weights_.size());
-  if (scatters && wanted[0]) computed[0] = scattered_product(x, context);
-  if (!scatters) computed = gathered_products(x, wanted, context);
+  if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) {
+    const Operand operand = products_->prepare(x, weights_, {}, context);
+    scale = operand.scale;
+    if (scatters) {
+      computed[0] = scattered_product(operand);
+    } else {
+      computed = gathered_products(operand, wanted);
+    }
+  }
   const int64_t ranks = exchange_ ? exchange_->ranks() : 1;
   const int64_t rows = scatters ? x.size(0) / ranks : x.size(0) * ranks;
   std::vector<at::Tensor> outputs;
@@ -210,31 +256,31 @@ std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, UnitContext& 
   return outputs;
 }
 
-std::vector<at::Tensor> LinearGroup::gathered_products(const at::Tensor& x, const std::vector<bool>& wanted,
-                                                       UnitContext& context) const {
+std::vector<at::Tensor> LinearGroup::gathered_products(const Operand& x, const std::vector<bool>& wanted) const {
   std::vector<at::Tensor> outputs(weights_.size());
-  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return outputs;
-  const int64_t all = x.size(0) * (exchange_ ? exchange_->ranks() : 1);
-  auto multiply = [&](int64_t first, const at::Tensor& rows) {
-    const Operand operand = products_->quantise(rows, context);
+  const int64_t all = x.rows() * (exchange_ ? exchange_->ranks() : 1);
+  auto multiply = [&](int64_t first, const Operand& rows) {
+    const Operand operand = products_->ready(rows, weights_);
     for (size_t i = 0; i < weights_.size(); ++i) {
-      if (wanted[i]) place_rows(outputs[i], first, products_->forward(operand, weights_[i]->weight()), all);
+      if (wanted[i]) place_rows(outputs[i], first, products_->forward(operand, *weights_[i]), all);
     }
   };
-  if (exchange_) {
-    exchange_->gather(x, multiply);
-  } else {
+  if (!exchange_) {
     multiply(0, x);
+    return outputs;
   }
+  exchange_->gather(products_->message(x, weights_), [&](int64_t first, const at::Tensor& rows) {
+    multiply(first, products_->arrived(rows, x, weights_));
+  });
   return outputs;
 }
 
-at::Tensor LinearGroup::scattered_product(const at::Tensor& x, UnitContext& context) const {
-  const Operand operand = products_->quantise(x, context);
+at::Tensor LinearGroup::scattered_product(const Operand& x) const {
+  const Operand operand = products_->ready(x, weights_);
   auto partial = [&](int64_t first, int64_t count) {
-    return products_->forward(rows_of(operand, first, count), weights_[0]->weight());
+    return products_->forward(rows_of(operand, first, count), *weights_[0]);
   };
-  return exchange_->scatter_sum(x.size(0), partial);
+  return exchange_->scatter_sum(x.rows(), partial);
 }
 
 }  // namespace titan

@@ -4,6 +4,7 @@
 
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
+#include "titan/ops/float8_products.h"
 #include "titan/parallel/graph_runner.h"
 #include "titan/parallel/sharded_weights.h"
 
@@ -31,6 +32,16 @@ std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, con
   if (plan.request.split().ranks == 1) return nullptr;
   return std::make_shared<ContextParallel>(
       ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
+}
+
+std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const ModelStrategies& strategies,
+                                                         const MeshGroups& groups) {
+  const Float8Request& request = *plan.request.float8;
+  return make_float8_products({.recipe = request.recipe,
+                               .emulate = request.emulate,
+                               .round_weight_gradient = strategies.round_weight_gradient,
+                               .tensor = groups.tensor,
+                               .tell = strategies.tell});
 }
 
 std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
@@ -86,6 +97,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   Assembly assembly;
   assembly.peer_memory = peer_memory_of(plan, groups);
   strategies.tensor_parallel = tensor_parallel_of(plan, groups, assembly.peer_memory);
+  if (plan.request.float8) strategies.products = float8_products_of(plan, strategies, groups);
   strategies.context_parallel = context_parallel_of(plan, groups);
   assembly.model = family.build(request, strategies);
   assembly.model->prepare(device);

@@ -1,5 +1,6 @@
 #include "titan/parallel/executor.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 
 #include "titan/base/error.h"
@@ -147,6 +148,28 @@ void Executor::finish_step() {
 
 void Executor::weights_changed() {
   for (auto& residency : residencies_) residency->weights_changed();
+}
+
+void Executor::scale_weights(Communicator* gather, Communicator* tensor) {
+  std::vector<Residency*> owners;
+  std::vector<at::Tensor> magnitudes;
+  for (auto& residency : residencies_) {
+    at::Tensor mine = residency->largest_magnitudes();
+    if (!mine.defined()) continue;
+    owners.push_back(residency.get());
+    magnitudes.push_back(std::move(mine));
+  }
+  if (owners.empty()) return;
+  const at::Tensor largest = at::cat(magnitudes);
+  for (Communicator* group : {gather, tensor}) {
+    if (group) group->all_reduce({largest}, Reduction::max)->wait();
+  }
+  int64_t first = 0;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const int64_t count = magnitudes[i].size(0);
+    owners[i]->set_largest_magnitudes(largest.narrow(0, first, count));
+    first += count;
+  }
 }
 
 int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {

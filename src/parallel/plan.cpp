@@ -144,6 +144,26 @@ void choose_dtypes(Plan& plan, const ModelDescription& model) {
   }
 }
 
+void choose_float8(Plan& plan, const ModelDescription& model) {
+  const std::optional<Float8Request>& float8 = plan.request.float8;
+  if (!float8) return;
+  plan.float8_layers =
+      choose_float8_layers(model, *float8, plan.request.place.mesh.size(MeshAxis::tp), plan.request.keep_fp32);
+  std::set<std::string> converted;
+  for (const LinearChoice& choice : plan.float8_layers) {
+    if (choice.converted) converted.insert(choice.layer + ".weight");
+  }
+  for (WeightGroupPlan& group : plan.groups) {
+    bool any = false;
+    for (ParameterPlan& parameter : group.parameters) {
+      parameter.in_float8 = converted.contains(parameter.spec.name);
+      any |= parameter.in_float8;
+    }
+    group.keeps_scales = any && float8->recipe == Float8Recipe::tensorwise;
+    group.gathers_float8 = group.keeps_scales && float8->gathers && plan.gathers_weights();
+  }
+}
+
 void add_activations(Plan& plan, const ModelDescription& model) {
   plan.stream_width = model.dim;
   plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
@@ -172,6 +192,23 @@ int64_t WeightGroupPlan::offset_of(size_t index) const {
   int64_t offset = 0;
   for (size_t i = 0; i < index; ++i) offset += parameters[i].unsharded.numel();
   return offset;
+}
+
+int64_t WeightGroupPlan::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) bytes += parameters[i].unsharded.numel() * gathered_size(i);
+  return bytes;
+}
+
+int64_t WeightGroupPlan::gathered_shard_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) bytes += parameters[i].shard.numel() * gathered_size(i);
+  return bytes;
+}
+
+int64_t WeightGroupPlan::scaled_weights() const {
+  if (!keeps_scales) return 0;
+  return std::count_if(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.in_float8; });
 }
 
 size_t Plan::stage_of(size_t unit) const {
@@ -210,6 +247,7 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   plan.chain_length = model.units.size();
   add_units(plan, model, family);
   choose_dtypes(plan, model);
+  choose_float8(plan, model);
   add_activations(plan, model);
   assign_slots(plan);
   add_traffic(plan, model);

@@ -19,6 +19,15 @@ int64_t collective_numel(const WeightGroupPlan& group, int64_t shards) {
   return total;
 }
 
+/// Bytes of all ranks' chunks of a group as its weights are gathered.
+int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
+  int64_t total = 0;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    total += shards * group.parameters[i].chunk_numel() * group.gathered_size(i);
+  }
+  return total;
+}
+
 /// Elements whose gradients are partial sums on every tensor-parallel rank.
 int64_t copied_numel(const WeightGroupPlan& group) {
   int64_t copied = 0;
@@ -40,7 +49,7 @@ std::vector<std::vector<WeightExchange>> weight_exchanges(const Plan& plan) {
     std::vector<WeightExchange>& own = all[g];
     if (shards > 1) {
       const int64_t numel = collective_numel(group, shards);
-      own.push_back({group_names::kGather, all_gather, {gathers[g], gathers[g] * numel * size_of(group.compute)}});
+      own.push_back({group_names::kGather, all_gather, {gathers[g], gathers[g] * gathered_bytes(group, shards)}});
       own.push_back({group_names::kScatter, reduce_scatter, {1, numel * size_of(group.reduce)}});
     }
     if (plan.request.place.mesh.size(MeshAxis::dp_replicate) > 1) {
@@ -48,6 +57,12 @@ std::vector<std::vector<WeightExchange>> weight_exchanges(const Plan& plan) {
     }
     if (const int64_t copied = copied_numel(group); copied > 0) {
       own.push_back({group_names::kTensor, all_reduce, {1, copied * kFloat32}});
+    }
+    if (const int64_t scales = group.scaled_weights(); scales > 0 && !plan.precomputes_scales()) {
+      if (group.gathers_float8 && shards > 1) own.push_back({group_names::kGather, all_reduce, {1, scales * kFloat32}});
+      if (plan.request.place.mesh.size(MeshAxis::tp) > 1) {
+        own.push_back({group_names::kTensor, all_reduce, {1, scales * kFloat32}});
+      }
     }
     if (group.has_twin) own.push_back({group_names::kTwins, all_reduce, {1, group.shard_numel * kFloat32}});
   }

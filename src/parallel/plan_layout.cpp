@@ -42,10 +42,8 @@ size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
   return slots.size() - 1;
 }
 
-/// Elements a group needs in a slot: itself, and its shard where that lives elsewhere and is staged on the device.
-int64_t slot_numel(const WeightGroupPlan& group, const PlanRequest& request) {
-  return group.numel + (request.cpu_offload && request.shards() > 1 ? group.shard_numel : 0);
-}
+/// A slot holds a group and, where its shard lives elsewhere and is staged on the device, that too.
+bool stages_shards(const PlanRequest& request) { return request.cpu_offload && request.shards() > 1; }
 
 using BytesOf = std::function<int64_t(const WeightGroupPlan&)>;
 
@@ -105,10 +103,10 @@ void assign_slots(Plan& plan) {
   assign_message_slots(plan);
   if (!plan.gathers_weights()) return;
   const BytesOf weight_bytes = [&](const WeightGroupPlan& group) {
-    return slot_numel(group, plan.request) * size_of(group.compute);
+    return group.gathered_bytes() + (stages_shards(plan.request) ? group.gathered_shard_bytes() : 0);
   };
   const BytesOf gradient_bytes = [&](const WeightGroupPlan& group) {
-    return slot_numel(group, plan.request) * size_of(ElementType::float32);
+    return (group.numel + (stages_shards(plan.request) ? group.shard_numel : 0)) * size_of(ElementType::float32);
   };
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
   // With a pipeline every microbatch comes back to every unit: by default weights stay for the step.

@@ -13,7 +13,7 @@ int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.
 int64_t copy_bytes(const Plan& plan) {
   int64_t total = 0;
   for (const WeightGroupPlan& group : plan.groups) {
-    if (group.compute != plan.request.master) total += group.shard_numel * size_of(group.compute);
+    if (group.gathers_float8 || group.compute != plan.request.master) total += group.gathered_shard_bytes();
   }
   return total;
 }
@@ -24,11 +24,14 @@ int64_t padding_bytes(const Plan& plan) {
   const int64_t shards = plan.request.shards();
   int64_t weights = 0, gradients = 0;
   for (const WeightGroupPlan& group : plan.groups) {
-    int64_t uneven = 0;
-    for (const ParameterPlan& parameter : group.parameters) {
-      if (!parameter.even(shards)) uneven += (shards + 1) * parameter.chunk_numel();
+    int64_t uneven = 0, uneven_bytes = 0;
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const ParameterPlan& parameter = group.parameters[i];
+      if (parameter.even(shards)) continue;
+      uneven += (shards + 1) * parameter.chunk_numel();
+      uneven_bytes += (shards + 1) * parameter.chunk_numel() * group.gathered_size(i);
     }
-    weights = std::max(weights, uneven * size_of(group.compute));
+    weights = std::max(weights, uneven_bytes);
     gradients = std::max(gradients, uneven * size_of(group.reduce));
   }
   return weights + gradients;

@@ -26,12 +26,19 @@ void add_weights(const Exchanges& exchanges, GroupTraffic& traffic) {
   }
 }
 
+/// One reduction for the largest magnitudes of all weights.
+void add_precomputed_scales(const Plan& plan, GroupTraffic& traffic) {
+  int64_t scales = 0;
+  for (const WeightGroupPlan& group : plan.groups) scales += group.scaled_weights();
+  if (plan.precomputes_scales() && scales > 0) add(traffic, Collective::all_reduce, 1, scales * kFloat32);
+}
+
 void add_offload(Plan& plan) {
   if (!plan.request.cpu_offload) return;
   const std::vector<int64_t> gathers = gathers_per_step(plan);
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const WeightGroupPlan& group = plan.groups[g];
-    plan.to_device_bytes += gathers[g] * group.shard_numel * size_of(group.compute);
+    plan.to_device_bytes += gathers[g] * group.gathered_shard_bytes();
     plan.to_host_bytes += group.shard_numel * kFloat32;
   }
 }
@@ -44,6 +51,7 @@ void add_data_parallel(Plan& plan, const Exchanges& exchanges) {
     if (ranks == 1) continue;
     plan.traffic.push_back({group, ranks, {}});
     add_weights(exchanges, plan.traffic.back());
+    if (group == std::string_view(group_names::kGather)) add_precomputed_scales(plan, plan.traffic.back());
   }
 }
 
@@ -62,12 +70,43 @@ void add_loss(const Plan& plan, const ModelDescription& model, GroupTraffic& tra
   }
 }
 
+/// Weights in float8 among those of a linear group.
+int64_t float8_weights(const Plan& plan, const StreamGroup& group) {
+  return std::count_if(plan.float8_layers.begin(), plan.float8_layers.end(), [&](const LinearChoice& choice) {
+    const auto& names = group.parameters;
+    return choice.converted && std::find(names.begin(), names.end(), choice.layer + ".weight") != names.end();
+  });
+}
+
+/// Of one microbatch: a linear group gathers its input for its products and again for its weight gradients, or the
+/// gradient of its output; the other way it scatters. Where one scale serves a tensor of all ranks they agree on it:
+/// for the input whenever products are made, or else in backward, and for the gradients of outputs together.
+void add_linear_group(const Plan& plan, const UnitPlan& unit, const StreamGroup& group, GroupTraffic& traffic) {
+  const int64_t microbatches = plan.request.accumulation;
+  const int64_t rows = plan.request.tokens() * plan.stream_width;
+  const int64_t wide = size_of(unit.compute);
+  const int64_t converted = float8_weights(plan, group);
+  const bool scales = plan.request.float8 && plan.request.float8->recipe == Float8Recipe::tensorwise && converted > 0;
+  const int64_t narrow = scales && converted == static_cast<int64_t>(group.parameters.size()) ? 1 : wide;
+  const int64_t gathers = microbatches * (group.reads ? group.forwards() + 1 : 1);
+  const int64_t scatters = microbatches * (group.reads ? 1 : group.forwards());
+  if (!plan.request.async_tensor_parallel) {
+    add(traffic, Collective::all_gather, gathers, gathers * rows * narrow);
+    add(traffic, Collective::reduce_scatter, scatters, scatters * rows * wide);
+  }
+  if (!scales) return;
+  const int64_t of_inputs = microbatches * (unit.policy.checkpointed() ? 2 : 1);
+  add(traffic, Collective::all_reduce, of_inputs + microbatches, (of_inputs + microbatches * converted) * kFloat32);
+}
+
 void add_tensor_parallel(Plan& plan, const ModelDescription& model, const Exchanges& exchanges) {
   const int64_t ranks = plan.request.place.mesh.size(MeshAxis::tp);
   if (ranks == 1) return;
   GroupTraffic traffic{group_names::kTensor, ranks, {}};
-  for (size_t u = 0; u < plan.units.size() && !plan.request.async_tensor_parallel; ++u) {
+  for (size_t u = 0; u < plan.units.size(); ++u) {
     const StreamExchanges exchanges = model.units[plan.units[u].chain_index].exchanges(plan.units[u].policy);
+    for (const StreamGroup& group : exchanges.groups) add_linear_group(plan, plan.units[u], group, traffic);
+    if (plan.request.async_tensor_parallel) continue;
     const int64_t stream = plan.request.tokens() * model.dim * size_of(plan.units[u].compute);
     const int64_t microbatches = plan.request.accumulation;
     add(traffic, Collective::all_gather, microbatches * exchanges.gathers, microbatches * exchanges.gathers * stream);
@@ -76,6 +115,7 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model, const Exchan
   }
   if (plan.units.back().role == UnitRole::head) add_loss(plan, model, traffic);
   add_weights(exchanges, traffic);
+  add_precomputed_scales(plan, traffic);
   plan.traffic.push_back(traffic);
 }
 

@@ -1,6 +1,7 @@
 #include "titan/parallel/residency.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -31,7 +32,35 @@ void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>
     parameters[i]->place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
     parameters[i]->master = masters[i];
     parameters[i]->send = sends.empty() ? masters[i] : sends[i];
+    parameters[i]->set_in_float8(planned.in_float8);
   }
+}
+
+void keep_scales(const std::vector<Parameter*>& parameters, const at::Tensor& scales) {
+  int64_t next = 0;
+  for (Parameter* parameter : parameters) {
+    if (!parameter->in_float8()) continue;
+    const at::Tensor scale = scales[next++];
+    if (parameter->float8_scale.defined()) {
+      parameter->float8_scale.copy_(scale);
+    } else {
+      parameter->float8_scale = scale.clone();
+    }
+  }
+}
+
+void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, const Float8Casts& casts,
+                   Communicator* tensor) {
+  if (plan.scaled_weights() == 0) return;
+  std::vector<at::Tensor> magnitudes;
+  for (const Parameter* parameter : parameters) {
+    if (parameter->in_float8()) {
+      magnitudes.push_back(casts.largest_magnitude(parameter->weight(), Float8Extent::tensor));
+    }
+  }
+  at::Tensor largest = at::stack(magnitudes);
+  if (tensor) tensor->all_reduce({largest}, Reduction::max)->wait();
+  keep_scales(parameters, float8_scale(largest, Float8Format::e4m3));
 }
 
 void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator) {
@@ -42,10 +71,11 @@ void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& commu
 
 ResidentWeights::ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
                                  const PlanRequest& request, const at::Device& device, bool transient_gradients,
-                                 GroupCommunicators communicators)
+                                 GroupCommunicators communicators, Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
       communicators_(std::move(communicators)),
+      casts_(std::move(casts)),
       transient_gradients_(transient_gradients) {
   const at::TensorOptions options(device);
   masters_ = at::empty({plan.numel}, options.dtype(scalar_type(request.master)));
@@ -67,10 +97,14 @@ std::vector<at::Tensor> ResidentWeights::cut(const at::Tensor& block) const {
 }
 
 void ResidentWeights::prefetch(const Use&) {
-  if (copied_version_ == version_) return;
-  if (copies_.defined()) copies_.copy_(masters_);
-  for (Parameter* parameter : parameters_) parameter->set_weight(parameter->send);
-  copied_version_ = version_;
+  if (copied_version_ != version_) {
+    if (copies_.defined()) copies_.copy_(masters_);
+    for (Parameter* parameter : parameters_) parameter->set_weight(parameter->send);
+    copied_version_ = version_;
+  }
+  if (scaled_version_ == version_) return;
+  scaled_version_ = version_;
+  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get());
 }
 
 void ResidentWeights::weights_changed() {

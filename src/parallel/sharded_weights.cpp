@@ -1,6 +1,7 @@
 #include "titan/parallel/sharded_weights.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 
@@ -54,21 +55,29 @@ void ShardedWeights::Transfer::finish() {
 
 ShardedWeights::ShardedWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
                                const PlanRequest& request, std::shared_ptr<SlotPool> slots,
-                               std::shared_ptr<HostLink> link, GroupCommunicators communicators)
+                               std::shared_ptr<HostLink> link, GroupCommunicators communicators, Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
       shards_(request.shards()),
       slots_(std::move(slots)),
       link_(std::move(link)),
-      communicators_(std::move(communicators)) {
+      communicators_(std::move(communicators)),
+      casts_(std::move(casts)) {
   TITAN_CHECK(shards_ == 1 || (communicators_.gather && communicators_.scatter), plan.name, shards_);
   const bool pinned = link_->crosses() && !link_->device().device().is_cpu();
   MemoryArena& home = link_->home();
   masters_ = home.allocate(plan.shard_numel, scalar_type(request.master), pinned);
-  if (plan.compute != request.master) copies_ = home.allocate(plan.shard_numel, scalar_type(plan.compute), pinned);
+  const bool copied = plan.gathers_float8 || plan.compute != request.master;
+  if (copied) copies_ = home.allocate(plan.gathered_shard_bytes(), at::kByte, pinned);
   gradient_shards_ = home.allocate(plan.shard_numel, at::kFloat, pinned);
-  place_parameters(plan_, parameters_, shards_of(masters_),
-                   copies_.defined() ? shards_of(copies_) : std::vector<at::Tensor>());
+  const std::vector<at::Tensor> masters = shards_of(masters_);
+  std::vector<at::Tensor> sends = copied ? gathered_shards_of(copies_) : masters;
+  for (size_t i = 0; i < sends.size(); ++i) {
+    if (!travels_in_float8(i)) continue;
+    parameters_[i]->float8_send = sends[i];
+    sends[i] = masters[i];
+  }
+  place_parameters(plan_, parameters_, masters, sends);
 }
 
 ShardedWeights::~ShardedWeights() = default;
@@ -95,14 +104,74 @@ std::vector<at::Tensor> ShardedWeights::unsharded_in(const at::Tensor& memory, a
   return views;
 }
 
+at::ScalarType ShardedWeights::gathered_type(size_t index) const {
+  return travels_in_float8(index) ? scalar_type(Float8Format::e4m3) : scalar_type(plan_.compute);
+}
+
+std::vector<at::Tensor> ShardedWeights::weights_in(const at::Tensor& memory) const {
+  std::vector<at::Tensor> views;
+  int64_t offset = 0;
+  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+    const Box& box = plan_.parameters[i].unsharded;
+    const int64_t bytes = box.numel() * plan_.gathered_size(i);
+    views.push_back(memory.narrow(0, offset, bytes).view(gathered_type(i)).view(box.extent));
+    offset += bytes;
+  }
+  return views;
+}
+
+std::vector<at::Tensor> ShardedWeights::gathered_shards_of(const at::Tensor& bytes) const {
+  std::vector<at::Tensor> views;
+  int64_t offset = 0;
+  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+    const Box& box = plan_.parameters[i].shard;
+    const int64_t size = box.numel() * plan_.gathered_size(i);
+    views.push_back(bytes.narrow(0, offset, size).view(gathered_type(i)).view(box.extent));
+    offset += size;
+  }
+  return views;
+}
+
 at::Tensor ShardedWeights::staged_in(const at::Tensor& memory, at::ScalarType type) const {
   return as_type(memory, plan_.numel, plan_.shard_numel, type);
 }
 
 void ShardedWeights::refresh_sends() {
   if (sent_version_ == version_) return;
-  if (copies_.defined()) copies_.copy_(masters_);
   sent_version_ = version_;
+  if (plan_.gathers_float8) refresh_scales();
+  if (!copies_.defined()) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = *parameters_[i];
+    if (!travels_in_float8(i)) {
+      parameter.send.copy_(parameter.master);
+      continue;
+    }
+    const at::Tensor scale = parameter.float8_scale.to(parameter.master.device());
+    parameter.float8_send.copy_(casts_.cast(parameter.master, scale, Float8Format::e4m3, Float8Sides::data).data);
+  }
+}
+
+void ShardedWeights::refresh_scales() {
+  if (scaled_version_ == version_) return;
+  at::Tensor largest = largest_magnitudes();
+  if (communicators_.gather) communicators_.gather->all_reduce({largest}, Reduction::max)->wait();
+  if (communicators_.tensor) communicators_.tensor->all_reduce({largest}, Reduction::max)->wait();
+  set_largest_magnitudes(largest);
+}
+
+at::Tensor ShardedWeights::largest_magnitudes() {
+  std::vector<at::Tensor> magnitudes;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!travels_in_float8(i)) continue;
+    magnitudes.push_back(casts_.largest_magnitude(parameters_[i]->master, Float8Extent::tensor));
+  }
+  return magnitudes.empty() ? at::Tensor() : at::stack(magnitudes).to(link_->device().device());
+}
+
+void ShardedWeights::set_largest_magnitudes(const at::Tensor& largest) {
+  keep_scales(parameters_, float8_scale(largest, Float8Format::e4m3));
+  scaled_version_ = version_;
 }
 
 void ShardedWeights::weights_changed() {
@@ -125,27 +194,34 @@ void ShardedWeights::prefetch(const Use&) {
 }
 
 void ShardedWeights::start_gather(const at::Tensor& memory) {
-  const at::ScalarType type = scalar_type(plan_.compute);
-  std::vector<at::Tensor> weights = unsharded_in(memory, type);
-  const at::Tensor& home = copies_.defined() ? copies_ : masters_;
+  const at::Tensor home = copies_.defined() ? copies_ : masters_.view(at::kByte);
   gather_.under_way = true;
   if (shards_ == 1) {  // offload alone: the shard is the weight
-    link_->to_device(as_type(memory, 0, plan_.numel, type), home);
+    link_->to_device(memory.narrow(0, 0, home.numel()), home);
     return;
   }
   at::Tensor shards = home;
   if (link_->crosses()) {
-    shards = staged_in(memory, type);
+    shards = memory.narrow(0, plan_.gathered_bytes(), home.numel());
     link_->to_device(shards, home);
   }
-  std::vector<at::Tensor> inputs = shards_of(shards);
-  std::vector<at::Tensor> outputs = weights;
+  std::vector<at::Tensor> inputs = gathered_shards_of(shards);
+  std::vector<at::Tensor> outputs = weights_in(memory);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (travels_in_float8(i)) inputs[i] = inputs[i].view(at::kByte), outputs[i] = outputs[i].view(at::kByte);
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
     inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows);
-    outputs[i] = with_rows(link_->device(), weights[i], parameter.chunk_rows * shards_);
-    gather_.copies.emplace_back(weights[i], outputs[i].narrow(0, 0, weights[i].size(0)));
+    const at::Tensor weight = outputs[i];
+    outputs[i] = with_rows(link_->device(), weight, parameter.chunk_rows * shards_);
+    gather_.copies.emplace_back(weight, outputs[i].narrow(0, 0, weight.size(0)));
+  }
+  // One call takes tensors of one dtype: what is mixed travels as bytes.
+  for (size_t i = 0; plan_.gathers_float8 && i < inputs.size(); ++i) {
+    inputs[i] = inputs[i].view({-1}).view(at::kByte);
+    outputs[i] = outputs[i].view({-1}).view(at::kByte);
   }
   gather_.pending = communicators_.gather->all_gather(std::move(outputs), std::move(inputs));
 }
@@ -155,8 +231,11 @@ void ShardedWeights::acquire(const Use& use) {
   gather_.finish();
   Slot& slot = slots_->weights(plan_.weight_slot);
   if (slot.users++ > 0) return;
-  const std::vector<at::Tensor> weights = unsharded_in(slot.memory, scalar_type(plan_.compute));
+  const std::vector<at::Tensor> weights = weights_in(slot.memory);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_weight(weights[i]);
+  if (plan_.gathers_float8 || scaled_version_ == version_) return;
+  scaled_version_ = version_;
+  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get());
 }
 
 void ShardedWeights::release(const Use&) {

@@ -88,6 +88,8 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   device_ = choose_device(config.training.device, world.local_rank);
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
+  const std::optional<Float8Request> float8 = make_float8_request(config);
+  if (float8 && !float8->emulate) require_float8(device_);
   if (threads > std::thread::hardware_concurrency()) {
     log_.shared_warning(
         "training.threads = {} on {} processors: threads that wait for each other make every step slower", threads,
@@ -174,8 +176,13 @@ void Trainer::build_model() {
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
+  for (const std::string& line : precision_lines(plan)) log_.info(line);
+  if (config_.model.print_after_conversion) {
+    for (const std::string& line : converted_lines(plan)) log_.info(line);
+  }
   ModelStrategies strategies = strategies_for(config_);
   strategies.attention_kernel = attention_kernel_for(plan);
+  strategies.tell = [this](const std::string& what) { log_.shared_warning(what); };
   assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_, {}, recorder_for(plan));
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
@@ -189,9 +196,10 @@ void Trainer::build_model() {
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
   }
-  step_runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
-                                              StepOptions{config_.training.max_norm, plan.request.step_in_backward},
-                                              StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
+  step_runner_ = std::make_unique<StepRunner>(
+      *assembly_.executor, *optimizer_, assembly_.group_parameters,
+      StepOptions{config_.training.max_norm, plan.request.step_in_backward},
+      StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
   for (const std::string& note : notes) log_.shared_warning(note);
@@ -240,14 +248,18 @@ std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
 }
 
 void Trainer::open_data() {
-  BatchOptions options;
-  options.dataset = config_.training.dataset;
-  options.restart_positions = description_.block_causal;
-  options.queue_depth = config_.data.prefetch;
-  options.timeout = std::chrono::seconds(config_.data.timeout);
-  std::unique_ptr<DocumentSource> source = open_dataset(make_training_dataset(config_));
-  log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
-  stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_, place_), options);
+  const BatchOptions options = make_batch_options(config_, description_.block_causal);
+  std::string description;
+  std::unique_ptr<ChunkSource> chunks = open_training_chunks(config_, place_, tokenizer_, options, description);
+  log_.info("Preparing {} dataset from {}", config_.training.dataset, description);
+  if (splits_by_rank(config_, place_)) {
+    const int64_t ranks = place_.mesh.data_parallel_degree();
+    log_.shared_warning(
+        "data.split = \"upstream\": each of {} data-parallel ranks reads a part of the corpus of its own, so this run "
+        "can be resumed with {} of them only",
+        ranks, ranks);
+  }
+  stream_ = std::make_unique<BatchStream>(std::move(chunks), make_batch_plan(config_, place_), options);
   if (config_.validation.enable && !world_.fake) {
     validator_ =
         std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, place_, groups_.loss, log_);

@@ -32,6 +32,16 @@ std::string uuid_of(const cudaDeviceProp& properties) {
 
 }  // namespace
 
+void require_float8(const DeviceInfo& device) {
+  constexpr int kFirstWithFloat8 = 89;
+  if (device.device.is_cpu() || device.capability >= kFirstWithFloat8) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("model.converters asks for float8, which {} (compute capability {}.{}) does not multiply: it "
+                          "takes 8.9 or newer; set quantize.linear.float8.emulate = true to compute the same numbers "
+                          "slowly, or leave the converter out",
+                          device.name, device.capability / 10, device.capability % 10));
+}
+
 std::vector<std::string> visible_gpus(const std::string& wanted) {
   std::vector<std::string> uuids;
   if (!may_use_cuda(wanted)) return uuids;
@@ -65,10 +75,12 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   }
   at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
-  return {
-      at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), properties->name,
-      static_cast<int64_t>(properties->totalGlobalMem), uuid_of(*properties),
-      fmt::format("{:04x}:{:02x}:{:02x}.0", properties->pciDomainID, properties->pciBusID, properties->pciDeviceID)};
+  return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
+          properties->name,
+          static_cast<int64_t>(properties->totalGlobalMem),
+          uuid_of(*properties),
+          fmt::format("{:04x}:{:02x}:{:02x}.0", properties->pciDomainID, properties->pciBusID, properties->pciDeviceID),
+          10 * properties->major + properties->minor};
 #else
   (void)local_rank;
   throw InvariantError("internal error: a CUDA device in a CPU-only build");

@@ -49,6 +49,7 @@ std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> paramet
     masters += static_cast<int64_t>(parameter->master.nbytes());
     const bool own_copy = !parameter->send.is_alias_of(parameter->master);
     copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
+    if (parameter->float8_send.defined()) copies += static_cast<int64_t>(parameter->float8_send.nbytes());
   }
   const int64_t known = measured.before_bytes + masters + copies + measured.weight_slot_bytes +
                         measured.gradient_slot_bytes + measured.gradient_bytes + measured.optimizer_bytes;
@@ -90,8 +91,9 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   std::vector<std::string> lines;
   const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
   if (request.place.mesh.size(MeshAxis::tp) > 1) {
-    lines.push_back(
-        fmt::format("Applied {}Tensor Parallelism to the model", request.async_tensor_parallel ? "Async " : ""));
+    const bool float8 = request.float8 && request.float8->recipe == Float8Recipe::tensorwise;
+    lines.push_back(fmt::format("Applied {}{}Tensor Parallelism to the model", float8 ? "Float8 " : "",
+                                request.async_tensor_parallel ? "Async " : ""));
   }
   if (request.split().ranks > 1) lines.push_back("Applied Context Parallelism to the model");
   if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
@@ -112,6 +114,28 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
                       group.group, name(kind), group.ranks, traffic.calls,
                       human_bytes(sent_bytes(kind, traffic, group.ranks)), with_thousands(traffic.bytes)));
     }
+  }
+  return lines;
+}
+
+std::vector<std::string> precision_lines(const Plan& plan) {
+  const std::optional<Float8Request>& float8 = plan.request.float8;
+  if (!float8) return {};
+  std::vector<std::string> lines = float8_lines(*float8, plan.float8_layers);
+  const bool travels = float8->gathers && plan.gathers_weights();
+  lines.push_back(fmt::format("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather={}", travels));
+  if (float8->gathers && !travels) {
+    lines.emplace_back(
+        "quantize.linear.float8.enable_fsdp_float8_all_gather has no effect here: no weights are gathered");
+  }
+  return lines;
+}
+
+std::vector<std::string> converted_lines(const Plan& plan) {
+  std::vector<std::string> lines;
+  for (const LinearChoice& choice : plan.float8_layers) {
+    lines.push_back(fmt::format("  {}: {}({} -> {})", choice.layer, choice.converted ? "Float8Linear" : "Linear",
+                                choice.inputs, choice.outputs));
   }
   return lines;
 }

@@ -62,6 +62,9 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   if (dump) dump->add_gradients(progress_.loss, control.norm);
   if (!options_.step_in_backward) optimizer_.step(step, rate, control);
   executor_.weights_changed();
+  if (executor_.plan().precomputes_scales()) {
+    executor_.scale_weights(communicators_.gather.get(), communicators_.tensor.get());
+  }
   executor_.finish_step();
   StepOutcome outcome{progress_.loss, control, progress_.wishes, progress_.own_loss};
   progress_ = {};

@@ -84,7 +84,9 @@ class UpstreamRows(BehaviourTest):
         text = row.runs[0]
         words = [word for group in options(text) if not DIVISION.match(group[0]) for word in group]
         data_parallel = row.ranks // (degree(text, "pipeline") * degree(text, "context") * degree(text, "tensor"))
-        if "global_batch_size" not in text:
+        if "float8" in text:  # a scale is that of one rank's microbatch
+            words.append(f"--training.global_batch_size={8 * data_parallel}")
+        elif "global_batch_size" not in text:
             words.append(f"--training.local_batch_size={8 * data_parallel}")
         key = shlex.join([*self.base(row), *words])
         if key not in self.alone:

@@ -127,13 +127,13 @@ TEST(PipelineRunner, TakesTheSimulatedTimeInEveryScheduleOnEightRanksThatSleep) 
 /// Counts products by what they yield.
 class CountedProducts : public DenseProducts {
  public:
-  void input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const override {
+  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
     ++inputs;
     DenseProducts::input_gradient(dy, weight, dx);
   }
-  void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const override {
+  void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override {
     ++weights;
-    DenseProducts::weight_gradient(dy, x, std::move(gradient), accumulate);
+    DenseProducts::weight_gradient(dy, x, weight);
   }
   mutable int inputs = 0, weights = 0;
 };

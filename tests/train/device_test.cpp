@@ -32,6 +32,25 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
 }
 
+TEST(Float8OnADevice, NeedsAGpuThatMultipliesItAndSaysWhatToDoOtherwise) {
+  DeviceInfo gpu{at::Device(at::kCUDA, 0), "NVIDIA A100", 80};
+  for (const int capable : {89, 90, 100, 120}) {
+    gpu.capability = capable;
+    EXPECT_NO_THROW(require_float8(gpu)) << capable;
+  }
+  EXPECT_NO_THROW(require_float8(choose_device("cpu"))) << "the CPU has its own way";
+  gpu.capability = 80;
+  try {
+    require_float8(gpu);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    const std::string what = error.what();
+    EXPECT_NE(what.find("NVIDIA A100 (compute capability 8.0)"), std::string::npos) << what;
+    EXPECT_NE(what.find("quantize.linear.float8.emulate = true"), std::string::npos) << what;
+  }
+}
+
 StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double save = 0) {
   return {loss,
           {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},

@@ -18,6 +18,40 @@ std::string said(const std::vector<std::string>& words, const std::string& toml 
   return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
 }
 
+TEST(Float8OfAJob, IsWhatTheConverterAndItsOptionsSay) {
+  EXPECT_FALSE(make_plan_request(job_config({"--quantize.linear.float8.emulate"})).float8);
+  const std::string converter = "--model.converters=quantize.linear.float8";
+  const std::string prefix = "--quantize.linear.float8.";
+  const Float8Request plain = *make_plan_request(job_config({converter})).float8;
+  EXPECT_EQ(plain.recipe, Float8Recipe::tensorwise);
+  EXPECT_FALSE(plain.emulate || plain.gathers || plain.precomputes || plain.leaves_small);
+  const Float8Request request =
+      *make_plan_request(job_config({converter, prefix + "emulate", prefix + "enable_fsdp_float8_all_gather",
+                                     prefix + "precompute_float8_dynamic_scale_for_fsdp",
+                                     prefix + "filter_fqns=wk,auto_filter_small_kn,output"}))
+           .float8;
+  EXPECT_TRUE(request.emulate && request.gathers && request.precomputes && request.leaves_small);
+  EXPECT_EQ(request.filters, (std::vector<std::string>{"wk", "output"}));
+  EXPECT_EQ(make_float8_request(job_config({converter, prefix + "recipe_name=rowwise_with_gw_hp"}))->recipe,
+            Float8Recipe::rowwise_with_gw_hp);
+}
+
+TEST(CheckModel, AFloat8FilterThatNamesNoLayerIsRefusedWithItsPlaceAndTheNamesThereAre) {
+  const std::string toml =
+      "[model]\nconverters = [\"quantize.linear.float8\"]\n[quantize.linear.float8]\n"
+      "filter_fqns = [\"output\", \"attention.wz\"]\n";
+  const std::string text = said({}, toml);
+  EXPECT_TRUE(holds(text, "job.toml:4:"));
+  EXPECT_TRUE(
+      holds(text, "quantize.linear.float8.filter_fqns: no linear layer of llama3 debugmodel has \"attention.wz\""));
+  EXPECT_TRUE(holds(text, "did you mean \"attention."));
+  EXPECT_TRUE(holds(text, "feed_forward.w2, output"));
+  EXPECT_EQ(text.find("\"output\" in"), std::string::npos) << "which is the name of a layer";
+  const std::string fine = "--quantize.linear.float8.filter_fqns=auto_filter_small_kn,layers.3";
+  EXPECT_EQ(said({"--model.converters=quantize.linear.float8", fine}), "");
+  EXPECT_EQ(said({"--quantize.linear.float8.filter_fqns=attention.wz"}).find("no linear layer"), std::string::npos);
+}
+
 TEST(AccumulationSteps, AreTheMicrobatchesThatMakeTheGlobalBatch) {
   const std::string local = "--training.local_batch_size=4";
   EXPECT_EQ(accumulation_steps(job_config({local})), 1);

@@ -47,6 +47,7 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
                     : row.reshard == "never" ? ReshardPolicy::never
                                              : ReshardPolicy::standard;
   request.keep_fp32 = row.keep_fp32;
+  request.float8 = row.float8;
   request.loss_parallel = row.loss_parallel;
   request.async_tensor_parallel = row.async_tensor;
   request.step_in_backward = row.step_in_backward;
@@ -178,9 +179,9 @@ class RankRun {
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
     optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, OptimizerOptions{});
     if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
-    runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
-                                           StepOptions{row.max_norm, row.step_in_backward},
-                                           StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
+    runner_ = std::make_unique<StepRunner>(
+        *assembly_.executor, *optimizer_, assembly_.group_parameters, StepOptions{row.max_norm, row.step_in_backward},
+        StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
   }
 
   RankResult run(int64_t steps) {

@@ -35,6 +35,7 @@ struct LayoutRow {
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;
   std::vector<std::string> keep_fp32;
+  std::optional<Float8Request> float8;
   bool loss_parallel = true;
   double max_norm = 1.0;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out

@@ -54,6 +54,47 @@ TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {
   EXPECT_EQ(lines[2], "  norm                                           2            16    0.5        0");
 }
 
+Plan float8_plan(const MeshPlace& place, const Float8Request& float8) {
+  ModelRequest request;
+  request.name = "llama3";
+  request.flavor = "debugmodel";
+  request.tokenizer_vocabulary = 2000;
+  PlanRequest plan;
+  plan.sequence_length = 64;
+  plan.place = place;
+  plan.float8 = float8;
+  const ModelFamily& family = *find_model_family("llama3");
+  return make_plan(family.describe(request), family, plan);
+}
+
+TEST(PrecisionLines, SayWhatIsConvertedAndHowWeightsTravel) {
+  const std::string travels = "Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=";
+  const std::vector<std::string> sharded =
+      precision_lines(float8_plan({DeviceMesh({.dp_shard = 2}, 2), 0}, {.gathers = true}));
+  EXPECT_EQ(sharded[0], "Float8 tensorwise scaled training active");
+  EXPECT_EQ(sharded.back(), travels + "true");
+  const std::vector<std::string> single = precision_lines(float8_plan({}, {.gathers = true}));
+  EXPECT_EQ(single[single.size() - 2], travels + "false");
+  EXPECT_NE(single.back().find("no weights are gathered"), std::string::npos);
+  EXPECT_EQ(precision_lines(float8_plan({}, {})).back(), travels + "false");
+  Plan plain;
+  EXPECT_TRUE(precision_lines(plain).empty());
+}
+
+TEST(PrecisionLines, ListEveryLayerWhenAsked) {
+  const std::vector<std::string> lines = converted_lines(float8_plan({}, {.filters = {"attention.wo"}}));
+  EXPECT_EQ(lines[0], "  layers.0.attention.wq: Float8Linear(256 -> 256)");
+  EXPECT_EQ(lines[3], "  layers.0.attention.wo: Linear(256 -> 256)");
+  EXPECT_EQ(lines.back(), "  output: Linear(256 -> 2048)");
+}
+
+TEST(ParallelismLines, CallFloat8TensorParallelismByItsName) {
+  const MeshPlace place{DeviceMesh({.tp = 2}, 2), 0};
+  EXPECT_EQ(parallelism_lines(float8_plan(place, {}))[0], "Applied Float8 Tensor Parallelism to the model");
+  EXPECT_EQ(parallelism_lines(float8_plan(place, {.recipe = Float8Recipe::rowwise}))[0],
+            "Applied Tensor Parallelism to the model");
+}
+
 TEST(Excerpt, IsOneLineInWhichNothingMovesTheCursor) {
   EXPECT_EQ(excerpt("one\ntwo\tthree\r\x1b[31mred\x7f"), "one two three  [31mred ");
   EXPECT_EQ(excerpt("a\u009b31mb\u2028c\u202ed\u2066e"), "a 31mb c d e");

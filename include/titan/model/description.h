@@ -24,11 +24,22 @@ struct ActivationShape {
   int64_t tokens() const { return samples * length; }
 };
 
+/// Linear layers that share an input, at a place where the stream meets matrices that ranks share: they gather the
+/// stream before their products, or scatter it after.
+struct StreamGroup {
+  std::vector<std::string> parameters;
+  bool reads = true;
+  bool replayed = false;  // its products are made twice
+
+  int64_t forwards() const { return replayed ? 2 : 1; }
+};
+
 /// How often one microbatch's stream is gathered from and scattered to the ranks that share every matrix, forward,
-/// replay and backward together.
+/// replay and backward together: by linear layers, and by the rest of the unit.
 struct StreamExchanges {
   int64_t gathers = 0;
   int64_t scatters = 0;
+  std::vector<StreamGroup> groups = {};
 };
 
 struct UnitDescription {

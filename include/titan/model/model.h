@@ -2,6 +2,7 @@
 // what a model family must offer so that a new one is a folder and a line in registry.cpp.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,7 @@ struct ModelStrategies {
   std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are whole
   std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are whole
   AttentionKernel attention_kernel = AttentionKernel::cudnn;          // preferred on CUDA in half precision
+  std::function<void(const std::string&)> tell = {};                  // what a run should say once
 
   std::shared_ptr<const TokenExchange> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;

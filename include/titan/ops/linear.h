@@ -15,26 +15,51 @@
 
 namespace titan {
 
-/// A matrix as a product consumes it. Plain precision: data only.
+/// A matrix on its way to a product. Plain precision: data only.
 struct Operand {
-  at::Tensor data;        // [rows, inner]
-  at::Tensor transposed;  // [inner, rows] where the kernel wants its own copy
-  at::Tensor scale;       // what the stored values were multiplied by
+  at::Tensor data = {};              // [rows, inner] in the compute dtype; undefined where only float8 is left of it
+  at::Tensor scale = {};             // what float8 values of it are multiplied by: one number, or one for each row
+  bool is_gradient = false;          // of an output
+  at::ScalarType type = at::kFloat;  // what data is or was of; read where data may be gone
+  at::Tensor quantised = {};         // [rows, inner] in float8
+  at::Tensor transposed = {};        // [inner, rows] in float8, where the product wants its own copy
+
+  bool defined() const { return data.defined() || quantised.defined(); }
+  int64_t rows() const { return data.defined() ? data.size(0) : quantised.size(0); }
 };
 
-/// How products are computed; one instance serves many groups and keeps no state between calls.
+/// How products are computed; one instance serves many groups and keeps no state between calls. `weights` are those
+/// that a matrix is an operand for; whether one of them is multiplied in float8 is its own property
+/// (Parameter::in_float8).
 class LinearProducts {
  public:
   virtual ~LinearProducts() = default;
-  virtual Operand quantise(const at::Tensor& activation, UnitContext& context) const = 0;
+  using Weights = std::vector<Parameter*>;
+
+  // What ranks do together, in the same order on all of them.
+
+  /// An input [N, in] of `weights` with its scale, which is `scale` where that is known from before.
+  virtual Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+                          UnitContext& context) const = 0;
+  /// Gradients [N, rows of weights[i]] of outputs with their scales; undefined ones stay so.
+  virtual std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
+                                                 UnitContext& context) const = 0;
+
+  // What each rank does for itself.
+
+  /// What of an operand travels between ranks that deal out its rows, and what rows that came are.
+  virtual at::Tensor message(const Operand& operand, const Weights& weights) const = 0;
+  virtual Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
+  /// As `forward` and `input_gradient` read it.
+  virtual Operand ready(Operand operand, const Weights& weights) const = 0;
   /// x [N, in] · weightᵀ [in, rows] → [N, rows].
-  virtual at::Tensor forward(const Operand& x, const at::Tensor& weight) const = 0;
+  virtual at::Tensor forward(const Operand& x, const Parameter& weight) const = 0;
   /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined.
-  virtual void input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const = 0;
-  /// x as `weight_gradient` wants to read it, made once for all weights that share it; `gradient` is one of theirs.
-  virtual Operand for_weight_gradients(const Operand& x, const at::Tensor& gradient) const = 0;
-  /// gradient [rows, in] = or += dyᵀ · x, fp32.
-  virtual void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const = 0;
+  virtual void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const = 0;
+  /// An input as `weight_gradient` wants to read it, made once for all of `weights`.
+  virtual Operand for_weight_gradients(const Operand& x, const Weights& weights) const = 0;
+  /// The weight's gradient [rows, in] = or += dyᵀ · x, fp32; it is marked as written.
+  virtual void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const = 0;
 };
 
 /// ATen products in the dtype of the operands. Weight gradients are fp32 products of upcast operands, or
@@ -42,11 +67,17 @@ class LinearProducts {
 class DenseProducts : public LinearProducts {
  public:
   explicit DenseProducts(bool round_weight_gradient = false) : round_weight_gradient_(round_weight_gradient) {}
-  Operand quantise(const at::Tensor& activation, UnitContext& context) const override;
-  at::Tensor forward(const Operand& x, const at::Tensor& weight) const override;
-  void input_gradient(const Operand& dy, const at::Tensor& weight, at::Tensor& dx) const override;
-  Operand for_weight_gradients(const Operand& x, const at::Tensor& gradient) const override;
-  void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const override;
+  Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+                  UnitContext& context) const override;
+  std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
+                                         UnitContext& context) const override;
+  at::Tensor message(const Operand& operand, const Weights& weights) const override;
+  Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override;
+  Operand ready(Operand operand, const Weights& weights) const override;
+  at::Tensor forward(const Operand& x, const Parameter& weight) const override;
+  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override;
+  Operand for_weight_gradients(const Operand& x, const Weights& weights) const override;
+  void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override;
 
  private:
   bool round_weight_gradient_;
@@ -77,10 +108,10 @@ class LinearGroup {
                                   const std::optional<HeadShape>& heads = std::nullopt) const;
 
  private:
-  std::vector<at::Tensor> products(const at::Tensor& x, UnitContext& context) const;
-  std::vector<at::Tensor> gathered_products(const at::Tensor& x, const std::vector<bool>& wanted,
-                                            UnitContext& context) const;
-  at::Tensor scattered_product(const at::Tensor& x, UnitContext& context) const;
+  /// `scale` becomes that of the input where a product was made.
+  std::vector<at::Tensor> products(const at::Tensor& x, at::Tensor& scale, UnitContext& context) const;
+  std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted) const;
+  at::Tensor scattered_product(const Operand& x) const;
 
   std::vector<Parameter*> weights_;
   int first_ordinal_;

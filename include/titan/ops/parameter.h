@@ -51,10 +51,14 @@ class Parameter {
   /// Of the ranks that hold the same box exactly one does.
   bool speaks_for_shard() const { return speaks_; }
   bool trainable() const { return spec_.trainable; }
+  /// Products with it are made in float8.
+  bool in_float8() const { return in_float8_; }
+  void set_in_float8(bool on) { in_float8_ = on; }
 
   // What operations use, between Residency::acquire and release.
 
-  /// The unsharded weight (the part in `unsharded_box`) in the compute dtype. Fails when nobody acquired it.
+  /// The unsharded weight (the part in `unsharded_box`) in the compute dtype, or in float8 where it travelled so. Fails
+  /// when nobody acquired it.
   const at::Tensor& weight() const;
   /// This weight and those that follow it in storage as one matrix of `rows` rows: a fused product's operand.
   at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }
@@ -73,6 +77,11 @@ class Parameter {
   /// Whoever wrote the whole master wrote `send` with it, so that it is no stale copy. Read and reset by Residency when
   /// it is told that weights changed.
   bool send_written = false;
+  /// What the weight as a whole is multiplied by to become float8, fp32, one number where the weight is; undefined
+  /// where nobody keeps it.
+  at::Tensor float8_scale;
+  /// This rank's shard in float8 where that is what travels; then `send` is the master.
+  at::Tensor float8_send;
   /// This rank's shard of the reduced gradient, fp32; undefined until the last reduction of a step.
   at::Tensor gradient_shard;
 
@@ -87,6 +96,7 @@ class Parameter {
   Box shard_box_;
   Box unsharded_box_;
   bool speaks_ = true;
+  bool in_float8_ = false;
   at::Tensor weight_;
   at::Tensor gradient_;
   bool gradient_written_ = false;

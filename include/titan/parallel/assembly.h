@@ -24,9 +24,9 @@ struct Assembly {
   std::unique_ptr<Executor> executor;
 };
 
-/// `strategies` without its tensor and context parallelism, which come from plan and groups. Weights begin as a pure
-/// function of `seed`, whatever the layout. With a `recorder` the blocks run through recorded graphs, which the plan
-/// must allow (why_no_graphs).
+/// `strategies` without its tensor and context parallelism, and without products in float8, which come from plan and
+/// groups. Weights begin as a pure function of `seed`, whatever the layout. With a `recorder` the blocks run through
+/// recorded graphs, which the plan must allow (why_no_graphs).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {},
                   std::unique_ptr<WorkRecorder> recorder = nullptr);

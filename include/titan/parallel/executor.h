@@ -90,6 +90,9 @@ class Executor {
   /// One group alone, when its optimizer step is done before the others' (stepping in backward).
   void finish_group(size_t group) { residencies_[group]->finish_step(); }
   void weights_changed();
+  /// Finds the scales of all weights that travel in float8, in one reduction over the ranks that hold shards of them
+  /// and those that share matrices (null: there is one of a kind).
+  void scale_weights(Communicator* gather, Communicator* tensor);
   /// Bytes that unit `unit` holds for `microbatch` now; needs ExecutorOptions::count_saved_bytes.
   int64_t saved_bytes(size_t unit, int64_t microbatch) const;
   const Plan& plan() const { return plan_; }

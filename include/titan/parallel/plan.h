@@ -12,6 +12,7 @@
 #include "titan/distributed/communicator.h"
 #include "titan/distributed/device_mesh.h"
 #include "titan/model/description.h"
+#include "titan/model/float8_layers.h"
 #include "titan/model/model.h"
 #include "titan/ops/context_parallel.h"
 #include "titan/ops/recompute.h"
@@ -67,7 +68,8 @@ struct PlanRequest {
   MeshPlace place;
   std::optional<PipelinePart> pipeline;  // none: the chain is one stage
   ReshardPolicy reshard = ReshardPolicy::standard;
-  std::vector<std::string> keep_fp32;  // units whose weights and gradients travel and are multiplied in fp32
+  std::vector<std::string> keep_fp32;   // units whose weights and gradients travel and are multiplied in fp32
+  std::optional<Float8Request> float8;  // none: every product is made in the compute dtype
   bool loss_parallel = true;
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
   Rotation rotation = Rotation::all_gather;
@@ -95,6 +97,7 @@ struct ParameterPlan {
   int64_t chunk_rows;   // rows of dimension 0 that each rank contributes to a collective, the last ones padded
   bool speaks = true;   // for its shard, among the ranks that hold the same
   bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
+  bool in_float8 = false;           // products with it are made in float8
 
   bool even(int64_t shards) const { return chunk_rows * shards == unsharded.extent[0]; }
   /// Elements that one rank contributes to a collective.
@@ -112,14 +115,25 @@ struct WeightGroupPlan {
   size_t reduce_after = 0;                    // its gradient is complete after the backward of this unit
   size_t weight_slot = 0;                     // of Plan::weight_slots, when weights are gathered
   size_t gradient_slot = 0;                   // of Plan::gradient_slots, when weights are gathered
-  bool has_twin = false;    // another rank of the pipeline holds it too (tied weights); their gradients add up
-  bool is_copy = false;     // and that rank speaks for it
-  size_t message_slot = 0;  // of Plan::message_slots, when its gradient is narrowed
+  bool gathers_float8 = false;                // its float8 weights travel as such
+  bool keeps_scales = false;  // one of each float8 weight as a whole, found whenever the weights have changed
+  bool has_twin = false;      // another rank of the pipeline holds it too (tied weights); their gradients add up
+  bool is_copy = false;       // and that rank speaks for it
+  size_t message_slot = 0;    // of Plan::message_slots, when its gradient is narrowed
 
   /// Its gradient is narrowed before it travels and widened after.
   bool narrows_gradient() const { return reduce != ElementType::float32; }
   /// Unsharded elements before parameter `index`.
   int64_t offset_of(size_t index) const;
+  /// Bytes of an element of parameter `index` as it is gathered.
+  int64_t gathered_size(size_t index) const {
+    return gathers_float8 && parameters[index].in_float8 ? 1 : size_of(compute);
+  }
+  /// Bytes of all unsharded weights as they are gathered, and of this rank's shards of them.
+  int64_t gathered_bytes() const;
+  int64_t gathered_shard_bytes() const;
+  /// Weights whose scale it keeps.
+  int64_t scaled_weights() const;
 };
 
 struct UnitPlan {
@@ -170,12 +184,15 @@ struct Plan {
   int64_t stream_bytes = 0;  // of all tokens of a microbatch, in the widest dtype a unit computes in
   std::vector<MemoryPurpose> memory;
   std::vector<GroupTraffic> traffic;
+  std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8
   /// Bytes per step from the host to the device and back (CPU offload).
   int64_t to_device_bytes = 0;
   int64_t to_host_bytes = 0;
 
   /// Weights are cut over ranks, or live on the host: they come and go.
   bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
+  /// The scales of all float8 weights are found at the end of a step, together.
+  bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
   /// The local stage of unit `unit`.
   size_t stage_of(size_t unit) const;
   int64_t predicted_bytes() const;

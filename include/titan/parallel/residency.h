@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "titan/distributed/communicator.h"
+#include "titan/ops/float8.h"
 #include "titan/ops/parameter.h"
 #include "titan/parallel/plan.h"
 
@@ -48,6 +49,13 @@ class Residency {
   /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
   /// writer wrote them too (Parameter::send_written).
   virtual void weights_changed() = 0;
+
+  // Scales of float8 weights that travel as such, found for all groups at once rather than by each when it needs them.
+
+  /// The largest magnitude in this rank's shard of each of them, fp32 on the compute device; undefined: there are none.
+  virtual at::Tensor largest_magnitudes() { return {}; }
+  /// The largest of all ranks, for the present weights.
+  virtual void set_largest_magnitudes(const at::Tensor&) {}
 };
 
 /// The communicators that weights and gradients travel through; null where the group would have one member.
@@ -67,7 +75,8 @@ class ResidentWeights : public Residency {
   /// `parameters` in the group's storage order. With `transient_gradients` the gradient block lives from its first use
   /// in a step to finish_step (an optimizer that steps in backward needs no more).
   ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-                  const at::Device& device, bool transient_gradients, GroupCommunicators communicators = {});
+                  const at::Device& device, bool transient_gradients, GroupCommunicators communicators = {},
+                  Float8Casts casts = make_aten_float8_casts());
 
   void prefetch(const Use& use) override;
   void acquire(const Use& use) override;
@@ -85,6 +94,7 @@ class ResidentWeights : public Residency {
   WeightGroupPlan plan_;
   std::vector<Parameter*> parameters_;
   GroupCommunicators communicators_;
+  Float8Casts casts_;
   bool transient_gradients_;
   at::Tensor masters_;
   at::Tensor copies_;     // undefined when the dtypes agree
@@ -94,9 +104,18 @@ class ResidentWeights : public Residency {
   at::Tensor message_;  // the gradients as they travel, while they do
   uint64_t version_ = 1;
   uint64_t copied_version_ = 0;
+  uint64_t scaled_version_ = 0;
 };
 
 at::ScalarType scalar_type(ElementType type);
+
+/// Finds the scale of every float8 weight of the group in the weights that operations see now, of all ranks that share
+/// matrices. Does nothing where the group keeps none.
+void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, const Float8Casts& casts,
+                   Communicator* tensor);
+
+/// The next of `scales` for each float8 weight of `parameters`. A scale keeps its place in memory.
+void keep_scales(const std::vector<Parameter*>& parameters, const at::Tensor& scales);
 
 /// Gives every parameter its place in the plan, its master and what is sent of it; `sends` empty: the masters.
 void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters,

@@ -42,7 +42,8 @@ class ShardedWeights : public Residency {
  public:
   /// `link` says where shards live and where units run.
   ShardedWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-                 std::shared_ptr<SlotPool> slots, std::shared_ptr<HostLink> link, GroupCommunicators communicators);
+                 std::shared_ptr<SlotPool> slots, std::shared_ptr<HostLink> link, GroupCommunicators communicators,
+                 Float8Casts casts = make_aten_float8_casts());
   ~ShardedWeights() override;
 
   void prefetch(const Use& use) override;
@@ -55,9 +56,13 @@ class ShardedWeights : public Residency {
   void add_twin() override;
   void finish_step() override;
   void weights_changed() override;
+  at::Tensor largest_magnitudes() override;
+  void set_largest_magnitudes(const at::Tensor& largest) override;
 
  private:
   void refresh_sends();
+  /// Scales of weights that travel in float8, from the masters of all ranks.
+  void refresh_scales();
   void start_gather(const at::Tensor& memory);
   void start_scatter();
   /// The gradient slot may be used by others.
@@ -69,9 +74,14 @@ class ShardedWeights : public Residency {
   /// Where this rank's sums are kept on the device, fp32.
   at::Tensor reduced_gradients() const;
   std::vector<at::Tensor> shards_of(const at::Tensor& block) const;
-  /// Views of a slot: the unsharded parameters, and behind them (offload) this rank's shards as one block.
+  /// Views of a slot of gradients: unsharded, and behind them (offload) this rank's shards as one block.
   std::vector<at::Tensor> unsharded_in(const at::Tensor& memory, at::ScalarType type) const;
   at::Tensor staged_in(const at::Tensor& memory, at::ScalarType type) const;
+  /// Views of a slot of weights, each in what it is gathered in; and the same of a block of shards.
+  std::vector<at::Tensor> weights_in(const at::Tensor& memory) const;
+  std::vector<at::Tensor> gathered_shards_of(const at::Tensor& bytes) const;
+  at::ScalarType gathered_type(size_t index) const;
+  bool travels_in_float8(size_t index) const { return plan_.gathers_float8 && plan_.parameters[index].in_float8; }
 
   WeightGroupPlan plan_;
   std::vector<Parameter*> parameters_;
@@ -79,12 +89,14 @@ class ShardedWeights : public Residency {
   std::shared_ptr<SlotPool> slots_;
   std::shared_ptr<HostLink> link_;
   GroupCommunicators communicators_;
+  Float8Casts casts_;
 
   at::Tensor masters_;          // home, training.dtype
-  at::Tensor copies_;           // home, compute dtype; undefined when the dtypes agree
+  at::Tensor copies_;           // home, bytes of the shards as they are gathered; undefined when they are the masters
   at::Tensor gradient_shards_;  // home, fp32
   uint64_t version_ = 1;
   uint64_t sent_version_ = 0;
+  uint64_t scaled_version_ = 0;
 
   /// A gather or a reduction under way, with what has to be copied when it is over.
   struct Transfer {

@@ -22,7 +22,11 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;
   std::string uuid = {};    ///< of a GPU
   std::string pci_id = {};  ///< of a GPU, as /sys/bus/pci/devices names it
+  int capability = 0;       ///< of a GPU: 10 · major + minor
 };
+
+/// Throws Error(bad_config) for a GPU that does not multiply float8 (before Ada and Hopper).
+void require_float8(const DeviceInfo& device);
 
 /// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
 /// Error(bad_config) when cuda is wanted and there is none, Error(launcher) when the place has no GPU.

@@ -36,6 +36,11 @@ std::string mesh_line(const DeviceMesh& mesh);
 /// What was applied to the model, in torchtitan's words, and what a step sends; nothing for a single process.
 std::vector<std::string> parallelism_lines(const Plan& plan);
 
+/// Which layers compute in float8 and why the others do not, and how their weights travel; nothing without float8.
+std::vector<std::string> precision_lines(const Plan& plan);
+/// Every linear layer with the precision of its products (model.print_after_conversion).
+std::vector<std::string> converted_lines(const Plan& plan);
+
 /// `text` as part of one line of a terminal: nothing in it moves the cursor or changes colours, and it ends with "…"
 /// where it was too long. Text comes from a corpus, so any bytes are taken.
 std::string excerpt(std::string text);

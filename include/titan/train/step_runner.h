@@ -24,6 +24,9 @@ struct StepOptions {
 struct StepCommunicators {
   std::shared_ptr<Communicator> loss;   // ranks that read different tokens
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
+  // Those that find the scales of float8 weights in advance: ranks that hold shards of a weight, ranks that share it.
+  std::shared_ptr<Communicator> gather = nullptr;
+  std::shared_ptr<Communicator> tensor = nullptr;
 };
 
 /// What a rank wants all ranks to do after a step: they learn of it with the step's sums.

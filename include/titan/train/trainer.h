@@ -47,6 +47,7 @@ class Trainer {
     double learning_rate;
     StepReadback readback;
     double data_wait_seconds;
+    int64_t batches_ready;  // when this one was taken
     DataCounters counters;
     double own_share;  // of the step's valid tokens that are this rank's; 0 where no loss is computed
   };
@@ -63,6 +64,7 @@ class Trainer {
   void open_metrics();
   /// Continues where a checkpoint ends, if there is one.
   void resume();
+  void find_data_position(const SamplePosition& samples);
   void show_start(const StepBatch& first) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;

@@ -142,7 +142,7 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
                            [a](const ActivationShape& shape, const RecomputePolicy& policy) {
                              return llama_block_saved_bytes(a, shape, policy);
                            },
-                           llama_block_exchanges,
+                           [layer](const RecomputePolicy& policy) { return llama_block_exchanges(layer, policy); },
                            a.kv_heads * a.head_dim()});
   }
   std::vector<std::string> borrowed;

@@ -1,4 +1,6 @@
 // What each recompute selection keeps of a Llama block, and what that costs: the one place that knows both.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "titan/model/llama/llama.h"
@@ -94,18 +96,22 @@ int64_t llama_head_saved_bytes(const LlamaArguments& a, const ActivationShape& s
   return 2 * tokens * a.dim * shape.element_size + 4 * tokens * statistics;
 }
 
-StreamExchanges llama_block_exchanges(const RecomputePolicy& policy) {
-  // Forward gathers for q‖k‖v and for gate‖up and scatters after both writers. Backward gathers the gradients of both
-  // writers, scatters those of both readers, and gathers both readers' inputs again for their weight gradients.
-  StreamExchanges exchanges{2 + 2 + 2, 2 + 2};
-  if (!policy.checkpointed()) return exchanges;
-  auto replayed = [&](std::initializer_list<int> products) {
-    return std::any_of(products.begin(), products.end(),
-                       [&](int p) { return policy.of(ResultKind::linear, p) == Keep::recompute; });
+StreamExchanges llama_block_exchanges(int64_t layer, const RecomputePolicy& policy) {
+  auto group = [&](std::initializer_list<std::pair<int, const char*>> products, bool reads) {
+    StreamGroup result;
+    result.reads = reads;
+    for (const auto& [ordinal, name] : products) {
+      result.parameters.push_back(fmt::format("layers.{}.{}.weight", layer, name));
+      result.replayed |= policy.checkpointed() && policy.of(ResultKind::linear, ordinal) == Keep::recompute;
+    }
+    return result;
   };
-  exchanges.gathers += int64_t{replayed({kQuery, kKey, kValue})} + int64_t{replayed({kGate, kUp})};
-  exchanges.scatters += int64_t{replayed({kAttentionOutput})} + int64_t{replayed({kDown})};
-  return exchanges;
+  return {0,
+          0,
+          {group({{kQuery, "attention.wq"}, {kKey, "attention.wk"}, {kValue, "attention.wv"}}, /*reads=*/true),
+           group({{kAttentionOutput, "attention.wo"}}, /*reads=*/false),
+           group({{kGate, "feed_forward.w1"}, {kUp, "feed_forward.w3"}}, /*reads=*/true),
+           group({{kDown, "feed_forward.w2"}}, /*reads=*/false)}};
 }
 
 }  // namespace titan

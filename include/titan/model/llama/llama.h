@@ -63,7 +63,7 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block,
 int64_t llama_block_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape,
                                 const RecomputePolicy& policy);
 int64_t llama_head_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
-/// Gathers and scatters of the stream over the tensor-parallel ranks, per microbatch, of one block.
-StreamExchanges llama_block_exchanges(const RecomputePolicy& policy);
+/// Gathers and scatters of the stream over the tensor-parallel ranks, per microbatch, of block `layer`.
+StreamExchanges llama_block_exchanges(int64_t layer, const RecomputePolicy& policy);
 
 }  // namespace titan

@@ -1,0 +1,178 @@
+#include "titan/model/float8_layers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kTile = 16;  // what float8 products of this hardware are made of
+constexpr std::string_view kWeight = ".weight";
+
+struct NamedRecipe {
+  Float8Recipe recipe;
+  std::string_view name;
+};
+constexpr std::array<NamedRecipe, 3> kRecipes{{{Float8Recipe::tensorwise, "tensorwise"},
+                                               {Float8Recipe::rowwise, "rowwise"},
+                                               {Float8Recipe::rowwise_with_gw_hp, "rowwise_with_gw_hp"}}};
+
+/// A linear layer and its weight; a tied output layer has another's.
+struct Linear {
+  std::string layer;
+  const UnitDescription* unit;
+  std::vector<int64_t> shape;
+  std::optional<int64_t> cut;  // the dimension that tensor-parallel ranks divide
+};
+
+std::vector<Linear> linears_of(const ModelDescription& model) {
+  std::vector<Linear> linears;
+  for (const UnitDescription& unit : model.units) {
+    if (unit.role == UnitRole::embedding) continue;
+    for (const ParameterSpec& spec : unit.parameters) {
+      if (spec.shape.size() != 2) continue;
+      std::string layer =
+          spec.name.ends_with(kWeight) ? spec.name.substr(0, spec.name.size() - kWeight.size()) : spec.name;
+      linears.push_back({std::move(layer), &unit, spec.shape, spec.tensor_parallel_dimension});
+    }
+    if (unit.role == UnitRole::head && !unit.borrowed.empty()) {
+      linears.push_back({"output", &unit, {model.vocabulary, model.dim}, 0});
+    }
+  }
+  return linears;
+}
+
+/// torchao's bounds below which a product in float8 is no faster, casts included.
+bool is_small(const Linear& linear, Float8Recipe recipe) {
+  const int64_t n = linear.shape[0], k = linear.shape[1];
+  if (recipe == Float8Recipe::tensorwise) return k <= 4096 && n <= 1024;
+  return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
+}
+
+std::string reason_against(const Linear& linear, const Float8Request& request, int64_t tensor_ranks,
+                           const std::vector<std::string>& keep_fp32) {
+  for (const std::string& filter : request.filters) {
+    if (linear.layer.find(filter) != std::string::npos) return fmt::format("named by filter_fqns \"{}\"", filter);
+  }
+  if (linear.unit->role == UnitRole::head) return "the output layer is computed together with the loss";
+  if (std::find(keep_fp32.begin(), keep_fp32.end(), linear.unit->name) != keep_fp32.end()) {
+    return "its unit is kept in float32 by training.keep_fp32";
+  }
+  std::vector<int64_t> shape = linear.shape;
+  if (shape[0] % kTile != 0 || shape[1] % kTile != 0) return fmt::format("not multiples of {}", kTile);
+  if (linear.cut) shape[static_cast<size_t>(*linear.cut)] /= tensor_ranks;
+  if (shape[0] % kTile != 0 || shape[1] % kTile != 0) {
+    return fmt::format("not multiples of {} where {} ranks share it: [{}, {}] each", kTile, tensor_ranks, shape[0],
+                       shape[1]);
+  }
+  if (request.leaves_small && is_small(linear, request.recipe)) return "small (auto_filter_small_kn)";
+  return {};
+}
+
+/// "layers.7.attention.wq" → 7 and "attention.wq"; other names have no number.
+struct NumberedName {
+  std::optional<int64_t> number;
+  std::string rest;
+};
+
+NumberedName numbered(const std::string& layer) {
+  const std::vector<std::string> parts = split(layer, '.');
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    const bool digits = !parts[i].empty() && parts[i].find_first_not_of("0123456789") == std::string::npos;
+    if (!digits) continue;
+    const std::vector<std::string> rest(parts.begin() + static_cast<std::ptrdiff_t>(i) + 1, parts.end());
+    return {std::stoll(parts[i]), join(rest, ".")};
+  }
+  return {std::nullopt, layer};
+}
+
+/// "0-3, 5".
+std::string ranges(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> words;
+  for (size_t first = 0, end = 0; first < numbers.size(); first = end) {
+    for (end = first + 1; end < numbers.size() && numbers[end] == numbers[end - 1] + 1;) ++end;
+    words.push_back(end - first == 1 ? std::to_string(numbers[first])
+                                     : fmt::format("{}-{}", numbers[first], numbers[end - 1]));
+  }
+  return join(words, ", ");
+}
+
+/// Choices that differ in the number of their layer alone.
+struct Alike {
+  const LinearChoice* example;
+  std::string rest;
+  std::vector<int64_t> numbers;
+
+  bool takes(const LinearChoice& choice, const std::string& other_rest) const {
+    return rest == other_rest && example->converted == choice.converted && example->reason == choice.reason &&
+           example->outputs == choice.outputs && example->inputs == choice.inputs;
+  }
+  std::string line() const {
+    const std::string of = numbers.empty() ? "" : fmt::format(" of layers {}", ranges(numbers));
+    return fmt::format("  {:<9} {} [{}, {}]{}{}", example->converted ? "float8" : "unchanged", rest, example->outputs,
+                       example->inputs, of, example->reason.empty() ? "" : ": " + example->reason);
+  }
+};
+
+}  // namespace
+
+std::string_view name(Float8Recipe recipe) {
+  return std::find_if(kRecipes.begin(), kRecipes.end(), [&](const auto& entry) { return entry.recipe == recipe; })
+      ->name;
+}
+
+Float8Recipe float8_recipe(std::string_view name) {
+  for (const NamedRecipe& entry : kRecipes) {
+    if (entry.name == name) return entry.recipe;
+  }
+  throw InvariantError(fmt::format("internal error: no float8 recipe {}", name));
+}
+
+std::vector<LinearChoice> choose_float8_layers(const ModelDescription& model, const Float8Request& request,
+                                               int64_t tensor_ranks, const std::vector<std::string>& keep_fp32) {
+  std::vector<LinearChoice> choices;
+  for (const Linear& linear : linears_of(model)) {
+    std::string reason = reason_against(linear, request, tensor_ranks, keep_fp32);
+    const bool converted = reason.empty();
+    choices.push_back({linear.layer, linear.shape[0], linear.shape[1], converted, std::move(reason)});
+  }
+  return choices;
+}
+
+std::vector<std::string> idle_filters(const ModelDescription& model, const std::vector<std::string>& filters) {
+  const std::vector<Linear> linears = linears_of(model);
+  std::vector<std::string> idle;
+  for (const std::string& filter : filters) {
+    const bool matches = std::any_of(linears.begin(), linears.end(), [&](const Linear& linear) {
+      return linear.layer.find(filter) != std::string::npos;
+    });
+    if (!matches) idle.push_back(filter);
+  }
+  return idle;
+}
+
+std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices) {
+  const auto converted = std::count_if(choices.begin(), choices.end(), [](const auto& one) { return one.converted; });
+  std::vector<std::string> lines{
+      request.recipe == Float8Recipe::tensorwise
+          ? "Float8 tensorwise scaled training active"
+          : fmt::format("Float8 training active with recipe {}", name(request.recipe)),
+      fmt::format("{} of {} linear layers are converted to float8{}", converted, choices.size(),
+                  request.emulate ? ", emulated: operands are rounded, products are ordinary" : "")};
+  std::vector<Alike> kinds;
+  for (const LinearChoice& choice : choices) {
+    const auto [number, rest] = numbered(choice.layer);
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Alike& k) { return k.takes(choice, rest); });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {&choice, rest, {}});
+    if (number) kind->numbers.push_back(*number);
+  }
+  for (const Alike& kind : kinds) lines.push_back(kind.line());
+  return lines;
+}
+
+}  // namespace titan

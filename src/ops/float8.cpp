@@ -1,0 +1,49 @@
+#include "titan/ops/float8.h"
+
+#include <ATen/ATen.h>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+constexpr double kLeastMagnitude = 1e-12;
+constexpr int32_t kExponentBits = 0x7F800000;  // of fp32; with the mantissa gone, the power of two below
+
+at::Tensor largest_magnitude(const at::Tensor& matrix, Float8Extent extent) {
+  if (matrix.numel() == 0 && extent == Float8Extent::tensor) {
+    return at::zeros({}, matrix.options().dtype(at::kFloat));
+  }
+  const at::Tensor magnitudes = matrix.abs();
+  if (extent == Float8Extent::tensor) return magnitudes.amax().to(at::kFloat);
+  return magnitudes.amax({extent == Float8Extent::row ? 1 : 0}, /*keepdim=*/true).to(at::kFloat);
+}
+
+Float8Matrix cast(const at::Tensor& matrix, const at::Tensor& scale, Float8Format format, Float8Sides sides) {
+  const double most = largest_value(format);
+  const at::Tensor data = matrix.to(at::kFloat).mul(scale).clamp_(-most, most).to(scalar_type(format));
+  Float8Matrix result;
+  if (sides != Float8Sides::transposed) result.data = data.contiguous();
+  if (sides != Float8Sides::data) result.transposed = data.t().contiguous();
+  return result;
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(Float8Format format) {
+  return format == Float8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+}
+
+double largest_value(Float8Format format) { return format == Float8Format::e4m3 ? 448 : 57344; }
+
+at::Tensor float8_scale(const at::Tensor& largest_magnitude, Float8Format format, bool power_of_two) {
+  const at::Tensor magnitude = largest_magnitude.to(at::kDouble).clamp_min(kLeastMagnitude);
+  const at::Tensor scale = (at::full_like(magnitude, largest_value(format)) / magnitude).to(at::kFloat);
+  if (!power_of_two) return scale;
+  // A NaN loses its mantissa and would become an infinity.
+  return at::where(scale.isnan(), scale, scale.view(at::kInt).bitwise_and(kExponentBits).view(at::kFloat));
+}
+
+Float8Casts make_aten_float8_casts() { return {largest_magnitude, cast}; }
+
+}  // namespace titan

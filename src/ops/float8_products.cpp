@@ -1,0 +1,252 @@
+#include "titan/ops/float8_products.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ops/_scaled_mm.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "titan/base/error.h"
+#include "titan/ops/matrix_product.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kTile = 16;  // CUDA multiplies float8 matrices whose sides are multiples of it
+
+bool by_tensor(const Float8Side& side) { return side.scale.dim() == 0; }
+
+/// Whether at::_scaled_mm takes these operands: on the CPU one scale for each, on CUDA tiles and scales of one kind.
+bool multiplied_in_float8(const Float8Side& left, const Float8Side& right) {
+  if (left.rows.is_cpu()) return by_tensor(left) && by_tensor(right);
+  const bool tiles =
+      left.rows.size(0) % kTile == 0 && left.rows.size(1) % kTile == 0 && right.rows.size(0) % kTile == 0;
+  return tiles && left.rows.size(0) > 0;
+}
+
+/// The scale of each row; a tensor's is that of all of them.
+at::Tensor row_scales(const Float8Side& side) {
+  return by_tensor(side) ? side.scale.expand({side.rows.size(0), 1}).contiguous() : side.scale.contiguous();
+}
+
+at::Tensor scaled_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) {
+  if (by_tensor(left) && by_tensor(right)) {
+    return at::_scaled_mm(left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {}, type,
+                          fast);
+  }
+  // Products with a scale for each row come out in bf16 on this hardware.
+  return at::_scaled_mm(left.rows.contiguous(), right.rows.contiguous().t(), row_scales(left).reciprocal(),
+                        row_scales(right).t().reciprocal(), {}, {}, at::kBFloat16, fast)
+      .to(type);
+}
+
+class Float8Products : public LinearProducts {
+ public:
+  explicit Float8Products(Float8Options options)
+      : options_(std::move(options)),
+        dense_(options_.round_weight_gradient),
+        tensorwise_(options_.recipe == Float8Recipe::tensorwise) {}
+
+  Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+                  UnitContext&) const override {
+    Operand operand{.data = input, .scale = scale, .type = input.scalar_type()};
+    if (tensorwise_ && any(weights) && !scale.defined()) operand.scale = scales_of({input}, Float8Format::e4m3)[0];
+    return operand;
+  }
+
+  std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
+                                         UnitContext&) const override {
+    std::vector<Operand> operands(gradients.size());
+    std::vector<at::Tensor> scaled;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      operands[i] = {.data = gradients[i], .is_gradient = true, .type = gradients[i].scalar_type()};
+      if (!tensorwise_ || !weights[i]->in_float8()) continue;
+      scaled.push_back(gradients[i]);
+      places.push_back(i);
+    }
+    if (scaled.empty()) return operands;
+    const at::Tensor scales = scales_of(scaled, Float8Format::e5m2);
+    for (size_t i = 0; i < places.size(); ++i) operands[places[i]].scale = scales[static_cast<int64_t>(i)];
+    return operands;
+  }
+
+  at::Tensor message(const Operand& operand, const Weights& weights) const override {
+    if (!travels_in_float8(weights)) return operand.data;
+    const at::Tensor rows = operand.quantised.defined()
+                                ? operand.quantised
+                                : options_.casts.cast(operand.data, operand.scale, format_of(operand), kRows).data;
+    return rows.view(at::kByte);
+  }
+
+  Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
+    Operand operand{.scale = mine.scale, .is_gradient = mine.is_gradient, .type = mine.type};
+    if (travels_in_float8(weights)) {
+      operand.quantised = rows.view(scalar_type(format_of(mine)));
+    } else {
+      operand.data = rows;
+    }
+    return operand;
+  }
+
+  Operand ready(Operand operand, const Weights& weights) const override {
+    if (!any(weights) || operand.quantised.defined()) return operand;
+    if (!tensorwise_) operand.scale = row_scale(operand.data);
+    // A gradient is read along its rows for the input's gradient and along its columns for the weight's.
+    const bool both = tensorwise_ && operand.is_gradient && wants_copies(operand.data);
+    const Float8Matrix cast =
+        options_.casts.cast(operand.data, operand.scale, format_of(operand), both ? kBoth : kRows);
+    operand.quantised = cast.data;
+    operand.transposed = cast.transposed;
+    if (travels_in_float8(weights)) operand.data.reset();
+    return operand;
+  }
+
+  at::Tensor forward(const Operand& x, const Parameter& weight) const override {
+    if (!weight.in_float8()) return dense_.forward(x, weight);
+    return multiply({x.quantised, x.scale}, rows_of_weight(weight), x.type, /*fast=*/true);
+  }
+
+  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
+    if (!weight.in_float8()) return dense_.input_gradient(dy, weight, dx);
+    const at::Tensor share = multiply({dy.quantised, dy.scale}, columns_of_weight(weight), dy.type, /*fast=*/false);
+    dx = dx.defined() ? dx.add_(share) : share;
+  }
+
+  Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
+    Operand operand{.scale = x.scale, .type = x.type};
+    if (!travels_in_float8(weights) && any_dense_gradient(weights)) {
+      operand.data = dense_.for_weight_gradients(x, weights).data;
+    }
+    if (any(weights) && !dense_gradients()) {
+      Float8Side columns = columns_of(x);
+      operand.transposed = std::move(columns.rows);
+      operand.scale = std::move(columns.scale);
+    }
+    return operand;
+  }
+
+  void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override {
+    if (!weight.in_float8() || dense_gradients()) return dense_.weight_gradient(dy, x, weight);
+    const at::ScalarType type = options_.round_weight_gradient ? dy.type : at::kFloat;
+    const at::Tensor product = multiply(columns_of(dy), {x.transposed, x.scale}, type, /*fast=*/false);
+    at::Tensor gradient = weight.gradient();
+    weight.gradient_written() ? gradient.add_(product) : gradient.copy_(product);
+    weight.mark_gradient_written();
+  }
+
+ private:
+  static constexpr Float8Sides kRows = Float8Sides::data;
+  static constexpr Float8Sides kColumns = Float8Sides::transposed;
+  static constexpr Float8Sides kBoth = Float8Sides::both;
+
+  static bool any(const Weights& weights) {
+    return std::any_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
+  }
+  static bool all(const Weights& weights) {
+    return std::all_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
+  }
+  /// One scale serves all ranks' rows, and no weight wants the rows in another precision.
+  bool travels_in_float8(const Weights& weights) const { return tensorwise_ && all(weights); }
+  bool dense_gradients() const { return options_.recipe == Float8Recipe::rowwise_with_gw_hp; }
+  bool any_dense_gradient(const Weights& weights) const { return dense_gradients() || !all(weights); }
+  /// Hardware that multiplies float8 reads both operands along their rows; elsewhere any strides do.
+  bool wants_copies(const at::Tensor& like) const { return like.is_cuda() && !options_.emulate; }
+
+  Float8Format format_of(const Operand& operand) const {
+    return tensorwise_ && operand.is_gradient ? Float8Format::e5m2 : Float8Format::e4m3;
+  }
+
+  /// One for each tensor, the same on all ranks that share matrices.
+  at::Tensor scales_of(const std::vector<at::Tensor>& tensors, Float8Format format) const {
+    std::vector<at::Tensor> magnitudes;
+    for (const at::Tensor& tensor : tensors) {
+      magnitudes.push_back(options_.casts.largest_magnitude(tensor, Float8Extent::tensor));
+    }
+    const at::Tensor largest = at::stack(magnitudes);
+    if (options_.tensor) options_.tensor->all_reduce({largest}, Reduction::max)->wait();
+    return float8_scale(largest, format);
+  }
+
+  at::Tensor row_scale(const at::Tensor& matrix) const {
+    return float8_scale(options_.casts.largest_magnitude(matrix, Float8Extent::row), Float8Format::e4m3, true);
+  }
+
+  at::Tensor transposed(const at::Tensor& rows) const { return wants_copies(rows) ? rows.t().contiguous() : rows.t(); }
+
+  /// The columns of an operand as rows: what is multiplied along them for a weight's gradient.
+  Float8Side columns_of(const Operand& operand) const {
+    if (operand.transposed.defined()) return {operand.transposed, operand.scale};
+    if (!tensorwise_) return columns_by_column(operand.data);
+    if (operand.quantised.defined()) return {transposed(operand.quantised), operand.scale};
+    return {options_.casts.cast(operand.data, operand.scale, format_of(operand), kColumns).transposed, operand.scale};
+  }
+
+  /// Each column with a scale of its own.
+  Float8Side columns_by_column(const at::Tensor& matrix) const {
+    const at::Tensor scale =
+        float8_scale(options_.casts.largest_magnitude(matrix, Float8Extent::column), Float8Format::e4m3, true);
+    return {options_.casts.cast(matrix, scale, Float8Format::e4m3, kColumns).transposed, scale.t()};
+  }
+
+  at::Tensor scale_of(const Parameter& weight) const {
+    if (weight.float8_scale.defined()) return weight.float8_scale;
+    return float8_scale(options_.casts.largest_magnitude(weight.weight(), Float8Extent::tensor), Float8Format::e4m3);
+  }
+
+  Float8Side rows_of_weight(const Parameter& weight) const {
+    const at::Tensor& matrix = weight.weight();
+    if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {matrix, weight.float8_scale};
+    const at::Tensor scale = tensorwise_ ? scale_of(weight) : row_scale(matrix);
+    return {options_.casts.cast(matrix, scale, Float8Format::e4m3, kRows).data, scale};
+  }
+
+  Float8Side columns_of_weight(const Parameter& weight) const {
+    const at::Tensor& matrix = weight.weight();
+    if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {transposed(matrix), weight.float8_scale};
+    if (options_.recipe == Float8Recipe::rowwise) return columns_by_column(matrix);
+    const at::Tensor scale =
+        tensorwise_ ? scale_of(weight)
+                    : float8_scale(options_.casts.largest_magnitude(matrix, Float8Extent::tensor), Float8Format::e4m3,
+                                   /*power_of_two=*/true);
+    return {options_.casts.cast(matrix, scale, Float8Format::e4m3, kColumns).transposed, scale};
+  }
+
+  at::Tensor multiply(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) const {
+    bool emulated = false;
+    at::Tensor product = float8_product(left, right, type, fast, options_.emulate, &emulated);
+    // The CPU has no products with a scale for each row, and nobody expects its speed.
+    if (emulated && left.rows.is_cuda() && options_.tell && !told_.exchange(true)) {
+      options_.tell(
+          fmt::format("a float8 product of [{}, {}] by [{}, {}] is emulated: this GPU multiplies multiples of "
+                      "{} only",
+                      left.rows.size(0), left.rows.size(1), right.rows.size(1), right.rows.size(0), kTile));
+    }
+    return product;
+  }
+
+  Float8Options options_;
+  DenseProducts dense_;
+  bool tensorwise_;
+  mutable std::atomic<bool> told_ = false;
+};
+
+}  // namespace
+
+at::Tensor float8_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast, bool emulate,
+                          bool* emulated) {
+  TITAN_CHECK(left.rows.size(1) == right.rows.size(1), left.rows.size(1), right.rows.size(1));
+  if (!emulate && multiplied_in_float8(left, right)) return scaled_product(left, right, type, fast);
+  if (!emulate && emulated) *emulated = true;
+  const at::Tensor x = left.rows.to(at::kFloat).div_(left.scale);
+  const at::Tensor w = right.rows.to(at::kFloat).div_(right.scale);
+  return product_with_transposed(x, w).to(type);
+}
+
+std::shared_ptr<const LinearProducts> make_float8_products(Float8Options options) {
+  return std::make_shared<Float8Products>(std::move(options));
+}
+
+}  // namespace titan
