@@ -156,6 +156,14 @@ bool SentencePieceNormalizer::Pass::run(size_t bytes, std::string& out) {
       after_space_ = false;
       continue;
     }
+    const bool is_plain_space =
+        rest_[0] == ' ' && owner_.simple_[' '] && (rest_.size() == 1 || static_cast<unsigned char>(rest_[1]) < 0x80);
+    if (is_plain_space) {
+      if (!after_space_) out += owner_.space_;
+      after_space_ = owner_.remove_extra_whitespaces_;
+      rest_.remove_prefix(1);
+      continue;
+    }
     const Rewritten front = owner_.rewrite_front(rest_);
     append(front.text, out);
     rest_.remove_prefix(front.taken);

@@ -143,7 +143,7 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
 
 void SentencePieceTokenizer::encode_stretch(std::string_view text, size_t begin, size_t end, Scratch& scratch,
                                             std::vector<int32_t>& ids) const {
-  if (unigram_) return unigram_->encode(text.substr(begin, end - begin), scratch.unigram, ids);
+  if (unigram_) return unigram_->encode(text, begin, end, scratch.unigram, ids);
   CachedPieces pieces(scratch.cache, ids);
   pieces.add(text, begin, end,
              [&](std::string_view stretch, std::vector<int32_t>& to) { bpe_->encode(stretch, scratch.parts, to); });

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "titan/data/utf8.h"
@@ -16,8 +15,7 @@ using Type = SentencePiece::Type;
 
 constexpr float kUnknownPenalty = 10.0f;   // below the worst piece (unigram_model.cc)
 constexpr float kLargestSum = 100'000.0f;  // a sum beyond it begins again at 0 (package 0.2.3)
-constexpr size_t kCachedWords = size_t{1} << 14;
-constexpr size_t kLongestCachedWord = 64;
+constexpr size_t kCachedWords = size_t{1} << 16;
 
 size_t hash_step(uint64_t key) {
   key *= 0x9E3779B97F4A7C15u;
@@ -33,24 +31,20 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
     bytes += piece.text.size();
     if (piece.type != Type::normal) continue;
     lowest = std::min(lowest, piece.score);
-    largest_score_ = std::max(largest_score_, std::abs(piece.score));
   }
   unknown_score_ = lowest - kUnknownPenalty;
-  largest_score_ = std::max(largest_score_, std::abs(unknown_score_));
   slots_.resize(std::bit_ceil(bytes * 2 + 2));
   scores_.resize(model.pieces.size());
-  plain_.resize(model.pieces.size());
   byte_ids_.assign(model.byte_fallback ? 256 : 0, -1);
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const SentencePiece& piece = model.pieces[i];
     const auto id = static_cast<int32_t>(i);
-    scores_[i] = piece.score;
-    plain_[i] = piece.type == Type::normal;
-    if (piece.type == Type::normal) insert(piece.text, id, piece.score);
     // A user-defined piece gets a bonus so that it is always taken.
-    if (piece.type == Type::user_defined) {
-      insert(piece.text, id, static_cast<float>(0.1 * static_cast<double>(piece.text.size() - 1)));
-    }
+    const bool user_defined = piece.type == Type::user_defined;
+    scores_[i] = user_defined ? static_cast<float>(0.1 * static_cast<double>(piece.text.size() - 1)) : piece.score;
+    if (piece.type == Type::unknown) scores_[i] = unknown_score_;
+    if (user_defined || piece.type == Type::normal) insert(piece.text, id, scores_[i]);
+    largest_score_ = std::max(largest_score_, std::abs(scores_[i]));
     if (piece.type == Type::byte) byte_ids_[static_cast<size_t>(byte_of_piece(piece.text))] = id;
   }
 }
@@ -160,42 +154,51 @@ void UnigramEncoder::append_ids(std::string_view stretch, const Pass& pass, std:
   }
 }
 
-/// Repeats the sums of a word cut before. False when roundings at this place of the text might have decided otherwise:
-/// each of its sums is off by half a unit in the last place at most, on both sides of every comparison, and none may
-/// begin again within the word.
-bool UnigramEncoder::repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids) const {
-  const auto steps = static_cast<float>(word.text.size());
-  const float reach = std::abs(pass.sum_) + steps * largest_score_;
-  if (reach > kLargestSum || !(word.margin > 2 * steps * reach * FLT_EPSILON)) return false;
-  for (int32_t id : word.ids) {
-    pass.sum_ = scores_[static_cast<size_t>(id)] + pass.sum_;
-  }
-  ids.insert(ids.end(), word.ids.begin(), word.ids.end());
+/// Searches the stretch by itself and keeps what it finds. A sum of n numbers that stays below `reach` is off by at
+/// most n · reach · 2⁻²⁴ in single precision; where the best way was ahead by more than that of itself and of its
+/// longest rival together, it stays ahead wherever the stretch stands. No sum may begin again within it, either.
+void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, Pass& pass, Pass::Word& word) const {
+  search(stretch, 0, pass);
+  collect(stretch, pass);
+  word.key = key;
+  word.most_sum = -1;
+  std::vector<int32_t> ids;
+  append_ids(stretch, pass, ids);
+  const size_t pieces = pass.found_.size() / 2;
+  if (ids.size() > Pass::kMostIds || pieces > Pass::kMostIds) return;
+  word.id_count = static_cast<uint16_t>(ids.size());
+  word.score_count = static_cast<uint16_t>(pieces);
+  std::copy(ids.begin(), ids.end(), word.ids.begin());
+  for (size_t i = 0; i < pieces; ++i) word.scores[i] = scores_[static_cast<size_t>(pass.found_[2 * i + 1])];
+  size_t characters = 0;
+  for (size_t at = 0; at < stretch.size(); ++characters) at += utf8_length(static_cast<unsigned char>(stretch[at]));
+  const float own_reach = 2 * static_cast<float>(characters) * largest_score_;
+  const float most_reach = margin_of(stretch, pass) * 0x1p24f / static_cast<float>(pieces + characters);
+  word.most_sum = std::min(most_reach, kLargestSum) - own_reach;
+}
+
+/// Repeats the sums of a word cut before; false where they might decide otherwise at this place of the text.
+inline bool UnigramEncoder::repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids) {
+  if (!(std::abs(pass.sum_) < word.most_sum)) return false;
+  float sum = pass.sum_;
+  for (size_t i = 0; i < word.score_count; ++i) sum += word.scores[i];
+  pass.sum_ = sum;
+  ids.insert(ids.end(), word.ids.begin(), word.ids.begin() + word.id_count);
   return true;
 }
 
-void UnigramEncoder::encode(std::string_view stretch, Pass& pass, std::vector<int32_t>& ids) const {
-  if (stretch.empty()) return;
+void UnigramEncoder::encode(std::string_view text, size_t begin, size_t end, Pass& pass,
+                            std::vector<int32_t>& ids) const {
   if (std::abs(pass.sum_) > kLargestSum) pass.sum_ = 0;
-  const bool cacheable = stretch.size() <= kLongestCachedWord;
-  Pass::Word* word = nullptr;
-  if (cacheable) {
+  const std::string_view stretch = text.substr(begin, end - begin);
+  if (stretch.empty()) return;
+  if (stretch.size() <= PieceCache::kMostBytes) {
     if (pass.words_.empty()) pass.words_.resize(kCachedWords);
-    word = &pass.words_[std::hash<std::string_view>{}(stretch) & (kCachedWords - 1)];
-    if (word->text == stretch && repeat(*word, pass, ids)) return;
-    if (word->text != stretch) {
-      search(stretch, 0, pass);
-      collect(stretch, pass);
-      word->text = stretch;
-      word->ids.clear();
-      bool plain = true;
-      for (size_t i = 1; i < pass.found_.size(); i += 2) {
-        word->ids.push_back(pass.found_[i]);
-        plain = plain && plain_[static_cast<size_t>(pass.found_[i])];
-      }
-      word->margin = plain ? margin_of(stretch, pass) : 0;
-      if (repeat(*word, pass, ids)) return;
-    }
+    const PieceCache::Key key = PieceCache::key_of(text, begin, end);
+    Pass::Word& word = pass.words_[PieceCache::hash_of(key) & (kCachedWords - 1)];
+    const uint64_t difference = (word.key[0] ^ key[0]) | (word.key[1] ^ key[1]) | (word.key[2] ^ key[2]);
+    if (difference != 0) keep(key, stretch, pass, word);
+    if (repeat(word, pass, ids)) return;
   }
   search(stretch, pass.sum_, pass);
   collect(stretch, pass);

@@ -38,6 +38,10 @@ class PieceCache {
     return key;
   }
 
+  static uint64_t hash_of(const Key& key) {
+    return (key[0] ^ key[1] * 0xC2B2AE3D27D4EB4Fu ^ key[2] * 0x165667B19E3779F9u) * 0x9E3779B97F4A7C15u >> 32;
+  }
+
   /// Writes the piece's ids to `ids`, where there must be room for kMostIds, and returns how many they are; 0 when the
   /// piece is not here.
   size_t find(const Key& key, int32_t* ids) const {
@@ -65,10 +69,7 @@ class PieceCache {
     std::array<int32_t, kMostIds> ids{};
   };
 
-  size_t slot_of(const Key& key) const {
-    uint64_t mixed = (key[0] ^ key[1] * 0xC2B2AE3D27D4EB4Fu ^ key[2] * 0x165667B19E3779F9u) * 0x9E3779B97F4A7C15u;
-    return static_cast<size_t>(mixed >> 32) & (entries_.size() - 1);
-  }
+  size_t slot_of(const Key& key) const { return static_cast<size_t>(hash_of(key)) & (entries_.size() - 1); }
 
   std::vector<Entry> entries_;
 };

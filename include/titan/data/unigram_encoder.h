@@ -3,10 +3,12 @@
 // decide ids, so the very same sums are made here (those of version 0.2.3).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "titan/data/piece_cache.h"
 #include "titan/data/sentencepiece_model.h"
 
 namespace titan {
@@ -29,10 +31,14 @@ class UnigramEncoder {
       int32_t begin = -1;   // of its last piece; −1: nothing ends here
       float runner_up = 0;  // the best sum among the other last pieces
     };
-    struct Word {  // a word cut before: enough to repeat the sums without the search
-      std::string text;
-      std::vector<int32_t> ids;
-      float margin = 0;
+    static constexpr size_t kMostIds = 9;
+    struct alignas(64) Word {  // a word cut before: enough to repeat the sums without the search
+      PieceCache::Key key{};
+      float most_sum = -1;  // up to which sum, in absolute value, no rounding can decide otherwise
+      uint16_t id_count = 0;
+      uint16_t score_count = 0;
+      std::array<int32_t, kMostIds> ids{};
+      std::array<float, kMostIds> scores{};
     };
     float sum_ = 0;
     std::vector<Node> nodes_;
@@ -40,9 +46,10 @@ class UnigramEncoder {
     std::vector<int32_t> found_;
   };
 
-  /// Appends the ids of a stretch of normalised text that no piece reaches out of; stretches follow one another. A run
-  /// of unknown characters may give the unknown id several times, byte fallback gives the ids of their bytes.
-  void encode(std::string_view stretch, Pass& pass, std::vector<int32_t>& ids) const;
+  /// Appends the ids of the stretch [begin, end) of normalised text, which no piece reaches out of; stretches follow
+  /// one another. A run of unknown characters may give the unknown id several times, byte fallback the ids of their
+  /// bytes.
+  void encode(std::string_view text, size_t begin, size_t end, Pass& pass, std::vector<int32_t>& ids) const;
 
  private:
   struct Slot {
@@ -59,12 +66,12 @@ class UnigramEncoder {
   float margin_of(std::string_view stretch, const Pass& pass) const;
   void collect(std::string_view stretch, Pass& pass) const;
   void append_ids(std::string_view stretch, const Pass& pass, std::vector<int32_t>& ids) const;
-  bool repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids) const;
+  void keep(const PieceCache::Key& key, std::string_view stretch, Pass& pass, Pass::Word& word) const;
+  static bool repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids);
 
   std::vector<Slot> slots_;  // a trie: open addressing by node and byte
   uint32_t nodes_ = 1;
   std::vector<float> scores_;
-  std::vector<bool> plain_;  // pieces whose score does not depend on where they stand
   std::vector<int32_t> byte_ids_;
   int32_t unknown_id_;
   float unknown_score_ = 0;

@@ -1,0 +1,152 @@
+"""Speed of the tokenizers against the Python packages: encoding on one thread, and training, in one table.
+
+    python scripts/bench/tokenizer_speed.py --binary build/release/titan_train [--pairs 7] [--check]
+
+Models are trained here with the packages, all on the same text, which is also what is encoded. Ratios only: the pairs are
+interleaved, and the fastest of a few repeats counts on both sides. Method: docs/benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import ratios
+import sentencepiece
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "reference"))
+import tiktoken_reference  # noqa: E402
+
+SHARED_DATA = ROOT.parent / "shared" / "data"
+REPEATS = 5
+VOCABULARY = 8000
+
+
+def corpus(folder: pathlib.Path) -> pathlib.Path:
+    """Shakespeare's text, or the documentation where that is not there."""
+    shared = SHARED_DATA / "tinyshakespeare.txt"
+    if shared.exists():
+        return shared
+    made = folder / "text.txt"
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("**/*.md")))
+    made.write_text(text * (1_000_000 // len(text) + 1), encoding="utf-8")
+    return made
+
+
+def titan_encode(binary: str, model: pathlib.Path, text: pathlib.Path) -> float:
+    """MB/s of the fastest of REPEATS encodings in one process."""
+    words = [binary, "tokenizer", "encode", str(model), str(text), "--measure", str(REPEATS)]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return max(float(line.split()[-2]) for line in printed.splitlines())
+
+
+def package_encode(encode: Callable[[str], object], text: str) -> float:
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        encode(text)
+        seconds.append(time.perf_counter() - began)
+    return len(text.encode("utf-8")) / min(seconds) / 1e6
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(tiktoken_reference.PATTERN), "isolated")
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
+    return tokenizer
+
+
+def package_train(text: pathlib.Path, size: int) -> tuple[float, Tokenizer]:
+    """1 / seconds, and what was made."""
+    tokenizer = byte_level()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    began = time.perf_counter()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train([str(text)], trainer)
+    return 1 / (time.perf_counter() - began), tokenizer
+
+
+def titan_train(binary: str, text: pathlib.Path, size: int, output: pathlib.Path) -> float:
+    words = [binary, "tokenizer", "train", "--dataset", "text", "--dataset-path", str(text), "--bytes", str(1 << 40)]
+    words += ["--vocab-size", str(size + 256), "--output", str(output)]
+    began = time.perf_counter()
+    subprocess.run(words, check=True, capture_output=True)
+    return 1 / (time.perf_counter() - began)
+
+
+def row(what: str, bar: float, unit: str, pairs: list[tuple[float, float]]) -> ratios.Row:
+    ours, theirs = (f"{statistics.median(column):.3g} {unit}" for column in zip(*pairs))
+    return ratios.Row(what, ours, theirs, [mine / other for mine, other in pairs], bar, True)
+
+
+def measure(binary: str, count: int, folder: pathlib.Path) -> list[ratios.Row]:
+    path = corpus(folder)
+    text = path.read_text(encoding="utf-8")
+    _, hugging_face = package_train(path, VOCABULARY)
+    (folder / "hf").mkdir()
+    hugging_face.save(str(folder / "hf" / "tokenizer.json"))
+    tiktoken_model = ROOT / "configs" / "tokenizers" / "stories.model"
+    kinds = [
+        (
+            "encode, tiktoken",
+            5.0,
+            tiktoken_model,
+            lambda encoding: lambda t: encoding.encode(t, disallowed_special=()),
+            lambda: tiktoken_reference.load(tiktoken_model),
+        ),
+        ("encode, HF folder", 15.0, folder / "hf", lambda made: made.encode, lambda: hugging_face),
+    ]
+    for kind in ("bpe", "unigram"):
+        prefix = folder / kind
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(path), model_prefix=str(prefix), vocab_size=VOCABULARY // 2, model_type=kind, minloglevel=2
+        )
+        model = prefix.with_suffix(".model")
+        kinds.append(
+            (
+                f"encode, SentencePiece {kind}",
+                2.0,
+                model,
+                lambda made: made.encode,
+                lambda model=model: sentencepiece.SentencePieceProcessor(model_file=str(model)),
+            )
+        )
+    rows = []
+    for what, bar, model, encoder, make in kinds:
+        encode = encoder(make())
+        pairs = ratios.interleaved(
+            count, lambda: titan_encode(binary, model, path), lambda: package_encode(encode, text)
+        )
+        rows.append(row(what, bar, "MB/s", pairs))
+    pairs = ratios.interleaved(
+        count,
+        lambda: titan_train(binary, path, VOCABULARY, folder / "made.model"),
+        lambda: package_train(path, VOCABULARY)[0],
+    )
+    rows.append(row(f"train {VOCABULARY} tokens", 1.0, "per s", pairs))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Tokenizers' speed as ratios to the Python packages.")
+    parser.add_argument("--binary", required=True, help="the titan_train to measure")
+    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs (default 7)")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(arguments.binary, arguments.pairs, pathlib.Path(folder))
+    print(f"\n{ratios.table(rows)}")
+    return 1 if arguments.check and not all(each.met for each in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
