@@ -61,16 +61,15 @@ void describe_recompute(Schema& schema) {
 void describe_compile(Schema& schema) {
   using S = CompileSection;
   Section section(
-      schema, "compile", "Fused kernels and CUDA graphs (on), or plain operations (off).",
+      schema, "compile", "Fused kernels and CUDA graphs (on), or plain operations (off), on a GPU.",
       [](auto& config) -> auto& { return config.compile; });
-  section.add("enable", &S::enable, false).later().not_built("fused kernels and CUDA graphs").help("use them");
+  section.add("enable", &S::enable, false).later().help("use them; on a CPU it changes nothing");
   section.add("components", &S::components, {"model", "loss"})
       .in_2024(Value(std::vector<std::string>{"model"}))
       .later()
       .choices({"model", "loss"})
-      .not_built("fused kernels and CUDA graphs")
       .only_when({"compile.enable = true", [](const JobConfig& config) { return config.compile.enable; }})
-      .help("where they are used");
+      .help("where fused kernels are used: blocks and norms, the loss");
   section.add("cuda_graphs", &S::cuda_graphs, true)
       .own()
       .only_when({"compile.enable = true", [](const JobConfig& config) { return config.compile.enable; }})

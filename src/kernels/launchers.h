@@ -10,7 +10,7 @@ inline namespace TITAN_KERNEL_SPACE {
 
 void run(const RmsNormForward& a, CUstream_st* stream);
 void run(const RmsNormBackward& a, CUstream_st* stream);
-void run(const Rotation& a, CUstream_st* stream);
+void run(const RotaryTurn& a, CUstream_st* stream);
 void run(const SwigluForward& a, CUstream_st* stream);
 void run(const SwigluBackward& a, CUstream_st* stream);
 void run(const CrossEntropyRows& a, CUstream_st* stream);

@@ -11,7 +11,7 @@ constexpr int kMostThreads = 256;
 // One block a token: its row of the table, 256 bytes of fp32 for heads of 64, is read from the first-level cache by all
 // its heads. A thread turns kWidth numbers at a time.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kMostThreads) rotate_kernel(Rotation a) {
+__global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   const int64_t token = blockIdx.x;
   int64_t place = token % a.length;
   if (a.positions != nullptr) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(Rotation a) {
 }
 
 template <class T, int kWidth>
-void launch_rotation(const Rotation& a, CUstream_st* stream) {
+void launch_turn(const RotaryTurn& a, CUstream_st* stream) {
   const int64_t heads = (a.query ? a.query_heads : 0) + (a.key ? a.key_heads : 0);
   const int64_t packs = heads * a.head_dim / kWidth;
   const int64_t threads = (packs + kWarpSize - 1) / kWarpSize * kWarpSize;
@@ -52,13 +52,12 @@ void launch_rotation(const Rotation& a, CUstream_st* stream) {
 
 }  // namespace
 
-void run(const Rotation& a, CUstream_st* stream) {
+void run(const RotaryTurn& a, CUstream_st* stream) {
   if (a.tokens == 0 || (a.query == nullptr && a.key == nullptr)) return;
   with_type(a.type, [&](auto number) {
     using T = decltype(number);
-    in_packs(a.type, a.head_dim, {a.query, a.key, a.turned_query, a.turned_key})
-        ? launch_rotation<T, kPackOf<T>>(a, stream)
-        : launch_rotation<T, 2>(a, stream);
+    in_packs(a.type, a.head_dim, {a.query, a.key, a.turned_query, a.turned_key}) ? launch_turn<T, kPackOf<T>>(a, stream)
+                                                                                 : launch_turn<T, 2>(a, stream);
   });
 }
 

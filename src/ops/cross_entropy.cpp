@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include "fused_elementwise.h"
 #include "titan/ops/differentiable.h"
+#include "titan/ops/fused_kernels.h"
 #include "titan/ops/linear.h"
 #include "titan/ops/matrix_product.h"
 #include "vocabulary.h"
@@ -18,9 +20,16 @@ struct HandOnBackward : BackwardNode {
 
 /// One chunk of rows: losses, and the gradient of this rank's logits.
 RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& weight,
-                       const Vocabulary& vocabulary, const CrossEntropyOptions& options, bool want_gradient) {
+                       const Vocabulary& vocabulary, const CrossEntropyOptions& options, bool want_gradient,
+                       const UnitContext& context) {
   const bool gathers = vocabulary.communicator && !options.tensor_parallel->loss_parallel;
   at::Tensor logits = product_with_transposed(hidden, weight);
+  if (!vocabulary.communicator) {
+    auto fused = fused_row_losses(logits, labels, options.loss_scale, want_gradient, context.loss_kernels);
+    if (fused) return *fused;
+  } else if (context.loss_kernels) {
+    context.loss_kernels->fall_back("the loss over a vocabulary that ranks share");
+  }
   if (gathers) logits = vocabulary.gather(logits);
   logits = logits.to(at::kFloat);  // narrow ones travel, and are gone before the next are made
   if (vocabulary.communicator && !gathers) {
@@ -50,7 +59,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
   for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, rows - begin);
     at::Tensor x = hidden.narrow(0, begin, count);
-    RowLosses losses = chunk_losses(x, labels.narrow(0, begin, count), weight.weight(), vocabulary, options, graph);
+    RowLosses losses =
+        chunk_losses(x, labels.narrow(0, begin, count), weight.weight(), vocabulary, options, graph, context);
     loss.add_(losses.sum);
     if (!graph) continue;
     // Narrow for this product; wide again, and the narrow ones gone, before the weight gradient makes copies of its

@@ -4,9 +4,11 @@
 
 #include <array>
 
+#include "fused_elementwise.h"
 #include "rms_norm.h"
 #include "titan/base/text.h"
 #include "titan/ops/differentiable.h"
+#include "titan/ops/fused_kernels.h"
 
 namespace titan {
 namespace {
@@ -30,8 +32,11 @@ void add_weight_gradient(Parameter& weight, const at::Tensor& sum) {
   }
 }
 
+bool is_rms_norm(NormType type) { return type == NormType::rmsnorm || type == NormType::fused_rmsnorm; }
+
 struct NormBackward : BackwardNode {
   NormType type = NormType::rmsnorm;
+  UnitContext* context = nullptr;
   Parameter* weight = nullptr;
   at::Tensor x;
   at::Tensor statistic0;
@@ -47,10 +52,11 @@ struct NormBackward : BackwardNode {
 
   /// Of the stream before the norm: through the norm, and past it.
   at::Tensor total_gradient(const at::Tensor& dy, const at::Tensor& d_residual) {
-    if (type != NormType::rmsnorm && type != NormType::fused_rmsnorm) {
+    if (!is_rms_norm(type)) {
       at::Tensor dx = layer_gradient(dy);
       return d_residual.defined() ? dx.add_(d_residual) : dx;
     }
+    if (auto dx = fused_rms_norm_backward(dy, d_residual, x, statistic0, *weight, *context)) return *dx;
     RmsNormGradients gradients = rms_norm_backward(dy, d_residual, x, statistic0, weight->weight());
     if (weight->trainable()) add_weight_gradient(*weight, gradients.weight);
     return gradients.input;
@@ -92,19 +98,31 @@ NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, Un
   const bool graph = wants_gradient({&residual, &delta});
   BelowAutograd below;
   at::Tensor x = residual.detach();
+  const at::Tensor weight = weight_ ? weight_->weight() : at::Tensor();
+  const bool round_once = type_ == NormType::fused_rmsnorm;
+  std::optional<FusedRmsNorm> fused;  // sum and norm of one kernel, unless the replay has the norm already
   if (delta.defined()) {
-    x = context.recorder.once(ResultKind::residual, ordinal_, [&] { return at::add(residual, delta); });
+    const bool norm_is_kept = context.replay() && context.recorder.keeps(ResultKind::norm, ordinal_);
+    x = context.recorder.once(ResultKind::residual, ordinal_, [&] {
+      if (is_rms_norm(type_) && !norm_is_kept)
+        fused = fused_rms_norm(residual.detach(), delta.detach(), weight, epsilon_, round_once, context);
+      return fused ? fused->sum : at::add(residual, delta);
+    });
   }
   auto normalise = [&]() -> Normalised {
-    at::Tensor weight = weight_ ? weight_->weight() : at::Tensor();
-    if (type_ == NormType::layernorm || type_ == NormType::np_layernorm) return layer_norm(x, weight, epsilon_);
-    RmsNormResult result = rms_norm(x, weight, epsilon_, type_ == NormType::fused_rmsnorm);
+    if (!is_rms_norm(type_)) {
+      if (context.kernels) context.kernels->fall_back("a layer norm");
+      return layer_norm(x, weight, epsilon_);
+    }
+    if (!fused) fused = fused_rms_norm(x, {}, weight, epsilon_, round_once, context);
+    RmsNormResult result = fused ? fused->norm : rms_norm(x, weight, epsilon_, round_once);
     return {result.normed, result.scale, at::Tensor()};
   };
   auto [normed, statistic0, statistic1] = context.recorder.once<3>(ResultKind::norm, ordinal_, normalise);
   if (graph) {
     auto node = std::make_shared<NormBackward>();
     node->type = type_;
+    node->context = &context;
     node->weight = weight_;
     node->x = x.detach();
     node->statistic0 = statistic0;

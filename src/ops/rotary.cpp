@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "cpu_rotary.h"
+#include "fused_elementwise.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -57,9 +58,19 @@ at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool inverse, bool 
 
 /// Keeps the places, not the rows: those would be a copy for every block.
 struct RotateBackward : BackwardNode {
+  UnitContext* context = nullptr;
   at::Tensor table, positions;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
+    if (context->kernels) {
+      torch::autograd::variable_list turned(2);
+      for (size_t i = 0; i < 2; ++i) {
+        if (gradients[i].defined()) gradients[i] = gradients[i].contiguous();
+        if (gradients[i].defined()) turned[i] = at::empty_like(gradients[i]);
+      }
+      if (fused_rotate(gradients[0], gradients[1], turned[0], turned[1], table, positions, true, context->kernels))
+        return turned;
+    }
     at::Tensor rows;
     for (const at::Tensor& gradient : gradients) {
       if (gradient.defined()) rows = rows_for(table, positions, gradient.size(1));
@@ -97,15 +108,22 @@ std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tens
                                          const at::Tensor& positions, UnitContext& context) {
   const bool graph = wants_gradient({&query, &key});
   BelowAutograd below;
-  at::Tensor rows = rows_for(table, positions, query.size(1));
   const bool query_is_free = !context.recorder.keeps(ResultKind::linear, 0);
   const bool key_is_free = !context.recorder.keeps(ResultKind::linear, 1);
   auto [q, k] = context.recorder.once<2>(ResultKind::rotary, 0, [&]() -> std::array<at::Tensor, 2> {
+    if (context.kernels) {
+      at::Tensor turned_query = query_is_free ? query.detach() : at::empty_like(query);
+      at::Tensor turned_key = key_is_free ? key.detach() : at::empty_like(key);
+      if (fused_rotate(query, key, turned_query, turned_key, table, positions, false, context.kernels))
+        return {turned_query, turned_key};
+    }
+    const at::Tensor rows = rows_for(table, positions, query.size(1));
     return {turn(query, rows, /*inverse=*/false, query_is_free).detach(),
             turn(key, rows, /*inverse=*/false, key_is_free).detach()};
   });
   if (graph) {
     auto node = std::make_shared<RotateBackward>();
+    node->context = &context;
     node->table = table;
     node->positions = positions;
     connect(std::move(node), {&query, &key}, {q, k});

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "cpu_swiglu.h"
+#include "fused_elementwise.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -53,13 +54,17 @@ at::Tensor activate(const at::Tensor& gate, const at::Tensor& up) {
 }
 
 struct SwigluBackward : BackwardNode {
+  UnitContext* context = nullptr;
   at::Tensor gate;
   at::Tensor up;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     const at::Tensor& dy = gradients[0];
     at::Tensor d_gate, d_up;
-    if (has_cpu_kernel({&gate, &up, &dy})) {
+    if (auto fused = fused_swiglu_backward(dy, gate, up, *context)) {
+      d_gate = fused->gate;
+      d_up = fused->up;
+    } else if (has_cpu_kernel({&gate, &up, &dy})) {
       d_gate = at::empty(gate.sizes(), gate.options());
       d_up = at::empty(up.sizes(), up.options());
       const auto run = gate.scalar_type() == at::kFloat ? backward_cpu<float> : backward_cpu<BFloat16Bits>;
@@ -79,9 +84,13 @@ struct SwigluBackward : BackwardNode {
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context) {
   const bool graph = wants_gradient({&gate, &up});
   BelowAutograd below;
-  at::Tensor result = context.recorder.once(ResultKind::activation, 0, [&] { return activate(gate, up); });
+  at::Tensor result = context.recorder.once(ResultKind::activation, 0, [&] {
+    std::optional<at::Tensor> fused = fused_swiglu(gate.detach(), up.detach(), context);
+    return fused ? *fused : activate(gate, up);
+  });
   if (graph) {
     auto node = std::make_shared<SwigluBackward>();
+    node->context = &context;
     node->gate = gate.detach();
     node->up = up.detach();
     context.note_saved(gate);

@@ -30,12 +30,18 @@ Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& 
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, microbatch);
     if (plan_.units[u].gradients_in_forward) gradient_storage(u);
     states[u].context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[u].policy, sink);
+    hand_kernels(*states[u].context);
     states[u].context->count_saved = options_.count_saved_bytes;
     states[u].context->recorder.set_hash_check(options_.check_kept_tensors);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
     release(u, UsePhase::forward, microbatch);
   }
   return stream;
+}
+
+void Executor::hand_kernels(UnitContext& context) const {
+  context.kernels = options_.kernels.get();
+  context.loss_kernels = options_.loss_kernels.get();
 }
 
 Stream Executor::loss_gradient(const BatchContext& batch) {
@@ -135,6 +141,7 @@ Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& ba
     acquire(u, UsePhase::forward, 0);
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, 0);
     UnitContext context(mode, RecomputePolicy::none(), immediate_);
+    hand_kernels(context);
     stream = chain_[u]->forward(as_computed_in(u, std::move(stream)), batch, context);
     release(u, UsePhase::forward, 0);
   }

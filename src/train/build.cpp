@@ -14,6 +14,7 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/parallel/pipeline_part.h"
+#include "titan/train/compile.h"
 #include "titan/train/job.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/start_report.h"
@@ -183,7 +184,8 @@ void Trainer::build_model() {
   ModelStrategies strategies = strategies_for(config_);
   strategies.attention_kernel = attention_kernel_for(plan);
   strategies.tell = [this](const std::string& what) { log_.shared_warning(what); };
-  assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_, {}, recorder_for(plan));
+  assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_,
+                       choose_kernels(config_, device_.device, log_), recorder_for(plan));
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
     all_parameters_.push_back(parameter.get());

@@ -48,9 +48,9 @@ class BadConfig(BehaviourTest):
     def test_options_of_parts_that_are_not_built_are_listed_together(self):
         run = self.refused(
             BAD_CONFIG,
-            ["profiling.enable_profiling = true", "compile.enable = true", "not built yet", "leave it at false"],
+            ["profiling.enable_profiling = true", "memory_estimation.enable = true", "not built yet", "leave it at false"],
             "--profiling.enable_profiling",
-            "--compile.enable",
+            "--memory_estimation.enable",
         )
         self.assertEqual(len(run.errors.strip().splitlines()), 3)
 

@@ -21,13 +21,10 @@ TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
   std::string text = missing_parts(R"([profiling]
 enable_profiling = true
 profile_freq = 5
-[compile]
-enable = true
 )",
                                    {"--memory_estimation.enable", "--metrics.enable_tensorboard"});
   EXPECT_TRUE(
       contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part that is not built yet: profiling"));
-  EXPECT_TRUE(contains(text, "job.toml:5:10: compile.enable = true needs a part that is not built yet: fused kernels"));
   EXPECT_TRUE(contains(text, "command line: --memory_estimation.enable: memory_estimation.enable = true"));
   EXPECT_TRUE(contains(text, "metrics.enable_tensorboard = true"));
 }
@@ -92,7 +89,7 @@ TEST(OneProcess, a_world_may_have_one_rank_or_more) {
 }
 
 TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {
-  EXPECT_EQ(said_about("[profiling]\nenable_profiling = true\n[compile]\nenable = true"), "");
+  EXPECT_EQ(said_about("[profiling]\nenable_profiling = true\n[memory_estimation]\nenable = true"), "");
 }
 
 class Inputs : public ScratchTest {};
@@ -191,13 +188,14 @@ TEST(Start, errors_missing_parts_and_missing_files_are_one_list_in_the_order_of_
   LoadedConfig loaded = load(
       "[profiling]\nenable_profiling = true\n[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = "
       "\"no.model\"",
-      {"--compile.enable"});
+      {"--memory_estimation.enable"});
   const StartCheck start = check_start(Schema(), loaded, 2);
   EXPECT_EQ(start.code, ExitCode::bad_config);
   std::vector<std::string> places;
   for (const Problem& problem : start.problems) places.push_back(problem.where.to_string());
-  EXPECT_EQ(places, (std::vector<std::string>{"job.toml:2:20", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
-                                              "command line: --compile.enable", "default of training.dataset"}))
+  EXPECT_EQ(places,
+            (std::vector<std::string>{"job.toml:2:20", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
+                                      "command line: --memory_estimation.enable", "default of training.dataset"}))
       << format_problems(start.problems);
 }
 

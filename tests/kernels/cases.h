@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct KernelCase {
   /// What is wrong; empty when nothing is. Throws cuda_on_host::KernelError too.
   std::function<std::string()> run;
 };
+
+inline void PrintTo(const KernelCase& one, std::ostream* out) { *out << one.name; }
 
 std::vector<KernelCase>& kernel_cases();
 

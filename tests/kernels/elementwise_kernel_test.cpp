@@ -99,7 +99,7 @@ std::string run_rotation(const RotationShape& s) {
   const cuda_on_host::Buffer<int64_t> positions_in(positions);
   Numbers& q_result = s.in_place ? q_in : q_out;
   Numbers& k_result = s.in_place ? k_in : k_out;
-  Rotation a;
+  RotaryTurn a;
   a.type = s.type;
   a.tokens = tokens;
   a.length = s.length;

@@ -16,7 +16,7 @@ namespace titan {
 struct Kernels {
   void (*rms_norm_forward)(const RmsNormForward&, CUstream_st*);
   void (*rms_norm_backward)(const RmsNormBackward&, CUstream_st*);
-  void (*rotate)(const Rotation&, CUstream_st*);
+  void (*rotate)(const RotaryTurn&, CUstream_st*);
   void (*swiglu_forward)(const SwigluForward&, CUstream_st*);
   void (*swiglu_backward)(const SwigluBackward&, CUstream_st*);
   void (*cross_entropy)(const CrossEntropyRows&, CUstream_st*);

@@ -6,7 +6,7 @@
 
 namespace titan {
 
-struct Rotation {
+struct RotaryTurn {
   KernelType type = KernelType::fp32;
   int64_t tokens = 0;    // samples · length
   int64_t length = 0;    // of a sample
@@ -23,11 +23,11 @@ struct Rotation {
   bool inverse = false;
 };
 
-inline bool supported(const Rotation& a) { return a.head_dim % 2 == 0; }
+inline bool supported(const RotaryTurn& a) { return a.head_dim % 2 == 0; }
 
 /// Queries and keys once in and once out; a row of the table for each place, again for every further head and sample
 /// (positions that differ between samples: of each its own, if they are all different).
-inline KernelTraffic traffic(const Rotation& a) {
+inline KernelTraffic traffic(const RotaryTurn& a) {
   const int64_t heads = (a.query ? a.query_heads : 0) + (a.key ? a.key_heads : 0);
   const int64_t numbers = a.tokens * heads * a.head_dim * bytes_of(a.type);
   const int64_t places = a.positions ? a.length * a.position_rows : a.length;

@@ -53,11 +53,26 @@ class SavedLedger {
   std::unordered_map<const void*, int64_t> storages_;
 };
 
-/// One scale slot per quantised operand of a unit: the producer's kernel writes the largest magnitude, the linear group
-/// reads it. Plain precision uses none.
-struct ScaleTable {
-  std::vector<at::Tensor> largest_magnitude;
+/// Largest magnitudes that kernels found while they wrote a tensor, for products that quantise it. Where nobody wants
+/// them, none are made.
+class ScaleTable {
+ public:
+  bool wanted = false;
+  /// `largest` (fp32 scalar) is max |tensor|, as long as `tensor` lives and is not written again.
+  void offer(const at::Tensor& tensor, const at::Tensor& largest);
+  /// That of `tensor`, or of one it is a view of all of; undefined when nobody offered one.
+  at::Tensor find(const at::Tensor& tensor) const;
+
+ private:
+  struct Offer {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    int64_t numel;
+    at::Tensor largest;
+  };
+  std::unordered_map<const void*, Offer> offers_;
 };
+
+class FusedKernels;
 
 struct UnitContext {
   UnitContext(UnitMode mode, RecomputePolicy policy, WeightGradientSink& sink)
@@ -66,6 +81,8 @@ struct UnitContext {
   UnitMode mode;
   Recorder recorder;
   WeightGradientSink* sink;
+  const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU; null: plain operations
+  const FusedKernels* loss_kernels = nullptr;  // of the loss
   ScaleTable scales;
   SavedLedger saved;
   bool count_saved = false;

@@ -44,10 +44,13 @@ class EagerRunner : public UnitRunner {
   Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
 };
 
-/// Debugging aids of the executor; off in normal runs.
 struct ExecutorOptions {
+  // Debugging aids; off in normal runs.
   bool count_saved_bytes = false;
   bool check_kept_tensors = false;  // hashes of kept tensors are compared at replay
+  // Fused kernels of the units and of the loss; null: plain operations.
+  std::shared_ptr<const FusedKernels> kernels = nullptr;
+  std::shared_ptr<const FusedKernels> loss_kernels = nullptr;
 };
 
 class Executor {
@@ -104,6 +107,7 @@ class Executor {
   void gradient_storage(size_t unit);
   /// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
   Stream as_computed_in(size_t unit, Stream stream) const;
+  void hand_kernels(UnitContext& context) const;
   Stream backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
                         const std::function<void(size_t unit)>& after_unit);
   void reduce(size_t group, bool is_last);

@@ -1,0 +1,178 @@
+#include "fused_elementwise.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "titan/data/batch_stream.h"
+#include "titan/ops/fused_kernels.h"
+
+namespace titan {
+namespace {
+
+void* writable(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
+const void* readable(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+
+/// A slot for the largest magnitude of a tensor, where a product in float8 will ask for it; else undefined.
+at::Tensor magnitude_slot(const at::Tensor& like, const UnitContext& context) {
+  if (!context.scales.wanted) return {};
+  return at::zeros({}, like.options().dtype(at::kFloat));
+}
+
+uint32_t* slot_bits(const at::Tensor& slot) { return static_cast<uint32_t*>(writable(slot)); }
+
+std::string shown(const char* what, const at::Tensor& tensor) {
+  return fmt::format("{} of {} numbers in {}", what, tensor.size(-1), c10::toString(tensor.scalar_type()));
+}
+
+}  // namespace
+
+std::optional<FusedRmsNorm> fused_rms_norm(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+                                           double epsilon, bool round_once, UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
+  if (!kernels || !kernels->fit({&x, &delta, &weight})) return std::nullopt;
+  std::vector<int64_t> statistics = x.sizes().vec();
+  statistics.back() = 1;
+  FusedRmsNorm result{delta.defined() ? at::empty_like(x) : x,
+                      {at::empty_like(x), at::empty(statistics, x.options().dtype(at::kFloat))}};
+  const at::Tensor largest = magnitude_slot(x, context);
+  RmsNormForward a;
+  a.type = kernel_type(x);
+  a.rows = x.numel() / x.size(-1);
+  a.columns = x.size(-1);
+  a.epsilon = static_cast<float>(epsilon);
+  a.round_once = round_once;
+  a.x = x.const_data_ptr();
+  a.delta = readable(delta);
+  a.weight = weight.const_data_ptr();
+  a.sum = delta.defined() ? writable(result.sum) : nullptr;
+  a.normed = writable(result.norm.normed);
+  a.scale = result.norm.scale.mutable_data_ptr<float>();
+  a.largest_normed = slot_bits(largest);
+  if (!supported(a)) {
+    kernels->fall_back(shown("an RMS norm", x));
+    return std::nullopt;
+  }
+  kernels->table().rms_norm_forward(a, current_stream(x));
+  if (largest.defined()) context.scales.offer(result.norm.normed, largest);
+  return result;
+}
+
+std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at::Tensor& d_residual,
+                                                  const at::Tensor& x, const at::Tensor& scale, Parameter& weight,
+                                                  UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
+  const at::Tensor dy_rows = dy.contiguous();
+  const at::Tensor past = d_residual.defined() ? d_residual.contiguous() : d_residual;
+  if (!kernels || !kernels->fit({&x, &dy_rows, &past, &weight.weight()})) return std::nullopt;
+  at::Tensor dx = at::empty_like(x);
+  const at::Tensor largest = magnitude_slot(x, context);
+  RmsNormBackward a;
+  a.type = kernel_type(x);
+  a.rows = x.numel() / x.size(-1);
+  a.columns = x.size(-1);
+  a.d_normed = dy_rows.const_data_ptr();
+  a.d_residual = readable(past);
+  a.x = x.const_data_ptr();
+  a.weight = weight.weight().const_data_ptr();
+  a.scale = scale.const_data_ptr<float>();
+  a.dx = writable(dx);
+  a.largest_dx = slot_bits(largest);
+  at::Tensor partials, d_weight;
+  if (weight.trainable()) {
+    d_weight = weight.gradient();
+    if (d_weight.scalar_type() != at::kFloat || !d_weight.is_contiguous()) return std::nullopt;
+    partials = at::empty({rms_norm_partials(a.rows), a.columns}, x.options().dtype(at::kFloat));
+    a.partials = partials.mutable_data_ptr<float>();
+    a.d_weight = d_weight.mutable_data_ptr<float>();
+    a.accumulate = weight.gradient_written();
+  }
+  if (!supported(a)) {
+    kernels->fall_back(shown("an RMS norm", x));
+    return std::nullopt;
+  }
+  kernels->table().rms_norm_backward(a, current_stream(x));
+  if (d_weight.defined()) weight.mark_gradient_written();
+  if (largest.defined()) context.scales.offer(dx, largest);
+  return dx;
+}
+
+bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& turned_query, at::Tensor& turned_key,
+                  const at::Tensor& table, const at::Tensor& positions, bool inverse, const FusedKernels* kernels) {
+  const at::Tensor& any = query.defined() ? query : key;
+  if (!kernels || !any.defined()) return false;
+  const bool fits =
+      query.defined() ? kernels->fit({&query, &key, &turned_query, &turned_key}) : kernels->fit({&key, &turned_key});
+  if (!fits || table.scalar_type() != at::kComplexFloat || !table.is_contiguous() ||
+      (positions.defined() && !positions.is_contiguous())) {
+    return false;
+  }
+  RotaryTurn a;
+  a.type = kernel_type(any);
+  a.tokens = any.size(0) * any.size(1);
+  a.length = any.size(1);
+  a.head_dim = any.size(3);
+  a.query_heads = query.defined() ? query.size(2) : 0;
+  a.key_heads = key.defined() ? key.size(2) : 0;
+  a.query = readable(query);
+  a.key = readable(key);
+  a.turned_query = writable(turned_query);
+  a.turned_key = writable(turned_key);
+  a.table = static_cast<const float*>(table.const_data_ptr());
+  a.positions = static_cast<const int64_t*>(readable(positions));
+  a.position_rows = positions.defined() ? positions.size(0) : 1;
+  a.inverse = inverse;
+  if (!supported(a)) return kernels->fall_back(shown("a rotation of heads", any));
+  kernels->table().rotate(a, current_stream(any));
+  return true;
+}
+
+std::optional<at::Tensor> fused_swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
+  if (!kernels || !kernels->fit({&gate, &up})) return std::nullopt;
+  at::Tensor result = at::empty_like(gate);
+  const at::Tensor largest = magnitude_slot(gate, context);
+  kernels->table().swiglu_forward({kernel_type(gate), gate.numel(), gate.const_data_ptr(), up.const_data_ptr(),
+                                   writable(result), slot_bits(largest)},
+                                  current_stream(gate));
+  if (largest.defined()) context.scales.offer(result, largest);
+  return result;
+}
+
+std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
+                                                     UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
+  const at::Tensor dy_rows = dy.contiguous();
+  if (!kernels || !kernels->fit({&gate, &up, &dy_rows})) return std::nullopt;
+  SwigluGradients result{at::empty_like(gate), at::empty_like(up)};
+  const at::Tensor largest_gate = magnitude_slot(gate, context);
+  const at::Tensor largest_up = magnitude_slot(gate, context);
+  kernels->table().swiglu_backward(
+      {kernel_type(gate), gate.numel(), dy_rows.const_data_ptr(), gate.const_data_ptr(), up.const_data_ptr(),
+       writable(result.gate), writable(result.up), slot_bits(largest_gate), slot_bits(largest_up)},
+      current_stream(gate));
+  if (largest_gate.defined()) {
+    context.scales.offer(result.gate, largest_gate);
+    context.scales.offer(result.up, largest_up);
+  }
+  return result;
+}
+
+std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, double scale,
+                                          bool want_gradient, const FusedKernels* kernels) {
+  if (!kernels || !kernels->fit({&logits}) || !labels.is_contiguous()) return std::nullopt;
+  at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  CrossEntropyRows a;
+  a.type = kernel_type(logits);
+  a.rows = logits.size(0);
+  a.words = logits.size(1);
+  a.logits = writable(logits);
+  a.labels = labels.const_data_ptr<int64_t>();
+  a.ignored = kIgnoredLabel;
+  a.scale = static_cast<float>(scale);
+  a.gradient = want_gradient;
+  a.losses = losses.mutable_data_ptr<float>();
+  kernels->table().cross_entropy(a, current_stream(logits));
+  return RowLosses{losses.sum(at::kDouble), want_gradient ? logits : at::Tensor()};
+}
+
+}  // namespace titan

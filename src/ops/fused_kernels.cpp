@@ -1,0 +1,41 @@
+#include "titan/ops/fused_kernels.h"
+
+#include <algorithm>
+#ifdef TITAN_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+bool FusedKernels::fit(std::initializer_list<const at::Tensor*> tensors) const {
+  const at::ScalarType type = (*tensors.begin())->scalar_type();
+  if (type != at::kFloat && type != at::kBFloat16) return false;
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
+    return !tensor->defined() || (tensor->device().type() == device_ && tensor->is_contiguous() &&
+                                  tensor->scalar_type() == type && tensor->numel() > 0);
+  });
+}
+
+bool FusedKernels::fall_back(const std::string& what) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (said_.insert(what).second && say_) say_(what + " is not what the fused kernels take: plain operations do it");
+  return false;
+}
+
+KernelType kernel_type(const at::Tensor& tensor) {
+  TITAN_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
+              c10::toString(tensor.scalar_type()));
+  return tensor.scalar_type() == at::kFloat ? KernelType::fp32 : KernelType::bf16;
+}
+
+CUstream_st* current_stream(const at::Tensor& tensor) {
+#ifdef TITAN_WITH_CUDA
+  if (tensor.is_cuda()) return at::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
+#endif
+  (void)tensor;
+  return nullptr;
+}
+
+}  // namespace titan

@@ -1,0 +1,244 @@
+// Operations on the fused kernels against the same operations without them: the kernels' sources, compiled for the
+// host, take CPU tensors here. Shapes are those that a model's operations meet, and some that the kernels refuse.
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "support/operation.h"
+#include "titan/data/batch_stream.h"
+#include "titan/ops/cross_entropy.h"
+#include "titan/ops/fused_kernels.h"
+#include "titan/ops/norm.h"
+#include "titan/ops/rotary.h"
+#include "titan/ops/swiglu.h"
+
+namespace titan {
+namespace {
+
+/// A context whose operations take the kernels, and what these said.
+struct FusedContext : PlainContext {
+  std::vector<std::string> said;
+  FusedKernels kernels{host_kernels(), at::kCPU, [this](const std::string& what) { said.push_back(what); }};
+
+  FusedContext() {
+    context.kernels = &kernels;
+    context.loss_kernels = &kernels;
+  }
+};
+
+double bound(at::ScalarType type) { return 1.5 * tolerance(type); }
+
+class Types : public ::testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Fused, Types, ::testing::Values(at::kFloat, at::kBFloat16));
+
+struct NormOutcome {
+  NormResult result;
+  std::vector<at::Tensor> gradients;
+  at::Tensor weight_gradient;
+};
+
+NormOutcome run_norm(UnitContext& context, NormType type, std::vector<int64_t> shape, at::ScalarType dtype,
+                     bool with_delta, bool accumulate) {
+  auto weight = live_parameter("norm", normal({shape.back()}, 2, dtype).add_(1.0));
+  if (accumulate) {
+    weight->gradient().copy_(normal({shape.back()}, 8));
+    weight->mark_gradient_written();
+  }
+  const at::Tensor residual = leaf(normal(shape, 3, dtype));
+  const at::Tensor delta = with_delta ? leaf(normal(shape, 4, dtype)) : at::Tensor();
+  const Norm norm(type, weight.get(), 1e-5, 0);
+  NormOutcome outcome;
+  outcome.result = norm.forward(residual, delta, context);
+  std::vector<at::Tensor> inputs{residual};
+  if (with_delta) inputs.push_back(delta);
+  outcome.gradients = backward({outcome.result.residual, outcome.result.normed},
+                               {normal(shape, 5, dtype), normal(shape, 6, dtype)}, inputs);
+  outcome.weight_gradient = weight->gradient();
+  return outcome;
+}
+
+TEST_P(Types, NormsAndTheirGradientsAreThoseOfPlainOperations) {
+  for (NormType type : {NormType::rmsnorm, NormType::fused_rmsnorm}) {
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 7, 24}, {300, 37}, {3, 256}, {1, 1}}) {
+      for (bool with_delta : {false, true}) {
+        FusedContext fused;
+        PlainContext plain;
+        const NormOutcome actual = run_norm(fused.context, type, shape, GetParam(), with_delta, with_delta);
+        const NormOutcome expected = run_norm(plain.context, type, shape, GetParam(), with_delta, with_delta);
+        EXPECT_TRUE(same_bits(actual.result.residual, expected.result.residual));
+        EXPECT_TRUE(near(actual.result.normed, expected.result.normed, bound(GetParam())));
+        ASSERT_EQ(actual.gradients.size(), expected.gradients.size());
+        for (size_t i = 0; i < actual.gradients.size(); ++i)
+          EXPECT_TRUE(near(actual.gradients[i], expected.gradients[i], bound(GetParam())));
+        EXPECT_TRUE(near(actual.weight_gradient, expected.weight_gradient, bound(at::kFloat)));
+        EXPECT_TRUE(fused.said.empty());
+      }
+    }
+  }
+}
+
+TEST(Fused, ARowThatNoKernelHoldsIsLeftToPlainOperationsAndSaidOnce) {
+  FusedContext fused;
+  PlainContext plain;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const NormOutcome actual = run_norm(fused.context, NormType::rmsnorm, {2, 4101}, at::kFloat, true, false);
+    const NormOutcome expected = run_norm(plain.context, NormType::rmsnorm, {2, 4101}, at::kFloat, true, false);
+    EXPECT_TRUE(same_bits(actual.result.normed, expected.result.normed));
+    EXPECT_TRUE(same_bits(actual.gradients[0], expected.gradients[0]));
+  }
+  ASSERT_EQ(fused.said.size(), 1u);
+  EXPECT_EQ(fused.said[0],
+            "an RMS norm of 4101 numbers in Float is not what the fused kernels take: plain operations do it");
+}
+
+TEST(Fused, ALayerNormIsLeftToPlainOperationsAndSaidOnce) {
+  FusedContext fused;
+  PlainContext plain;
+  const NormOutcome actual = run_norm(fused.context, NormType::layernorm, {3, 24}, at::kFloat, true, false);
+  const NormOutcome expected = run_norm(plain.context, NormType::layernorm, {3, 24}, at::kFloat, true, false);
+  EXPECT_TRUE(same_bits(actual.result.normed, expected.result.normed));
+  EXPECT_TRUE(same_bits(actual.gradients[0], expected.gradients[0]));
+  EXPECT_EQ(fused.said,
+            (std::vector<std::string>{"a layer norm is not what the fused kernels take: plain operations do it"}));
+}
+
+TEST(Fused, TensorsOfAnotherTypeOrLayoutAreLeftToPlainOperations) {
+  FusedContext fused;
+  PlainContext plain;
+  const NormOutcome actual = run_norm(fused.context, NormType::rmsnorm, {3, 16}, at::kDouble, true, false);
+  const NormOutcome expected = run_norm(plain.context, NormType::rmsnorm, {3, 16}, at::kDouble, true, false);
+  EXPECT_TRUE(same_bits(actual.gradients[0], expected.gradients[0]));
+  const at::Tensor columns = normal({8, 6}, 1).t();
+  EXPECT_FALSE(fused.kernels.fit({&columns}));
+  EXPECT_TRUE(same_bits(swiglu(columns, columns, fused.context), swiglu(columns, columns, plain.context)));
+}
+
+TEST_P(Types, SwigluAndItsGradientsAreThoseOfPlainOperations) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 5, 32}, {7, 13}, {64, 1000}}) {
+    std::vector<at::Tensor> results, d_gates, d_ups;
+    FusedContext fused;
+    PlainContext plain;
+    for (UnitContext* context : {&fused.context, &plain.context}) {
+      const at::Tensor gate = leaf(normal(shape, 1, GetParam(), 2)), up = leaf(normal(shape, 2, GetParam()));
+      const at::Tensor result = swiglu(gate, up, *context);
+      const auto gradients = backward({result}, {normal(shape, 3, GetParam())}, {gate, up});
+      results.push_back(result);
+      d_gates.push_back(gradients[0]);
+      d_ups.push_back(gradients[1]);
+    }
+    EXPECT_TRUE(near(results[0], results[1], bound(GetParam())));
+    EXPECT_TRUE(near(d_gates[0], d_gates[1], bound(GetParam())));
+    EXPECT_TRUE(near(d_ups[0], d_ups[1], bound(GetParam())));
+  }
+}
+
+TEST_P(Types, RotationsAndTheirGradientsAreThoseOfPlainOperations) {
+  const at::Tensor table = rotary_table(32, 10, 10000, std::nullopt);
+  for (const at::Tensor& positions : {at::Tensor(), integers({1, 11}, 32, 4), integers({3, 11}, 32, 5)}) {
+    std::vector<std::vector<at::Tensor>> outcomes;
+    FusedContext fused;
+    PlainContext plain;
+    for (UnitContext* context : {&fused.context, &plain.context}) {
+      // Products are leaves' copies, because a rotation overwrites them.
+      const at::Tensor query = leaf(normal({3, 11, 4, 10}, 1, GetParam()));
+      const at::Tensor key = leaf(normal({3, 11, 2, 10}, 2, GetParam()));
+      auto [q, k] = rotate(query, key, table, positions, *context);
+      const auto gradients =
+          backward({q, k}, {normal(q.sizes(), 6, GetParam()), normal(k.sizes(), 7, GetParam())}, {query, key});
+      outcomes.push_back({q, k, gradients[0], gradients[1]});
+    }
+    for (size_t i = 0; i < outcomes[0].size(); ++i)
+      EXPECT_TRUE(near(outcomes[0][i], outcomes[1][i], bound(GetParam()))) << i;
+  }
+}
+
+TEST(Fused, ARotationOverwritesProductsUnlessTheRecorderKeepsThem) {
+  const at::Tensor table = rotary_table(32, 8, 10000, std::nullopt);
+  RecomputePolicy keeps_query = RecomputePolicy::full();
+  keeps_query.set(ResultKind::linear, 0, Keep::keep);
+  FusedContext fused;
+  UnitContext context(UnitMode::train, keeps_query, fused.sink);
+  context.kernels = &fused.kernels;
+  context.recorder.start(Recorder::Phase::first_run);
+  const at::Tensor query = normal({1, 5, 2, 8}, 1), key = normal({1, 5, 1, 8}, 2);
+  const at::Tensor query_before = query.clone(), key_before = key.clone();
+  auto [q, k] = rotate(query, key, table, {}, context);
+  EXPECT_TRUE(same_bits(query, query_before));
+  EXPECT_FALSE(q.is_alias_of(query));
+  EXPECT_TRUE(k.is_alias_of(key));
+  EXPECT_GT(distance(key, key_before), 0.1);
+}
+
+TEST_P(Types, TheLossAndItsGradientsAreThoseOfPlainOperations) {
+  for (int64_t vocabulary : {59, 512}) {
+    for (int64_t chunks : {1, 3}) {
+      std::vector<std::vector<at::Tensor>> outcomes;
+      FusedContext fused;
+      PlainContext plain;
+      for (UnitContext* context : {&fused.context, &plain.context}) {
+        const at::Tensor hidden = leaf(normal({2, 9, 16}, 1, GetParam()));
+        at::Tensor labels = integers({2, 9}, vocabulary, 2);
+        labels.select(1, 3).fill_(kIgnoredLabel);
+        auto weight = live_parameter("output", normal({vocabulary, 16}, 3, GetParam(), 0.3));
+        CrossEntropyOptions options;
+        options.chunks = chunks;
+        options.loss_scale = 1.0 / 16;
+        const at::Tensor loss = linear_cross_entropy(hidden, labels, *weight, options, *context);
+        const at::Tensor d_hidden = backward({loss}, {at::ones({}, at::kDouble)}, {hidden})[0];
+        const at::Tensor evaluated = [&] {
+          at::NoGradGuard no_graph;
+          return linear_cross_entropy(hidden, labels, *weight, options, *context);
+        }();
+        EXPECT_TRUE(same_bits(loss, evaluated));
+        outcomes.push_back({loss, d_hidden, weight->gradient()});
+      }
+      EXPECT_TRUE(near(outcomes[0][0], outcomes[1][0], tolerance(at::kFloat)));
+      EXPECT_TRUE(near(outcomes[0][1], outcomes[1][1], bound(GetParam())));
+      EXPECT_TRUE(near(outcomes[0][2], outcomes[1][2], bound(GetParam())));
+    }
+  }
+}
+
+TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
+  const auto expect_offered = [&](const UnitContext& context, const at::Tensor& tensor) {
+    const at::Tensor largest = context.scales.find(tensor);
+    ASSERT_TRUE(largest.defined());
+    EXPECT_EQ(largest.item<float>(), tensor.abs().max().item<float>());
+  };
+  for (bool wanted : {false, true}) {
+    FusedContext fused;
+    fused.context.scales.wanted = wanted;
+    const NormOutcome norm = run_norm(fused.context, NormType::rmsnorm, {5, 24}, GetParam(), true, false);
+    const at::Tensor gate = leaf(normal({5, 24}, 1, GetParam())), up = leaf(normal({5, 24}, 2, GetParam()));
+    const at::Tensor activated = swiglu(gate, up, fused.context);
+    const auto gradients = backward({activated}, {normal({5, 24}, 3, GetParam())}, {gate, up});
+    for (const at::Tensor& tensor : {norm.result.normed, norm.gradients[0], activated, gradients[0], gradients[1]}) {
+      if (wanted) {
+        expect_offered(fused.context, tensor);
+        expect_offered(fused.context, tensor.view({-1}));
+      } else {
+        EXPECT_FALSE(fused.context.scales.find(tensor).defined());
+      }
+    }
+  }
+}
+
+TEST(Fused, AMagnitudeIsNotThatOfWhateverLiesWhereItsTensorLay) {
+  ScaleTable scales;
+  at::Tensor tensor = normal({4, 4}, 1);
+  scales.offer(tensor, at::ones({}));
+  EXPECT_TRUE(scales.find(tensor).defined());
+  EXPECT_FALSE(scales.find(tensor.narrow(0, 0, 2)).defined()) << "a part has a magnitude of its own";
+  // Storages come and go until one lies at the same address.
+  const void* address = tensor.storage().unsafeGetStorageImpl();
+  tensor.reset();
+  for (int i = 0; i < 100; ++i) {
+    const at::Tensor other = normal({4, 4}, 2);
+    if (other.storage().unsafeGetStorageImpl() == address) {
+      EXPECT_FALSE(scales.find(other).defined());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace titan
