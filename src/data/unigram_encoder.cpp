@@ -15,7 +15,7 @@ using Type = SentencePiece::Type;
 
 constexpr float kUnknownPenalty = 10.0f;   // below the worst piece (unigram_model.cc)
 constexpr float kLargestSum = 100'000.0f;  // a sum beyond it begins again at 0 (package 0.2.3)
-constexpr size_t kCachedWords = size_t{1} << 16;
+constexpr size_t kCachedWords = size_t{1} << 15;
 
 size_t hash_step(uint64_t key) {
   key *= 0x9E3779B97F4A7C15u;

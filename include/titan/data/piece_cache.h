@@ -38,8 +38,11 @@ class PieceCache {
     return key;
   }
 
+  /// The low bits are good for a slot: a byte at a word's end moves only the upper bits of the product, which are
+  /// folded in.
   static uint64_t hash_of(const Key& key) {
-    return (key[0] ^ key[1] * 0xC2B2AE3D27D4EB4Fu ^ key[2] * 0x165667B19E3779F9u) * 0x9E3779B97F4A7C15u >> 32;
+    const uint64_t mixed = (key[0] ^ key[1] * 0xC2B2AE3D27D4EB4Fu ^ key[2] * 0x165667B19E3779F9u) * 0x9E3779B97F4A7C15u;
+    return mixed >> 32 ^ mixed >> 48;
   }
 
   /// Writes the piece's ids to `ids`, where there must be room for kMostIds, and returns how many they are; 0 when the
