@@ -13,12 +13,13 @@ import subprocess
 import time
 import unittest
 
-import tiktoken_reference
 import torch
 import torch.distributed.checkpoint as dcp
 from checkpoint_runs import CheckpointTest, parallel
 from program import BAD_CONFIG, BAD_DATA, OK, ROOT, BehaviourTest
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+import tiktoken_reference  # noqa: E402, I001  (program says where it lies)
 
 TOKENIZER = ROOT / "configs" / "tokenizers" / "stories.model"
 WORDS = "once upon a time there was fox bear hat river stone lost found and went to the under bridge said old".split()

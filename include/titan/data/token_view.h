@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 namespace titan {
@@ -15,15 +14,13 @@ struct TokenView {
 
   /// Adds the ids to the end of `ids`.
   void append_to(std::vector<int32_t>& ids) const {
-    const size_t before = ids.size();
-    ids.resize(before + size);
-    int32_t* out = ids.data() + before;
     if (width == 4) {
-      std::memcpy(out, data, size * sizeof(int32_t));
-      return;
+      const auto* wide = static_cast<const int32_t*>(data);
+      ids.insert(ids.end(), wide, wide + size);
+    } else {
+      const auto* narrow = static_cast<const uint16_t*>(data);
+      ids.insert(ids.end(), narrow, narrow + size);
     }
-    const auto* narrow = static_cast<const uint16_t*>(data);
-    for (size_t i = 0; i < size; ++i) out[i] = narrow[i];
   }
 };
 
