@@ -112,7 +112,7 @@ class BadTokenizer(BehaviourTest):
         self.refuse(self.folder / "none.model", ["none.model", "does not exist", "name a tokenizer file or a folder"])
 
     def test_a_folder_without_a_tokenizer_says_what_it_needs(self):
-        self.refuse(self.folder, [str(self.folder), "no tokenizer.model", "titan_train tokenizer train"])
+        self.refuse(self.folder, [str(self.folder), "no tokenizer.json, tokenizer.model or vocab.json", "titan_train tokenizer train"])
 
     def test_a_damaged_tokenizer_is_refused_with_its_line(self):
         whole = TOKENIZER.read_bytes()
