@@ -11,6 +11,8 @@
 #include <iostream>
 
 #include "titan/app/convert_command.h"
+#include "titan/app/profile_command.h"
+#include "titan/app/report_command.h"
 #include "titan/app/schedule_command.h"
 #include "titan/app/tokenizer_command.h"
 #include "titan/base/error.h"
@@ -47,6 +49,16 @@ GridOptions terminal() {
   return options;
 }
 
+int run_profile(const Schema&, std::span<const std::string> arguments) {
+  run_profile_command({arguments.begin(), arguments.end()}, std::cout);
+  return 0;
+}
+
+int run_report(const Schema&, std::span<const std::string> arguments) {
+  run_report_command({arguments.begin(), arguments.end()}, std::cout);
+  return 0;
+}
+
 int run_schedule(const Schema&, std::span<const std::string> arguments) {
   run_schedule_command({arguments.begin(), arguments.end()}, terminal(), std::cout);
   return 0;
@@ -56,6 +68,7 @@ std::vector<std::string> words_after(std::string_view command, const Schema& sch
   if (command == "config") return config_command_words();
   if (command == "tokenizer") return tokenizer_command_words();
   if (command == "schedule") return schedule_command_words();
+  if (command == "profile") return profile_command_words();
   if (command == "convert") return convert_command_words();
   if (command == "completion") return {"bash", "zsh"};
   std::vector<std::string> sections;
@@ -79,7 +92,7 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 11> all{{
+  static constexpr std::array<Command, 13> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
       {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
@@ -91,6 +104,8 @@ std::span<const Command> commands() {
        run_plan},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
        run_schedule},
+      {"profile", "summarize TRACE [--top N]", "say what a trace of a step shows", false, run_profile},
+      {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false, run_report},
       {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
       {"completion", "bash|zsh", "print a shell completion script", false, run_completion},
       {"help", "[SECTION]", "this text, or the options of a section", false, run_help},

@@ -8,6 +8,7 @@
 
 #include "titan/app/commands.h"
 #include "titan/app/failure.h"
+#include "titan/app/version.h"
 
 namespace titan {
 namespace {
@@ -25,7 +26,7 @@ int dispatch(const std::vector<std::string>& words) {
   const bool asks = std::any_of(words.begin(), words.end(), asks_for_help);
   if (!words.empty()) {
     if (words[0] == "--version") {
-      std::cout << "titan_train " TITAN_VERSION "\n";
+      std::cout << version_text();
       return 0;
     }
     if (asks && (words[0] == "train" || words[0] == "lr-table")) return run_help(schema, {});

@@ -42,6 +42,8 @@ bool wants_colour(const JobConfig& config, const Launch& launch) {
 LogTargets log_targets(const JobConfig& config, const Launch& launch) {
   LogTargets targets;
   targets.colour = wants_colour(config, launch);
+  targets.quiet = config.metrics.quiet;
+  targets.terminal = launch.launcher != "mpirun" && ::isatty(STDOUT_FILENO) != 0 && variable("TERM") != "dumb";
   if (launch.rank == 0 || launch.fake) return targets;
   targets.console = is_shown(launch.rank);
   targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);

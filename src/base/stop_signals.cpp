@@ -34,8 +34,16 @@ constexpr std::chrono::seconds kTerminateLimit{25};
 
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
+/// On a terminal, in place of the status line that may stand there.
+void tell(std::string_view line) {
+  [[maybe_unused]] ssize_t written = 0;
+  constexpr std::string_view erase = "\r\x1b[K";
+  if (::isatty(STDERR_FILENO) != 0) written = ::write(STDERR_FILENO, erase.data(), erase.size());
+  written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
 [[noreturn]] void end_now(std::string_view line) {
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  tell(line);
   ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
@@ -130,7 +138,13 @@ void StopSignals::watch() const {
         continue;
       }
       if (signal == SIGINT && received_signal != 0) end_now("");
-      if (received_signal == 0) received_signal = signal;
+      if (received_signal == 0) {
+        received_signal = signal;
+        // Whoever reads a log knows who sent the signal; whoever presses keys may wonder what comes of it.
+        if (signal == SIGINT && ::isatty(STDERR_FILENO) != 0) {
+          tell("stopping after this step; Ctrl-C again stops at once\n");
+        }
+      }
       if (limit || !StopSignals::limit(signal)) continue;  // the first limit stands
       is_short = signal == SIGINT;
       limit = Clock::now() + *StopSignals::limit(signal);

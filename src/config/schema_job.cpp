@@ -51,41 +51,32 @@ void describe_job_section(Schema& schema) {
 
 void describe_profiling(Schema& schema) {
   using S = ProfilingSection;
-  const std::string part = "profiling";
   Section profiling(
       schema, "profiling", "Traces of single steps and snapshots of memory.",
       [](auto& config) -> auto& { return config.profiling; });
-  profiling.add("enable_profiling", &S::enable_profiling, false)
-      .not_built(part)
-      .help("write a trace of one step per period");
+  profiling.add("enable_profiling", &S::enable_profiling, false).help("write a trace of one step per period");
   profiling.add("save_traces_folder", &S::save_traces_folder, "profile_traces")
       .not_empty()
-      .not_built(part)
       .only_when(profiling_on())
       .help("folder of traces, under job.dump_folder");
   profiling.add("profile_freq", &S::profile_freq, 10)
       .at_least(1)
-      .not_built(part)
       .only_when(any_profiling_on())
       .help("period of traces and memory snapshots in steps");
   profiling.add("profiler_active", &S::profiler_active, 1)
       .later()
       .at_least(1)
-      .not_built(part)
       .only_when(profiling_on())
       .help("steps traced per period");
   profiling.add("profiler_warmup", &S::profiler_warmup, 3)
       .later()
       .at_least(0)
-      .not_built(part)
       .only_when(profiling_on())
       .help("steps before them that warm the profiler up");
   profiling.add("enable_memory_snapshot", &S::enable_memory_snapshot, false)
-      .not_built(part)
       .help("dump the allocator's history once per period and when memory runs out");
   profiling.add("save_memory_snapshot_folder", &S::save_memory_snapshot_folder, "memory_snapshot")
       .not_empty()
-      .not_built(part)
       .only_when({"profiling.enable_memory_snapshot = true",
                   [](const JobConfig& config) { return config.profiling.enable_memory_snapshot; }})
       .help("folder of memory snapshots, under job.dump_folder");
@@ -99,25 +90,29 @@ void describe_metrics(Schema& schema) {
   metrics.add("log_freq", &S::log_freq, 10)
       .at_least(1)
       .help("steps between two lines (the first step is always shown)");
-  metrics.add("enable_tensorboard", &S::enable_tensorboard, false)
-      .not_built("TensorBoard files")
-      .help("write TensorBoard event files");
+  metrics.add("enable_tensorboard", &S::enable_tensorboard, false).help("write TensorBoard event files");
   metrics.add("disable_color_printing", &S::disable_color_printing, false)
       .help("no colours (there are none anyway when the output is no terminal)");
   metrics.add("save_tb_folder", &S::save_tb_folder, "tb")
       .not_empty()
-      .not_built("TensorBoard files")
-      .only_when(
-          {"metrics.enable_tensorboard or metrics.enable_wandb = true",
-           [](const JobConfig& config) { return config.metrics.enable_tensorboard || config.metrics.enable_wandb; }})
+      .only_when({"metrics.enable_tensorboard = true",
+                  [](const JobConfig& config) { return config.metrics.enable_tensorboard; }})
       .help("folder of TensorBoard files, under job.dump_folder");
   metrics.add("save_for_all_ranks", &S::save_for_all_ranks, false)
       .later()
       .among_several("its one rank writes its metrics anyway")
-      .help("every rank writes its metrics, those other than rank 0 to rank-NNNN/metrics.jsonl");
+      .help(
+          "every rank writes its metrics, those other than rank 0 to rank-NNNN/metrics.jsonl, TensorBoard's to rank_N");
   metrics.add("enable_wandb", &S::enable_wandb, false)
-      .not_built("the hand-over to Weights & Biases")
-      .help("record the run with Weights & Biases");
+      .help("say how to hand the run over to Weights & Biases: scripts/to_wandb.py does it");
+  metrics.add("prometheus_file", &S::prometheus_file, std::nullopt)
+      .own()
+      .not_empty()
+      .help("file for Prometheus' node_exporter (textfile collector), under job.dump_folder unless absolute");
+  metrics.add("report", &S::report, true)
+      .own()
+      .help("keep report.html, a page of the run's curves, under job.dump_folder");
+  metrics.add("quiet", &S::quiet, false).own().help("only warnings and errors on the console; --quiet says the same");
 }
 
 }  // namespace

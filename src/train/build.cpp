@@ -107,9 +107,9 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   if (config.checkpoint.enable && !world.fake) {
     checkpoints_ = std::make_unique<RunCheckpoints>(
         config, world_,
-        RunParts{description_, assembly_, all_parameters_, model_groups_, *optimizer_, schedule_, place_}, log_);
+        RunParts{description_, assembly_, all_parameters_, model_groups_, *optimizer_, schedule_, place_, guard_.get()},
+        log_);
   }
-  open_metrics();
 }
 
 void Trainer::hold_folder() {
@@ -127,17 +127,6 @@ void Trainer::hold_folder() {
     log_.warning("{} cannot be locked ({}); make sure that no other run writes to it", folder.string(),
                  folder_lock_->detail());
   }
-}
-
-// A dry run stands for a run elsewhere: the numbers it comes by are none of its folder's.
-void Trainer::open_metrics() {
-  if (world_.fake) return;
-  if (world_.rank != 0 && !config_.metrics.save_for_all_ranks) return;
-  std::filesystem::path folder = config_.job.dump_folder;
-  if (world_.rank != 0) folder /= fmt::format("rank-{:04}", world_.rank);
-  std::error_code ignored;  // opening the file says it again
-  std::filesystem::create_directories(folder, ignored);
-  metrics_ = std::make_unique<MetricsLog>(folder / "metrics.jsonl", log_);
 }
 
 void Trainer::join_ranks() {
@@ -190,6 +179,13 @@ void Trainer::build_model() {
   step_runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
                                               StepOptions{config_.training.max_norm, plan.request.step_in_backward},
                                               StepCommunicators{groups_.loss, groups_.model}, pipeline_.get());
+  if (config_.training.spike_guard != "off") {
+    const TrainingSection& training = config_.training;
+    guard_ = std::make_unique<SpikeGuard>(
+        SpikeGuardOptions{training.spike_window, training.spike_threshold, training.spike_guard == "skip"},
+        device_.device);
+    step_runner_->guard_with(guard_.get());
+  }
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
   for (const std::string& note : notes) log_.shared_warning(note);
@@ -207,6 +203,7 @@ void Trainer::open_data() {
   options.queue_depth = config_.data.prefetch;
   options.timeout = std::chrono::seconds(config_.data.timeout);
   std::unique_ptr<DocumentSource> source = open_dataset(make_training_dataset(config_));
+  data_description_ = fmt::format("{} from {}", config_.training.dataset, source->description());
   log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
   stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_, place_), options);
   if (config_.validation.enable && !world_.fake) {

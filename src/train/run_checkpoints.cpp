@@ -93,6 +93,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
   if (!restored.progress) return {};
   const RunProgress& progress = *restored.progress;
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
+  start.guard = guard_state_from_json(progress.guard);
   if (restored.has_data_position) start.data = stream_state_from_json(progress.data_position);
   return start;
 }
@@ -139,6 +140,7 @@ RunPosition RunCheckpoints::load() {
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
+  start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
   saved_step_ = start.step;
   if (options.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {

@@ -45,8 +45,8 @@ void StepMeter::add_step(double data_wait_seconds, bool skipped) {
   if (skipped) ++skipped_steps_;
 }
 
-StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
-                             Clock::time_point now) {
+StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValues& values,
+                              const DataCounters& counters, Clock::time_point now) const {
   const double seconds = std::chrono::duration<double>(now - interval_start_).count();
   const double steps = static_cast<double>(std::max<int64_t>(1, interval_steps_));
   StepReport report;
@@ -61,7 +61,11 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
       static_cast<double>(tokens_per_step_) / static_cast<double>(ranks_) * steps / std::max(seconds, 1e-9);
   report.flops_per_token = flops_per_token_;
   report.peak_flops = peak_flops_;
-  report.memory_bytes = peak_memory_bytes(device_.device);
+  const MemoryUse memory = memory_use(device_.device);
+  report.memory_bytes = memory.reserved_peak;
+  report.active_bytes = memory.active_peak;
+  report.allocation_retries = memory.retries;
+  report.out_of_memory_count = memory.out_of_memory;
   report.memory_total = device_.memory_bytes;
   report.host_peak_bytes = peak_resident_bytes();
   report.tokens_seen = tokens_before_ + steps_seen_ * tokens_per_step_;
@@ -69,6 +73,12 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
   report.bad_records = counters.bad_records;
   report.data_loops = counters.re_loops;
   report.skipped_steps = skipped_steps_;
+  return report;
+}
+
+StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
+                             Clock::time_point now) {
+  StepReport report = measure(step, learning_rate, values, counters, now);
   reset_peak_memory(device_.device);
   interval_start_ = now;
   interval_steps_ = 0;

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "titan/base/error.h"
+#include "titan/ops/profile_range.h"
 #include "titan/optimize/exact_sum.h"
 
 namespace titan {
@@ -56,15 +58,29 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
     control = control_from(progress_.squares, /*max_norm=*/0, progress_.loss);
     control.skip = progress_.any_skipped;
   } else {
+    const ProfileRange range("gradient norm");
     control = control_from(squares_of(counted_), options_.max_norm, progress_.loss);
   }
+  at::Tensor spike;
+  if (guard_) {
+    spike = guard_->judge(progress_.loss, control.norm);
+    if (guard_->skips()) control.skip = at::maximum(control.skip, spike[0].to(control.skip.scalar_type()));
+  }
   if (dump) dump->add_gradients(progress_.loss, control.norm);
-  if (!options_.step_in_backward) optimizer_.step(step, rate, control);
+  if (!options_.step_in_backward) {
+    const ProfileRange range("optimizer");
+    optimizer_.step(step, rate, control);
+  }
   executor_.weights_changed();
   executor_.finish_step();
-  StepOutcome outcome{progress_.loss, control, progress_.wishes, progress_.own_loss};
+  StepOutcome outcome{progress_.loss, control, progress_.wishes, progress_.own_loss, spike};
   progress_ = {};
   return outcome;
+}
+
+void StepRunner::guard_with(SpikeGuard* guard) {
+  TITAN_CHECK(!guard || !guard->skips() || !options_.step_in_backward);
+  guard_ = guard;
 }
 
 void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
@@ -83,6 +99,7 @@ void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
 }
 
 void StepRunner::sum_loss() {
+  const ProfileRange range("sum of losses");
   progress_.own_loss = progress_.loss;
   if (!communicators_.loss) return;
   at::Tensor message = at::cat({progress_.loss.view({1}), progress_.wishes});
@@ -106,6 +123,7 @@ at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> group
 }
 
 void StepRunner::step_group(size_t group) {
+  const ProfileRange range("optimizer");
   const at::Tensor squares = squares_of({&counted_[group], 1});
   const StepControl control = control_from(squares, /*max_norm=*/0, progress_.loss);
   progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;

@@ -78,11 +78,15 @@ TEST(ExitCodeOf, WithoutAFailureItIsWhatTheFunctionReturns) {
   EXPECT_EQ(outcome.errors, "");
 }
 
-TEST(RunProgram, VersionIsNameAndNumber) {
+TEST(RunProgram, VersionNamesTheCommitAndTheLibrariesAndKernelsOfThisBuild) {
   const Outcome outcome = run({"--version"});
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_TRUE(::testing::internal::RE::FullMatch(outcome.output, "titan_train [0-9]+\\.[0-9]+\\.[0-9]+\n"))
+  EXPECT_TRUE(::testing::internal::RE::PartialMatch(outcome.output, "^titan_train [0-9]+\\.[0-9]+\\.[0-9]+\n"))
       << outcome.output;
+  EXPECT_TRUE(::testing::internal::RE::PartialMatch(outcome.output, "\n  commit    [^ \n]+\n")) << outcome.output;
+  EXPECT_TRUE(holds(outcome.output, "\n  LibTorch  2.11.0"));
+  for (const char* line : {"\n  CUDA      ", "\n  NCCL      ", "\n  kernels   "})
+    EXPECT_TRUE(holds(outcome.output, line));
 }
 
 TEST(RunProgram, HelpNamesEveryCommandAndEveryWayToAskGivesTheSame) {

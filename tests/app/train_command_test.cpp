@@ -1,6 +1,7 @@
 // Training as the command line does it: what it prints, writes and returns.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "run.h"
@@ -21,7 +22,8 @@ TEST(TrainCommand, TrainsAndSaysWhereTheOutputsLie) {
   EXPECT_EQ(outcome.errors, "");
   EXPECT_EQ(metrics_of(folder).size(), 3u);
   EXPECT_TRUE(holds(outcome.output, "Training completed"));
-  EXPECT_TRUE(outcome.output.ends_with(folder / "out" + "/metrics.jsonl\n")) << outcome.output;
+  EXPECT_TRUE(holds(outcome.output, folder / "out" + "/metrics.jsonl\n"));
+  EXPECT_TRUE(outcome.output.ends_with(folder / "out" + "/report.html\n")) << outcome.output;
 }
 
 TEST(TrainCommand, TheStartTellsDeviceModelMemoryAndTextBeforeTheFirstStep) {
@@ -51,10 +53,19 @@ TEST(TrainCommand, TheWordTrainMayBeGivenOrLeftOut) {
 
 TEST(TrainCommand, AnOptionOfAPartThatIsNotBuiltStopsItBeforeAnythingIsWritten) {
   const TestFolder folder;
-  const Outcome outcome = train(folder, {"--profiling.enable_profiling"});
+  const Outcome outcome = train(folder, {"--debug.sync_check"});
   EXPECT_EQ(outcome.code, 64);
-  EXPECT_TRUE(holds(outcome.errors, "profiling.enable_profiling"));
+  EXPECT_TRUE(holds(outcome.errors, "debug.sync_check"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST(TrainCommand, QuietLeavesWarningsAndErrorsAndWritesItsFiles) {
+  const TestFolder folder;
+  const Outcome outcome = train(folder, {"--quiet", "--metrics.enable_wandb"});
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+  EXPECT_TRUE(holds(outcome.output, "WARNING - metrics.enable_wandb"));
+  EXPECT_EQ(metrics_of(folder).size(), 3u);
 }
 
 TEST(TrainCommand, MissingDataStopsItWithTheCodeOfData) {

@@ -48,19 +48,18 @@ class BadConfig(BehaviourTest):
     def test_options_of_parts_that_are_not_built_are_listed_together(self):
         run = self.refused(
             BAD_CONFIG,
-            ["profiling.enable_profiling = true", "compile.enable = true", "not built yet", "leave it at false"],
-            "--profiling.enable_profiling",
-            "--compile.enable",
+            ["debug.sync_check = true", "memory_estimation.enable = true", "not built yet", "leave it at false"],
+            "--debug.sync_check",
+            "--memory_estimation.enable",
         )
         self.assertEqual(len(run.errors.strip().splitlines()), 3)
 
     def test_errors_missing_parts_and_missing_files_are_told_in_one_round(self):
         run = self.refused(
             BAD_CONFIG,
-            ["4 problems", "did you mean --training.steps?", "profiling.enable_profiling = true needs a part"],
+            ["4 problems", "did you mean --training.steps?", "debug.sync_check = true needs a part"],
             "--training.stps=4",
-            "--profiling.enable_profiling",
-            "--profiling.profile_freq=10",
+            "--debug.sync_check",
             "--training.threads=100000",
             f"--model.tokenizer_path={self.folder / 'none.model'}",
         )

@@ -12,6 +12,7 @@
 #include "titan/data/chunk_stream.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
+#include "titan/optimize/spike_guard.h"
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/parameter_places.h"
 
@@ -19,10 +20,12 @@ namespace titan {
 
 /// How far a run has come: what happened before its next step.
 struct RunPosition {
-  int64_t step = 0;                 // steps done
-  int64_t tokens = 0;               // seen
-  int64_t optimizer_steps = 0;      // that the moments have seen
-  std::optional<StreamState> data;  // the next sample; nothing: the first one
+  int64_t step = 0;                           // steps done
+  int64_t tokens = 0;                         // seen
+  int64_t optimizer_steps = 0;                // that the moments have seen
+  std::optional<StreamState> data;            // the next sample; nothing: the first one
+  std::optional<SpikeGuardState> guard = {};  // of a checkpoint that was loaded
+  bool is_trained = false;                    // the weights were loaded, and not from a seed
 };
 
 /// What there is to save; all of it outlives the state.
@@ -34,7 +37,12 @@ struct RunParts {
   const Optimizer& optimizer;                 // of the assembly's
   const LearningRateSchedule& schedule;
   const MeshPlace& place;
+  const SpikeGuard* guard = nullptr;  // null: there is none
 };
+
+/// The words of a guard's state in a checkpoint, and back; nothing when they make no sense.
+nlohmann::json to_json(const SpikeGuardState& state);
+std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words);
 
 class RunState {
  public:

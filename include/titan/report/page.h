@@ -1,0 +1,31 @@
+// report.html: a run, or several side by side, as one page that needs nothing else, drawn as inline SVG. A pure
+// function of what is known of the runs; its size is bounded however long they are.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "titan/report/run_history.h"
+
+namespace titan {
+
+enum class RunStanding { going_on, finished, stopped, broken_off, unknown };
+
+struct RunView {
+  std::string name;              // shown where there are several
+  nlohmann::ordered_json facts;  // of run.json; null when it is not known
+  const RunHistory* history = nullptr;
+  RunStanding standing = RunStanding::unknown;
+  double written = 0;      // when this was known, seconds since 1970; 0: unknown
+  double eta_seconds = 0;  // of a run that goes on
+};
+
+/// At least one run. The page of a single run that goes on asks the browser to load it again now and then.
+std::string render_page(const std::vector<RunView>& runs);
+
+/// `text` as text of a page.
+std::string escaped_html(std::string_view text);
+
+}  // namespace titan

@@ -1,0 +1,56 @@
+// What a run has been through, as far as a page can show it: bounded curves and the newest numbers, from the lines of
+// metrics.jsonl, whether read from the file or handed over as they are written.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "titan/report/series.h"
+
+namespace titan {
+
+/// Something at a step that a curve alone does not tell.
+struct RunEvent {
+  int64_t step = 0;
+  std::string text;
+};
+
+class RunHistory {
+ public:
+  static constexpr size_t kMostEvents = 100;
+
+  /// One line of metrics.jsonl. A step that does not come after the one before is a run that went back: what it does
+  /// again counts.
+  void add(const nlohmann::json& line);
+  /// The same as text; false, and nothing happens, when it is no such line (the half of one that a full disk left).
+  bool add_line(std::string_view line);
+
+  const Series& series(const std::string& key) const;
+  /// Of the newest line that has it.
+  std::optional<double> newest(const std::string& key) const;
+  const std::deque<RunEvent>& events() const { return events_; }  // the newest, in order
+  int64_t last_step() const { return last_step_; }
+  bool empty() const { return last_step_ == 0; }
+
+ private:
+  void note(int64_t step, std::string text);
+
+  std::map<std::string, Series, std::less<>> series_;
+  std::map<std::string, double, std::less<>> newest_;
+  std::deque<RunEvent> events_;
+  int64_t last_step_ = 0;  // of a line with a loss
+};
+
+/// From a file, or as much of it as fits in bounded time: of a file above `most_bytes`, every k-th line of training and
+/// all others. `before_step`: only what came before that step, for a run that goes on there. Throws Error(bad_data)
+/// "cannot read PATH: …".
+RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t> before_step = {},
+                        size_t most_bytes = size_t{32} << 20);
+
+}  // namespace titan

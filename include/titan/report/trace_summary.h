@@ -1,0 +1,59 @@
+// What a trace of a step says in a page of text: time by part, the operations that take most, the gaps. Reads what
+// Kineto writes (StepProfiler's traces, and torch.profiler's), as a stream, so that memory does not grow with arguments
+// that are of no use here. Knows no tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace titan {
+
+/// Times in microseconds.
+struct TraceEvent {
+  enum class Kind { operation, range, step, kernel, device_range, other };
+
+  Kind kind = Kind::other;
+  std::string name;
+  int64_t thread = 0;  // of a host event: its thread; of a device's: its stream
+  double begin = 0;
+  double length = 0;
+  double end() const { return begin + length; }
+};
+
+/// The events with a length of a Chrome trace, plain or gzipped. Throws Error(bad_data) "cannot read PATH: …" and for
+/// what is no trace.
+std::vector<TraceEvent> read_trace(const std::filesystem::path& path);
+
+struct PartTime {
+  std::string name;
+  int64_t calls = 0;
+  double total = 0;  // without what nested parts took
+};
+
+struct TraceGap {
+  double length = 0;
+  double begin = 0;    // after the trace's beginning
+  std::string before;  // what ended when it began
+  std::string after;   // what begins when it ends
+};
+
+struct TraceSummary {
+  int64_t steps = 0;  // that the trace holds whole; 0: it marks none
+  double length = 0;  // of them all, or of everything
+  bool has_device = false;
+  double host_busy = 0;                            // the main thread inside operations
+  double device_busy = 0;                          // any stream inside a kernel or a copy
+  std::vector<PartTime> host_parts, device_parts;  // longest first; layers.0, layers.1, … as layers.*
+  std::vector<PartTime> operations;                // of all threads, time in themselves
+  std::vector<PartTime> kernels;
+  std::vector<TraceGap> gaps;  // of the device, or of the main thread where there is none; longest first
+};
+
+TraceSummary summarize(std::vector<TraceEvent> events);
+
+/// At most `top` rows a table, lines of at most 120 columns.
+std::string summary_text(const TraceSummary& summary, size_t top);
+
+}  // namespace titan

@@ -1,0 +1,33 @@
+// One chart of the page: curves of one or several runs over steps, as SVG without a fixed width. Private to report.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "titan/report/series.h"
+
+namespace titan {
+
+/// What a chart shows, and how its numbers are written.
+struct ChartStyle {
+  std::string title;
+  std::string unit;     // after the numbers
+  double factor = 1;    // from the series' unit to the shown one
+  bool smooth = false;  // draw the smoothed curve, and the values faintly behind it
+  bool from_zero = false;
+};
+
+struct ChartCurve {
+  const Series* series = nullptr;
+  const Series* points = nullptr;  // marked one by one, such as validations; may be null
+  int colour = 0;                  // 0 to 7
+  std::string name;                // of the run; empty where there is one
+};
+
+/// Nothing when no curve has a value.
+std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& curves);
+
+/// Three significant digits, without a power of ten between 1e-4 and 1e6, with "k", "M" above.
+std::string short_number(double value);
+
+}  // namespace titan

@@ -1,0 +1,119 @@
+#include "titan/report/run_history.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+
+namespace titan {
+namespace {
+
+/// The keys of metrics.jsonl that are curves of a page.
+constexpr std::array kCurves{"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
+                             "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
+constexpr std::array kNumbers{"tokens_seen", "skipped_steps", "tflops", "data_bad_records", "data_loops"};
+
+/// A number, or what metrics.jsonl writes for one that is not finite.
+std::optional<double> number_of(const nlohmann::json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  return text == "-inf" ? std::optional(-std::numeric_limits<double>::infinity()) : std::nullopt;
+}
+
+std::string spike_text(const nlohmann::json& line) {
+  const double loss = number_of(line.value("loss_deviations", nlohmann::json())).value_or(0);
+  const double norm = number_of(line.value("grad_norm_deviations", nlohmann::json())).value_or(0);
+  const bool skipped = line.contains("skipped") && line["skipped"] == true;
+  return fmt::format("spike: loss {:+.1f}σ, gradient norm {:+.1f}σ{}", loss, norm, skipped ? ", step skipped" : "");
+}
+
+bool is_training_line(std::string_view line) {
+  return line.find("\"loss\":") != std::string_view::npos && line.find("\"event\":") == std::string_view::npos;
+}
+
+}  // namespace
+
+void RunHistory::add(const nlohmann::json& line) {
+  const int64_t step = line.at("step").get<int64_t>();
+  if (line.contains("event")) {
+    if (line["event"] == "spike") note(step, spike_text(line));
+    return;
+  }
+  const bool is_step = line.contains("loss");
+  if (is_step && step <= last_step_) {
+    for (auto& [key, series] : series_) series.rewind(step);
+    std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
+    note(step, step == 1 ? "started anew" : fmt::format("went on from step {}", step - 1));
+  }
+  if (is_step) last_step_ = step;
+  for (const char* key : kCurves) {
+    const auto found = line.find(key);
+    if (found == line.end()) continue;
+    const std::optional<double> value = number_of(*found);
+    if (!value) continue;
+    series_[key].add(step, *value);
+    newest_[key] = *value;
+    if (!std::isfinite(*value)) note(step, fmt::format("{} is not finite", key));
+  }
+  for (const char* key : kNumbers) {
+    const auto found = line.find(key);
+    if (found != line.end() && found->is_number()) newest_[key] = found->get<double>();
+  }
+}
+
+bool RunHistory::add_line(std::string_view line) {
+  const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return false;
+  const auto step = parsed.find("step");
+  if (step == parsed.end() || !step->is_number_integer() || *step < 1) return false;
+  add(parsed);
+  return true;
+}
+
+const Series& RunHistory::series(const std::string& key) const {
+  static const Series none;
+  const auto found = series_.find(key);
+  return found == series_.end() ? none : found->second;
+}
+
+std::optional<double> RunHistory::newest(const std::string& key) const {
+  const auto found = newest_.find(key);
+  return found == newest_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void RunHistory::note(int64_t step, std::string text) {
+  if (!events_.empty() && events_.back().step == step && events_.back().text == text) return;
+  events_.push_back({step, std::move(text)});
+  if (events_.size() > kMostEvents) events_.pop_front();
+}
+
+RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t> before_step, size_t most_bytes) {
+  RunHistory history;
+  std::error_code reason;
+  const auto size = std::filesystem::is_directory(path) ? 0 : std::filesystem::file_size(path, reason);
+  std::ifstream file(path, std::ios::binary);
+  if (!file || reason || std::filesystem::is_directory(path)) read_file(path, ExitCode::bad_data);  // says why
+  const size_t stride = std::max<size_t>(1, (size + most_bytes - 1) / most_bytes);
+  size_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (is_training_line(line) && number++ % stride != 0) continue;
+    if (!before_step) {
+      history.add_line(line);
+      continue;
+    }
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (parsed.is_object() && parsed.value("step", nlohmann::json()).is_number_integer() &&
+        parsed["step"] < *before_step) {
+      history.add_line(line);
+    }
+  }
+  return history;
+}
+
+}  // namespace titan

@@ -1,0 +1,113 @@
+// Chrome traces, plain or gzipped, event by event.
+#include <zlib.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <istream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <streambuf>
+
+#include "titan/base/error.h"
+#include "titan/report/trace_summary.h"
+
+namespace titan {
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+/// What zlib reads of a file, which may be compressed or not.
+class ZippedFile : public std::streambuf {
+ public:
+  explicit ZippedFile(const std::filesystem::path& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
+    const bool is_folder = std::filesystem::is_directory(path);
+    const int reason = is_folder ? EISDIR : errno;
+    if (file_ && is_folder) ::gzclose(file_);
+    if (!file_ || is_folder) fail(std::strerror(reason));
+  }
+  ~ZippedFile() override {
+    if (file_) ::gzclose(file_);
+  }
+  ZippedFile(const ZippedFile&) = delete;
+  ZippedFile& operator=(const ZippedFile&) = delete;
+
+ protected:
+  int_type underflow() override {
+    const int got = ::gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
+    int code = Z_OK;
+    const char* const problem = ::gzerror(file_, &code);
+    if (got < 0 || code == Z_BUF_ERROR) fail(code == Z_ERRNO ? std::strerror(errno) : problem);
+    if (got == 0) return traits_type::eof();
+    setg(buffer_.data(), buffer_.data(), buffer_.data() + got);
+    return traits_type::to_int_type(buffer_[0]);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw Error(ExitCode::bad_data, fmt::format("cannot read {}: {}", path_.string(), reason));
+  }
+
+  std::filesystem::path path_;
+  gzFile file_ = nullptr;
+  std::array<char, 1 << 16> buffer_{};
+};
+
+Kind kind_of(const std::string& category, const std::string& name) {
+  if (category == "cpu_op") return Kind::operation;
+  if (category == "user_annotation") return name.starts_with("ProfilerStep#") ? Kind::step : Kind::range;
+  if (category == "gpu_user_annotation") return name.starts_with("ProfilerStep#") ? Kind::other : Kind::device_range;
+  if (category == "kernel" || category == "gpu_memcpy" || category == "gpu_memset") return Kind::kernel;
+  return Kind::other;
+}
+
+/// Threads are numbers, or words where a tool wrote them ("stream 7").
+int64_t thread_of(const nlohmann::json& event, std::map<std::string, int64_t>& names) {
+  const auto found = event.find("tid");
+  if (found == event.end()) return 0;
+  if (found->is_number_integer()) return found->get<int64_t>();
+  return names.try_emplace(found->dump(), -1 - static_cast<int64_t>(names.size())).first->second;
+}
+
+}  // namespace
+
+std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
+  ZippedFile file(path);
+  std::istream stream(&file);
+  stream.exceptions(std::ios::badbit);  // what the file says of itself, not "no more bytes"
+  std::vector<TraceEvent> events;
+  std::map<std::string, int64_t> threads;
+  auto take = [&](const nlohmann::json& event) {
+    if (event.value("ph", "") != "X" || !event.contains("ts") || !event["ts"].is_number()) return;
+    const std::string name = event.value("name", "");
+    const Kind kind = kind_of(event.value("cat", ""), name);
+    if (kind == Kind::other) return;
+    const double length = event.contains("dur") && event["dur"].is_number() ? event["dur"].get<double>() : 0;
+    events.push_back({kind, name, thread_of(event, threads), event["ts"].get<double>(), length});
+  };
+  // Events are taken as they end and then forgotten. A trace is an object that holds their list, or that list alone.
+  int list_depth = -1;
+  auto visit = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (what == Event::key && depth == 1 && parsed == "traceEvents") list_depth = 2;
+    if (what == Event::array_start && depth == 0) list_depth = 1;
+    if (what == Event::array_end && depth == list_depth - 1 && list_depth == 2) list_depth = -2;
+    if (what != Event::object_end || depth != list_depth) return true;
+    take(parsed);
+    return false;
+  };
+  try {
+    (void)nlohmann::json::parse(stream, visit);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ExitCode::bad_data, fmt::format("{} is no trace: {}", path.string(), error.what()));
+  }
+  if (events.empty()) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("{} holds no events of a profiler (cpu_op, user_annotation, kernel); name a "
+                            "rank*_trace.json of profiling.save_traces_folder",
+                            path.string()));
+  }
+  return events;
+}
+
+}  // namespace titan

@@ -1,0 +1,112 @@
+#include "titan/report/run_history.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+std::string a_line(int64_t step, double loss) {
+  return fmt::format(R"({{"step":{},"loss":{},"lr":0.001,"tps":100.5,"tokens_seen":{}}})", step, loss, step * 64);
+}
+
+std::vector<std::string> texts(const RunHistory& history) {
+  std::vector<std::string> all;
+  for (const RunEvent& event : history.events()) all.push_back(fmt::format("{}: {}", event.step, event.text));
+  return all;
+}
+
+TEST(RunHistory, TakesCurvesAndTheNewestNumbersFromLines) {
+  RunHistory history;
+  EXPECT_TRUE(history.empty());
+  EXPECT_TRUE(history.add_line(a_line(1, 7)));
+  EXPECT_TRUE(history.add_line(R"({"step":1,"validation_loss":6.5})"));
+  EXPECT_TRUE(history.add_line(a_line(2, 6)));
+  EXPECT_EQ(history.last_step(), 2);
+  EXPECT_EQ(history.series("loss").buckets().size(), 2u);
+  EXPECT_EQ(history.series("validation_loss").buckets().at(0).mean(), 6.5);
+  EXPECT_EQ(history.newest("tokens_seen"), 128);
+  EXPECT_EQ(history.newest("mfu_percent"), std::nullopt);
+  EXPECT_TRUE(history.series("mfu_percent").empty());
+  EXPECT_TRUE(history.events().empty());
+}
+
+TEST(RunHistory, WhatIsNoLineIsPassedOver) {
+  RunHistory history;
+  for (const char* line : {"", "{", "[1]", "3", R"({"step":"1","loss":2})", R"({"step":-4,"loss":2})", R"({"loss":2})",
+                           R"({"step":1,"lo)"}) {
+    EXPECT_FALSE(history.add_line(std::string_view(line))) << line;
+  }
+  EXPECT_TRUE(history.add_line(std::string_view(R"({"step":1,"loss":[],"lr":{}})"))) << "odd values are none";
+  EXPECT_TRUE(history.series("loss").empty());
+}
+
+TEST(RunHistory, ARunThatGoesOnFromACheckpointCountsOnce) {
+  RunHistory history;
+  for (int64_t step = 1; step <= 9; ++step) history.add_line(a_line(step, 5));
+  for (int64_t step = 7; step <= 12; ++step) history.add_line(a_line(step, 4));
+  EXPECT_EQ(history.series("loss").buckets().size(), 12u);
+  EXPECT_EQ(history.series("loss").buckets()[6].mean(), 4);
+  EXPECT_EQ(texts(history), (std::vector<std::string>{"7: went on from step 6"}));
+}
+
+TEST(RunHistory, SpikesAndValuesThatAreNotFiniteAreEvents) {
+  RunHistory history;
+  history.add_line(std::string_view(
+      R"({"step":3,"event":"spike","loss_deviations":7.25,"grad_norm_deviations":-0.5,"skipped":true})"));
+  history.add_line(std::string_view(R"({"step":3,"loss":"nan","grad_norm":"inf"})"));
+  EXPECT_EQ(texts(history), (std::vector<std::string>{"3: spike: loss +7.2σ, gradient norm -0.5σ, step skipped",
+                                                      "3: loss is not finite", "3: grad_norm is not finite"}));
+  EXPECT_TRUE(std::isnan(history.newest("loss").value()));
+}
+
+class HistoryFile : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove_all(path_); }
+  std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / ("titan-history-" + std::to_string(::getpid()) + ".jsonl");
+};
+
+TEST_F(HistoryFile, OfALongRunIsReadInPartAndWhatIsRareInFull) {
+  {
+    std::ofstream file(path_);
+    for (int64_t step = 1; step <= 20'000; ++step) {
+      file << a_line(step, 5) << '\n';
+      if (step % 5000 == 0) file << R"({"step":)" << step << R"(,"validation_loss":4})" << '\n';
+    }
+  }
+  const auto size = std::filesystem::file_size(path_);
+  const RunHistory history = read_history(path_, {}, size / 10);
+  int64_t values = 0;
+  for (const Series::Bucket& bucket : history.series("loss").buckets()) values += bucket.count;
+  EXPECT_NEAR(static_cast<double>(values), 2000, 200);
+  EXPECT_EQ(history.series("validation_loss").buckets().size(), 4u);
+}
+
+TEST_F(HistoryFile, BeforeAStepHoldsNothingOfLaterOnes) {
+  {
+    std::ofstream file(path_);
+    for (int64_t step = 1; step <= 10; ++step) file << a_line(step, 5) << '\n';
+    file << R"({"step": 11, "lo)";
+  }
+  EXPECT_EQ(read_history(path_, 7).last_step(), 6);
+  EXPECT_EQ(read_history(path_).last_step(), 10);
+}
+
+TEST_F(HistoryFile, ThatIsNotThereIsNamed) {
+  try {
+    read_history(path_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    EXPECT_NE(std::string(error.what()).find(path_.string() + ": No such file"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace titan

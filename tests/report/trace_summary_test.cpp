@@ -1,0 +1,158 @@
+#include "titan/report/trace_summary.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+PartTime part(const std::vector<PartTime>& parts, const std::string& name) {
+  for (const PartTime& one : parts) {
+    if (one.name == name) return one;
+  }
+  ADD_FAILURE() << "no " << name;
+  return {};
+}
+
+/// A step of 1000 µs: forward of two layers with an operation each, one of which has another inside it.
+std::vector<TraceEvent> a_step() {
+  return {{Kind::step, "ProfilerStep#1", 1, 0, 1000}, {Kind::range, "forward layers.0", 1, 100, 200},
+          {Kind::range, "gather", 1, 100, 50},        {Kind::operation, "aten::linear", 1, 160, 120},
+          {Kind::operation, "aten::mm", 1, 170, 100}, {Kind::range, "forward layers.1", 1, 300, 300},
+          {Kind::operation, "aten::mm", 1, 400, 200}, {Kind::operation, "aten::copy_", 2, 0, 50},
+          {Kind::range, "elsewhere", 2, 0, 900}};
+}
+
+TEST(TraceSummary, PartsAreWithoutWhatLiesInsideThemAndLayersAreOnePart) {
+  const TraceSummary summary = summarize(a_step());
+  EXPECT_EQ(summary.steps, 1);
+  EXPECT_EQ(summary.length, 1000);
+  const PartTime forward = part(summary.host_parts, "forward layers.*");
+  EXPECT_EQ(forward.calls, 2);
+  EXPECT_EQ(forward.total, 150 + 300);
+  EXPECT_EQ(part(summary.host_parts, "gather").total, 50);
+  EXPECT_EQ(part(summary.host_parts, "outside of named parts").total, 1000 - 500);
+  for (const PartTime& one : summary.host_parts) EXPECT_NE(one.name, "elsewhere") << "another thread's";
+}
+
+TEST(TraceSummary, OperationsCountWhatTheyTakeThemselvesOnAnyThread) {
+  const TraceSummary summary = summarize(a_step());
+  EXPECT_EQ(part(summary.operations, "aten::mm").total, 300);
+  EXPECT_EQ(part(summary.operations, "aten::mm").calls, 2);
+  EXPECT_EQ(part(summary.operations, "aten::linear").total, 20);
+  EXPECT_EQ(part(summary.operations, "aten::copy_").total, 50);
+  EXPECT_EQ(summary.operations[0].name, "aten::mm") << "longest first";
+}
+
+TEST(TraceSummary, GapsAreWhereTheMainThreadIsInNoOperation) {
+  const TraceSummary summary = summarize(a_step());
+  EXPECT_EQ(summary.host_busy, 320);
+  ASSERT_EQ(summary.gaps.size(), 3u);
+  EXPECT_EQ(summary.gaps[0].length, 400);
+  EXPECT_EQ(summary.gaps[0].after, "the step's end");
+  EXPECT_EQ(summary.gaps[1].length, 160);
+  EXPECT_EQ(summary.gaps[1].before, "the step's beginning");
+  EXPECT_EQ(summary.gaps[2].length, 120);
+  EXPECT_EQ(summary.gaps[2].before, "aten::linear");
+  EXPECT_EQ(summary.gaps[2].after, "aten::mm");
+}
+
+TEST(TraceSummary, ADeviceIsBusyWhileAnyStreamIsAndWorksBeyondTheHostsStep) {
+  std::vector<TraceEvent> events = a_step();
+  events.push_back({Kind::kernel, "gemm", 7, 200, 300});
+  events.push_back({Kind::kernel, "copy", 8, 400, 200});
+  events.push_back({Kind::kernel, "gemm", 7, 800, 400});
+  events.push_back({Kind::device_range, "forward layers.0", 7, 200, 300});
+  const TraceSummary summary = summarize(events);
+  EXPECT_TRUE(summary.has_device);
+  EXPECT_EQ(summary.length, 1200);
+  EXPECT_EQ(summary.device_busy, 400 + 400);
+  EXPECT_EQ(part(summary.kernels, "gemm").total, 700);
+  EXPECT_EQ(part(summary.device_parts, "forward layers.*").total, 300);
+  ASSERT_EQ(summary.gaps.size(), 2u);
+  EXPECT_EQ(summary.gaps[0].length, 200);
+  EXPECT_EQ(summary.gaps[0].before, "the step's beginning");
+  EXPECT_EQ(summary.gaps[1].before, "copy");
+}
+
+TEST(TraceSummary, LinesFitAWideTerminalWhateverTheNames) {
+  std::vector<TraceEvent> events = a_step();
+  events.push_back({Kind::kernel, std::string(500, 'k'), 7, 200, 300});
+  const std::string text = summary_text(summarize(events), 3);
+  size_t begin = 0;
+  for (size_t end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin)) {
+    EXPECT_LE(end - begin, 120u) << text.substr(begin, end - begin);
+  }
+  EXPECT_NE(text.find("1 step, 1.000 ms; the main thread is in operations 32.0% of it"), std::string::npos) << text;
+}
+
+class TraceFile : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove(path_); }
+  void write(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
+  std::string refusal() const {
+    try {
+      read_trace(path_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  std::filesystem::path path_ = std::filesystem::temp_directory_path() / ("titan-trace-" + std::to_string(::getpid()));
+  const std::string text_ =
+      R"({"schemaVersion": 1, "deviceProperties": [{"id": 0, "ph": "X"}], "traceEvents": [
+      {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "tid": 5, "ts": 12.5, "dur": 3.25, "args": {"a": {"b": [1]}}},
+      {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "tid": 5, "ts": 10, "dur": 9},
+      {"ph": "X", "cat": "kernel", "name": "gemm", "tid": "stream 7", "ts": 13, "dur": 1},
+      {"ph": "M", "name": "process_name", "args": {"name": "x"}},
+      {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 5, "ts": 12, "dur": 1}],
+      "others": [{"ph": "X", "cat": "cpu_op", "name": "none", "ts": 1}]})";
+};
+
+TEST_F(TraceFile, GivesItsEventsWithALengthAndNothingElse) {
+  write(text_);
+  const std::vector<TraceEvent> events = read_trace(path_);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].name, "aten::mm");
+  EXPECT_EQ(events[0].begin, 12.5);
+  EXPECT_EQ(events[0].length, 3.25);
+  EXPECT_EQ(events[0].thread, 5);
+  EXPECT_EQ(events[1].kind, Kind::step);
+  EXPECT_EQ(events[2].kind, Kind::kernel);
+}
+
+TEST_F(TraceFile, MayBeAListAndMayBeCompressed) {
+  write(R"([{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": 1, "dur": 1}])");
+  EXPECT_EQ(read_trace(path_).size(), 1u);
+  gzFile file = ::gzopen(path_.c_str(), "wb");
+  ::gzwrite(file, text_.data(), static_cast<unsigned>(text_.size()));
+  ::gzclose(file);
+  EXPECT_EQ(read_trace(path_).size(), 3u);
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 12);
+  EXPECT_NE(refusal().find("cannot read " + path_.string()), std::string::npos) << refusal();
+}
+
+TEST_F(TraceFile, ThatIsNoTraceIsRefusedWithItsPath) {
+  EXPECT_NE(refusal().find("cannot read " + path_.string() + ": No such file"), std::string::npos) << refusal();
+  for (const char* text : {"", "not JSON", "{\"traceEvents\": [{\"ph\": \"X\",", "{}", "[]", "[1, 2]",
+                           "{\"traceEvents\": 3}", "{\"traceEvents\": [{\"ph\": 1, \"ts\": \"a\"}]}"}) {
+    write(text);
+    EXPECT_NE(refusal().find(path_.string()), std::string::npos) << text << ": " << refusal();
+  }
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  EXPECT_NE(refusal().find("Is a directory"), std::string::npos) << refusal();
+}
+
+}  // namespace
+}  // namespace titan
