@@ -53,9 +53,9 @@ TEST(TrainCommand, TheWordTrainMayBeGivenOrLeftOut) {
 
 TEST(TrainCommand, AnOptionOfAPartThatIsNotBuiltStopsItBeforeAnythingIsWritten) {
   const TestFolder folder;
-  const Outcome outcome = train(folder, {"--debug.sync_check"});
+  const Outcome outcome = train(folder, {"--memory_estimation.enable"});
   EXPECT_EQ(outcome.code, 64);
-  EXPECT_TRUE(holds(outcome.errors, "debug.sync_check"));
+  EXPECT_TRUE(holds(outcome.errors, "memory_estimation.enable"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
