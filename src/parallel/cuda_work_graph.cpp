@@ -20,7 +20,7 @@ namespace titan {
 #ifdef TITAN_WITH_CUDA
 namespace {
 
-at::Tensor alias(const at::Tensor& tensor) {
+at::Tensor unowned_view(const at::Tensor& tensor) {
   return at::from_blob(
       tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, tensor.options());
 }
@@ -46,7 +46,7 @@ class CudaWorkGraph : public WorkGraph {
       if (!failure) failure = std::current_exception();
     }
     if (failure) report(failure);
-    for (const at::Tensor& result : results_) aliases_.push_back(alias(result));
+    for (const at::Tensor& result : results_) aliases_.push_back(unowned_view(result));
   }
 
   Stream run() override {
@@ -89,7 +89,7 @@ class CudaRecorder : public WorkRecorder {
   std::unique_ptr<WorkGraph> record(std::function<Stream()> body) override {
     return std::make_unique<CudaWorkGraph>(body, pool_, stream_);
   }
-  at::Tensor unowned(const at::Tensor& tensor) override { return alias(tensor); }
+  at::Tensor unowned(const at::Tensor& tensor) override { return unowned_view(tensor); }
 
  private:
   at::cuda::CUDAStream stream_;

@@ -25,7 +25,7 @@ SaveMode mode_of(const std::string& word) {
 
 std::unique_ptr<RankMeeting> meeting_of(const World& world) {
   if (!world.is_distributed()) return make_lone_meeting();
-  return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout);
+  return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout, world.waits);
 }
 
 std::string replaced(std::string text, std::string_view what, const std::string& by) {

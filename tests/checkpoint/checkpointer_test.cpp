@@ -229,14 +229,16 @@ TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
 }
 
 TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
+  const auto waits = std::make_shared<PeerWaits>();
   const auto meeting =
-      make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, std::chrono::milliseconds(20));
+      make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, std::chrono::milliseconds(20), waits);
   try {
     meeting->exchange("here");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
     EXPECT_NE(std::string(error.what()).find("rank 1 did not come"), std::string::npos) << error.what();
+    EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
   }
 }
 
