@@ -78,7 +78,8 @@ def steps_of(records: list[dict]) -> Iterator[tuple[int, dict[str, float]]]:
     last = 0
     for record in records:
         step = record["step"]
-        if step < last or (step == last and "loss" in record and "loss_metrics/global_avg_loss" in by_step.get(step, {})):
+        is_again = "loss" in record and "loss_metrics/global_avg_loss" in by_step.get(step, {})
+        if step < last or is_again:
             by_step = {known: values for known, values in by_step.items() if known < step}
         by_step.setdefault(step, {}).update(numbers(record))
         last = step
@@ -110,9 +111,8 @@ def begin(folder: pathlib.Path):
     config = {}
     if (folder / "run.json").exists():
         config = json.loads((folder / "run.json").read_text())
-    return wandb.init(
-        project=os.environ.get("WANDB_PROJECT", "torchtitan"), dir=str(folder), config=config.get("config", config), **given
-    )
+    project = os.environ.get("WANDB_PROJECT", "torchtitan")
+    return wandb.init(project=project, dir=str(folder), config=config.get("config", config), **given)
 
 
 def main() -> None:

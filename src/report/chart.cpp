@@ -193,7 +193,7 @@ std::string short_number(double value) {
   if (size >= 1e9) return trimmed(value / 1e9, 2) + "B";
   if (size >= 1e6) return trimmed(value / 1e6, 2) + "M";
   if (size >= 1e4) return trimmed(value / 1e3, 2) + "k";
-  return trimmed(value, size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 3 : 5);
+  return trimmed(value, size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : size >= 0.01 ? 4 : 6);
 }
 
 std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& given) {
@@ -211,7 +211,7 @@ std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& given)
   const Series& first = *curves[0].series;
   if (curves.size() == 1 && !first.empty()) {
     const double value = style.smooth ? first.smoothed().back() : first.buckets().back().mean();
-    newest = fmt::format("<b>{}{}</b>", short_number(value * style.factor), escaped_html(style.unit));
+    newest = fmt::format("<b>{}</b>", short_number(value * style.factor));
   }
   return fmt::format(
       "<figure><figcaption>{}{}{}</figcaption><div class=\"plot\">{}<svg viewBox=\"0 0 {:.0f} {:.0f}\" "

@@ -249,6 +249,7 @@ std::string differences(const std::vector<RunView>& runs) {
   std::set<std::string> keys;
   for (const RunView& run : runs) {
     all.push_back(options_of(run));
+    if (all.back().empty()) return {};  // nothing is known of this one
     for (const auto& [key, value] : all.back()) keys.insert(key);
   }
   std::string rows;

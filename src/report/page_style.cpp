@@ -3,7 +3,7 @@
 namespace titan {
 
 // Colours of curves keep a contrast of 3 : 1 on both grounds, and differ in lightness too.
-const char* const kPageStyle = R"(
+const char* const kPageStyle = R"css(
 :root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--text:#16191d;--soft:#5c6673;--edge:#e1e5ea;--grid:#e9ecf0;
 --c0:#2563c9;--c1:#c2570c;--c2:#0f8a5f;--c3:#a3329a;--c4:#8a6d00;--c5:#c02a4a;--c6:#0c7f93;--c7:#5b5bd6;--good:#0f8a5f;
 --warn:#b45309;--bad:#c02a4a}
@@ -25,7 +25,7 @@ header p{margin:4px 0 0;color:var(--soft);overflow-wrap:anywhere}
 .tile{padding:10px 14px;min-width:0}
 .tile span{display:block;color:var(--soft);font-size:12.5px}
 .tile b{font-size:20px;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap;letter-spacing:-.01em}
-.tile small{color:var(--soft);font-size:12px;font-weight:400;margin-left:4px;letter-spacing:0}
+.tile small{color:var(--soft);font-size:12px;font-weight:400;letter-spacing:0;display:block;min-height:1.4em;line-height:1.4}
 .bar{height:6px;border-radius:3px;background:var(--grid);overflow:hidden;margin:0 0 20px}
 .bar i{display:block;height:100%;background:var(--c0);border-radius:3px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:14px}
@@ -39,7 +39,10 @@ figcaption b{margin-left:auto;font-weight:600;font-variant-numeric:tabular-nums;
 .plot svg{position:absolute;inset:0;width:100%;height:100%;overflow:visible}
 path{vector-effect:non-scaling-stroke;fill:none;stroke-linejoin:round;stroke-linecap:round}
 .grid{stroke:var(--grid);stroke-width:1;stroke-linecap:butt}
-.line{stroke-width:1.8}.faint{stroke-width:1;opacity:.32}.dots{stroke-width:8}.band{stroke:none;opacity:.14}
+.c0{--line:var(--c0)}.c1{--line:var(--c1)}.c2{--line:var(--c2)}.c3{--line:var(--c3)}
+.c4{--line:var(--c4)}.c5{--line:var(--c5)}.c6{--line:var(--c6)}.c7{--line:var(--c7)}
+.line,.faint,.dots{stroke:var(--line)}
+.line{stroke-width:1.8}.faint{stroke-width:1;opacity:.32}.dots{stroke-width:8}.band{fill:var(--line);opacity:.14}
 .ys span,.xs span{position:absolute;font-size:11.5px;color:var(--soft);font-variant-numeric:tabular-nums;white-space:nowrap}
 .ys span{right:calc(100% + 8px);transform:translateY(50%);line-height:1}
 .xs span{top:calc(100% + 6px);transform:translateX(-50%);line-height:1}
@@ -64,9 +67,10 @@ footer{color:var(--soft);font-size:12.5px;margin-top:28px}
 @media(max-width:560px){main{padding:18px 12px 36px}h1{font-size:20px}.tiles{grid-template-columns:1fr 1fr;gap:8px}
 .charts figure:first-child .plot{height:220px}.plot{margin-left:46px}.tile b{font-size:18px}
 td,th{padding:7px 10px}td:first-child{white-space:normal}}
-)";
+)css";
 
-const char* const kPageScript = R"(
+// clang-format off
+const char* const kPageScript = R"js(
 const short=v=>{const s=Math.abs(v);if(!s)return"0";if(s>=1e9)return(v/1e9).toFixed(2)+"B";if(s>=1e6)
 return(v/1e6).toFixed(2)+"M";if(s>=1e4)return(v/1e3).toFixed(2)+"k";return s<1e-3?v.toExponential(2):
 String(+v.toPrecision(5))};
@@ -76,32 +80,22 @@ const rule=document.createElement("div");rule.className="rule";rule.hidden=true;
 const hide=()=>{tip.hidden=rule.hidden=true};
 plot.addEventListener("pointermove",event=>{
 const box=plot.getBoundingClientRect(),share=(event.clientX-box.left)/box.width;
-const step=about.a+share*(about.b-about.a);let text="",where=null;
+const step=about.a+share*(about.b-about.a),rows=[];let where=null;
 for(const curve of about.d){let best=-1,far=Infinity;
 curve.x.forEach((x,i)=>{const d=Math.abs(x-step);if(d<far){far=d;best=i}});
 if(best<0)continue;if(where===null)where=curve.x[best];
-const row=document.createElement("div");
-row.innerHTML='<i class="key" style="background:var(--c'+curve.c+')" >
-                                </ i>'; row.append(short(curve.y[best]) + about.u, curve.n ? "  " + curve.n : "");
-text += row.outerHTML
-}
-if (where == = null) return hide();
-tip.innerHTML = "step " + where.toLocaleString("en") + text;
-tip.hidden = rule.hidden = false;
-const at = 100 * (where - about.a) / (about.b - about.a);
-rule.style.left = at + "%";
-tip.style.left = at < 50 ? "calc(" + at + "% + 10px)" : "auto";
-tip.style.right = at < 50 ? "auto" : "calc(" + (100 - at) + "% + 10px)"
-});
-plot.addEventListener("pointerleave", hide)
-}
-const written = document.querySelector("[data-written]");
-if (written) {
-  const quiet = Date.now() / 1e3 - Number(written.dataset.written);
-  if (quiet > 600)
-    written.textContent =
-        "silent for " + (quiet > 5400 ? Math.round(quiet / 3600) + " h" : Math.round(quiet / 60) + " min")
-}
-)";
+const row=document.createElement("div"),key=document.createElement("i");
+key.className="key";key.style.background="var(--c"+curve.c+")";
+row.append(key,short(curve.y[best])+about.u,curve.n?"  "+curve.n:"");rows.push(row)}
+if(where===null)return hide();
+tip.replaceChildren("step "+where.toLocaleString("en"),...rows);tip.hidden=rule.hidden=false;
+const at=100*(where-about.a)/(about.b-about.a);rule.style.left=at+"%";
+tip.style.left=at<50?"calc("+at+"% + 10px)":"auto";tip.style.right=at<50?"auto":"calc("+(100-at)+"% + 10px)"});
+plot.addEventListener("pointerleave",hide)}
+const written=document.querySelector("[data-written]");
+if(written){const quiet=Date.now()/1e3-Number(written.dataset.written);
+if(quiet>600)written.textContent="silent for "+(quiet>5400?Math.round(quiet/3600)+" h":Math.round(quiet/60)+" min")}
+)js";
+// clang-format on
 
 }  // namespace titan

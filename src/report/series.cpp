@@ -47,7 +47,7 @@ void Series::widen() {
 }
 
 std::vector<double> Series::smoothed() const {
-  const double keep = std::exp(-1.0 / std::max(1.0, static_cast<double>(buckets_.size()) / 40));
+  const double keep = std::exp(-1.0 / std::max(1.0, static_cast<double>(buckets_.size()) / 100));
   double sum = 0, weight = 0;
   std::vector<double> values;
   for (const Bucket& bucket : buckets_) {

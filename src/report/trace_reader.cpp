@@ -97,15 +97,16 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
     return false;
   };
   try {
-    (void)nlohmann::json::parse(stream, visit);
+    [[maybe_unused]] const nlohmann::json rest = nlohmann::json::parse(stream, visit);
   } catch (const nlohmann::json::exception& error) {
     throw Error(ExitCode::bad_data, fmt::format("{} is no trace: {}", path.string(), error.what()));
   }
   if (events.empty()) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("{} holds no events of a profiler (cpu_op, user_annotation, kernel); name a "
-                            "rank*_trace.json of profiling.save_traces_folder",
-                            path.string()));
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("{} holds no events of a profiler (cpu_op, user_annotation, kernel); name a trace that LibTorch or "
+                    "torch.profiler has written",
+                    path.string()));
   }
   return events;
 }

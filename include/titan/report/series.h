@@ -32,7 +32,7 @@ class Series {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   bool empty() const { return buckets_.empty(); }
   /// The means, smoothed: an exponential moving average over buckets, weighted by their counts, that forgets in about a
-  /// fortieth of the curve and owes nothing to where it began.
+  /// hundredth of the curve and owes nothing to where it began.
   std::vector<double> smoothed() const;
 
  private:
