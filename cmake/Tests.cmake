@@ -7,13 +7,19 @@ target_compile_definitions(titan_checkout PRIVATE TITAN_SOURCE_DIR="${CMAKE_CURR
 target_include_directories(titan_checkout PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/tests)
 target_link_libraries(titan_checkout PRIVATE titan_compiler)
 
-function(titan_test name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${name}/*.cpp)
+# titan_test(part libraries... [AS name]): AS gives the executable another name, where a part is tested in two builds.
+function(titan_test part)
+  cmake_parse_arguments(test "" "AS" "" ${ARGN})
+  set(name ${part})
+  if(test_AS)
+    set(name ${test_AS})
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${part}/*.cpp)
   if(NOT sources)
     return()
   endif()
   add_executable(${name}_test ${sources})
-  target_link_libraries(${name}_test PRIVATE titan_checkout ${ARGN} GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name}_test PRIVATE titan_checkout ${test_UNPARSED_ARGUMENTS} GTest::gtest GTest::gtest_main)
   target_include_directories(${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
 endfunction()
@@ -23,7 +29,37 @@ titan_test(schedule titan_schedule)
 titan_test(config titan_config)
 titan_test(data titan_data)
 titan_test(structure titan_base)
-titan_test(kernels titan_base)
+
+# The kernels' own sources compiled for the host: each behind the header that gives CUDA's names a meaning there.
+set(host_kernels tests/support/cuda_on_host.cpp)
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu)
+foreach(source ${kernel_sources})
+  get_filename_component(kernel ${source} NAME_WE)
+  file(STRINGS ${source} own_runtime REGEX "cuda_runtime\\.h") # launch.cu, which asks CUDA what became of a launch
+  if(NOT own_runtime)
+    set(wrapper ${CMAKE_CURRENT_BINARY_DIR}/kernels_on_host/${kernel}.cpp)
+    file(CONFIGURE OUTPUT ${wrapper} CONTENT
+      "#include \"support/cuda_on_host.h\"\n#include \"src/kernels/${kernel}.cu\"\n")
+    list(APPEND host_kernels ${wrapper})
+  endif()
+endforeach()
+function(titan_host_kernels name)
+  add_library(${name} STATIC ${host_kernels})
+  target_link_libraries(${name} PUBLIC titan_compiler)
+  target_include_directories(${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
+  # "unroll" is nvcc's; a thread that has no pack leaves it unset; and GCC 12 breaks down in its replacement of aggregates.
+  target_compile_options(${name} PRIVATE -Wno-unknown-pragmas -Wno-maybe-uninitialized -fno-tree-sra -fno-ipa-sra)
+endfunction()
+titan_host_kernels(titan_kernels_on_host)
+titan_test(kernels titan_base titan_kernels_on_host)
+
+# The same tests under AddressSanitizer, which sees what a kernel reads or writes beside its arrays without load or store.
+add_library(titan_address_sanitizer INTERFACE)
+target_compile_options(titan_address_sanitizer INTERFACE -fsanitize=address -fno-omit-frame-pointer)
+target_link_options(titan_address_sanitizer INTERFACE -fsanitize=address)
+titan_host_kernels(titan_kernels_on_host_checked)
+target_link_libraries(titan_kernels_on_host_checked PUBLIC titan_address_sanitizer)
+titan_test(kernels titan_base titan_kernels_on_host_checked AS kernels_checked)
 
 # Writes damaged configs for the behaviour tests, which run titan_train on them (tests/behaviour/mutants_test.py).
 add_executable(config_mutants tests/behaviour/mutants_main.cpp)
@@ -49,8 +85,11 @@ function(titan_tensor_test name)
 endfunction()
 
 if(TITAN_TORCH)
-  foreach(part distributed ops model parallel optimize checkpoint report train tools)
+  foreach(part distributed model optimize checkpoint report train tools)
     titan_tensor_test(${part})
+  endforeach()
+  foreach(part ops parallel) # operations and whole steps on the fused kernels
+    titan_tensor_test(${part} titan_kernels_on_host)
   endforeach()
   titan_tensor_test(app titan_app)
 

@@ -49,6 +49,13 @@ void check_agreement(const World& world) {
                           world.size - 1, sum));
 }
 
+void check_failing(const std::vector<int64_t>& ranks, int64_t size) {
+  for (const int64_t rank : ranks) {
+    if (rank >= 0 && rank < size) continue;
+    throw Error(ExitCode::bad_config, fmt::format("ranks: --fail {} is no rank of 0 to {}", rank, size - 1));
+  }
+}
+
 /// Waits in the store, where nothing looks at signals or at the other ranks: as a rank hangs in a collective.
 void hold(const World& world, int64_t seconds) {
   if (seconds == 0) return;
@@ -75,17 +82,18 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
   const StopSignals signals;
   RankSession session(schema, loaded.config, detect_launch(loaded.config));
   auto work = [&](const World& world) {
-    if (!world.store) {
-      session.log().info("A single process: there is nobody to meet");
-      return ExitCode::success;
-    }
-    check_agreement(world);
-    session.log().info("All {} ranks agree", world.size);
     const std::vector<int64_t>& failing = options->failing_ranks;
+    check_failing(failing, world.size);
+    if (world.store) {
+      check_agreement(world);
+      session.log().info("All {} ranks agree", world.size);
+    } else {
+      session.log().info("A single process: there is nobody to meet");
+    }
     if (std::find(failing.begin(), failing.end(), world.rank) != failing.end()) {
       throw Error(ExitCode::bug, fmt::format("rank {} fails because --fail asks for it", world.rank));
     }
-    hold(world, options->hold_seconds);
+    if (world.store) hold(world, options->hold_seconds);
     return StopSignals::received() != 0 ? ExitCode::interrupted : ExitCode::success;
   };
   return session.run(work, [] {});

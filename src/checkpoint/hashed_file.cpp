@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kPiece = size_t{1} << 20;  // hashed, then written, while it is in the cache
 constexpr size_t kSmall = kPiece / 16;      // collected before it is hashed and written
 constexpr size_t kCachedBlocks = 3;
+/// Of what is read as one text: indices, pickles, directories of archives.
+constexpr int64_t kMostReadAtOnce = int64_t{1} << 32;
 
 std::string hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
 
@@ -149,6 +151,9 @@ void CheckedReader::read(int64_t offset, std::span<char> into) {
 
 std::string CheckedReader::read(int64_t offset, int64_t count) {
   if (count < 0 || count > size_) throw DamageError(fmt::format("{} is too short", path_.string()));
+  if (count > kMostReadAtOnce) {
+    throw DamageError(fmt::format("{} has {} bytes where a few are expected", path_.string(), count));
+  }
   std::string bytes(static_cast<size_t>(count), '\0');
   read(offset, bytes);
   return bytes;

@@ -38,6 +38,12 @@ MetaWeights::MetaWeights(Storage& storage, std::filesystem::path folder, const F
     const auto known = shapes.find(name);
     join(name, known == shapes.end() ? nullptr : known->second);
   }
+  for (size_t file = 1; file < files_.size(); ++file) {  // what only a later one has is nothing that was cut
+    for (const auto& [name, elements] : files_[file].tensors) {
+      if (!tensors_.try_emplace(name, LogicalTensor{name, elements.type, elements.shape}).second) continue;
+      parts_[name] = {{file, whole_box(elements.shape), elements}};
+    }
+  }
 }
 
 void MetaWeights::open_files() {

@@ -1,8 +1,16 @@
 #include "titan/checkpoint/storage.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace titan {
+namespace {
+
+/// What is read as a whole describes other bytes. A file that claims more is no such thing, and memory is not asked
+/// for.
+constexpr int64_t kMostReadAtOnce = int64_t{1} << 32;
+
+}  // namespace
 
 StorageError::StorageError(std::string_view what, const std::filesystem::path& path, int reason)
     : Error(ExitCode::storage, fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(reason))),
@@ -18,6 +26,7 @@ void WritableFile::write(std::string_view bytes) {
 
 std::string Storage::read_all(const std::filesystem::path& file) {
   const std::unique_ptr<ReadableFile> opened = open(file);
+  if (opened->size() > kMostReadAtOnce) throw StorageError("read", file, EFBIG);
   std::string bytes(static_cast<size_t>(opened->size()), '\0');
   opened->read(0, bytes);
   return bytes;

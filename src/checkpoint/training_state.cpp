@@ -154,15 +154,16 @@ class Restoration {
       return restored_;
     }
     if (wants("optimizer")) add_moments();
-    at::Tensor step = at::zeros({}, at::kInt), tokens = at::zeros({}, at::kLong);
+    at::Tensor step = at::zeros({}, at::kLong), tokens = at::zeros({}, at::kLong);
     at::Tensor optimizer_steps = at::zeros({}, at::kFloat);
     const bool counts_steps = wants("optimizer") && add_number(steps_key(), optimizer_steps);
     add_number("train_state.step", step);
     const bool has_tokens = add_number("train_state.ntokens_seen", tokens);
     checkpoint_.load(targets_);
     if (wants("train_state")) {
-      restored_.progress = RunProgress{step.item<int>(), tokens.item<int64_t>(), {}, 1, std::nullopt};
-      if (counts_steps) restored_.progress->optimizer_steps = static_cast<int64_t>(optimizer_steps.item<float>());
+      restored_.progress =
+          RunProgress{count("train_state.step", step), count("train_state.ntokens_seen", tokens), {}, 1, std::nullopt};
+      if (counts_steps) restored_.progress->optimizer_steps = count(steps_key(), optimizer_steps);
       if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
       if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
@@ -230,9 +231,22 @@ class Restoration {
 
   /// False when the checkpoint does not have it.
   bool add_number(const std::string& name, const at::Tensor& into) {
-    if (!index_.tensors.contains(name)) return false;
+    const auto found = index_.tensors.find(name);
+    if (found == index_.tensors.end()) return false;
+    const at::ScalarType stored = found->second.tensor.type;
+    if (!c10::isFloatingType(into.scalar_type()) && c10::isFloatingType(stored)) {
+      throw MismatchError(fmt::format("its {} is {} and not a whole number", name, python_name(stored)));
+    }
     targets_.push_back({{name, into.scalar_type(), {}}, {}, into, /*any_type=*/true});
     return true;
+  }
+
+  /// A number that counts something. Throws DamageError for one that cannot.
+  static int64_t count(const std::string& name, const at::Tensor& number) {
+    constexpr double kMost = 1e15;
+    const double value = number.item<double>();
+    if (!(value >= 0 && value <= kMost)) throw DamageError(fmt::format("its {} is {}", name, value));
+    return number.item<int64_t>();
   }
 
   /// Ours is the same for every rank. Another program's counts that program's samples.

@@ -5,6 +5,8 @@
 #ifdef TITAN_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
+
+#include "titan/kernels/kernels.h"
 #endif
 
 #include <array>
@@ -40,9 +42,10 @@ void add_on_cuda(const std::vector<at::Tensor>& tensors, const at::Tensor& slots
   const c10::cuda::CUDAGuard guard(slots.device());
   const auto stream = at::cuda::getCurrentCUDAStream().stream();
   for (const at::Tensor& tensor : tensors) {
-    launch_exact_squares(tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>(), stream);
+    gpu_kernels().exact_squares({tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>()},
+                                stream);
   }
-  launch_exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
+  gpu_kernels().exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
 #else
   (void)tensors, (void)slots;
   no_cuda();
@@ -53,8 +56,8 @@ at::Tensor value_on_cuda(const at::Tensor& slots) {
 #ifdef TITAN_WITH_CUDA
   const c10::cuda::CUDAGuard guard(slots.device());
   at::Tensor value = at::empty({}, slots.options().dtype(at::kDouble));
-  launch_exact_value(slots.const_data_ptr<int64_t>(), value.mutable_data_ptr<double>(),
-                     at::cuda::getCurrentCUDAStream().stream());
+  gpu_kernels().exact_value(slots.const_data_ptr<int64_t>(), value.mutable_data_ptr<double>(),
+                            at::cuda::getCurrentCUDAStream().stream());
   return value;
 #else
   (void)slots;

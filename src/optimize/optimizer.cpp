@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #ifdef TITAN_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
+
+#include "titan/kernels/kernels.h"
 #endif
 
 #include <algorithm>
@@ -242,10 +244,11 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
 void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
 #ifdef TITAN_WITH_CUDA
   const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
-  launch_adam(stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
-              stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
-              constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
-              at::cuda::getCurrentCUDAStream().stream());
+  gpu_kernels().adam(
+      {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
+       stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
+       constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>()},
+      at::cuda::getCurrentCUDAStream().stream());
 #else
   (void)stretch, (void)step, (void)lr, (void)control;
   throw InvariantError("internal error: a CUDA tensor in a CPU-only build");

@@ -120,6 +120,16 @@ class Refused(CheckpointTest):
         self.refuse(folder, ["step 4 is damaged", "system"])
         self.assertFalse(marker.exists())
 
+    def test_an_index_that_claims_more_bytes_than_any_has_is_not_read(self):
+        folder = self.folder / "run"
+        (folder / "checkpoint/step-4").mkdir(parents=True)
+        (folder / "checkpoint/step-4/.metadata").touch()
+        os.truncate(folder / "checkpoint/step-4/.metadata", 1 << 40)
+        self.complete(1, folder, 4, code=STORAGE)
+        (folder / "checkpoint/step-4/manifest.json").touch()
+        os.truncate(folder / "checkpoint/step-4/manifest.json", 1 << 40)
+        self.assertIn("File too large", self.complete(1, folder, 4, code=STORAGE))
+
     def test_links_that_lead_in_circles(self):
         folder = self.folder / "run"
         (folder / "checkpoint").mkdir(parents=True)

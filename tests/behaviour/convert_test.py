@@ -126,6 +126,14 @@ class WrongModels(Conversions):
         self.make_source(tensors)
         self.refused(STORAGE, ["model.norm.weight has shape [65], this model's has [64]"], *self.from_hf())
 
+    def test_a_tensor_that_only_a_later_file_of_metas_has_is_unexpected_too(self):
+        self.source.mkdir()
+        (self.source / "params.json").write_text(json.dumps({"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2}))
+        for number, more in enumerate(({}, {"more.weight": torch.ones(3)})):
+            torch.save({"norm.weight": torch.ones(64), **more}, self.source / f"consolidated.{number:02}.pth")
+        self.refused(STORAGE, ["1/21 tensors, 20 missing, 1 unexpected", "more.weight"], "from-meta", self.source,
+                     self.target, *flags())
+
     def test_a_checkpoint_of_another_model_is_not_exported(self):
         dcp.save({"tok_embeddings.weight": torch.zeros(2304, 64)}, checkpoint_id=self.source)
         self.refused(STORAGE, ["holds another model", "1/21 tensors", "layers.0.attention.wq.weight", "--model.flavor"],

@@ -138,6 +138,13 @@ class Ranks(RanksTest):
         self.assertIn("--fail asks for it", (self.folder / "run/logs/rank-0001.log").read_text())
         self.assertIn("failed with exit code 70", (self.folder / "run/logs/rank-0002.log").read_text())
 
+    def test_a_rank_that_is_to_fail_and_is_not_there_is_refused(self):
+        run = self.launch(2, "--fail=1,2")
+        self.assertEqual(run.end(), BAD_CONFIG, run.text())
+        self.assertRegex(run.text(), r"(?m)titan_train: .*ranks: --fail 2 is no rank of 0 to 1$")
+        alone = self.start("ranks", "--fail=0", *self.options())
+        self.assertEqual(alone.end(), BUG, alone.text())
+
     def test_the_ranks_that_are_to_fail_may_stand_before_the_config(self):
         run = self.start("launch", "-n", 2, "ranks", "--fail", "1", "configs/debug_model.toml", *self.options())
         self.assertEqual(run.end(), BUG, run.text())

@@ -1,6 +1,9 @@
 #include "titan/checkpoint/training_state.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
@@ -112,6 +115,35 @@ TEST_F(TrainingState, HowManyStepsTheMomentsHaveSeenIsRemembered) {
   const RestoredRun restored = restore(parameters(1, 50), 1);
   EXPECT_EQ(restored.progress->step, 7);
   EXPECT_EQ(restored.progress->optimizer_steps, 3);
+}
+
+TEST_F(TrainingState, CountsThatCannotBeAreRefusedByName) {
+  const auto refusal = [&](const std::string& name, const at::Tensor& number) -> std::string {
+    storage_.remove_folder("root");
+    save([&](int64_t rank) {
+      CheckpointState state = describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare);
+      for (StateTensor& tensor : state.tensors) {
+        if (tensor.placed.tensor.name != name) continue;
+        tensor.local = number;
+        tensor.placed.tensor.type = number.scalar_type();
+      }
+      return state;
+    });
+    try {
+      return fmt::format("restored step {}", restore(parameters(0, 50), 0).progress->step);
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal("train_state.step", at::scalar_tensor(-4, at::kInt)), "its train_state.step is -4");
+  EXPECT_EQ(refusal("train_state.step", at::scalar_tensor(int64_t{1} << 40, at::kLong)),
+            fmt::format("restored step {}", int64_t{1} << 40));
+  EXPECT_EQ(refusal("train_state.step", at::scalar_tensor(4.0, at::kFloat)),
+            "its train_state.step is float32 and not a whole number");
+  EXPECT_EQ(refusal("train_state.ntokens_seen", at::scalar_tensor(-1, at::kLong)),
+            "its train_state.ntokens_seen is -1");
+  EXPECT_EQ(refusal("optimizer.state.a.weight.step", at::scalar_tensor(NAN, at::kFloat)),
+            "its optimizer.state.a.weight.step is nan");
 }
 
 TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {

@@ -34,9 +34,12 @@ TEST(WorldProblems, ABatchThatTheDataParallelRanksCannotShareIsToldWithTheNeares
   expect_told(4, words, "on 4 data-parallel ranks; use a multiple of 8, such as 8 or 16, or -1");
 }
 
-TEST(WorldProblems, ADryRunHasAsManyRanksAsItWants) {
+TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
   EXPECT_EQ(told(1, {"--parallelism.pipeline_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=4"}),
             "");
+  expect_told(1, {"--parallelism.tensor_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=6"},
+              "--parallelism.tensor_parallel_degree: Invalid parallel dims: dp_replicate(1) * dp_shard(1) * cp(1) * "
+              "tp(4) * pp(1) != WORLD_SIZE(6); the degrees need 4 or 8 ranks");
 }
 
 }  // namespace

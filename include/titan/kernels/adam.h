@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-struct CUstream_st;
+#include "titan/kernels/elements.h"
 
 namespace titan {
 
@@ -18,10 +18,20 @@ struct AdamConstants {
   float coupled;     // Adam: wd·weight joins the gradient; 0 for AdamW
 };
 
-/// Reads 16 and writes 12 bytes an element. `clip` and `skip` are device scalars: the gradient is multiplied by *clip,
-/// and nothing is written when *skip is not 0, so the host never waits for either. Throws std::runtime_error when the
-/// launch fails.
-void launch_adam(float* weight, const float* gradient, float* first, float* second, int64_t count,
-                 const AdamConstants& constants, const float* clip, const float* skip, CUstream_st* stream);
+/// One step over `count` numbers of each. `clip` and `skip` are device scalars: the gradient is multiplied by *clip,
+/// and nothing is written when *skip is not 0, so the host never waits for either.
+struct AdamStep {
+  float* weight = nullptr;
+  const float* gradient = nullptr;
+  float* first = nullptr;
+  float* second = nullptr;
+  int64_t count = 0;
+  AdamConstants constants{};
+  const float* clip = nullptr;
+  const float* skip = nullptr;
+};
+
+/// Four arrays in, three out; and the two scalars.
+constexpr KernelTraffic traffic(const AdamStep& a) { return {a.count * 16 + 8, a.count * 12, 0}; }
 
 }  // namespace titan

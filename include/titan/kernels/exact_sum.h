@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "titan/kernels/elements.h"
+
 #ifdef __CUDACC__
 #define TITAN_HOST_DEVICE __host__ __device__
 #else
 #define TITAN_HOST_DEVICE
 #endif
-
-struct CUstream_st;
 
 namespace titan {
 
@@ -95,13 +95,15 @@ TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
   return ldexp(static_cast<double>(leading | (below != 0 ? 1 : 0)), exponent);
 }
 
-// On a GPU. `slots` are kExactSlots numbers there, zero at first. All three only enqueue work, and throw
-// std::runtime_error when a launch fails.
+/// Adds the squares of `count` contiguous numbers to kExactSlots numbers, zero at first; the limbs are left as sums of
+/// at most 1024 normalised ones, so that a carry follows.
+struct ExactSquares {
+  const float* values = nullptr;
+  int64_t count = 0;
+  int64_t* slots = nullptr;
+};
 
-/// Adds the squares of `count` contiguous numbers; the limbs are left as sums of at most 1024 normalised ones.
-void launch_exact_squares(const float* values, int64_t count, int64_t* slots, CUstream_st* stream);
-void launch_exact_carry(int64_t* slots, CUstream_st* stream);
-/// *value = exact_value(slots).
-void launch_exact_value(const int64_t* slots, double* value, CUstream_st* stream);
+/// Every number once; the slots see atomic additions of integers, whose order changes nothing.
+constexpr KernelTraffic traffic(const ExactSquares& a) { return {a.count * 4, 0, 0}; }
 
 }  // namespace titan

@@ -1,0 +1,37 @@
+// The fused kernels as one table of launchers, so that operations can be handed those of the GPU, or, in tests, the
+// same sources compiled for the host. A launcher enqueues its work on the stream and throws std::runtime_error, naming
+// the kernel, when that fails. Arguments must be `supported`.
+#pragma once
+
+#include "titan/kernels/adam.h"
+#include "titan/kernels/cross_entropy.h"
+#include "titan/kernels/exact_sum.h"
+#include "titan/kernels/float8_cast.h"
+#include "titan/kernels/rms_norm.h"
+#include "titan/kernels/rotary.h"
+#include "titan/kernels/swiglu.h"
+
+namespace titan {
+
+struct Kernels {
+  void (*rms_norm_forward)(const RmsNormForward&, CUstream_st*);
+  void (*rms_norm_backward)(const RmsNormBackward&, CUstream_st*);
+  void (*rotate)(const Rotation&, CUstream_st*);
+  void (*swiglu_forward)(const SwigluForward&, CUstream_st*);
+  void (*swiglu_backward)(const SwigluBackward&, CUstream_st*);
+  void (*cross_entropy)(const CrossEntropyRows&, CUstream_st*);
+  void (*largest_magnitude)(const LargestMagnitude&, CUstream_st*);
+  void (*float8_cast)(const Float8Cast&, CUstream_st*);
+  void (*adam)(const AdamStep&, CUstream_st*);
+  void (*exact_squares)(const ExactSquares&, CUstream_st*);
+  void (*exact_carry)(int64_t* slots, CUstream_st*);
+  /// *value = exact_value(slots).
+  void (*exact_value)(const int64_t* slots, double* value, CUstream_st*);
+};
+
+/// CUDA builds have it.
+const Kernels& gpu_kernels();
+/// Tests have it: pointers are to the host's memory and streams mean nothing.
+const Kernels& host_kernels();
+
+}  // namespace titan

@@ -1,0 +1,77 @@
+// RMS norm with the residual stream around it: h = x + delta, y = norm(h)·w, one kernel forward and one backward (and a
+// small one for the weight). Formulas: ops/rms_norm.h's; statistics and products in fp32.
+#pragma once
+
+#include "titan/kernels/elements.h"
+
+namespace titan {
+
+/// Rows of `columns` numbers of `type`, contiguous. Pointers may be null where it says so.
+struct RmsNormForward {
+  KernelType type = KernelType::fp32;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  float epsilon = 0;
+  bool round_once = false;  // fused_rmsnorm: not before the weight
+  const void* x = nullptr;
+  const void* delta = nullptr;   // null: h is x, and `sum` is not written
+  const void* weight = nullptr;  // [columns]
+  void* sum = nullptr;           // h
+  void* normed = nullptr;
+  float* scale = nullptr;              // [rows]: rsqrt(mean h² + ε)
+  uint32_t* largest_normed = nullptr;  // the largest |normed| is raised into it, as fp32 bits; or null
+};
+
+/// Blocks whose partial sums make the weight's gradient: a fixed number, so that every GPU adds in the same order.
+constexpr int64_t kRmsNormPartials = 256;
+
+struct RmsNormBackward {
+  KernelType type = KernelType::fp32;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const void* d_normed = nullptr;
+  const void* d_residual = nullptr;  // joins dx; or null
+  const void* x = nullptr;           // what was normalised
+  const void* weight = nullptr;
+  const float* scale = nullptr;
+  void* dx = nullptr;
+  float* partials = nullptr;       // [rms_norm_partials(rows), columns], scratch; null: no weight gradient
+  float* d_weight = nullptr;       // [columns]
+  bool accumulate = false;         // d_weight += instead of =
+  uint32_t* largest_dx = nullptr;  // as above
+};
+
+constexpr int64_t rms_norm_partials(int64_t rows) { return rows < kRmsNormPartials ? rows : kRmsNormPartials; }
+
+/// Whether a row fits the registers of a block: 32,768 bytes in aligned packs, 4,096 numbers otherwise.
+inline bool fits_rms_norm(KernelType type, int64_t columns, bool packs) {
+  return columns > 0 && (packs ? columns * bytes_of(type) <= 32768 : columns <= 4096);
+}
+inline bool in_packs(const RmsNormForward& a) {
+  return in_packs(a.type, a.columns, {a.x, a.delta, a.weight, a.sum, a.normed});
+}
+inline bool in_packs(const RmsNormBackward& a) {
+  return in_packs(a.type, a.columns, {a.d_normed, a.d_residual, a.x, a.weight, a.dx});
+}
+inline bool supported(const RmsNormForward& a) { return fits_rms_norm(a.type, a.columns, in_packs(a)); }
+inline bool supported(const RmsNormBackward& a) { return fits_rms_norm(a.type, a.columns, in_packs(a)); }
+
+/// Forward: x and delta once, sum and normed once, a scale a row; the weight once, and again for every further row.
+constexpr KernelTraffic traffic(const RmsNormForward& a) {
+  const int64_t row = a.columns * bytes_of(a.type);
+  const int64_t streams = a.delta ? 2 : 1;
+  return {a.rows * row * streams + row, a.rows * (row * streams + 4), (a.rows - 1) * row};
+}
+
+/// Backward: d_normed, x, d_residual and dx once, a scale a row; the weight once for
+/// each of rms_norm_partials(rows) blocks. The partial sums are written, and read by the second kernel.
+constexpr KernelTraffic traffic(const RmsNormBackward& a) {
+  const int64_t row = a.columns * bytes_of(a.type);
+  const int64_t blocks = rms_norm_partials(a.rows);
+  const int64_t partials = a.partials ? blocks * a.columns * 4 : 0;
+  const int64_t d_weight = a.partials ? a.columns * 4 : 0;
+  return {a.rows * (row * (a.d_residual ? 3 : 2) + 4) + row + partials + (a.accumulate ? d_weight : 0),
+          a.rows * row + partials + d_weight, (blocks - 1) * row};
+}
+
+}  // namespace titan

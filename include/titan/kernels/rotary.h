@@ -1,0 +1,39 @@
+// Rotary embedding of queries and keys in one launch, in place or not: pairs (2j, 2j+1) of a head times a complex
+// number of the table, or, inverse, times its conjugate.
+#pragma once
+
+#include "titan/kernels/elements.h"
+
+namespace titan {
+
+struct Rotation {
+  KernelType type = KernelType::fp32;
+  int64_t tokens = 0;    // samples · length
+  int64_t length = 0;    // of a sample
+  int64_t head_dim = 0;  // even
+  int64_t query_heads = 0;
+  int64_t key_heads = 0;
+  const void* query = nullptr;   // [tokens, query_heads, head_dim]; null: none
+  const void* key = nullptr;     // [tokens, key_heads, head_dim]; null: none
+  void* turned_query = nullptr;  // may be `query` itself
+  void* turned_key = nullptr;
+  const float* table = nullptr;        // [positions, head_dim / 2] complex
+  const int64_t* positions = nullptr;  // [samples or 1, length]; null: 0 … length − 1
+  int64_t position_rows = 1;
+  bool inverse = false;
+};
+
+inline bool supported(const Rotation& a) { return a.head_dim % 2 == 0; }
+
+/// Queries and keys once in and once out; a row of the table for each place, again for every further head and sample
+/// (positions that differ between samples: of each its own, if they are all different).
+inline KernelTraffic traffic(const Rotation& a) {
+  const int64_t heads = (a.query ? a.query_heads : 0) + (a.key ? a.key_heads : 0);
+  const int64_t numbers = a.tokens * heads * a.head_dim * bytes_of(a.type);
+  const int64_t places = a.positions ? a.length * a.position_rows : a.length;
+  const int64_t rows = places * a.head_dim * 4;
+  const int64_t positions = a.positions ? places * 8 : 0;
+  return {numbers + rows + positions, numbers, a.tokens * heads * a.head_dim * 4 - rows};
+}
+
+}  // namespace titan

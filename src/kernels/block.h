@@ -1,0 +1,60 @@
+// Sums and maxima over the threads of a block, in a fixed order: the same bits whatever the schedule. One-dimensional
+// blocks of whole warps; all threads take part. Private to src/kernels.
+#pragma once
+
+#include "device.h"
+
+namespace titan {
+inline namespace TITAN_KERNEL_SPACE {
+
+__device__ __forceinline__ float warp_sum(float value) {
+  for (unsigned lanes = kWarpSize / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAllLanes, value, lanes);
+  return value;
+}
+
+__device__ __forceinline__ uint32_t warp_max(uint32_t value) {
+  for (unsigned lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
+    const uint32_t other = __shfl_xor_sync(kAllLanes, value, lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+/// Every thread gets the sum. May be called again at once.
+__device__ __forceinline__ float block_sum(float value) {
+  TITAN_SHARED(float, parts, kWarpSize);
+  value = warp_sum(value);
+  if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+  float sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / kWarpSize; ++warp) sum += parts[warp];
+  __syncthreads();  // before the next call writes
+  return sum;
+}
+
+/// The magnitude of a number as bits, which order as magnitudes do, a NaN above infinity.
+__device__ __forceinline__ uint32_t magnitude_bits(float value) { return bits_of(value) & 0x7fffffffu; }
+
+__device__ __forceinline__ uint32_t larger(uint32_t largest, float value) {
+  const uint32_t magnitude = magnitude_bits(value);
+  return magnitude > largest ? magnitude : largest;
+}
+
+/// Raises *slot to the largest of the threads' magnitudes. A maximum does not depend on the order of the atomics, and
+/// most blocks find it high enough already, so that few of them meet at the one address. A barrier stands before the
+/// next call.
+__device__ __forceinline__ void raise_magnitude(uint32_t largest, uint32_t* slot) {
+  TITAN_SHARED(uint32_t, parts, kWarpSize);
+  largest = warp_max(largest);
+  if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = largest;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (unsigned warp = 1; warp < blockDim.x / kWarpSize; ++warp) {
+    const uint32_t other = parts[warp];
+    largest = other > largest ? other : largest;
+  }
+  if (largest > *const_cast<volatile uint32_t*>(slot)) atomicMax(slot, largest);
+}
+
+}  // namespace TITAN_KERNEL_SPACE
+}  // namespace titan

@@ -1,0 +1,160 @@
+// What every kernel here is written with: element types, packs of up to 16 bytes that are loaded and stored at once,
+// shared arrays, launches. Compiled by nvcc, or for the host behind tests/support/cuda_on_host.h, where loads and
+// stores are counted and checked. Private to src/kernels.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "titan/kernels/elements.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "titan/kernels/launch.h"
+#define TITAN_KERNEL_SPACE on_gpu
+#define TITAN_SHARED(type, name, count) __shared__ type name[count]
+#elif defined(TITAN_CUDA_ON_HOST)
+#define TITAN_KERNEL_SPACE on_host
+#define TITAN_SHARED(type, name, count) static titan::cuda_on_host::Shared<type> name(count, #name)
+#define __forceinline__ inline
+#else
+#error "kernels are compiled by nvcc, or behind tests/support/cuda_on_host.h"
+#endif
+
+namespace titan {
+
+constexpr unsigned kWarpSize = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+inline namespace TITAN_KERNEL_SPACE {
+
+/// The upper half of an fp32.
+struct Bf16 {
+  uint16_t bits;
+};
+
+__device__ __forceinline__ uint32_t bits_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+__device__ __forceinline__ float float_of(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ float widen(Bf16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
+
+/// To nearest, ties to even; a NaN stays one.
+template <class T>
+__device__ __forceinline__ T narrow(float value);
+template <>
+__device__ __forceinline__ float narrow<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ Bf16 narrow<Bf16>(float value) {
+#ifdef __CUDACC__
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+#else
+  const uint32_t bits = bits_of(value);
+  return {static_cast<uint16_t>(value != value ? 0x7fff : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+#endif
+}
+
+/// `value` as it would be read back after a store.
+template <class T>
+__device__ __forceinline__ float rounded(float value) {
+  return widen(narrow<T>(value));
+}
+
+/// run(T{}) with the type that `type` names.
+template <class Run>
+void with_type(KernelType type, const Run& run) {
+  type == KernelType::bf16 ? run(Bf16{}) : run(0.0f);
+}
+
+/// e^x by the hardware's power of two: a few ulps, more by |x| of them.
+__device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.4426950408889634f); }
+
+/// N neighbouring numbers, moved by one access.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+};
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load(const T* from) {
+#ifdef TITAN_CUDA_ON_HOST
+  cuda_on_host::note(from, sizeof(T) * N, /*writes=*/false);
+#endif
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store(T* to, const Pack<T, N>& values) {
+#ifdef TITAN_CUDA_ON_HOST
+  cuda_on_host::note(to, sizeof(T) * N, /*writes=*/true);
+#endif
+  *reinterpret_cast<Pack<T, N>*>(to) = values;
+}
+
+template <class T>
+__device__ __forceinline__ T load_one(const T* from) {
+  return load<1>(from).at[0];
+}
+template <class T>
+__device__ __forceinline__ void store_one(T* to, T value) {
+  store<1>(to, Pack<T, 1>{{value}});
+}
+
+/// A word that every thread of the block reads.
+template <class T>
+__device__ __forceinline__ T load_shared_word(const T* from) {
+#ifdef TITAN_CUDA_ON_HOST
+  cuda_on_host::note_word(from, sizeof(T));
+#endif
+  return *from;
+}
+
+/// Numbers of type T in a pack.
+template <class T>
+constexpr int kPackOf = static_cast<int>(kPackBytes / static_cast<int64_t>(sizeof(T)));
+
+/// Of one word, in shared memory or not.
+template <class T>
+__device__ __forceinline__ void atomic_add(T& to, T amount) {
+  atomicAdd(&to, amount);
+}
+#ifdef TITAN_CUDA_ON_HOST
+template <class T>
+void atomic_add(cuda_on_host::SharedElement<T> to, T amount) {
+  to.add(amount);
+}
+#endif
+
+/// kernel<<<grid, block, 0, stream>>>(arguments…). Throws std::runtime_error naming the kernel when the launch fails.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, CUstream_st* stream,
+            const Arguments&... arguments) {
+#ifdef TITAN_CUDA_ON_HOST
+  (void)name, (void)stream;
+  cuda_on_host::run_grid(grid, block, [&] { kernel(arguments...); });
+#else
+  // In a header clang-format takes the brackets for those of a template.
+  // clang-format off
+  kernel<<<grid, block, 0, stream>>>(arguments...);
+  // clang-format on
+  check_launch(name);
+#endif
+}
+
+inline unsigned blocks_for(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
+
+}  // namespace TITAN_KERNEL_SPACE
+}  // namespace titan

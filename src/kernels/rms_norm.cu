@@ -1,0 +1,208 @@
+#include "titan/kernels/rms_norm.h"
+
+#include <type_traits>
+
+#include "block.h"
+#include "launchers.h"
+
+namespace titan {
+inline namespace TITAN_KERNEL_SPACE {
+namespace {
+
+constexpr int64_t kMostThreads = 512;  // which leaves each 128 registers
+
+/// A row over the threads of a block: thread t holds packs t, t + threads, …
+struct RowShape {
+  unsigned threads;
+  int packs;  // a thread's
+};
+
+RowShape shape_of(int64_t packs) {
+  int64_t threads = (packs + kWarpSize - 1) / kWarpSize * kWarpSize;
+  if (threads > kMostThreads) threads = kMostThreads;
+  return {static_cast<unsigned>(threads), static_cast<int>((packs + threads - 1) / threads)};
+}
+
+/// Of this thread's pack `p`.
+template <int kWidth>
+__device__ __forceinline__ int64_t column_of(int p) {
+  return (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * kWidth;
+}
+
+// One block a row, which stays in registers: memory is read once. With 16 bytes an access, 512 threads hold a row of
+// 4,096 bf16 numbers in one pack each, and four such blocks keep a multiprocessor's loads in flight.
+template <class T, int kWidth, int kPacks>
+__global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormForward a) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * a.columns;
+  Pack<T, kWidth> h[kPacks];
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = column_of<kWidth>(p);
+    if (column >= a.columns) continue;
+    h[p] = load<kWidth>(static_cast<const T*>(a.x) + first + column);
+    if (a.delta != nullptr) {
+      const Pack<T, kWidth> delta = load<kWidth>(static_cast<const T*>(a.delta) + first + column);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) h[p].at[i] = narrow<T>(widen(h[p].at[i]) + widen(delta.at[i]));
+      store(static_cast<T*>(a.sum) + first + column, h[p]);
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) squares += widen(h[p].at[i]) * widen(h[p].at[i]);
+  }
+  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(a.columns) + a.epsilon);
+  uint32_t largest = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = column_of<kWidth>(p);
+    if (column >= a.columns) continue;
+    const Pack<T, kWidth> weight = load<kWidth>(static_cast<const T*>(a.weight) + column);
+    Pack<T, kWidth> normed;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float unit = widen(h[p].at[i]) * scale;
+      normed.at[i] = narrow<T>((a.round_once ? unit : rounded<T>(unit)) * widen(weight.at[i]));
+      largest = larger(largest, widen(normed.at[i]));
+    }
+    store(static_cast<T*>(a.normed) + first + column, normed);
+  }
+  if (threadIdx.x == 0) store_one(a.scale + blockIdx.x, scale);
+  if (a.largest_normed != nullptr) raise_magnitude(largest, a.largest_normed);
+}
+
+// Block b takes rows b, b + blocks, …: with x̂ = x·r and g = dy·w, dx = r·(g − x̂·mean(g·x̂)) + d_residual. The weight's
+// gradient Σ dy·x̂ stays in registers from row to row and leaves once, for the second kernel. Packs are kept as they
+// came: widened, four a thread would not fit the registers.
+template <class T, int kWidth, int kPacks>
+__global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNormBackward a) {
+  float d_weight[kPacks][kWidth] = {};
+  Pack<T, kWidth> weight[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t column = column_of<kWidth>(p);
+    if (column < a.columns) weight[p] = load<kWidth>(static_cast<const T*>(a.weight) + column);
+  }
+  uint32_t largest = 0;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int64_t first = row * a.columns;
+    const float scale = load_shared_word(a.scale + row);
+    Pack<T, kWidth> x[kPacks], dy[kPacks];
+    float projection = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t column = column_of<kWidth>(p);
+      if (column >= a.columns) continue;
+      x[p] = load<kWidth>(static_cast<const T*>(a.x) + first + column);
+      dy[p] = load<kWidth>(static_cast<const T*>(a.d_normed) + first + column);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float product = widen(dy[p].at[i]) * (widen(x[p].at[i]) * scale);
+        d_weight[p][i] += product;
+        projection += product * widen(weight[p].at[i]);
+      }
+    }
+    projection = block_sum(projection) / static_cast<float>(a.columns);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t column = column_of<kWidth>(p);
+      if (column >= a.columns) continue;
+      Pack<T, kWidth> dx;
+      if (a.d_residual != nullptr) dx = load<kWidth>(static_cast<const T*>(a.d_residual) + first + column);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float past = a.d_residual != nullptr ? widen(dx.at[i]) : 0;
+        const float g = widen(dy[p].at[i]) * widen(weight[p].at[i]);
+        dx.at[i] = narrow<T>((g - widen(x[p].at[i]) * scale * projection) * scale + past);
+        largest = larger(largest, widen(dx.at[i]));
+      }
+      store(static_cast<T*>(a.dx) + first + column, dx);
+    }
+  }
+  if (a.partials != nullptr) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t column = column_of<kWidth>(p);
+      if (column >= a.columns) continue;
+      float* out = a.partials + static_cast<int64_t>(blockIdx.x) * a.columns + column;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) store_one(out + i, d_weight[p][i]);
+    }
+  }
+  if (a.largest_dx != nullptr) raise_magnitude(largest, a.largest_dx);
+}
+
+constexpr unsigned kSumParts = 8;
+
+// 32 columns a block; each of eight threads a column adds every eighth partial sum, and the first adds theirs in order.
+__global__ void column_sums_kernel(const float* partials, int64_t count, int64_t columns, float* sums,
+                                   bool accumulate) {
+  TITAN_SHARED(float, parts, kWarpSize* kSumParts);
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const unsigned part = threadIdx.x / kWarpSize;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarpSize + lane;
+  float sum = 0;
+  if (column < columns) {
+    for (int64_t row = part; row < count; row += kSumParts) sum += load_one(partials + row * columns + column);
+  }
+  parts[threadIdx.x] = sum;
+  __syncthreads();
+  if (part != 0 || column >= columns) return;
+  for (unsigned other = 1; other < kSumParts; ++other) sum += parts[other * kWarpSize + lane];
+  store_one(sums + column, accumulate ? load_one(sums + column) + sum : sum);
+}
+
+/// run(constant) with the least number of packs a thread that kernels are made for and a row of `needed` fits; four of
+/// 16 bytes, or eight numbers, over 512 threads are what `supported` promises.
+template <int kWidth, class Run>
+void with_packs(int needed, const Run& run) {
+  if (needed <= 1) {
+    run(std::integral_constant<int, 1>{});
+  } else if constexpr (kWidth == 1) {
+    run(std::integral_constant<int, 8>{});
+  } else {
+    needed == 2 ? run(std::integral_constant<int, 2>{}) : run(std::integral_constant<int, 4>{});
+  }
+}
+
+template <class T, int kWidth>
+void launch_forward(const RmsNormForward& a, CUstream_st* stream) {
+  const RowShape shape = shape_of(a.columns / kWidth);
+  with_packs<kWidth>(shape.packs, [&](auto packs) {
+    launch("rms_norm_forward", rms_norm_forward_kernel<T, kWidth, packs()>, dim3(static_cast<unsigned>(a.rows)),
+           dim3(shape.threads), stream, a);
+  });
+}
+
+template <class T, int kWidth>
+void launch_backward(const RmsNormBackward& a, CUstream_st* stream) {
+  const RowShape shape = shape_of(a.columns / kWidth);
+  const int64_t blocks = rms_norm_partials(a.rows);
+  with_packs<kWidth>(shape.packs, [&](auto packs) {
+    launch("rms_norm_backward", rms_norm_backward_kernel<T, kWidth, packs()>, dim3(static_cast<unsigned>(blocks)),
+           dim3(shape.threads), stream, a);
+  });
+  if (a.partials == nullptr) return;
+  launch("column_sums", column_sums_kernel, dim3(blocks_for(a.columns, kWarpSize)), dim3(kWarpSize * kSumParts), stream,
+         static_cast<const float*>(a.partials), blocks, a.columns, a.d_weight, a.accumulate);
+}
+
+}  // namespace
+
+void run(const RmsNormForward& a, CUstream_st* stream) {
+  if (a.rows == 0) return;
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    in_packs(a) ? launch_forward<T, kPackOf<T>>(a, stream) : launch_forward<T, 1>(a, stream);
+  });
+}
+
+void run(const RmsNormBackward& a, CUstream_st* stream) {
+  if (a.rows == 0) return;
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    in_packs(a) ? launch_backward<T, kPackOf<T>>(a, stream) : launch_backward<T, 1>(a, stream);
+  });
+}
+
+}  // namespace TITAN_KERNEL_SPACE
+}  // namespace titan

@@ -1,0 +1,66 @@
+#include "titan/kernels/rotary.h"
+
+#include "launchers.h"
+
+namespace titan {
+inline namespace TITAN_KERNEL_SPACE {
+namespace {
+
+constexpr int kMostThreads = 256;
+
+// One block a token: its row of the table, 256 bytes of fp32 for heads of 64, is read from the first-level cache by all
+// its heads. A thread turns kWidth numbers at a time.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kMostThreads) rotate_kernel(Rotation a) {
+  const int64_t token = blockIdx.x;
+  int64_t place = token % a.length;
+  if (a.positions != nullptr) {
+    const int64_t row = a.position_rows == 1 ? 0 : token / a.length;
+    place = load_shared_word(a.positions + row * a.length + place);
+  }
+  const float* factors = a.table + place * a.head_dim;
+  const auto packs = static_cast<unsigned>(a.head_dim / kWidth);
+  const auto query_packs = static_cast<unsigned>(a.query != nullptr ? a.query_heads : 0) * packs;
+  const auto key_packs = static_cast<unsigned>(a.key != nullptr ? a.key_heads : 0) * packs;
+  for (unsigned pack = threadIdx.x; pack < query_packs + key_packs; pack += blockDim.x) {
+    const bool is_query = pack < query_packs;
+    const unsigned own = is_query ? pack : pack - query_packs;
+    const int64_t at = (token * (is_query ? a.query_heads : a.key_heads) * packs + own) * kWidth;
+    Pack<T, kWidth> x = load<kWidth>(static_cast<const T*>(is_query ? a.query : a.key) + at);
+    const float* own_factors = factors + own % packs * kWidth;
+#pragma unroll
+    for (int i = 0; i < kWidth; i += 2) {
+      const Pack<float, 2> factor = load<2>(own_factors + i);
+      const float real = factor.at[0];
+      const float imaginary = a.inverse ? -factor.at[1] : factor.at[1];
+      const float even = widen(x.at[i]), odd = widen(x.at[i + 1]);
+      x.at[i] = narrow<T>(even * real - odd * imaginary);
+      x.at[i + 1] = narrow<T>(even * imaginary + odd * real);
+    }
+    store(static_cast<T*>(is_query ? a.turned_query : a.turned_key) + at, x);
+  }
+}
+
+template <class T, int kWidth>
+void launch_rotation(const Rotation& a, CUstream_st* stream) {
+  const int64_t heads = (a.query ? a.query_heads : 0) + (a.key ? a.key_heads : 0);
+  const int64_t packs = heads * a.head_dim / kWidth;
+  const int64_t threads = (packs + kWarpSize - 1) / kWarpSize * kWarpSize;
+  launch("rotate", rotate_kernel<T, kWidth>, dim3(static_cast<unsigned>(a.tokens)),
+         dim3(static_cast<unsigned>(threads < kMostThreads ? threads : kMostThreads)), stream, a);
+}
+
+}  // namespace
+
+void run(const Rotation& a, CUstream_st* stream) {
+  if (a.tokens == 0 || (a.query == nullptr && a.key == nullptr)) return;
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    in_packs(a.type, a.head_dim, {a.query, a.key, a.turned_query, a.turned_key})
+        ? launch_rotation<T, kPackOf<T>>(a, stream)
+        : launch_rotation<T, 2>(a, stream);
+  });
+}
+
+}  // namespace TITAN_KERNEL_SPACE
+}  // namespace titan

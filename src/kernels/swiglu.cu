@@ -1,0 +1,101 @@
+#include "titan/kernels/swiglu.h"
+
+#include "block.h"
+#include "launchers.h"
+
+namespace titan {
+inline namespace TITAN_KERNEL_SPACE {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPacksEach = 4;  // so that few blocks meet at the slot of the largest magnitude
+
+__device__ __forceinline__ float sigmoid(float x) { return 1 / (1 + exponential(-x)); }
+
+/// Of a thread's piece: a block's pieces follow each other, so that a warp's accesses are whole lines.
+template <int kWidth>
+__device__ __forceinline__ int64_t place_of(int piece) {
+  return ((static_cast<int64_t>(blockIdx.x) * kPacksEach + piece) * blockDim.x + threadIdx.x) * kWidth;
+}
+
+// Memory bandwidth decides; a thread has its packs' loads under way together. With width 1 arrays may lie anywhere.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(SwigluForward a) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int piece = 0; piece < kPacksEach; ++piece) {
+    const int64_t at = place_of<kWidth>(piece);
+    if (at >= a.count) continue;
+    const Pack<T, kWidth> gate = load<kWidth>(static_cast<const T*>(a.gate) + at);
+    const Pack<T, kWidth> up = load<kWidth>(static_cast<const T*>(a.up) + at);
+    Pack<T, kWidth> result;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float g = widen(gate.at[i]);
+      result.at[i] = narrow<T>(g * sigmoid(g) * widen(up.at[i]));
+      largest = larger(largest, widen(result.at[i]));
+    }
+    store(static_cast<T*>(a.result) + at, result);
+  }
+  if (a.largest_result != nullptr) raise_magnitude(largest, a.largest_result);
+}
+
+// d_up = dy·silu(g); d_gate = dy·up·σ(g)·(1 + g·(1 − σ(g))).
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackward a) {
+  uint32_t largest_gate = 0, largest_up = 0;
+#pragma unroll
+  for (int piece = 0; piece < kPacksEach; ++piece) {
+    const int64_t at = place_of<kWidth>(piece);
+    if (at >= a.count) continue;
+    const Pack<T, kWidth> dy = load<kWidth>(static_cast<const T*>(a.dy) + at);
+    const Pack<T, kWidth> gate = load<kWidth>(static_cast<const T*>(a.gate) + at);
+    const Pack<T, kWidth> up = load<kWidth>(static_cast<const T*>(a.up) + at);
+    Pack<T, kWidth> d_gate, d_up;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float g = widen(gate.at[i]);
+      const float s = sigmoid(g);
+      d_up.at[i] = narrow<T>(widen(dy.at[i]) * g * s);
+      d_gate.at[i] = narrow<T>(widen(dy.at[i]) * widen(up.at[i]) * s * (1 + g * (1 - s)));
+      largest_up = larger(largest_up, widen(d_up.at[i]));
+      largest_gate = larger(largest_gate, widen(d_gate.at[i]));
+    }
+    store(static_cast<T*>(a.d_gate) + at, d_gate);
+    store(static_cast<T*>(a.d_up) + at, d_up);
+  }
+  if (a.largest_d_gate == nullptr) return;
+  raise_magnitude(largest_gate, a.largest_d_gate);
+  __syncthreads();  // the shared numbers of the first are read
+  raise_magnitude(largest_up, a.largest_d_up);
+}
+
+/// The grid for `count` numbers in packs of `width`.
+dim3 blocks_of(int64_t count, int width) { return blocks_for(count, int64_t{kThreads} * kPacksEach * width); }
+
+}  // namespace
+
+void run(const SwigluForward& a, CUstream_st* stream) {
+  if (a.count == 0) return;
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    in_packs(a.type, a.count, {a.gate, a.up, a.result})
+        ? launch("swiglu_forward", swiglu_forward_kernel<T, kPackOf<T>>, blocks_of(a.count, kPackOf<T>), kThreads,
+                 stream, a)
+        : launch("swiglu_forward", swiglu_forward_kernel<T, 1>, blocks_of(a.count, 1), kThreads, stream, a);
+  });
+}
+
+void run(const SwigluBackward& a, CUstream_st* stream) {
+  if (a.count == 0) return;
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    in_packs(a.type, a.count, {a.dy, a.gate, a.up, a.d_gate, a.d_up})
+        ? launch("swiglu_backward", swiglu_backward_kernel<T, kPackOf<T>>, blocks_of(a.count, kPackOf<T>), kThreads,
+                 stream, a)
+        : launch("swiglu_backward", swiglu_backward_kernel<T, 1>, blocks_of(a.count, 1), kThreads, stream, a);
+  });
+}
+
+}  // namespace TITAN_KERNEL_SPACE
+}  // namespace titan

@@ -1,0 +1,69 @@
+#include <cmath>
+
+#include "cases.h"
+
+namespace titan {
+namespace {
+
+constexpr double kLr = 1e-3, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kDecay = 0.1;
+
+/// Step 3 of AdamW, or of Adam, from arbitrary moments.
+std::string run_step(size_t count, size_t offset, bool decoupled, double clip, bool skip) {
+  const KernelType fp32 = KernelType::fp32;
+  const auto w = numbers(count, 1, fp32), g = numbers(count, 2, fp32), m = numbers(count, 3, fp32, 0.1);
+  auto v = numbers(count, 4, fp32, 0.1);
+  for (double& value : v) value = std::fabs(value);
+  Numbers weight(fp32, w, offset), gradient(fp32, g, offset), first(fp32, m, offset), second(fp32, v, offset);
+  Numbers clip_in(fp32, std::vector<double>{clip}), skip_in(fp32, std::vector<double>{skip ? 1.0 : 0.0});
+  const double correction1 = 1 - std::pow(kBeta1, 3), correction2 = 1 - std::pow(kBeta2, 3);
+  AdamStep a;
+  a.weight = static_cast<float*>(weight.data());
+  a.gradient = static_cast<const float*>(gradient.data());
+  a.first = static_cast<float*>(first.data());
+  a.second = static_cast<float*>(second.data());
+  a.count = static_cast<int64_t>(count);
+  a.constants = {static_cast<float>(kBeta1),
+                 static_cast<float>(kBeta2),
+                 static_cast<float>(kEps),
+                 static_cast<float>(kLr / correction1),
+                 static_cast<float>(1 / std::sqrt(correction2)),
+                 decoupled ? static_cast<float>(1 - kLr * kDecay) : 1.0f,
+                 decoupled ? 0.0f : static_cast<float>(kDecay)};
+  a.clip = static_cast<const float*>(clip_in.data());
+  a.skip = static_cast<const float*>(skip_in.data());
+  Findings findings;
+  cuda_on_host::reset_counted();
+  host_kernels().adam(a, nullptr);
+  if (!skip) findings.compare_traffic(traffic(a));
+  std::vector<double> new_w = w, new_m = m, new_v = v;
+  for (size_t i = 0; i < count && !skip; ++i) {
+    const double scaled = g[i] * clip + (decoupled ? 0 : kDecay * w[i]);
+    new_m[i] = kBeta1 * m[i] + (1 - kBeta1) * scaled;
+    new_v[i] = kBeta2 * v[i] + (1 - kBeta2) * scaled * scaled;
+    new_w[i] = w[i] * (decoupled ? 1 - kLr * kDecay : 1) -
+               kLr * (new_m[i] / correction1) / (std::sqrt(new_v[i] / correction2) + kEps);
+  }
+  const double bound = skip ? 0 : 1e-6;
+  findings.compare("weight", weight, new_w, bound);
+  findings.compare("first", first, new_m, bound);
+  findings.compare("second", second, new_v, bound);
+  return findings.text();
+}
+
+std::vector<KernelCase> cases() {
+  std::vector<KernelCase> result;
+  for (size_t count : {1, 3, 4, 255, 1024, 1031}) {
+    for (size_t offset : {0, 1}) {
+      const std::string shape = std::to_string(count) + (offset ? "_unaligned" : "");
+      result.push_back({"adamw_" + shape, [=] { return run_step(count, offset, true, 0.37, false); }});
+    }
+  }
+  result.push_back({"adam_257", [] { return run_step(257, 0, false, 1, false); }});
+  result.push_back({"adamw_skipped_257", [] { return run_step(257, 0, true, 1, true); }});
+  return result;
+}
+
+const AddKernelCases added(cases());
+
+}  // namespace
+}  // namespace titan
