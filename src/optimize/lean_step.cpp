@@ -5,7 +5,7 @@
 #ifdef TITAN_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 
-#include "titan/kernels/lean_adam.h"
+#include "titan/kernels/kernels.h"
 #endif
 
 #include "adam_loop.h"
@@ -51,10 +51,12 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
   if (master.is_cuda()) {
 #ifdef TITAN_WITH_CUDA
-    launch_lean_adam(master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
-                     state.second.mutable_data_ptr(), master.numel(), bf16_weight, bf16_moments, rounding.key,
-                     rounding.place, constants, control.clip.const_data_ptr<float>(),
-                     control.skip.const_data_ptr<float>(), at::cuda::getCurrentCUDAStream().stream());
+    const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
+    gpu_kernels().lean_adam(
+        {master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
+         state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), rounding.key,
+         rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>()},
+        at::cuda::getCurrentCUDAStream().stream());
 #endif
     return;
   }
@@ -86,9 +88,9 @@ void Optimizer::store(const State& state, int64_t step, KeptNumber number, const
   const at::Tensor values = fresh.contiguous();
   if (kept.is_cuda()) {
 #ifdef TITAN_WITH_CUDA
-    launch_round(values.const_data_ptr<float>(), static_cast<uint16_t*>(kept.mutable_data_ptr()), kept.numel(),
-                 rounding.key, rounding.place, number, control.skip.const_data_ptr<float>(),
-                 at::cuda::getCurrentCUDAStream().stream());
+    gpu_kernels().round_by_chance({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(), number,
+                                   rounding.key, rounding.place, control.skip.const_data_ptr<float>()},
+                                  at::cuda::getCurrentCUDAStream().stream());
 #endif
     return;
   }
