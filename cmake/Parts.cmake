@@ -16,6 +16,7 @@ target_include_directories(titan_base SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 titan_part(schedule titan_base)
 titan_part(config titan_base nlohmann_json::nlohmann_json CLI11::CLI11)
 titan_part(data titan_base titan_config nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_ZSTD} ZLIB::ZLIB)
+target_include_directories(titan_data SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 
 if(TITAN_TORCH)
   # Everything that knows tensors shares one precompiled header of what its files include anyway: torch's headers cost 12 s

@@ -28,6 +28,9 @@ titan_test(base titan_base)
 titan_test(schedule titan_schedule)
 titan_test(config titan_config)
 titan_test(data titan_data)
+if(TARGET data_test)
+  target_include_directories(data_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
+endif()
 titan_test(structure titan_base)
 
 # The kernels' own sources compiled for the host: each behind the header that gives CUDA's names a meaning there.
@@ -60,6 +63,10 @@ target_link_options(titan_address_sanitizer INTERFACE -fsanitize=address)
 titan_host_kernels(titan_kernels_on_host_checked)
 target_link_libraries(titan_kernels_on_host_checked PUBLIC titan_address_sanitizer)
 titan_test(kernels titan_base titan_kernels_on_host_checked AS kernels_checked)
+
+# What scripts/bench/data_sources.py runs; built with the tests, so that it follows the code.
+add_executable(bench_token_loader tests/bench/token_loader.cpp)
+target_link_libraries(bench_token_loader PRIVATE titan_data)
 
 # Writes damaged configs for the behaviour tests, which run titan_train on them (tests/behaviour/mutants_test.py).
 add_executable(config_mutants tests/behaviour/mutants_main.cpp)

@@ -11,6 +11,7 @@
 #include <iostream>
 
 #include "titan/app/convert_command.h"
+#include "titan/app/data_command.h"
 #include "titan/app/schedule_command.h"
 #include "titan/app/tokenizer_command.h"
 #include "titan/base/error.h"
@@ -37,6 +38,11 @@ int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
   return 0;
 }
 
+int run_data(const Schema&, std::span<const std::string> arguments) {
+  run_data_command({arguments.begin(), arguments.end()}, std::cout);
+  return 0;
+}
+
 /// Of the terminal that standard output is.
 GridOptions terminal() {
   GridOptions options;
@@ -55,6 +61,7 @@ int run_schedule(const Schema&, std::span<const std::string> arguments) {
 std::vector<std::string> words_after(std::string_view command, const Schema& schema) {
   if (command == "config") return config_command_words();
   if (command == "tokenizer") return tokenizer_command_words();
+  if (command == "data") return data_command_words();
   if (command == "schedule") return schedule_command_words();
   if (command == "convert") return convert_command_words();
   if (command == "completion") return {"bash", "zsh"};
@@ -79,12 +86,13 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 11> all{{
+  static constexpr std::array<Command, 12> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
       {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
       {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
+      {"data", "tokenize|stats|peek …", "make a corpus ready, and look at one", false, run_data},
       {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
        true, run_convert},
       {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
@@ -120,7 +128,7 @@ void refuse_mistyped_command(const std::string& word) {
                                                 word, close.front()));
 }
 
-std::vector<ConfigCheck> config_checks() { return {check_model}; }
+std::vector<ConfigCheck> config_checks() { return {check_model, check_sources}; }
 
 ConfigCheck world_check(std::optional<int64_t> ranks) {
   return [ranks](const JobConfig& config, const Origins& origins) {

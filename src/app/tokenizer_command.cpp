@@ -31,6 +31,7 @@ void declare_train(CLI::App& app, Options& options) {
   auto* command = app.add_subcommand("train", "Learn a byte-pair vocabulary and write a tiktoken model file");
   auto& training = options.training;
   command->add_option("--output", training.output, "File to write")->required();
+  command->add_option("--hugging-face", training.hugging_face, "Folder to write the same as a tokenizer.json to");
   command->add_option("--vocab-size", training.vocabulary_size, "Ids in all, 256 special tokens included")->required();
   command->add_option("--dataset", training.dataset.dataset, "stories, text, c4, c4_test or c4_validation")
       ->capture_default_str();

@@ -132,11 +132,54 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const R
 
 namespace {
 
+/// The dictionaries in `value`, at any depth, that have a token buffer.
+void find_buffers(const PickleValue& value, std::vector<const PickleValue*>& found) {
+  if (value.is(PickleValue::Kind::dictionary) && value.find("token_buffer")) {
+    found.push_back(&value);
+    return;
+  }
+  for (const PickleRef& item : value.items) find_buffers(*item, found);
+}
+
+}  // namespace
+
+SamplePosition read_sample_position(const PickleValue& state) {
+  std::vector<const PickleValue*> found;
+  find_buffers(state, found);
+  if (found.empty())
+    throw PickleError("another program's samples are counted in it, and no token buffer of torchtitan's is there");
+  if (found.size() > 1)
+    throw PickleError(fmt::format("{} worker processes read the data, each its own part", found.size()));
+  const PickleValue* samples = found[0]->find("sample_idx");
+  if (!samples || !samples->is(PickleValue::Kind::integer) || samples->integer < 0) {
+    throw PickleError(found[0]->find("data") ? "it is the place of a stream of the datasets package"
+                                             : "it does not say how many documents were read");
+  }
+  SamplePosition position;
+  position.samples = samples->integer;
+  const PickleValue* buffer = found[0]->find("token_buffer");
+  if (!buffer->is(PickleValue::Kind::list)) throw PickleError("its token buffer is no list");
+  for (const PickleRef& token : buffer->items) {
+    const bool fits =
+        token->is(PickleValue::Kind::integer) && token->integer >= 0 && token->integer < (int64_t{1} << 31);
+    if (!fits) throw PickleError("its token buffer holds something that is no token");
+    position.left_tokens.push_back(static_cast<int32_t>(token->integer));
+  }
+  return position;
+}
+
+namespace {
+
 class Restoration {
  public:
   Restoration(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-              const std::set<std::string>& leave)
-      : checkpoint_(checkpoint), index_(checkpoint.index()), parameters_(parameters), rank_(rank), leave_(leave) {}
+              const std::set<std::string>& leave, int64_t data_rank)
+      : checkpoint_(checkpoint),
+        index_(checkpoint.index()),
+        parameters_(parameters),
+        rank_(rank),
+        leave_(leave),
+        data_rank_(data_rank) {}
 
   RestoredRun run() {
     const bool prefixed = std::any_of(parameters_.begin(), parameters_.end(), [&](const SavedParameter& parameter) {
@@ -249,7 +292,7 @@ class Restoration {
     return number.item<int64_t>();
   }
 
-  /// Ours is the same for every rank. Another program's counts that program's samples.
+  /// Ours is the same for every rank. torchtitan's is each rank's own.
   void read_data_position() {
     const char* const key = "dataloader.dp_rank_0";
     const auto give_up = [&](const std::string& why) {
@@ -262,7 +305,8 @@ class Restoration {
       if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is no pickle");
       const PickleRef position = read_pickle(bytes->text);
       const PickleValue* ours = position->find(kOurPosition);
-      if (!ours || !ours->is(PickleValue::Kind::text)) return give_up("another program's samples are counted in it");
+      if (!ours) return read_samples(give_up);
+      if (!ours->is(PickleValue::Kind::text)) return give_up("it is no text");
       restored_.progress->data_position = nlohmann::json::parse(ours->text);
       restored_.has_data_position = true;
     } catch (const PickleError& error) {
@@ -272,11 +316,27 @@ class Restoration {
     }
   }
 
+  template <class GiveUp>
+  void read_samples(const GiveUp& give_up) {
+    const std::string mine = fmt::format("dataloader.dp_rank_{}", data_rank_);
+    int64_t ranks = 0;
+    while (index_.values.contains(fmt::format("dataloader.dp_rank_{}", ranks))) ++ranks;
+    if (!index_.values.contains(mine)) {
+      return give_up(
+          fmt::format("it is that of {} data-parallel ranks, and there is none of rank {}", ranks, data_rank_));
+    }
+    const PickleRef bytes = checkpoint_.value(mine);
+    if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is no pickle");
+    restored_.samples = read_sample_position(*read_pickle(bytes->text));
+    restored_.samples->ranks = ranks;
+  }
+
   OpenCheckpoint& checkpoint_;
   const CheckpointIndex& index_;
   std::span<const SavedParameter> parameters_;
   int64_t rank_;
   const std::set<std::string>& leave_;
+  int64_t data_rank_;
   std::vector<LoadTarget> targets_;
   RestoredRun restored_;
 };
@@ -284,8 +344,8 @@ class Restoration {
 }  // namespace
 
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                        const std::set<std::string>& leave) {
-  return Restoration(checkpoint, parameters, rank, leave).run();
+                        const std::set<std::string>& leave, int64_t data_rank) {
+  return Restoration(checkpoint, parameters, rank, leave, data_rank).run();
 }
 
 }  // namespace titan

@@ -184,6 +184,26 @@ void check_data(const JobConfig& config, const Origins& origins, Problems& probl
                                        fmt::format("{0}.dataset = \"text\" needs {0}.dataset_path", section),
                                        "name a .txt or .jsonl file, or a folder of them"));
   };
+  const DataSection& data = config.data;
+  const bool mixed = config.training.dataset == "mixture";
+  if (mixed && data.mixture.empty()) {
+    problems.push_back(origins.problem("training.dataset", "training.dataset = \"mixture\" needs data.mixture",
+                                       "add a table [[data.mixture]] with path and weight for every source"));
+  }
+  if (!mixed && !data.mixture.empty()) {
+    problems.push_back(origins.problem("data.mixture", "data.mixture is read with training.dataset = \"mixture\" only",
+                                       "set that, or leave the tables out"));
+  }
+  if (data.split == "upstream") {
+    auto refuse = [&](bool given, const char* key, const char* what) {
+      if (!given) return;
+      problems.push_back(origins.problem(key, fmt::format("{} does not go with data.split = \"upstream\"", what),
+                                         "leave data.split at \"global\""));
+    };
+    refuse(mixed, "training.dataset", "training.dataset = \"mixture\"");
+    refuse(data.shuffle, "data.shuffle", "data.shuffle = true");
+    refuse(data.packing == "document", "data.packing", "data.packing = \"document\"");
+  }
   check("training", config.training.dataset, config.training.dataset_path);
   if (config.validation.enable) check("validation", config.validation.dataset, config.validation.dataset_path);
   for (int64_t step : config.debug.dump_steps) {

@@ -64,7 +64,7 @@ std::string missing(const LoadedConfig& loaded, const std::string& key, const st
 
 void check_dataset(const std::string& section, const std::string& dataset, const std::optional<std::string>& path,
                    const LoadedConfig& loaded, std::vector<Problem>& problems) {
-  if (dataset == "stories") return;
+  if (dataset == "stories" || dataset == "mixture") return;
   const std::string key = section + ".dataset_path";
   if (path) {
     if (find_input(loaded, key, *path)) return;
@@ -73,7 +73,7 @@ void check_dataset(const std::string& section, const std::string& dataset, const
   } else if (dataset != "text") {  // text without a path is a contradiction of the config itself
     problems.push_back(loaded.origins.problem(
         section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
-        fmt::format("point {} at local .jsonl or .txt files, or say \"stories\"", key)));
+        fmt::format("point {} at local .jsonl, .txt or .bin files, or say \"stories\"", key)));
   }
 }
 
@@ -92,6 +92,11 @@ std::vector<Problem> check_inputs(const LoadedConfig& loaded) {
   check_dataset("training", config.training.dataset, config.training.dataset_path, loaded, problems);
   if (config.validation.enable) {
     check_dataset("validation", config.validation.dataset, config.validation.dataset_path, loaded, problems);
+  }
+  for (const MixtureSource& source : config.data.mixture) {
+    if (config.training.dataset != "mixture" || find_input(loaded, "data.mixture", source.path)) continue;
+    problems.push_back(loaded.origins.problem("data.mixture", missing(loaded, "data.mixture", source.path),
+                                              "name a file or folder that is there, or a glob that matches"));
   }
   const std::string key = config.model.tokenizer_path ? "model.tokenizer_path" : "model.hf_assets_path";
   const std::string& tokenizer = tokenizer_location(config);
@@ -114,6 +119,9 @@ std::vector<std::string> locate_inputs(LoadedConfig& loaded) {
   }
   if (config.training.dataset_path && config.training.dataset != "stories") {
     locate(loaded, "training.dataset_path", *config.training.dataset_path, lines);
+  }
+  if (config.training.dataset == "mixture") {
+    for (MixtureSource& source : config.data.mixture) locate(loaded, "data.mixture", source.path, lines);
   }
   if (config.validation.enable && config.validation.dataset_path && config.validation.dataset != "stories") {
     locate(loaded, "validation.dataset_path", *config.validation.dataset_path, lines);

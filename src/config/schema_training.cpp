@@ -6,22 +6,50 @@ namespace titan::detail {
 namespace {
 
 const std::vector<std::string> kDatasets{"stories", "text", "c4", "c4_test", "c4_validation"};
+const std::vector<std::string> kTrainingDatasets{"stories", "text", "mixture", "c4", "c4_test", "c4_validation"};
 constexpr const char* kDatasetHelp =
-    "what is read: stories (generated, needs no file), text (your .txt and .jsonl files), or C4 from local files";
+    "what is read: stories (generated, needs no file), text (your .txt, .jsonl or .bin files), or C4 from local files";
+constexpr const char* kTrainingDatasetHelp =
+    "what is read: stories (generated, needs no file), text (your .txt, .jsonl or .bin files), mixture (the sources in "
+    "data.mixture), or C4 from local files";
 
 Condition stories_not_used() {
   return {"training.dataset other than stories",
           [](const JobConfig& config) { return config.training.dataset != "stories"; }};
 }
 
+Condition one_source_used() {
+  return {"training.dataset other than stories and mixture", [](const JobConfig& config) {
+            return config.training.dataset != "stories" && config.training.dataset != "mixture";
+          }};
+}
+
+void write_mixture(DataSection& data, const std::vector<Record>& records) {
+  data.mixture.clear();
+  for (const Record& record : records) {
+    data.mixture.push_back({std::get<std::string>(record.fields.at("path")),
+                            std::get<double>(record.fields.at("weight")),
+                            std::get<std::string>(record.fields.at("text_field"))});
+  }
+}
+
+std::vector<Record> read_mixture(const DataSection& data) {
+  std::vector<Record> records;
+  for (const MixtureSource& source : data.mixture) {
+    records.push_back(
+        {{{"path", Value(source.path)}, {"weight", Value(source.weight)}, {"text_field", Value(source.text_field)}}});
+  }
+  return records;
+}
+
 template <class TrainingFields>
 void describe_run_length(TrainingFields& training) {
   using S = TrainingSection;
-  training.add("dataset", &S::dataset, "c4_test").choices(kDatasets).any_case().help(kDatasetHelp);
+  training.add("dataset", &S::dataset, "c4_test").choices(kTrainingDatasets).any_case().help(kTrainingDatasetHelp);
   training.add("dataset_path", &S::dataset_path, std::nullopt)
       .not_empty()
-      .only_when(stories_not_used())
-      .help("file or folder the dataset is read from");
+      .only_when(one_source_used())
+      .help("file, folder or glob the dataset is read from");
   training.add("local_batch_size", &S::local_batch_size, 8)
       .later()
       .at_least(1)
@@ -142,9 +170,30 @@ void describe_data(Schema& schema) {
   data.add("split", &S::split, "global")
       .own()
       .choices({"global", "upstream"})
-      .not_built("torchtitan's split by rank")
       .help("one global sequence whatever the layout, or torchtitan's split by data-parallel rank");
-  data.add("shuffle", &S::shuffle, false).own().not_built("shuffling").help("visit the text in a shuffled order");
+  data.add("shuffle", &S::shuffle, false)
+      .own()
+      .only_when(stories_not_used())
+      .help("read the documents in an order of chance, another one in every pass");
+  data.add("shuffle_seed", &S::shuffle_seed, 0)
+      .own()
+      .at_least(0)
+      .only_when({"data.shuffle = true", [](const JobConfig& config) { return config.data.shuffle; }})
+      .help("what that order is drawn from");
+  data.add("packing", &S::packing, "upstream")
+      .own()
+      .choices({"upstream", "lossless", "document"})
+      .help(
+          "how documents fill sequences: as torchtitan does, one token of each sequence lost; every token used; or "
+          "that and no label across documents (for block_causal models)");
+  Option& mixture = data.add_records("mixture", write_mixture, read_mixture);
+  mixture.own()
+      .field("path", ValueType::text, Value(), "file, folder or glob")
+      .field("weight", ValueType::number, Value(), "share of the tokens: parts (3, 1) or fractions that sum to 1")
+      .field("text_field", ValueType::text, Value(""), "field of a .jsonl record; empty: data.text_field")
+      .help("tables `[[data.mixture]]`: what training.dataset = \"mixture\" reads");
+  mixture.fields[0].not_empty();
+  mixture.fields[1].above(0);
 }
 
 }  // namespace

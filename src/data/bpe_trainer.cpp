@@ -8,6 +8,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/data/segment_cutter.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

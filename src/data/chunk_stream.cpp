@@ -14,6 +14,7 @@ ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr
                          ChunkOptions options)
     : source_(std::move(source)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
   TITAN_CHECK(options_.sequence_length > 0, options_.sequence_length);
+  source_->check_tokenizer(*tokenizer_);
   // Token offsets mean something under one tokenizer only, so it is part of what a saved state must find again.
   fingerprint_ = source_->fingerprint() ^ tokenizer_->fingerprint();
 }
@@ -26,12 +27,14 @@ bool ChunkStream::next(Chunk& chunk) {
   auto begin = buffer_.begin() + static_cast<std::ptrdiff_t>(used_);
   chunk.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(wanted));
   chunk.document_starts.clear();
+  chunk.ends_document = false;
   int64_t first = position();
   for (const Origin& origin : origins_) {
     int64_t index = origin.first_token - first;
+    if (index == options_.sequence_length) chunk.ends_document = true;
     if (index >= 0 && index < options_.sequence_length) chunk.document_starts.push_back(static_cast<int32_t>(index));
   }
-  used_ += wanted;
+  used_ += static_cast<size_t>(advance());
   ++chunk_;
   // Keep the document that the last token used came from, and what follows: state() names it.
   while (origins_.size() > 1 && origins_[1].first_token < position()) origins_.pop_front();
@@ -57,7 +60,11 @@ void ChunkStream::append_document(const Document& document) {
   used_ = 0;
   size_t before = buffer_.size();
   origins_.push_back({document.start, epoch_, erased_ + static_cast<int64_t>(before)});
-  tokenizer_->encode_framed(document.text, true, true, buffer_);
+  if (document.tokens) {
+    document.tokens->append_to(buffer_);
+  } else {
+    tokenizer_->encode_framed(document.text, true, true, buffer_);
+  }
   auto added = static_cast<int64_t>(buffer_.size() - before);
   pass_tokens_ += added;
   counters_.tokens += added;
@@ -65,8 +72,7 @@ void ChunkStream::append_document(const Document& document) {
 
 /// At the end of the source: begins again, or notes that there is no more.
 void ChunkStream::finish_pass() {
-  int64_t chunk_tokens = options_.sequence_length + 1;
-  if (pass_is_whole_ && pass_tokens_ < options_.chunks_needed * chunk_tokens) fail_too_short();
+  if (pass_is_whole_ && pass_tokens_ < tokens_of(options_.chunks_needed)) fail_too_short();
   if (!options_.infinite) {
     exhausted_ = true;
     notices_.push_back(fmt::format("Dataset {} has run out of data", options_.dataset));
@@ -77,7 +83,7 @@ void ChunkStream::finish_pass() {
   ++epoch_;
   pass_tokens_ = 0;
   pass_is_whole_ = true;
-  source_->seek({});
+  source_->begin_pass(epoch_);
 }
 
 void ChunkStream::fail_too_short() const {
@@ -89,13 +95,13 @@ void ChunkStream::fail_too_short() const {
                                                                     with_thousands(counters_.bad_records))
                                                       : ""));
   }
-  int64_t chunk_tokens = options_.sequence_length + 1;
   throw Error(
       ExitCode::bad_data,
-      fmt::format("dataset {}: {} holds {} tokens, less than one global batch: {} × {} = {}. Give more text, or lower "
-                  "training.seq_len or the batch size.",
-                  options_.dataset, source_->description(), with_thousands(pass_tokens_), options_.chunks_needed,
-                  chunk_tokens, with_thousands(options_.chunks_needed * chunk_tokens)));
+      fmt::format(
+          "dataset {}: {} holds {} tokens, less than one global batch: {} × {}{} = {}. Give more text, or lower "
+          "training.seq_len or the batch size.",
+          options_.dataset, source_->description(), with_thousands(pass_tokens_), options_.chunks_needed, advance(),
+          options_.packing == ChunkPacking::upstream ? "" : " + 1", with_thousands(tokens_of(options_.chunks_needed))));
 }
 
 StreamState ChunkStream::state() const {
@@ -113,6 +119,12 @@ StreamState ChunkStream::state() const {
 }
 
 void ChunkStream::restore(const StreamState& state) {
+  if (!state.sources.empty()) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("dataset {}: the saved position belongs to a mixture of {} sources. Give the same data as "
+                            "before, or start the data anew with checkpoint.exclude_from_loading = [\"dataloader\"].",
+                            options_.dataset, state.sources.size()));
+  }
   if (state.fingerprint != 0 && state.fingerprint != fingerprint_) {
     throw Error(
         ExitCode::bad_data,
@@ -132,7 +144,7 @@ void ChunkStream::restore(const StreamState& state) {
   notices_.clear();
   source_->seek(state.document);
   pass_tokens_ = 0;
-  pass_is_whole_ = state.token_offset == 0;
+  pass_is_whole_ = state.token_offset == 0 && state.document == SourcePosition();
   if (state.token_offset > 0) skip_to(state.token_offset);
   source_before_ = source_->counters();
 }

@@ -7,8 +7,10 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/data/ordered_sources.h"
 #include "titan/data/stories.h"
 #include "titan/data/text_files.h"
+#include "titan/data/token_source.h"
 #include "titan/data/utf8.h"
 
 namespace titan {
@@ -19,9 +21,41 @@ void DocumentSource::repair(std::string& text) { counters_.invalid_utf8 += repai
 
 std::vector<std::string> dataset_names() { return {"c4", "c4_test", "c4_validation", "stories", "text"}; }
 
+bool DocumentSource::read(int64_t index, Document&) {
+  throw InvariantError(fmt::format("document {} was asked for of a source that has no order but its own", index));
+}
+
+namespace {
+
+std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFiles files) {
+  if (text_form(files.files.front()) == TextForm::ids) {
+    return std::make_unique<TokenFileSource>(options.path, files.files);
+  }
+  return std::make_unique<TextFileSource>(options.path, std::move(files), options.text_field, options.bad_record);
+}
+
+/// torchtitan.md section 6: c4_test is a dataset in memory, all others are streamed.
+std::unique_ptr<DocumentSource> open_split(const DatasetOptions& options, TextFiles files) {
+  const int64_t ranks = options.split_ranks, rank = options.split_rank;
+  if (to_lower(options.dataset) == "c4_test") {
+    return std::make_unique<BlockSource>(open_files(options, std::move(files)), ranks, rank);
+  }
+  if (std::ssize(files.files) % ranks != 0) {
+    return std::make_unique<StridedSource>(open_files(options, std::move(files)), ranks, rank);
+  }
+  std::vector<std::filesystem::path> mine;
+  for (int64_t file = rank; file < std::ssize(files.files); file += ranks) {
+    mine.push_back(files.files[static_cast<size_t>(file)]);
+  }
+  files.files = std::move(mine);
+  return open_files(options, std::move(files));
+}
+
+}  // namespace
+
 std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
-  std::string name = to_lower(options.dataset);
-  auto names = dataset_names();
+  const std::string name = to_lower(options.dataset);
+  const auto names = dataset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     auto close = nearest(name, names, 1);
     throw Error(ExitCode::bad_data,
@@ -29,15 +63,18 @@ std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
                             join(names, ", "), close.empty() ? "" : fmt::format(" Did you mean {}?", close[0])));
   }
   if (name == "stories") return std::make_unique<StorySource>(options.seed, options.validation);
-  if (!options.path.empty()) {
-    return std::make_unique<TextFileSource>(options.path, options.text_field, options.bad_record);
+  if (options.path.empty()) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("dataset {} needs dataset_path: nothing is downloaded here. Set it to a .txt, .jsonl or .bin file, "
+                    "a folder of them or a glob{}.",
+                    name, name == "text" ? "" : fmt::format(" that holds your copy of {}", name)));
   }
-  throw Error(
-      ExitCode::bad_data,
-      fmt::format(
-          "dataset {} needs dataset_path: nothing is downloaded here. Set it to a .txt or .jsonl file, a folder "
-          "of them or a glob{}.",
-          name, name == "text" ? "" : fmt::format(" that holds your copy of {}", name)));
+  TextFiles files = find_text_files(options.path);
+  if (options.split_ranks > 1) return open_split(options, std::move(files));
+  std::unique_ptr<DocumentSource> source = open_files(options, std::move(files));
+  if (!options.shuffle_seed) return source;
+  return std::make_unique<ShuffledSource>(std::move(source), *options.shuffle_seed);
 }
 
 }  // namespace titan

@@ -6,6 +6,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/text_files.h"
+#include "unpacked_name.h"
 
 namespace titan {
 namespace {
@@ -13,32 +14,79 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWhatWorks =
-    "Give a .txt, .jsonl or .json (one record per line) file, a folder of them, or a glob";
+    "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .bin file of titan_train "
+    "data tokenize, a folder of them, or a glob";
 
-[[noreturn]] void fail(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, kWhatWorks));
+[[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view remedy = kWhatWorks) {
+  throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, remedy));
 }
 
-TextFiles files_below(const std::string& folder) {
-  TextFiles found;
-  try {
-    for (auto at = fs::recursive_directory_iterator(folder); at != fs::recursive_directory_iterator(); ++at) {
-      bool hidden = at->path().filename().string().starts_with('.');
-      if (at->is_directory() && hidden) at.disable_recursion_pending();
-      if (hidden || !at->is_regular_file()) continue;
-      if (text_form(at->path()) != TextForm::none) {
-        found.files.push_back(at->path());
-        continue;
-      }
-      std::string name = at->path().filename().string();
-      if (found.left_out++ == 0 || name < found.left_out_example) found.left_out_example = name;
+/// Walks a folder and what lies below it, links to folders included.
+class FolderWalk {
+ public:
+  explicit FolderWalk(std::string top) : top_(std::move(top)) {}
+
+  TextFiles run() {
+    try {
+      walk(top_);
+    } catch (const fs::filesystem_error& problem) {
+      fail(top_, fmt::format("{}: {}", problem.path1().string(), problem.code().message()));
     }
-  } catch (const fs::filesystem_error& problem) {
-    fail(folder, problem.code().message());
+    if (!found_.files.empty()) return std::move(found_);
+    if (found_.left_out == 0) fail(top_, "the folder holds no files");
+    fail(top_, fmt::format("the folder holds no supported file, only such as {}", found_.left_out_example));
   }
-  if (!found.files.empty()) return found;
-  if (found.left_out == 0) fail(folder, "the folder holds no files");
-  fail(folder, fmt::format("the folder holds no supported file, only such as {}", found.left_out_example));
+
+ private:
+  void walk(const fs::path& folder) {
+    const fs::path real = fs::canonical(folder);
+    for (size_t level = 0; level < above_.size(); ++level) {
+      if (above_[level].second != real) continue;
+      fail(top_, fmt::format("{} is a link that leads back to {}", folder.string(), above_[level].first.string()),
+           "Remove the link, or name the folders below it with a glob");
+    }
+    above_.emplace_back(folder, real);
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with('.')) continue;
+      if (entry.is_directory()) {
+        walk(entry.path());
+      } else if (entry.is_regular_file()) {
+        add(entry.path(), name);
+      } else if (entry.is_symlink() && text_form(entry.path()) != TextForm::none) {
+        fail(top_, fmt::format("{} is a link to nothing", entry.path().string()), "Mend the link or remove it");
+      }
+    }
+    above_.pop_back();
+  }
+
+  void add(const fs::path& file, const std::string& name) {
+    if (name.ends_with(".bin.idx")) return;  // belongs to its .bin file
+    if (text_form(file) != TextForm::none) {
+      found_.files.push_back(file);
+    } else if (found_.left_out++ == 0 || name < found_.left_out_example) {
+      found_.left_out_example = name;
+    }
+  }
+
+  std::string top_;
+  std::vector<std::pair<fs::path, fs::path>> above_;  // the folders from the top to here: as named, and as they are
+  TextFiles found_;
+};
+
+/// Why a file of this name is not read, for a person who asked for it.
+[[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
+  const std::string name = file.filename().string();
+  const std::string extension = to_lower(unpacked_name(file).extension().string());
+  if (extension == ".parquet") {
+    fail(path, fmt::format("Parquet files are not read here ({})", name),
+         fmt::format("Convert it with: python scripts/parquet_to_jsonl.py {} {}", file.string(),
+                     fs::path(file).replace_extension(".jsonl").string()));
+  }
+  if (extension == ".bin")
+    fail(path, fmt::format("{} is packed, and a .bin file is mapped into memory", name), "Unpack it");
+  if (extension.empty()) fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
+  fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
 }
 
 std::vector<fs::path> files_matching(const std::string& pattern) {
@@ -55,8 +103,9 @@ std::vector<fs::path> files_matching(const std::string& pattern) {
 }  // namespace
 
 TextForm text_form(const fs::path& path) {
-  const std::string extension = to_lower(path.extension().string());
+  const std::string extension = to_lower(unpacked_name(path).extension().string());
   if (extension == ".txt") return TextForm::whole;
+  if (extension == ".bin" && packing_of(path) == Packing::none) return TextForm::ids;
   return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
 }
 
@@ -65,7 +114,7 @@ TextFiles find_text_files(const std::string& path) {
   fs::file_status status = fs::status(path, problem);
   TextFiles found;
   if (fs::is_directory(status)) {
-    found = files_below(path);
+    found = FolderWalk(path).run();
   } else if (fs::is_regular_file(status)) {
     found.files = {path};
   } else if (fs::exists(status)) {
@@ -73,17 +122,23 @@ TextFiles find_text_files(const std::string& path) {
   } else if (path.find_first_of("*?[") != path.npos) {
     found.files = files_matching(path);
   } else {
-    fail(path, problem ? problem.message() : "there is no such file");
+    const bool loop = problem == std::errc::too_many_symbolic_link_levels;
+    fail(path, loop      ? "this is a link that leads back to itself"
+               : problem ? problem.message()
+                         : "there is no such file");
   }
   std::vector<fs::path>& files = found.files;
   for (const fs::path& file : files) {
-    if (text_form(file) != TextForm::none) continue;
-    const std::string name = file.filename().string();
-    if (!file.has_extension())
-      fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
-    fail(path, fmt::format("{} files are not built yet ({})", file.extension().string(), name));
+    if (text_form(file) == TextForm::none) refuse_form(path, file);
   }
   std::sort(files.begin(), files.end());
+  const auto holds_ids = [](const fs::path& file) { return text_form(file) == TextForm::ids; };
+  const auto of_ids = std::find_if(files.begin(), files.end(), holds_ids);
+  const auto of_text = std::find_if_not(files.begin(), files.end(), holds_ids);
+  if (of_ids != files.end() && of_text != files.end()) {
+    fail(path, fmt::format("{} holds ids and {} holds text", of_ids->filename().string(), of_text->filename().string()),
+         "Keep the two kinds in folders of their own, and mix them with data.mixture if you want both");
+  }
   bool all_empty =
       std::all_of(files.begin(), files.end(), [](const fs::path& file) { return fs::file_size(file) == 0; });
   if (all_empty)

@@ -1,4 +1,4 @@
-#include "titan/data/llama3_splitter.h"
+#include "titan/data/segment_cutter.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

@@ -3,20 +3,22 @@
 #include <nlohmann/json.hpp>
 
 #include "titan/base/error.h"
-#include "titan/data/chunk_stream.h"
+#include "titan/data/chunk_source.h"
 
 namespace titan {
 
 nlohmann::json to_json(const StreamState& state) {
-  return {{"chunk", state.chunk},
-          {"epoch", state.epoch},
-          {"document",
-           {{"ordinal", state.document.document},
-            {"file", state.document.file},
-            {"byte", state.document.byte},
-            {"line", state.document.line}}},
-          {"token_offset", state.token_offset},
-          {"fingerprint", fmt::format("{:016x}", state.fingerprint)}};
+  nlohmann::json json{{"chunk", state.chunk},
+                      {"epoch", state.epoch},
+                      {"document",
+                       {{"ordinal", state.document.document},
+                        {"file", state.document.file},
+                        {"byte", state.document.byte},
+                        {"line", state.document.line}}},
+                      {"token_offset", state.token_offset},
+                      {"fingerprint", fmt::format("{:016x}", state.fingerprint)}};
+  for (const StreamState& source : state.sources) json["sources"].push_back(to_json(source));
+  return json;
 }
 
 StreamState stream_state_from_json(const nlohmann::json& json) {
@@ -34,6 +36,9 @@ StreamState stream_state_from_json(const nlohmann::json& json) {
                       number(document, "line")};
     state.token_offset = number(json, "token_offset");
     state.fingerprint = std::stoull(json.at("fingerprint").get<std::string>(), nullptr, 16);
+    if (json.contains("sources")) {
+      for (const nlohmann::json& source : json.at("sources")) state.sources.push_back(stream_state_from_json(source));
+    }
     return state;
   } catch (const nlohmann::json::exception& problem) {
     throw Error(ExitCode::bad_data,

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <numeric>
 
+#include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
-#include "titan/data/json_escapes.h"
 #include "titan/data/utf8.h"
+#include "unpacked_name.h"
 
 namespace titan {
 namespace {
@@ -27,14 +28,37 @@ size_t section_length(std::string_view text, size_t bound) {
   return length;
 }
 
+/// A line that holds no record; one that is too long to look at holds something.
+bool is_blank(const std::optional<std::string_view>& line) {
+  return line && line->find_first_not_of(" \t\r\n") == line->npos;
+}
+
+/// The number of the line that begins at `byte`.
+int64_t line_at(const std::filesystem::path& path, int64_t byte) {
+  BufferedFile file(path, 0);
+  int64_t line = 1;
+  while (file.offset() < byte) {
+    std::string_view bytes = file.peek(1);
+    bytes = bytes.substr(0, static_cast<size_t>(byte - file.offset()));
+    if (bytes.empty()) break;
+    line += std::count(bytes.begin(), bytes.end(), '\n');
+    file.consume(bytes.size());
+  }
+  return line;
+}
+
 }  // namespace
 
-TextFileSource::TextFileSource(std::string path, std::string text_field, BadRecord bad_record, size_t largest_document)
+TextFileSource::TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
+                               size_t largest_document)
+    : TextFileSource(path, find_text_files(path), std::move(text_field), bad_record, largest_document) {}
+
+TextFileSource::TextFileSource(std::string path, TextFiles found, std::string text_field, BadRecord bad_record,
+                               size_t largest_document)
     : path_(std::move(path)),
       text_field_(std::move(text_field)),
       bad_record_(bad_record),
       largest_document_(largest_document) {
-  TextFiles found = find_text_files(path_);
   files_ = std::move(found.files);
   if (found.left_out > 0) {
     notice(fmt::format(
@@ -42,82 +66,95 @@ TextFileSource::TextFileSource(std::string path, std::string text_field, BadReco
         found.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", found.left_out),
         found.left_out_example));
   }
+  for (const auto& file : files_) {
+    if (text_form(file) != TextForm::ids) continue;
+    throw Error(ExitCode::bad_data, fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.",
+                                                path_, file.filename().string()));
+  }
   for (const auto& file : files_) sizes_.push_back(static_cast<int64_t>(std::filesystem::file_size(file)));
 }
 
+TextFileSource::~TextFileSource() = default;
+
+RecordText read_text(RawDocument&& raw, const std::string& text_field) {
+  if (raw.too_long) {
+    return {{}, fmt::format("this line is longer than {}", human_bytes(TextFileSource::kLongestLine)), 0};
+  }
+  if (raw.form == TextForm::records) return read_record(raw.bytes, text_field);
+  RecordText read{std::move(raw.bytes), {}, 0};
+  read.invalid_utf8 = repair_utf8(*read.text);
+  return read;
+}
+
 bool TextFileSource::next(Document& document) {
+  for (RawDocument raw; next_raw(raw);) {
+    document.start = raw.start;
+    RecordText read = read_text(std::move(raw), text_field_);
+    if (!accept(document.start, read)) continue;
+    document.text = std::move(*read.text);
+    document.tokens.reset();
+    return true;
+  }
+  return false;
+}
+
+bool TextFileSource::next_raw(RawDocument& raw) {
   while (position_.file < static_cast<int64_t>(files_.size())) {
     const auto& path = files_[static_cast<size_t>(position_.file)];
     reading_file_ = position_.file;
     if (!current_) current_ = std::make_unique<BufferedFile>(path, position_.byte);
-    if (text_form(path) == TextForm::whole ? next_section(document) : next_record(document)) return true;
+    raw.form = text_form(path);
+    raw.too_long = false;
+    if (raw.form == TextForm::whole ? next_section(raw) : next_record(raw)) {
+      ++position_.document;
+      return true;
+    }
     current_.reset();
     position_ = {position_.document, position_.file + 1, 0, 1};
   }
   return false;
 }
 
-bool TextFileSource::next_section(Document& document) {
-  std::string_view text = current_->peek(largest_document_ + 1);
+bool TextFileSource::next_section(RawDocument& raw) {
+  const std::string_view text = current_->peek(largest_document_ + 1);
   if (text.empty()) return false;
-  size_t length = text.size() <= largest_document_ ? text.size() : section_length(text, largest_document_);
-  document.text = text.substr(0, length);
-  finish(document, length, std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length), '\n'));
-  repair(document.text);
+  const size_t length = text.size() <= largest_document_ ? text.size() : section_length(text, largest_document_);
+  raw.bytes = text.substr(0, length);
+  raw.start = position_;
+  current_->consume(length);
+  position_.byte = current_->offset();
+  position_.line += std::count(raw.bytes.begin(), raw.bytes.end(), '\n');
   return true;
 }
 
-bool TextFileSource::next_record(Document& document) {
+bool TextFileSource::next_record(RawDocument& raw) {
   while (true) {
-    std::string_view line = current_->peek_line();
-    if (line.empty()) return false;
-    std::optional<std::string> text;
-    if (line.find_first_not_of(" \t\r\n") != line.npos) text = parse_record(line);
-    if (text) {
-      document.text = std::move(*text);
-      finish(document, line.size(), 1);
-      return true;
-    }
-    current_->consume(line.size());
+    const std::optional<std::string_view> line = current_->peek_line(kLongestLine);
+    if (line && line->empty()) return false;
+    const bool blank = is_blank(line);
+    raw.start = position_;
+    raw.too_long = !line;
+    raw.bytes = line && !blank ? *line : std::string_view();
+    line ? current_->consume(line->size()) : current_->skip_line();
     position_.byte = current_->offset();
     ++position_.line;
+    if (!blank) return true;
   }
 }
 
-/// Notes where the document began and moves past it.
-void TextFileSource::finish(Document& document, size_t bytes, int64_t lines) {
-  document.start = position_;
-  current_->consume(bytes);
-  position_.byte = current_->offset();
-  position_.line += lines;
-  ++position_.document;
-  ++counters_.documents;
-}
-
-/// The record's text; nothing when it is bad and to be skipped.
-std::optional<std::string> TextFileSource::parse_record(std::string_view line) {
-  std::string mended(line);
-  repair(mended);
-  std::string what;
-  auto record = nlohmann::json::parse(mended, nullptr, /*allow_exceptions=*/false);
-  if (int64_t repaired = record.is_discarded() ? repair_surrogate_escapes(mended) : 0; repaired > 0) {
-    record = nlohmann::json::parse(mended, nullptr, /*allow_exceptions=*/false);
-    if (!record.is_discarded()) counters_.invalid_utf8 += repaired;
+bool TextFileSource::accept(const SourcePosition& start, const RecordText& read) {
+  counters_.invalid_utf8 += read.invalid_utf8;
+  if (read.text) {
+    ++counters_.documents;
+    return true;
   }
-  if (record.is_discarded()) {
-    what = "this line is no JSON";
-  } else if (!record.is_object()) {
-    what = fmt::format("this line is a JSON {}, not an object with the field \"{}\"", record.type_name(), text_field_);
-  } else if (auto field = record.find(text_field_); field == record.end()) {
-    what = fmt::format("this record has no field \"{}\"", text_field_);
-  } else if (!field->is_string()) {
-    what = fmt::format("the field \"{}\" of this record is no string but of type {}", text_field_, field->type_name());
-  } else {
-    return std::move(field->get_ref<std::string&>());
+  const std::filesystem::path& file = files_[static_cast<size_t>(start.file)];
+  const int64_t line = start.line > 0 ? start.line : line_at(file, start.byte);
+  const std::string place = fmt::format("{}:{}", file.string(), line);
+  std::string what = read.problem;
+  if (to_lower(unpacked_name(file).extension().string()) == ".json") {
+    what += " (a .json file is read as one record per line)";
   }
-  const std::filesystem::path& file = files_[static_cast<size_t>(position_.file)];
-  std::string place = fmt::format("{}:{}", file.string(), position_.line);
-  if (to_lower(file.extension().string()) == ".json") what += " (a .json file is read as one record per line)";
   if (bad_record_ == BadRecord::error) {
     throw Error(
         ExitCode::bad_data,
@@ -127,7 +164,72 @@ std::optional<std::string> TextFileSource::parse_record(std::string_view line) {
   }
   if (counters_.bad_records == 0) notice(fmt::format("{}: {}; such records are skipped and counted", place, what));
   ++counters_.bad_records;
-  return std::nullopt;
+  return false;
+}
+
+std::optional<int64_t> TextFileSource::count_documents() {
+  if (documents_) return documents_;
+  const bool packed =
+      std::any_of(files_.begin(), files_.end(), [](const auto& file) { return packing_of(file) != Packing::none; });
+  if (packed) return std::nullopt;
+  begins_.resize(files_.size());
+  documents_ = 0;
+  for (size_t file = 0; file < files_.size(); ++file) {
+    find_documents(file);
+    first_.push_back(*documents_);
+    *documents_ += std::ssize(begins_[file]);
+  }
+  return documents_;
+}
+
+/// Where the documents of a file begin.
+void TextFileSource::find_documents(size_t file) {
+  reading_file_ = static_cast<int64_t>(file);
+  BufferedFile bytes(files_[file], 0);
+  const bool whole = text_form(files_[file]) == TextForm::whole;
+  while (true) {
+    const int64_t at = bytes.offset();
+    if (whole) {
+      const std::string_view text = bytes.peek(largest_document_ + 1);
+      if (text.empty()) return;
+      bytes.consume(text.size() <= largest_document_ ? text.size() : section_length(text, largest_document_));
+      begins_[file].push_back(at);
+      continue;
+    }
+    const std::optional<std::string_view> line = bytes.peek_line(kLongestLine);
+    if (line && line->empty()) return;
+    if (!is_blank(line)) begins_[file].push_back(at);
+    line ? bytes.consume(line->size()) : bytes.skip_line();
+  }
+}
+
+bool TextFileSource::read(int64_t index, Document& document) {
+  TITAN_CHECK(documents_ && index >= 0 && index < *documents_, index);
+  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
+  const std::vector<int64_t>& begins = begins_[file];
+  const auto inside = static_cast<size_t>(index - first_[file]);
+  const int64_t begin = begins[inside];
+  const int64_t end = inside + 1 < begins.size() ? begins[inside + 1] : sizes_[file];
+  reading_file_ = static_cast<int64_t>(file);
+  if (!random_ || random_file_ != file) random_ = std::make_unique<FileReader>(files_[file]);
+  random_file_ = file;
+  RawDocument raw;
+  raw.form = text_form(files_[file]);
+  raw.start = {index, static_cast<int64_t>(file), begin, /*line=*/0};
+  raw.too_long = raw.form == TextForm::records && end - begin > static_cast<int64_t>(kLongestLine);
+  if (!raw.too_long) {
+    random_->skip(begin - random_->offset());
+    raw.bytes.resize(static_cast<size_t>(end - begin));
+    if (random_->read(raw.bytes.data(), raw.bytes.size()) < raw.bytes.size()) {
+      fail_reading(files_[file], "the file shrank while it was read. Put it back and start again.");
+    }
+  }
+  document.start = raw.start;
+  document.tokens.reset();
+  RecordText read = read_text(std::move(raw), text_field_);
+  if (!accept(document.start, read)) return false;
+  document.text = std::move(*read.text);
+  return true;
 }
 
 void TextFileSource::seek(const SourcePosition& start) {
@@ -143,9 +245,10 @@ std::string TextFileSource::reading() const { return files_[static_cast<size_t>(
 
 std::string TextFileSource::description() const {
   if (files_.size() == 1) return files_[0].string();
-  auto bytes = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
-  return fmt::format("{} ({} files, {})", path_, files_.size(), human_bytes(static_cast<double>(bytes)));
+  return fmt::format("{} ({} files, {})", path_, files_.size(), human_bytes(static_cast<double>(file_bytes())));
 }
+
+int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
 
 uint64_t TextFileSource::fingerprint() const {
   std::string facts = fmt::format("{}\n{}\n", text_field_, largest_document_);

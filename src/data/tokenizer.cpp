@@ -5,6 +5,8 @@
 #include <fstream>
 
 #include "titan/base/error.h"
+#include "titan/data/hugging_face_tokenizer.h"
+#include "titan/data/sentencepiece_tokenizer.h"
 #include "titan/data/tiktoken_file.h"
 #include "titan/data/tiktoken_tokenizer.h"
 
@@ -25,8 +27,7 @@ Kind kind_of_file(const fs::path& path) {
   if (looks_like_tiktoken(head)) return Kind::tiktoken;
   size_t first = head.find_first_not_of(" \t\r\n");
   if (first != head.npos && head[first] == '{') return Kind::hugging_face;
-  // A SentencePiece model is a protocol buffer that begins with its first piece: field 1, length-delimited.
-  if (head[0] == '\x0A' && head.find("<unk>") < 16) return Kind::sentencepiece;
+  if (looks_like_sentencepiece(head)) return Kind::sentencepiece;
   // A model file whose first line is damaged is still best reported line by line.
   return path.extension() == ".model" || path.extension() == ".tiktoken" ? Kind::tiktoken : Kind::unknown;
 }
@@ -36,18 +37,29 @@ Kind kind_of_file(const fs::path& path) {
 }
 
 constexpr std::string_view kWhatWorks =
-    "Give a tiktoken model file (Llama 3's tokenizer.model), or make one with: titan_train tokenizer train";
+    "Give a tiktoken model file (Llama 3's tokenizer.model), a SentencePiece model (Llama 2's) or a Hugging Face "
+    "folder "
+    "(with a tokenizer.json), or make one with: titan_train tokenizer train";
 
+/// The files that make a folder a tokenizer, the ones that say most first.
 fs::path file_in_folder(const fs::path& folder) {
-  for (const char* place : {"tokenizer.model", "original/tokenizer.model"}) {
+  for (const char* place : {"tokenizer.json", "tokenizer.model", "original/tokenizer.model", "vocab.json"}) {
     if (fs::is_regular_file(folder / place)) return folder / place;
   }
-  for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt"}) {
-    if (fs::exists(folder / name)) {
-      fail(folder, fmt::format("Hugging Face tokenizer folders are not built yet. {}.", kWhatWorks));
-    }
+  if (fs::exists(folder / "vocab.txt")) {
+    fail(folder, fmt::format("a tokenizer that is only a vocab.txt {}.", kTokenizeOffline));
   }
-  fail(folder, fmt::format("there is no tokenizer.model in this folder. {}.", kWhatWorks));
+  fail(folder,
+       fmt::format("there is no tokenizer.json, tokenizer.model or vocab.json in this folder. {}.", kWhatWorks));
+}
+
+std::shared_ptr<const Tokenizer> open_sentencepiece(const fs::path& file) {
+  SentencePieceModel model = read_sentencepiece_model(file);
+  try {
+    return std::make_shared<SentencePieceTokenizer>(std::move(model));
+  } catch (const Error& error) {
+    fail(file, error.what());
+  }
 }
 
 }  // namespace
@@ -74,9 +86,9 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
   fs::path file = fs::is_directory(status) ? file_in_folder(path) : path;
   switch (kind_of_file(file)) {
     case Kind::hugging_face:
-      fail(file, fmt::format("Hugging Face tokenizers are not built yet. {}.", kWhatWorks));
+      return std::make_shared<HuggingFaceTokenizer>(read_hugging_face_tokenizer(file));
     case Kind::sentencepiece:
-      fail(file, fmt::format("SentencePiece models are not built yet. {}.", kWhatWorks));
+      return open_sentencepiece(file);
     case Kind::unknown:
       fail(file, fmt::format("this is no tokenizer file that is known here. {}.", kWhatWorks));
     case Kind::empty:  // reading says what is wrong: the file is empty, or cannot be opened

@@ -12,6 +12,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/bpe_trainer.h"
+#include "titan/data/hugging_face_writer.h"
 #include "titan/data/tiktoken_file.h"
 #include "titan/data/tiktoken_tokenizer.h"
 
@@ -76,7 +77,15 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   BpeTrainer trainer;
   for (Document document; trainer.text_bytes() < training.most_bytes && source->next(document);)
     trainer.add(document.text);
-  write_tiktoken_file(training.output, trainer.train(base));
+  const std::vector<std::string> tokens = trainer.train(base);
+  write_tiktoken_file(training.output, tokens);
+  if (!training.hugging_face.empty()) {
+    std::vector<std::string> special;
+    for (int32_t i = 0; i < TiktokenTokenizer::kSpecialTokens; ++i) {
+      special.push_back(TiktokenTokenizer::special_name(i));
+    }
+    write_hugging_face_tokenizer(training.hugging_face, tokens, special);
+  }
   out << fmt::format("{}: {} tokens learned from {} of {} ({} different pieces), and 256 special tokens: {} in all\n",
                      training.output.string(), with_thousands(base),
                      human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
@@ -118,11 +127,15 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
   out << fmt::format("{:<12} {}\n{:<12} {}\n", "kind", tokenizer->name(), "ids",
                      with_thousands(tokenizer->vocabulary_size()));
   for (auto [label, id] : {std::pair("begin", tokenizer->bos_id()), std::pair("end", tokenizer->eos_id())}) {
-    out << fmt::format("{:<12} {} {}\n", label, id, tokenizer->decode(std::span(&id, 1)));
+    out << fmt::format("{:<12} {}\n", label,
+                       id == Tokenizer::kNoId ? "none" : fmt::format("{} {}", id, tokenizer->token_name(id)));
   }
   std::vector<std::string> longest;
-  longest.reserve(static_cast<size_t>(tokenizer->bos_id()));
-  for (int32_t id = 0; id < tokenizer->bos_id(); ++id) longest.push_back(tokenizer->decode(std::span(&id, 1)));
+  for (int32_t id = 0; id < tokenizer->vocabulary_size(); ++id) {
+    const std::string name = tokenizer->token_name(id);
+    const bool special = name.starts_with('<') && name.ends_with('>');
+    if (!special) longest.push_back(tokenizer->decode(std::span(&id, 1)));
+  }
   std::stable_sort(longest.begin(), longest.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
   longest.resize(std::min<size_t>(longest.size(), 5));
   std::transform(longest.begin(), longest.end(), longest.begin(), quoted);

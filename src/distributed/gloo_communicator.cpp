@@ -7,7 +7,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "c10d_reduction.h"
 #include "group_members.h"
@@ -59,17 +61,26 @@ class GlooPending : public PendingCollective {
   void wait() override {
     if (works_.empty()) return;
     const Works works = std::exchange(works_, {});
+    const std::function<void()> finish = std::exchange(finish_, nullptr);
     members_->wait_for(peers_, [&] {
       for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
-      if (finish_) finish_();
+      if (finish) finish();
       return true;
     });
+    for (const auto& work : works) let_go(work);
   }
   bool inputs_free() override {
     return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
   }
 
  private:
+  /// The library's thread shares in the tensors until a moment after it has said that the work is done. They shall be
+  /// gone when the wait is over: memory is planned and accounted for.
+  static void let_go(const c10::intrusive_ptr<c10d::Work>& work) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (work.use_count() > 1 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  }
+
   std::shared_ptr<const GroupMembers> members_;
   std::vector<int64_t> peers_;
   Works works_;

@@ -77,6 +77,8 @@ std::string console_line(const StepReport& r, bool colour) {
                         gibibytes(r.ranks->most_memory_bytes));
   }
   if (r.skipped_steps > 0) line += fmt::format("  skipped: {}", r.skipped_steps);
+  const bool starves = r.data_queue_depth > 0 && r.data_queue_ready == 0 && r.data_wait_seconds > 0.01 * r.step_seconds;
+  if (starves) line += "  data queue: empty";
   if (r.bad_records > 0) line += fmt::format("  bad records: {}", r.bad_records);
   return line;
 }
@@ -100,6 +102,10 @@ std::string json_line(const StepReport& r) {
                               {"tokens_seen", r.tokens_seen},
                               {"tflops", number(static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12)}};
   if (r.peak_flops) line["mfu_percent"] = number(model_flops_utilisation(r));
+  line["data_queue_ready"] = r.data_queue_ready;
+  line["data_queue_depth"] = r.data_queue_depth;
+  line["data_documents"] = r.data_documents;
+  line["data_tokens"] = r.data_tokens;
   line["data_bad_records"] = r.bad_records;
   line["data_loops"] = r.data_loops;
   line["skipped_steps"] = r.skipped_steps;

@@ -252,14 +252,18 @@ std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
 }
 
 void Trainer::open_data() {
-  BatchOptions options;
-  options.dataset = config_.training.dataset;
-  options.restart_positions = description_.block_causal;
-  options.queue_depth = config_.data.prefetch;
-  options.timeout = std::chrono::seconds(config_.data.timeout);
-  std::unique_ptr<DocumentSource> source = open_dataset(make_training_dataset(config_));
-  log_.info("Preparing {} dataset from {}", config_.training.dataset, source->description());
-  stream_ = std::make_unique<BatchStream>(std::move(source), tokenizer_, make_batch_plan(config_, place_), options);
+  const BatchOptions options = make_batch_options(config_, description_.block_causal);
+  std::string description;
+  std::unique_ptr<ChunkSource> chunks = open_training_chunks(config_, place_, tokenizer_, options, description);
+  log_.info("Preparing {} dataset from {}", config_.training.dataset, description);
+  if (splits_by_rank(config_, place_)) {
+    const int64_t ranks = place_.mesh.data_parallel_degree();
+    log_.shared_warning(
+        "data.split = \"upstream\": each of {} data-parallel ranks reads a part of the corpus of its own, so this run "
+        "can be resumed with {} of them only",
+        ranks, ranks);
+  }
+  stream_ = std::make_unique<BatchStream>(std::move(chunks), make_batch_plan(config_, place_), options);
   if (config_.validation.enable && !world_.fake) {
     validator_ =
         std::make_unique<Validator>(config_, tokenizer_, description_.block_causal, place_, groups_.loss, log_);

@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/data/chunk_mixture.h"
 #include "titan/optimize/parameter_groups.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/step_runner.h"
@@ -184,6 +185,96 @@ DatasetOptions make_training_dataset(const JobConfig& config) {
   return dataset_options(config, config.training.dataset, config.training.dataset_path);
 }
 
+bool splits_by_rank(const JobConfig& config, const MeshPlace& place) {
+  return config.data.split == "upstream" && config.training.dataset != "stories" &&
+         place.mesh.data_parallel_degree() > 1;
+}
+
+BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
+  BatchOptions options;
+  options.dataset = config.training.dataset;
+  options.restart_positions = block_causal;
+  options.packing = config.data.packing == "upstream" ? ChunkPacking::upstream : ChunkPacking::lossless;
+  options.labels_end_with_document = config.data.packing == "document";
+  options.queue_depth = config.data.prefetch;
+  options.timeout = std::chrono::seconds(config.data.timeout);
+  return options;
+}
+
+namespace {
+
+/// Of the one corpus of training: this rank's part and order of it.
+DatasetOptions training_part(const JobConfig& config, const MeshPlace& place) {
+  DatasetOptions dataset = make_training_dataset(config);
+  if (config.data.shuffle) dataset.shuffle_seed = static_cast<uint64_t>(config.data.shuffle_seed);
+  if (splits_by_rank(config, place)) {
+    dataset.split_ranks = place.mesh.data_parallel_degree();
+    dataset.split_rank = place.mesh.data_parallel_rank(place.rank);
+  }
+  return dataset;
+}
+
+}  // namespace
+
+std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place) {
+  return open_dataset(training_part(config, place));
+}
+
+std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& place, int64_t saved_ranks) {
+  const int64_t ranks = place.mesh.data_parallel_degree();
+  if (saved_ranks != ranks) {
+    return fmt::format("{} data-parallel ranks had read the data, and this run has {}", saved_ranks, ranks);
+  }
+  if (config.training.dataset == "stories" || config.training.dataset == "mixture") {
+    return fmt::format("it counts documents of a corpus, and training.dataset is \"{}\"", config.training.dataset);
+  }
+  if (ranks > 1 && !splits_by_rank(config, place)) {
+    return "each rank had read a part of its own; data.split = \"upstream\" goes on with that";
+  }
+  if (config.data.shuffle) return "data.shuffle reads the documents in another order";
+  if (config.data.packing != "upstream") {
+    return fmt::format("data.packing = \"{}\" cuts sequences at other places", config.data.packing);
+  }
+  return {};
+}
+
+std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const MeshPlace& place,
+                                                  const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                  const BatchOptions& options, std::string& description) {
+  ChunkOptions chunks = chunk_options(make_batch_plan(config, place), options);
+  const auto open = [&](const DatasetOptions& dataset) {
+    std::unique_ptr<DocumentSource> source = open_dataset(dataset);
+    description += (description.empty() ? "" : ", ") + source->description();
+    return std::make_unique<ChunkStream>(std::move(source), tokenizer, chunks);
+  };
+  DatasetOptions dataset = training_part(config, place);
+  if (config.training.dataset != "mixture") return open(dataset);
+  std::vector<std::unique_ptr<ChunkSource>> streams;
+  std::vector<double> weights;
+  chunks.chunks_needed = 1;  // a source's share of one batch may be less than a chunk
+  for (const MixtureSource& source : config.data.mixture) {
+    dataset.dataset = "text";
+    dataset.path = source.path;
+    dataset.text_field = source.text_field.empty() ? config.data.text_field : source.text_field;
+    chunks.dataset = fmt::format("mixture ({})", source.path);
+    streams.push_back(open(dataset));
+    weights.push_back(source.weight);
+  }
+  return std::make_unique<ChunkMixture>(std::move(streams), integer_weights(weights));
+}
+
+std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins) {
+  if (config.training.dataset != "mixture" || config.data.mixture.empty()) return {};
+  std::vector<double> weights;
+  for (const MixtureSource& source : config.data.mixture) weights.push_back(source.weight);
+  try {
+    integer_weights(weights);
+  } catch (const Error& error) {
+    return {origins.problem("data.mixture", fmt::format("data.mixture: {}", error.what()), "change the weights")};
+  }
+  return {};
+}
+
 DatasetOptions make_validation_dataset(const JobConfig& config) {
   DatasetOptions options = dataset_options(config, config.validation.dataset, config.validation.dataset_path);
   options.validation = true;
@@ -191,8 +282,9 @@ DatasetOptions make_validation_dataset(const JobConfig& config) {
 }
 
 BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place) {
-  return {config.training.seq_len, config.training.local_batch_size, accumulation_steps(config, place),
-          place.mesh.data_parallel_degree(), place.mesh.data_parallel_rank(place.rank)};
+  return {
+      config.training.seq_len,           config.training.local_batch_size,          accumulation_steps(config, place),
+      place.mesh.data_parallel_degree(), place.mesh.data_parallel_rank(place.rank), splits_by_rank(config, place)};
 }
 
 BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) {
@@ -219,6 +311,13 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     problems = check_tensor_parallel(model, config, origins);
     for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));
     for (Problem& problem : check_pipeline(config, model, origins)) problems.push_back(std::move(problem));
+    if (config.data.packing == "document" && !model.block_causal) {
+      problems.push_back(origins.problem(
+          "data.packing",
+          fmt::format("data.packing = \"document\" keeps documents apart, and {} {} attends across them",
+                      config.model.name, config.model.flavor),
+          "choose a flavor with block-causal attention, or data.packing = \"lossless\""));
+    }
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }

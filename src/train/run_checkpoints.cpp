@@ -28,6 +28,11 @@ std::unique_ptr<RankMeeting> meeting_of(const World& world) {
   return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout, world.waits);
 }
 
+/// A meeting beside that of the saving thread.
+std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
+  return make_store_meeting(world.store->clone(), "data-positions", world.rank, world.size, kMeetingTimeout);
+}
+
 std::string replaced(std::string text, std::string_view what, const std::string& by) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
     text.replace(at, what.size(), by);
@@ -61,12 +66,14 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       assembly_(parts.assembly),
       state_(config, parts),
       log_(log),
+      place_(parts.place),
       leads_(world.rank == 0),
       rank_(world.rank),
       root_(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder),
       commands_([this](const std::string& command, int code) {
         if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
       }) {
+  if (splits_by_rank(config, place_)) data_meeting_ = data_meeting_of(world);
   const CheckpointSection& options = config.checkpoint;
   const CheckpointerOptions how{
       root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
@@ -107,7 +114,8 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
     if (is_own) return finished_run(checkpoint, notes);
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
-  const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, leave);
+  const RestoredRun restored =
+      restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, leave, place_.mesh.data_parallel_rank(rank_));
   if (!leaves_model_alone(leave)) notes.insert(notes.end(), restored.notes.begin(), restored.notes.end());
   if (!restored.progress) return {};
   const RunProgress& progress = *restored.progress;
@@ -117,7 +125,11 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
         fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
   }
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
-  if (restored.has_data_position) start.data = stream_state_from_json(progress.data_position);
+  if (restored.has_data_position) {
+    start.data = data_position_from_json(progress.data_position, data_meeting_ != nullptr,
+                                         place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
+  }
+  start.samples = restored.samples;
   return start;
 }
 
@@ -206,6 +218,18 @@ RunPosition RunCheckpoints::load() {
   return start;
 }
 
+RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
+  if (!data_meeting_) return now;
+  now.rank_data.resize(static_cast<size_t>(place_.mesh.data_parallel_degree()));
+  const nlohmann::json mine{{"rank", place_.mesh.data_parallel_rank(rank_)},
+                            {"state", to_json(now.data.value_or(StreamState()))}};
+  for (const std::string& said : data_meeting_->exchange(mine.dump())) {
+    const nlohmann::json one = nlohmann::json::parse(said);
+    now.rank_data.at(one.at("rank").get<size_t>()) = stream_state_from_json(one.at("state"));
+  }
+  return now;
+}
+
 void RunCheckpoints::save_seed() {
   is_ending_ = true;
   checkpointer_->save(0, state_.whole({}), /*now=*/true);
@@ -229,7 +253,7 @@ void RunCheckpoints::after_step(const RunPosition& now, bool is_last, bool asked
   if (is_last) {
     save_last(now);
   } else {
-    checkpointer_->save(now.step, state_.whole(now));
+    checkpointer_->save(now.step, state_.whole(with_all_positions(now)));
   }
   last_save_ = std::chrono::steady_clock::now();
 }
@@ -239,7 +263,7 @@ void RunCheckpoints::save_last(const RunPosition& now) {
   is_ending_ = true;
   if (!config_.checkpoint.last_save_model_only) {
     log_.info("Saving a full checkpoint at last step, step {}.", now.step);
-    checkpointer_->save(now.step, state_.whole(now), /*now=*/true);
+    checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
     return;
   }
   if (config_.checkpoint.last_save_in_hf) return save_hugging_face(now);
@@ -276,7 +300,9 @@ bool RunCheckpoints::save_before_end(const RunPosition& now) {
   StopSignals::allow_for_saving();
   checkpointer_->finish();
   is_ending_ = true;
-  if (saved_step_ != now.step) checkpointer_->save(now.step, state_.whole(now), /*now=*/true);
+  if (saved_step_ != now.step) {
+    checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
+  }
   return saved_step_ == now.step;
 }
 

@@ -60,9 +60,38 @@ nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
   return {{"tokens", now.tokens}, {"layout", std::move(layout)}};
 }
 
+nlohmann::json data_position(const RunPosition& now) {
+  if (now.rank_data.empty()) return to_json(now.data.value_or(StreamState()));
+  nlohmann::json json{{"split", "upstream"}, {"ranks", nlohmann::json::array()}};
+  for (const StreamState& state : now.rank_data) json["ranks"].push_back(to_json(state));
+  return json;
+}
+
+StreamState data_position_from_json(const nlohmann::json& json, bool split, int64_t ranks, int64_t rank) {
+  const bool was_split = json.is_object() && json.contains("ranks");
+  const auto refuse = [](const std::string& was, const std::string& is) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("the checkpoint's data were read {}, and this run reads them {}; resume as it was saved, or "
+                    "start the data anew with checkpoint.exclude_from_loading = [\"dataloader\"]",
+                    was, is));
+  };
+  const auto by_ranks = [](int64_t number) {
+    return fmt::format("by {} data-parallel ranks, each its own part (data.split = \"upstream\")", number);
+  };
+  const int64_t saved = was_split && json.at("ranks").is_array() ? std::ssize(json.at("ranks")) : 0;
+  if (was_split != split) {
+    if (!split) refuse(by_ranks(saved), "as one sequence");
+    refuse("as one sequence", by_ranks(ranks));
+  }
+  if (!split) return stream_state_from_json(json);
+  if (saved != ranks) refuse(by_ranks(saved), fmt::format("by {}", ranks));
+  return stream_state_from_json(json.at("ranks").at(static_cast<size_t>(rank)));
+}
+
 CheckpointState RunState::whole(const RunPosition& now) const {
-  const RunProgress progress{now.step, now.tokens, to_json(now.data.value_or(StreamState())),
-                             parts_.place.mesh.data_parallel_degree(), now.optimizer_steps};
+  const RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree(),
+                             now.optimizer_steps};
   CheckpointState state = describe_run(parameters(now.step), progress, KeyStyle::bare);
   state.facts = facts(now);
   return state;

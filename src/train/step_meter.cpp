@@ -66,6 +66,8 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
   report.host_peak_bytes = peak_resident_bytes();
   report.tokens_seen = tokens_before_ + steps_seen_ * tokens_per_step_;
   report.eta_seconds = report.step_seconds * static_cast<double>(total_steps_ - step);
+  report.data_documents = counters.documents;
+  report.data_tokens = counters.tokens;
   report.bad_records = counters.bad_records;
   report.data_loops = counters.re_loops;
   report.skipped_steps = skipped_steps_;

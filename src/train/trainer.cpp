@@ -10,6 +10,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
+#include "titan/data/find_position.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
@@ -65,8 +66,26 @@ ExitCode Trainer::train() {
 void Trainer::resume() {
   if (!checkpoints_) return;
   position_ = checkpoints_->load();
+  if (position_.samples) find_data_position(*position_.samples);
   if (position_.data) stream_->restore(*position_.data);
   first_step_ = position_.step + 1;
+}
+
+void Trainer::find_data_position(const SamplePosition& samples) {
+  std::string problem = foreign_position_obstacle(config_, place_, samples.ranks);
+  if (problem.empty()) {
+    log_.info("Looking for the data position in the corpus: after {} documents", samples.samples);
+    FoundPosition found =
+        find_position(*open_training_documents(config_, place_), *tokenizer_, samples.samples, samples.left_tokens);
+    problem = std::move(found.problem);
+    position_.data = found.state;
+  }
+  if (!problem.empty()) {
+    log_.warning("the data position could not be restored ({}): the data begin anew", problem);
+    return;
+  }
+  log_.info("the data position was restored: {} documents had been read, {} tokens of them are still to be used",
+            samples.samples, samples.left_tokens.size());
 }
 
 Wishes Trainer::own_wishes() const {
@@ -103,7 +122,7 @@ bool Trainer::train_step() {
     next_batch_ = stream_->next();
     if (!next_batch_) return false;
   }
-  const StepBatch batch = std::move(*next_batch_);
+  StepBatch batch = std::move(*next_batch_);
   next_batch_.reset();
   for (const std::string& notice : batch.notices) log_.warning(notice);
   const double wait = stream_->last_wait_seconds();
@@ -121,7 +140,9 @@ bool Trainer::train_step() {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back({step, rate, StepReadback(outcome), wait, batch.counters, own_share(batch)});
+  pending_.push_back(
+      {step, rate, StepReadback(outcome), wait, stream_->ready_before(), batch.counters, own_share(batch)});
+  stream_->recycle(std::move(batch));
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
   while (pending_.size() > allowed) {
@@ -219,6 +240,8 @@ void Trainer::settle(PendingStep& pending) {
   }
   if (pending.step != first_step_ && pending.step % config_.metrics.log_freq != 0) return;
   StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
+  report.data_queue_ready = pending.batches_ready;
+  report.data_queue_depth = stream_->depth();
   std::optional<double> own_loss;
   if (pending.own_share > 0) own_loss = values.own_loss / pending.own_share;
   compare_ranks(report, own_loss, groups_.world.get(), device_.device);

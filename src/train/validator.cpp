@@ -24,11 +24,10 @@ Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> t
 }
 
 std::unique_ptr<BatchStream> Validator::open() const {
-  BatchOptions options;
+  BatchOptions options = make_batch_options(config_, block_causal_);
   options.dataset = config_.validation.dataset;
   options.infinite = config_.validation.steps >= 0;
-  options.restart_positions = block_causal_;
-  options.timeout = std::chrono::seconds(config_.data.timeout);
+  options.queue_depth = BatchOptions().queue_depth;
   return std::make_unique<BatchStream>(open_dataset(make_validation_dataset(config_)), tokenizer_,
                                        make_validation_plan(config_, place_), options);
 }

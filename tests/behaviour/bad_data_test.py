@@ -41,7 +41,7 @@ class BadCorpus(BehaviourTest):
         self.refuse(self.write("blank.jsonl", "\n\n  \n"), ["blank.jsonl", "no document", "Give a dataset_path"])
 
     def test_a_file_of_another_kind_is_named_with_its_kind(self):
-        self.refuse(self.write("corpus.parquet", "PAR1"), [".parquet files are not built yet", "Give a .txt, .jsonl"])
+        self.refuse(self.write("corpus.parquet", "PAR1"), ["Parquet files are not read", "parquet_to_jsonl.py"])
 
     def test_a_pipe_is_refused_rather_than_waited_for(self):
         pipe = self.folder / "pipe.txt"

@@ -194,7 +194,7 @@ TEST(ChunkStream, AStateOfAnotherCorpusOrTokenizerIsRefused) {
 
 TEST(StreamState, DamagedJsonIsAnErrorOfTheData) {
   nlohmann::json good =
-      to_json(StreamState{.chunk = 3, .epoch = 1, .document = {}, .token_offset = 9, .fingerprint = 5});
+      to_json(StreamState{.chunk = 3, .epoch = 1, .document = {}, .token_offset = 9, .fingerprint = 5, .sources = {}});
   EXPECT_EQ(stream_state_from_json(good).token_offset, 9);
   auto damaged = [&](auto change) {
     nlohmann::json json = good;

@@ -49,10 +49,10 @@ TEST(TextFiles, AFolderIsReadInTheOrderOfItsPathsAndWhatIsNoTextIsLeftOut) {
 
 TEST(TextFiles, HowManyFilesOfAFolderAreLeftOutIsTold) {
   TemporaryFolder folder;
-  for (const char* name : {"a.txt", "c.parquet", "b.jsonl.gz"}) folder.write(name, "text");
+  for (const char* name : {"a.txt", "c.parquet", "b.jsonl.xz"}) folder.write(name, "text");
   const std::vector<std::string> notices = open(folder.string()).take_notices();
   ASSERT_EQ(notices.size(), 1u);
-  EXPECT_PRED_FORMAT2(test::contains, notices[0], "2 files of other kinds are left out, such as b.jsonl.gz");
+  EXPECT_PRED_FORMAT2(test::contains, notices[0], "2 files of other kinds are left out, such as b.jsonl.xz");
   EXPECT_TRUE(open(folder.write("d/only.txt", "text")).take_notices().empty());
 }
 
@@ -175,7 +175,11 @@ TEST(TextFiles, WhatCannotBeReadIsSaidWithTheRemedy) {
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string() + "/none.txt"), "none.txt: No such file");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string() + "/*.txt"), "no file matches");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "the folder holds no files");
-  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.parquet", "PAR1")), ".parquet files are not built yet");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.parquet", "PAR1")),
+                      "Convert it with: python scripts/parquet_to_jsonl.py");
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.csv.gz", "x")),
+                      ".gz files are not read here (a.csv.gz)");
+  std::filesystem::remove(folder / "a.csv.gz");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "holds no supported file, only such as a.parquet");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("empty.txt", "")), "the file is empty");
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.string()), "Give a .txt, .jsonl");

@@ -5,7 +5,9 @@
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
+#include "titan/data/stories.h"
 #include "titan/data/tiktoken_file.h"
+#include "titan/data/tokenizer.h"
 
 namespace titan {
 namespace {
@@ -89,6 +91,23 @@ TEST(TokenizerTools, ATokenizerIsTrainedFromFilesToo) {
   train_tokenizer(training, said);
   EXPECT_EQ(read_tiktoken_file(folder / "made.model").size(), 264u);
   EXPECT_PRED_FORMAT2(test::contains, said.str(), "corpus.txt");
+}
+
+TEST(TokenizerTools, TheHuggingFaceFormGivesTheIdsOfTheTiktokenForm) {
+  TemporaryFolder folder;
+  TokenizerTraining training = training_into(folder, 1500);
+  training.most_bytes = 1 << 20;
+  training.hugging_face = folder / "made/hf";
+  std::ostringstream said;
+  train_tokenizer(training, said);
+  auto tiktoken = open_tokenizer(folder / "made.model");
+  auto hugging_face = open_tokenizer(folder / "made/hf");
+  EXPECT_EQ(hugging_face->vocabulary_size(), 1500);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::string text = write_story(9, seed) + test::random_text(U"the and'sé漢🙂 \n12", 300, seed);
+    EXPECT_EQ(hugging_face->encode(text, true, true), tiktoken->encode(text, true, true));
+    EXPECT_EQ(hugging_face->decode(tiktoken->encode(text, true, true)), "<|begin_of_text|>" + text + "<|end_of_text|>");
+  }
 }
 
 TEST(TokenizerTools, RecordsThatTrainingSkippedAreCountedAndShown) {

@@ -59,16 +59,29 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters, KeySt
 /// The model and everything else.
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress, KeyStyle style);
 
+/// A data position as torchtitan's loader keeps it, of one data-parallel rank.
+struct SamplePosition {
+  int64_t ranks = 1;                 // data-parallel ranks that read different data
+  int64_t samples = 0;               // documents of the rank's part that were read in this pass
+  std::vector<int32_t> left_tokens;  // of them, packed into no sequence yet
+};
+
 struct RestoredRun {
-  KeyStyle style = KeyStyle::bare;      // that the checkpoint has
-  std::optional<RunProgress> progress;  // nothing where only the model was wanted or there
-  bool has_data_position = false;       // progress->data_position is one of ours
-  std::vector<std::string> notes;       // what could not be restored, and why: for the log
+  KeyStyle style = KeyStyle::bare;        // that the checkpoint has
+  std::optional<RunProgress> progress;    // nothing where only the model was wanted or there
+  bool has_data_position = false;         // progress->data_position is one of ours
+  std::optional<SamplePosition> samples;  // torchtitan's position, where the checkpoint has that
+  std::vector<std::string> notes;         // what could not be restored, and why: for the log
 };
 
 /// Reads the parameters' shards of `rank` in place, and the progress. `leave`: names out of kStateNames. A checkpoint
-/// that holds the model alone restores the model alone, and says so. Throws what OpenCheckpoint::load throws.
+/// that holds the model alone restores the model alone, and says so. `data_rank`: the data-parallel rank whose position
+/// is read where each has its own. Throws what OpenCheckpoint::load throws.
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                        const std::set<std::string>& leave = {});
+                        const std::set<std::string>& leave = {}, int64_t data_rank = 0);
+
+/// torchtitan's position in the state of a Python data loader: the one dictionary in it that counts documents
+/// ("sample_idx") beside a "token_buffer". Throws PickleError saying what it holds instead.
+SamplePosition read_sample_position(const PickleValue& state);
 
 }  // namespace titan

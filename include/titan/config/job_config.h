@@ -222,6 +222,13 @@ struct DebugSection {
   bool share_gpu{};
 };
 
+/// One `[[data.mixture]]` table: a source and its share of the tokens.
+struct MixtureSource {
+  std::string path;
+  double weight{};
+  std::string text_field;  ///< empty: data.text_field
+};
+
 struct DataSection {
   std::string bad_record;  ///< error, skip
   int64_t timeout{};       ///< seconds
@@ -229,6 +236,9 @@ struct DataSection {
   std::string text_field;
   std::string split;  ///< global, upstream
   bool shuffle{};
+  int64_t shuffle_seed{};
+  std::string packing;  ///< upstream, lossless, document
+  std::vector<MixtureSource> mixture;
 };
 
 struct JobConfig {

@@ -24,6 +24,8 @@ struct BatchPlan {
   int64_t accumulation = 1;     ///< microbatches per step
   int64_t dp_degree = 1;
   int64_t dp_rank = 0;
+  /// The stream is this rank's own (data.split = "upstream"): all of its chunks are this rank's samples.
+  bool own_stream = false;
 
   int64_t global_batch() const { return local_batch * accumulation * dp_degree; }
 };
@@ -42,7 +44,7 @@ struct MicroBatch {
 
 struct StepBatch {
   std::vector<MicroBatch> microbatches;  ///< `accumulation` of them
-  int64_t first_chunk = 0;               ///< global number of the step's sample 0
+  int64_t first_chunk = 0;               ///< number in the stream of the first chunk
   int64_t samples = 0;       ///< real samples in the global batch: G, fewer only at the end of a finite source, where
                              ///< the rest are rows of ignored labels so that all ranks keep the same shapes
   int64_t valid_tokens = 0;  ///< labels that count, over the whole global batch
@@ -52,9 +54,12 @@ struct StepBatch {
 };
 
 struct BatchOptions {
-  std::string dataset = "stories";               ///< for messages
-  bool infinite = true;                          ///< false: one pass, for validation
-  bool restart_positions = false;                ///< block_causal: positions count from 0 within each document
+  std::string dataset = "stories";  ///< for messages
+  bool infinite = true;             ///< false: one pass, for validation
+  bool restart_positions = false;   ///< block_causal: positions count from 0 within each document
+  ChunkPacking packing = ChunkPacking::upstream;
+  /// The label of a document's last token, which is the next document's first one, does not count.
+  bool labels_end_with_document = false;
   int64_t queue_depth = 4;                       ///< step batches kept ready
   std::chrono::duration<double> timeout{300.0};  ///< a longer wait for one batch is an error
 };
@@ -63,6 +68,8 @@ class BatchStream {
  public:
   BatchStream(std::unique_ptr<DocumentSource> source, std::shared_ptr<const Tokenizer> tokenizer, const BatchPlan& plan,
               const BatchOptions& options);
+  /// Of chunks that come from elsewhere, such as a mixture; `options` says nothing about packing then.
+  BatchStream(std::unique_ptr<ChunkSource> chunks, const BatchPlan& plan, const BatchOptions& options);
   /// Ends the thread within milliseconds; one that hangs in a read is left behind and ends when the read returns.
   ~BatchStream();
   BatchStream(const BatchStream&) = delete;
@@ -71,6 +78,9 @@ class BatchStream {
   /// The next step's batch; nothing when a finite source has run out. Rethrows what the thread threw;
   /// throws Error(bad_data) naming the file when the wait exceeds the timeout.
   std::optional<StepBatch> next();
+
+  /// Takes back a batch that is done with, for the memory it lies in.
+  void recycle(StepBatch&& batch);
 
   /// The point after the batches handed out, however far the thread has run ahead; the same on every rank.
   const StreamState& state() const { return state_; }
@@ -83,6 +93,9 @@ class BatchStream {
   double total_wait_seconds() const { return total_wait_seconds_; }
   /// Batches that lie ready now.
   int64_t ready() const;
+  /// Those that lay ready when the last `next` was called.
+  int64_t ready_before() const { return ready_before_; }
+  int64_t depth() const { return options_.queue_depth; }
 
  private:
   struct Worker;
@@ -95,6 +108,10 @@ class BatchStream {
   StreamState state_;
   double last_wait_seconds_ = 0.0;
   double total_wait_seconds_ = 0.0;
+  int64_t ready_before_ = 0;
 };
+
+/// What a stream of chunks needs of a batch stream's settings.
+ChunkOptions chunk_options(const BatchPlan& plan, const BatchOptions& options);
 
 }  // namespace titan

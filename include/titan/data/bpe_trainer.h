@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "titan/data/llama3_splitter.h"
+#include "titan/data/piece_splitter.h"
 
 namespace titan {
 
@@ -31,8 +31,8 @@ class BpeTrainer {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
 
-  Llama3Splitter splitter_;
-  Llama3Splitter::Scratch scratch_{splitter_};
+  PieceSplitter splitter_;
+  PieceSplitter::Scratch scratch_{splitter_};
   std::unordered_map<std::string, int64_t, StringHash, std::equal_to<>> counts_;
   int64_t text_bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// Where documents come from, one at a time: files on disk or the embedded generator. A source knows no tokens.
+// Where documents come from, one at a time: files of text or of ids on disk, or the embedded generator.
 // A document can be found again from its position alone, which is how a stopped stream is taken up.
 #pragma once
 
@@ -7,10 +7,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "titan/data/token_view.h"
+
 namespace titan {
+
+class Tokenizer;
 
 /// Where a document begins. Only the source that made it reads meaning into the numbers.
 struct SourcePosition {
@@ -24,6 +29,8 @@ struct SourcePosition {
 
 struct Document {
   std::string text;  ///< valid UTF-8
+  /// Instead of a text: the document's ids, with what begins and ends it. Valid as long as the source is.
+  std::optional<TokenView> tokens;
   SourcePosition start;
 };
 
@@ -43,6 +50,22 @@ class DocumentSource {
 
   /// Continues with the document that begins at `start`; `{}` is the first one.
   virtual void seek(const SourcePosition& start) = 0;
+
+  /// Continues with the first document of pass `epoch` (0, 1, …), for sources whose passes differ.
+  virtual void begin_pass(int64_t epoch) {
+    static_cast<void>(epoch);
+    seek({});
+  }
+
+  /// Documents of one pass, bad records included; nothing where they cannot be read in any order (a packed file, the
+  /// generator). May read the whole corpus once.
+  virtual std::optional<int64_t> count_documents() { return std::nullopt; }
+
+  /// Document number `index` of those; false for a bad record that is skipped. Leaves `next` where it was.
+  virtual bool read(int64_t index, Document& document);
+
+  /// Throws Error(bad_data) when the documents are ids of another vocabulary than the tokenizer's.
+  virtual void check_tokenizer(const Tokenizer& tokenizer) const { static_cast<void>(tokenizer); }
 
   /// What is being read, for the message of a stalled read. May be called while another thread is inside `next`.
   virtual std::string reading() const = 0;
@@ -78,14 +101,19 @@ struct DatasetOptions {
   std::string path = {};            ///< a file, a folder or a glob; stories need none and ignore it
   std::string text_field = "text";  ///< of JSONL records
   BadRecord bad_record = BadRecord::error;
-  uint64_t seed = 0;        ///< of the generator
+  uint64_t seed = 0;  ///< of the generator
+  /// Another order in every pass: a permutation of (this seed, pass, place). Nothing: the corpus's own order.
+  std::optional<uint64_t> shuffle_seed = {};
+  /// torchtitan's split (torchtitan.md section 6): this source gives the documents of rank `split_rank` alone.
+  int64_t split_ranks = 1, split_rank = 0;
   bool validation = false;  ///< stories: a finite set of documents that training never sees
 };
 
 /// The names `DatasetOptions::dataset` may have.
 std::vector<std::string> dataset_names();
 
-/// Opens the source. Throws Error(bad_data): unknown name, missing path, nothing to read in it, a format not built yet.
+/// Opens the source. Throws Error(bad_data): unknown name, missing path, nothing to read in it, a form that is not read
+/// here, a corpus that cannot be shuffled.
 std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options);
 
 }  // namespace titan

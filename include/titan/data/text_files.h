@@ -1,4 +1,4 @@
-// Documents from .txt and .jsonl files on disk, in the sorted order of their paths.
+// Documents from .txt and .jsonl files on disk, packed or not, in the sorted order of their paths.
 // A .txt file is one document (a very large one is cut, see kLargestDocument); a .jsonl file holds one per line.
 #pragma once
 
@@ -11,8 +11,11 @@
 
 #include "titan/data/buffered_file.h"
 #include "titan/data/document_source.h"
+#include "titan/data/record_text.h"
 
 namespace titan {
+
+class FileReader;
 
 struct TextFiles {
   std::vector<std::filesystem::path> files;  ///< sorted by path
@@ -21,21 +24,41 @@ struct TextFiles {
 };
 
 /// The files that `path` names: itself, all supported files in and below a folder, or what a glob (* ? [) matches.
-/// Throws Error(bad_data): nothing there, nothing supported in it, only empty files, a format that is not built yet.
+/// Links to folders are followed. Throws Error(bad_data): nothing there, nothing supported in it, only empty files, a
+/// format that is not read here, a link that leads back to a folder above it.
 TextFiles find_text_files(const std::string& path);
 
-enum class TextForm { none, whole, records };
-/// How a file is read, by its name whatever the case: .txt as a whole, .jsonl and .json record by record.
+enum class TextForm { none, whole, records, ids };
+/// How a file is read, by its name whatever the case: .txt as a whole, .jsonl and .json record by record; each may be
+/// packed (.gz, .zst). A .bin file holds ids.
 TextForm text_form(const std::filesystem::path& path);
+
+/// One document as it lies in its file.
+struct RawDocument {
+  std::string bytes;  ///< a section of a .txt file, or the line of a record
+  TextForm form = TextForm::none;
+  bool too_long = false;  ///< a line of more than kLongestLine bytes, which were not kept
+  SourcePosition start;
+};
+
+/// The text of a document; nothing where a record is bad. May be called from several threads.
+RecordText read_text(RawDocument&& raw, const std::string& text_field);
 
 class TextFileSource : public DocumentSource {
  public:
   /// A larger .txt file becomes several documents, cut at the last blank line, else line, else character before the
   /// bound: the first batch need not wait until gigabytes are encoded.
   static constexpr size_t kLargestDocument = size_t{4} << 20;
+  /// A longer line of a .jsonl file is a bad record: no text that a person wrote, and it would fill the memory.
+  static constexpr size_t kLongestLine = size_t{64} << 20;
 
-  TextFileSource(std::string path, std::string text_field, BadRecord bad_record,
+  TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
                  size_t largest_document = kLargestDocument);
+  /// With the files that `path` names, or some of them.
+  TextFileSource(std::string path, TextFiles files, std::string text_field, BadRecord bad_record,
+                 size_t largest_document = kLargestDocument);
+
+  ~TextFileSource() override;
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override;
@@ -43,11 +66,24 @@ class TextFileSource : public DocumentSource {
   std::string description() const override;
   uint64_t fingerprint() const override;
 
+  std::optional<int64_t> count_documents() override;
+  bool read(int64_t index, Document& document) override;
+
+  /// `next` in two halves, for callers that read texts on several threads: the next document as it lies there (false
+  /// at the end of a pass), then, in the same order, what became of each.
+  bool next_raw(RawDocument& raw);
+  /// Counts it; a bad record is an Error(bad_data) with file and line, or is skipped (false), as was asked for.
+  bool accept(const SourcePosition& start, const RecordText& read);
+
+  /// The position of the document that `next` or `next_raw` would give.
+  const SourcePosition& position() const { return position_; }
+  /// Bytes of all files as they lie on disk.
+  int64_t file_bytes() const;
+
  private:
-  bool next_section(Document& document);
-  bool next_record(Document& document);
-  std::optional<std::string> parse_record(std::string_view line);
-  void finish(Document& document, size_t bytes, int64_t lines);
+  bool next_section(RawDocument& raw);
+  bool next_record(RawDocument& raw);
+  void find_documents(size_t file);
 
   std::string path_;
   std::string text_field_;
@@ -59,6 +95,13 @@ class TextFileSource : public DocumentSource {
   SourcePosition position_;                // of the next document
   std::unique_ptr<BufferedFile> current_;  // file position_.file, once opened
   std::atomic<int64_t> reading_file_{0};
+
+  // For reading in any order, once asked for: where every document begins, by file, and the file read last.
+  std::vector<std::vector<int64_t>> begins_;
+  std::vector<int64_t> first_;  // document of each file
+  std::optional<int64_t> documents_;
+  std::unique_ptr<FileReader> random_;
+  size_t random_file_ = 0;
 };
 
 }  // namespace titan

@@ -2,13 +2,12 @@
 // tokens after the base vocabulary. Encoding is the splitter, a cache of short pieces, and the byte-pair encoder.
 #pragma once
 
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "titan/data/byte_pair_encoder.h"
-#include "titan/data/llama3_splitter.h"
+#include "titan/data/piece_splitter.h"
+#include "titan/data/scratch_pool.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
@@ -38,15 +37,13 @@ class TiktokenTokenizer : public Tokenizer {
 
  private:
   struct Scratch;  // what one encoding thread needs; kept between calls, because the cache gets better with use
-  class Lease;
 
   void encode_segment(std::string_view segment, Scratch& scratch, std::vector<int32_t>& ids) const;
 
   BytePairEncoder encoder_;
-  Llama3Splitter splitter_;
+  PieceSplitter splitter_;
   uint64_t fingerprint_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;
+  mutable ScratchPool<Scratch> pool_;
 };
 
 }  // namespace titan

@@ -52,8 +52,9 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool bos, bool eos) const;
 };
 
-/// Opens the tokenizer in `path`: a tiktoken model file, or a folder that holds one as tokenizer.model.
-/// Throws Error(bad_data) with what is wrong, file and line, and what to do; other kinds are named as not built yet.
+/// Opens the tokenizer in `path`: a tiktoken or SentencePiece model file, a tokenizer.json, a vocab.json with
+/// merges.txt beside it, or a folder with one of them. Throws Error(bad_data) with what is wrong, where, and what to
+/// do.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::filesystem::path& path);
 
 }  // namespace titan

@@ -12,10 +12,11 @@
 namespace titan {
 
 struct TokenizerTraining {
-  DatasetOptions dataset;        ///< where the text comes from
-  int64_t most_bytes = 8 << 20;  ///< text to learn from; the generator would never end
-  int64_t vocabulary_size = 0;   ///< special tokens included
-  std::filesystem::path output;  ///< a tiktoken model file
+  DatasetOptions dataset;              ///< where the text comes from
+  int64_t most_bytes = 8 << 20;        ///< text to learn from; the generator would never end
+  int64_t vocabulary_size = 0;         ///< special tokens included
+  std::filesystem::path output;        ///< a tiktoken model file
+  std::filesystem::path hugging_face;  ///< a folder for the same as a Hugging Face tokenizer; empty: none
 };
 
 /// Learns a vocabulary, writes it, and says on `out` what was made from what. Throws Error: bad_config for a size that

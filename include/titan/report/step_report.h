@@ -27,6 +27,10 @@ struct StepReport {
   int64_t host_peak_bytes = 0;  // resident memory of the process, its maximum so far
   int64_t tokens_seen = 0;
   double eta_seconds = 0;
+  int64_t data_documents = 0;  // read by this process so far, by whatever rank they are used
+  int64_t data_tokens = 0;
+  int64_t data_queue_ready = 0;  // batches that lay ready when this step's was taken
+  int64_t data_queue_depth = 0;
   int64_t bad_records = 0;
   int64_t data_loops = 0;
   int64_t skipped_steps = 0;

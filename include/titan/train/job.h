@@ -27,6 +27,25 @@ SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& plac
 int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place = {});
 
 DatasetOptions make_training_dataset(const JobConfig& config);
+
+/// Whether each data-parallel rank reads its own part of the corpus, as torchtitan splits it.
+bool splits_by_rank(const JobConfig& config, const MeshPlace& place);
+
+/// The chunks that training reads: of one corpus or a mixture, whole or this rank's part, in order or shuffled. The
+/// names of what is read go to `description`. Throws Error(bad_data).
+std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const MeshPlace& place,
+                                                  const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                  const BatchOptions& options, std::string& description);
+/// What keeps a run from going on where torchtitan's loader was, as the end of a sentence; empty when nothing does.
+std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& place, int64_t saved_ranks);
+/// The documents that this rank reads of the one corpus of training.
+std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place);
+
+/// How documents fill the sequences of training, or of validation.
+BatchOptions make_batch_options(const JobConfig& config, bool block_causal);
+
+/// What contradicts itself in the data's options and needs more than their own values to see.
+std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins);
 DatasetOptions make_validation_dataset(const JobConfig& config);
 BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place = {});
 BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place = {});

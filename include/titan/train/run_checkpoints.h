@@ -51,12 +51,15 @@ class RunCheckpoints {
   /// About checkpoint.export_dtype = "float16".
   void warn_of_infinities(const CheckpointState& weights) const;
   void report(const SaveOutcome& outcome);
+  /// Where every data-parallel rank reads its own part: with the positions of all of them, which the ranks exchange.
+  RunPosition with_all_positions(RunPosition now);
 
   const JobConfig& config_;
   ModelRequest model_;
   const Assembly& assembly_;
   RunState state_;
   const Log& log_;
+  const MeshPlace& place_;
   bool leads_;
   int64_t rank_;
   std::filesystem::path root_;
@@ -66,6 +69,7 @@ class RunCheckpoints {
   std::string problem_;
   bool is_ending_ = false;
   CommandQueue commands_;
+  std::unique_ptr<RankMeeting> data_meeting_;  // null where all ranks read one sequence
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 

@@ -23,6 +23,10 @@ struct RunPosition {
   int64_t tokens = 0;               // seen
   int64_t optimizer_steps = 0;      // that the moments have seen
   std::optional<StreamState> data;  // the next sample; nothing: the first one
+  // Where each data-parallel rank has a stream of its own, all of them; `data` is this rank's.
+  std::vector<StreamState> rank_data = {};
+  // Instead of `data`: where torchtitan's loader was, for the trainer to find in the corpus.
+  std::optional<SamplePosition> samples = std::nullopt;
 };
 
 /// What there is to save; all of it outlives the state.
@@ -35,6 +39,12 @@ struct RunParts {
   const LearningRateSchedule& schedule;
   const MeshPlace& place;
 };
+
+/// The data position as checkpoints hold it, and back: the stream of data-parallel rank `rank` of `ranks`. `split`:
+/// whether each of them has its own. Throws Error(bad_data): a damaged position; Error(bad_config): one of another
+/// split, or of another number of ranks.
+nlohmann::json data_position(const RunPosition& now);
+StreamState data_position_from_json(const nlohmann::json& json, bool split, int64_t ranks, int64_t rank);
 
 class RunState {
  public:

@@ -49,6 +49,7 @@ class Trainer {
     double learning_rate;
     StepReadback readback;
     double data_wait_seconds;
+    int64_t batches_ready;  // when this one was taken
     DataCounters counters;
     double own_share;  // of the step's valid tokens that are this rank's; 0 where no loss is computed
   };
@@ -65,6 +66,7 @@ class Trainer {
   void open_metrics();
   /// Continues where a checkpoint ends, if there is one.
   void resume();
+  void find_data_position(const SamplePosition& samples);
   void show_start(const StepBatch& first) const;
   /// What was taken at a peak of so many bytes, beside what the plan said.
   std::vector<MemoryRow> memory_now(int64_t peak_bytes) const;

@@ -1,18 +1,22 @@
-#include "titan/data/llama3_splitter.h"
+#include "titan/data/piece_splitter.h"
 
 #include "tests/data/fixtures.h"
+#include "titan/data/segment_cutter.h"
 
 namespace titan {
 namespace {
 
 using test::random_text;
 
-std::vector<std::string> pieces(const std::string& text, bool regex_only = false) {
-  Llama3Splitter splitter;
-  Llama3Splitter::Scratch scratch(splitter);
+using Rule = PieceSplitter::Rule;
+
+std::vector<std::string> pieces(const std::string& text, bool expression_only = false, Rule rule = Rule::llama3) {
+  PieceSplitter splitter(rule);
+  PieceSplitter::Scratch scratch(splitter);
   std::vector<std::string> found;
   for (size_t begin = 0, end; begin < text.size(); begin = end) {
-    end = regex_only ? splitter.regex_piece_end(text, begin, scratch) : splitter.piece_end(text, begin, scratch);
+    end = expression_only ? splitter.expression_piece_end(text, begin, scratch)
+                          : splitter.piece_end(text, begin, scratch);
     EXPECT_GT(end, begin);
     found.push_back(text.substr(begin, end - begin));
   }
@@ -26,41 +30,60 @@ std::vector<std::string> segments(const std::string& text) {
   return found;
 }
 
-TEST(Llama3Splitter, CutsWordsWithTheSpaceBeforeThemAndNumbersInThrees) {
+TEST(PieceSplitter, CutsWordsWithTheSpaceBeforeThemAndNumbersInThrees) {
   EXPECT_EQ(pieces("It's 12345 o'clock,\n\n  don't!"),
             (std::vector<std::string>{"It", "'s", " ", "123", "45", " o", "'clock", ",\n\n", " ", " don", "'t", "!"}));
 }
 
-TEST(Llama3Splitter, TheHandWrittenWayAgreesWithTheExpressionOnAsciiText) {
+TEST(PieceSplitter, TheHandWrittenWayAgreesWithTheExpressionOnAsciiText) {
   std::u32string everything;
   for (char32_t c = 0; c < 128; ++c) everything += c;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     for (const std::u32string& alphabet :
          {everything, std::u32string(U"a'sStTrReEvVlLmMdD "), std::u32string(U" \t\n\r!a1'")}) {
       std::string text = random_text(alphabet, 3000, seed);
-      ASSERT_EQ(pieces(text), pieces(text, true)) << "seed " << seed;
+      for (Rule rule : {Rule::llama3, Rule::qwen2, Rule::gpt2}) {
+        ASSERT_EQ(pieces(text, false, rule), pieces(text, true, rule)) << "seed " << seed;
+      }
     }
   }
 }
 
-TEST(Llama3Splitter, TheHandWrittenWayLeavesToTheExpressionWhatACharacterBeyondAsciiDecides) {
+TEST(PieceSplitter, TheHandWrittenWayLeavesToTheExpressionWhatACharacterBeyondAsciiDecides) {
   std::u32string alphabet = U"a1 '!\nsréſK漢٣\u00A0\u0085\u2028\u180E\u0301🙂";
   for (uint64_t seed = 0; seed < 50; ++seed) {
     std::string text = random_text(alphabet, 2000, seed);
-    ASSERT_EQ(pieces(text), pieces(text, true)) << "seed " << seed;
+    for (Rule rule : {Rule::llama3, Rule::qwen2, Rule::gpt2}) {
+      ASSERT_EQ(pieces(text, false, rule), pieces(text, true, rule)) << "seed " << seed;
+    }
   }
 }
 
-TEST(Llama3Splitter, MostOfPlainTextNeedsNoExpression) {
+TEST(PieceSplitter, MostOfPlainTextNeedsNoExpression) {
   std::string text = "Where is my kite? cried Tom.\n\nIt's 3 o'clock.";
+  PieceSplitter splitter;
   for (size_t begin = 0; begin < text.size();) {
-    size_t end = Llama3Splitter::ascii_piece_end(text, begin);
+    size_t end = splitter.ascii_piece_end(text, begin);
     ASSERT_GT(end, begin);
     begin = end;
   }
 }
 
-TEST(Llama3Splitter, TheMongolianVowelSeparatorIsNoWhitespace) {
+TEST(PieceSplitter, TheRulesDifferInNumbersContractionsAndLineFeeds) {
+  EXPECT_EQ(pieces("I'M 1234\n\n!", false, Rule::qwen2),
+            (std::vector<std::string>{"I", "'M", " ", "1", "2", "3", "4", "\n\n", "!"}));
+  EXPECT_EQ(pieces("I'M 1234\n\n!", false, Rule::gpt2),
+            (std::vector<std::string>{"I", "'", "M", " 1234", "\n", "\n", "!"}));
+}
+
+TEST(PieceSplitter, KnowsItsRulesByTheExpressionsThatFilesHold) {
+  for (Rule rule : {Rule::llama3, Rule::qwen2, Rule::gpt2}) {
+    EXPECT_EQ(PieceSplitter::rule_of(PieceSplitter::expression_of(rule)), rule);
+  }
+  EXPECT_EQ(PieceSplitter::rule_of("\\p{L}+"), std::nullopt);
+}
+
+TEST(PieceSplitter, TheMongolianVowelSeparatorIsNoWhitespace) {
   // PCRE2's own \s would take it for a space and leave the second one to the next piece.
   EXPECT_EQ(pieces("\u180E\u180E"), (std::vector<std::string>{"\u180E\u180E"}));
 }

@@ -1,32 +1,19 @@
-#include "titan/data/llama3_splitter.h"
+#include "titan/data/piece_splitter.h"
 
 #include <array>
+#include <cstdint>
 
 #include "titan/base/error.h"
-#include "titan/data/utf8.h"
-
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 namespace titan {
 namespace {
 
-// The expression of torchtitan.md section 6 with \s written out as Unicode's White_Space: PCRE2's own \s also holds
-// U+180E.
-#define TITAN_SPACE R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})"
-constexpr const char* kPattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-    R"(|[^\r\n\p{L}\p{N}]?\p{L}+)"
-    R"(|\p{N}{1,3})"
-    "| ?[^" TITAN_SPACE R"(\p{L}\p{N}]+[\r\n]*)"
-    "|[" TITAN_SPACE R"(]*[\r\n]+)"
-    "|[" TITAN_SPACE "]+(?![^" TITAN_SPACE
-    "])"
-    "|[" TITAN_SPACE "]+";
-#undef TITAN_SPACE
-
-constexpr size_t kJitStackStart = size_t{32} << 10;
-constexpr size_t kJitStackMost = size_t{8} << 20;
+// The expressions as tokenizer files write them (torchtitan.md section 6 has the first).
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 enum class Kind : uint8_t { other, letter, digit, space, newline, beyond_ascii };
 
@@ -75,6 +62,14 @@ size_t contraction_length(const AsciiScanner& scan, size_t begin) {
 /// The end of a run, or 0 when the character after it is not ASCII and might belong to it.
 size_t settled(const AsciiScanner& scan, size_t end) { return scan.is(end, Kind::beyond_ascii) ? 0 : end; }
 
+/// The same in lower case only, as GPT-2 has them.
+size_t plain_contraction_length(const AsciiScanner& scan, size_t begin) {
+  for (size_t i = begin + 1; i < begin + 3 && !scan.ended(i); ++i) {
+    if (scan.at(i) < 'a') return i == begin + 1 ? 0 : contraction_length(scan, begin) == 2 ? 2 : 0;
+  }
+  return contraction_length(scan, begin);
+}
+
 size_t whitespace_end(const AsciiScanner& scan, size_t begin) {
   size_t end = begin;
   size_t after_newline = 0;
@@ -89,8 +84,8 @@ size_t whitespace_end(const AsciiScanner& scan, size_t begin) {
 
 }  // namespace
 
-size_t Llama3Splitter::ascii_piece_end(std::string_view segment, size_t begin) {
-  AsciiScanner scan(segment);
+size_t PieceSplitter::llama_ascii_end(std::string_view text, size_t begin, size_t most_digits) {
+  AsciiScanner scan(text);
   Kind kind = scan.kind(begin);
   if (kind == Kind::letter) return settled(scan, scan.skip(begin + 1, Kind::letter));
   if (kind == Kind::beyond_ascii || scan.is(begin + 1, Kind::beyond_ascii)) return 0;
@@ -101,8 +96,8 @@ size_t Llama3Splitter::ascii_piece_end(std::string_view segment, size_t begin) {
   }
   if (kind == Kind::digit) {
     size_t end = begin + 1;
-    while (end < begin + 3 && scan.is(end, Kind::digit)) ++end;
-    return end < begin + 3 ? settled(scan, end) : end;
+    while (end < begin + most_digits && scan.is(end, Kind::digit)) ++end;
+    return end < begin + most_digits ? settled(scan, end) : end;
   }
   if (kind != Kind::newline && scan.is(begin + 1, Kind::letter)) {
     return settled(scan, scan.skip(begin + 2, Kind::letter));
@@ -115,51 +110,40 @@ size_t Llama3Splitter::ascii_piece_end(std::string_view segment, size_t begin) {
   return whitespace_end(scan, begin);
 }
 
-struct Llama3Splitter::Program {
-  pcre2_code* code = nullptr;
-  ~Program() { pcre2_code_free(code); }
-};
-
-struct Llama3Splitter::Scratch::Buffers {
-  pcre2_match_data* match = nullptr;
-  pcre2_match_context* context = nullptr;
-  pcre2_jit_stack* stack = nullptr;
-  ~Buffers() {
-    pcre2_match_data_free(match);
-    pcre2_match_context_free(context);
-    pcre2_jit_stack_free(stack);
+size_t PieceSplitter::gpt2_ascii_end(std::string_view text, size_t begin) {
+  AsciiScanner scan(text);
+  if (scan.at(begin) == '\'') {
+    if (size_t length = plain_contraction_length(scan, begin)) return begin + length;
   }
-};
-
-Llama3Splitter::Llama3Splitter() : program_(std::make_unique<Program>()) {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  program_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
-  TITAN_CHECK(program_->code != nullptr, error, offset);
-  // Without a just-in-time compiler (a PCRE2 built without it) matching is slower and otherwise the same.
-  pcre2_jit_compile(program_->code, PCRE2_JIT_COMPLETE);
+  const size_t first = begin + (scan.at(begin) == ' ' && !scan.ended(begin + 1) ? 1 : 0);
+  const Kind kind = scan.kind(first);
+  if (kind == Kind::beyond_ascii) return 0;
+  if (kind != Kind::space && kind != Kind::newline) return settled(scan, scan.skip(first + 1, kind));
+  size_t end = begin;
+  while (scan.is_space_or_newline(end)) ++end;
+  if (scan.is(end, Kind::beyond_ascii)) return 0;
+  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // the last space goes with the word that follows
 }
 
-Llama3Splitter::~Llama3Splitter() = default;
+PieceSplitter::PieceSplitter(Rule rule)
+    : rule_(rule), most_digits_(rule == Rule::qwen2 ? 1 : 3), pattern_(expression_of(rule), Pattern::Anchor::here) {}
 
-Llama3Splitter::Scratch::Scratch(const Llama3Splitter& splitter) : buffers_(std::make_unique<Buffers>()) {
-  buffers_->match = pcre2_match_data_create_from_pattern(splitter.program_->code, nullptr);
-  buffers_->context = pcre2_match_context_create(nullptr);
-  buffers_->stack = pcre2_jit_stack_create(kJitStackStart, kJitStackMost, nullptr);
-  TITAN_CHECK(buffers_->match && buffers_->context && buffers_->stack);
-  pcre2_jit_stack_assign(buffers_->context, nullptr, buffers_->stack);
+std::string_view PieceSplitter::expression_of(Rule rule) {
+  return rule == Rule::llama3 ? kLlama3 : rule == Rule::qwen2 ? kQwen2 : kGpt2;
 }
 
-Llama3Splitter::Scratch::~Scratch() = default;
+std::optional<PieceSplitter::Rule> PieceSplitter::rule_of(std::string_view expression) {
+  for (Rule rule : {Rule::llama3, Rule::qwen2, Rule::gpt2}) {
+    if (expression == expression_of(rule)) return rule;
+  }
+  return std::nullopt;
+}
 
-size_t Llama3Splitter::regex_piece_end(std::string_view segment, size_t begin, Scratch& scratch) const {
-  auto& buffers = *scratch.buffers_;
-  int found = pcre2_match(program_->code, reinterpret_cast<PCRE2_SPTR>(segment.data()), segment.size(), begin,
-                          PCRE2_NO_UTF_CHECK, buffers.match, buffers.context);
+size_t PieceSplitter::expression_piece_end(std::string_view text, size_t begin, Scratch& scratch) const {
+  Pattern::Match match;
   // Every character is a letter, a number, whitespace or none of these: some alternative matches at any position.
-  TITAN_CHECK(found > 0, found, begin, segment.size());
-  return pcre2_get_ovector_pointer(buffers.match)[1];
+  TITAN_CHECK(pattern_.find(text, begin, scratch, match), begin, text.size());
+  return match.end;
 }
 
 }  // namespace titan

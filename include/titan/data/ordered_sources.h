@@ -1,0 +1,78 @@
+// Sources that give another source's documents in another order, or some of them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "titan/data/document_source.h"
+#include "titan/data/permutation.h"
+
+namespace titan {
+
+/// Tells what the inner source counts and says as its own.
+class SourceAround : public DocumentSource {
+ public:
+  explicit SourceAround(std::unique_ptr<DocumentSource> inner) : inner_(std::move(inner)) {}
+
+  std::string reading() const override { return inner_->reading(); }
+  void check_tokenizer(const Tokenizer& tokenizer) const override { inner_->check_tokenizer(tokenizer); }
+
+ protected:
+  /// After every use of the inner source.
+  void take_over();
+
+  std::unique_ptr<DocumentSource> inner_;
+};
+
+/// Every pass in an order of its own. The position is one integer: pass · documents + place in the pass.
+class ShuffledSource : public SourceAround {
+ public:
+  /// Throws Error(bad_data) when the documents cannot be read in any order.
+  ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t seed);
+
+  bool next(Document& document) override;
+  void seek(const SourcePosition& start) override;
+  void begin_pass(int64_t epoch) override;
+  std::string description() const override;
+  uint64_t fingerprint() const override;
+
+ private:
+  uint64_t seed_;
+  int64_t documents_;
+  int64_t next_ = 0, pass_end_ = 0;
+  Permutation order_;  // of the pass that next_ is in
+};
+
+/// One rank's part of a corpus as torchtitan splits a streamed dataset whose files do not divide evenly: records rank,
+/// rank + ranks, rank + 2 · ranks, …
+class StridedSource : public SourceAround {
+ public:
+  StridedSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
+      : SourceAround(std::move(inner)), ranks_(ranks), rank_(rank) {}
+
+  bool next(Document& document) override;
+  void seek(const SourcePosition& start) override { inner_->seek(start); }
+  std::string description() const override;
+  uint64_t fingerprint() const override;
+
+ private:
+  int64_t ranks_, rank_;
+};
+
+/// One rank's part as torchtitan splits a dataset in memory: consecutive documents, the first (documents mod ranks)
+/// ranks one more than the others.
+class BlockSource : public SourceAround {
+ public:
+  /// Throws Error(bad_data) when the documents cannot be read in any order, or are fewer than the ranks.
+  BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank);
+
+  bool next(Document& document) override;
+  void seek(const SourcePosition& start) override;
+  std::string description() const override;
+  uint64_t fingerprint() const override;
+
+ private:
+  int64_t begin_ = 0, end_ = 0, next_ = 0;
+};
+
+}  // namespace titan

@@ -1,0 +1,53 @@
+// How byte-level tokenizers cut text into pieces that no merge crosses: the expressions of Llama 3, Qwen 2 and GPT-2.
+// The expression, run by PCRE2, defines the pieces; plain ASCII takes a hand-written way.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "titan/data/pattern.h"
+
+namespace titan {
+
+/// One of the known expressions, compiled once. Every text is cut without gaps. `piece_end` may run on several threads,
+/// each with its own Scratch.
+class PieceSplitter {
+ public:
+  enum class Rule { llama3, qwen2, gpt2 };
+
+  explicit PieceSplitter(Rule rule = Rule::llama3);
+
+  /// The rule that a tokenizer file's expression is, or nothing when it is another one.
+  static std::optional<Rule> rule_of(std::string_view expression);
+  static std::string_view expression_of(Rule rule);
+
+  class Scratch : public Pattern::Scratch {
+   public:
+    explicit Scratch(const PieceSplitter& splitter) : Pattern::Scratch(splitter.pattern_) {}
+  };
+
+  /// Where the piece that begins at `begin` < text.size() ends: > begin. `text` is valid UTF-8.
+  size_t piece_end(std::string_view text, size_t begin, Scratch& scratch) const {
+    size_t end = rule_ == Rule::gpt2 ? gpt2_ascii_end(text, begin) : llama_ascii_end(text, begin, most_digits_);
+    return end != 0 ? end : expression_piece_end(text, begin, scratch);
+  }
+
+  /// The same by PCRE2 alone: the definition, and what decides wherever a piece touches a non-ASCII character.
+  size_t expression_piece_end(std::string_view text, size_t begin, Scratch& scratch) const;
+
+  /// The same without PCRE2; 0 when a non-ASCII character could have a say.
+  size_t ascii_piece_end(std::string_view text, size_t begin) const {
+    return rule_ == Rule::gpt2 ? gpt2_ascii_end(text, begin) : llama_ascii_end(text, begin, most_digits_);
+  }
+
+ private:
+  static size_t llama_ascii_end(std::string_view text, size_t begin, size_t most_digits);
+  static size_t gpt2_ascii_end(std::string_view text, size_t begin);
+
+  Rule rule_;
+  size_t most_digits_;
+  Pattern pattern_;
+};
+
+}  // namespace titan

@@ -1,0 +1,80 @@
+// A .bin file of token ids and its index, NAME.bin.idx: what `titan_train data tokenize` makes and training maps into
+// memory. The ids lie one after the other, two bytes each where the vocabulary fits, else four; documents are whole,
+// with whatever begins and ends them. The index says whose ids they are, where documents end, and a checksum (XXH3) of
+// every block of the ids; it has a checksum of itself, and it is written last, so that a file with an index is whole.
+//
+// Index, little-endian: "TITANIDX", uint32 version (1), uint32 bytes a token, uint64 vocabulary size, uint64
+// fingerprint of the tokenizer, int32 BOS, int32 EOS, uint64 documents, uint64 tokens, uint64 bytes a block, 128 bytes
+// naming the tokenizer, then uint64 checksums of the blocks, uint64 ends of the documents (in tokens), uint64 checksum
+// of all that.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "titan/data/token_view.h"
+#include "titan/data/tokenizer.h"
+
+namespace titan {
+
+struct TokenFileFacts {
+  int64_t token_bytes = 2;
+  int64_t vocabulary = 0;
+  uint64_t vocabulary_fingerprint = 0;  ///< Tokenizer::fingerprint
+  int32_t bos = 0, eos = 0;
+  int64_t documents = 0, tokens = 0;
+  std::string tokenizer;  ///< its description
+
+  bool operator==(const TokenFileFacts&) const = default;
+};
+
+/// Bytes of ids under one checksum.
+inline constexpr int64_t kTokenBlock = int64_t{256} << 10;
+
+std::filesystem::path index_path(const std::filesystem::path& bin);
+
+/// What `tokenizer`'s ids are, without documents and tokens.
+TokenFileFacts facts_of(const Tokenizer& tokenizer);
+
+/// Writes the index of a finished file of ids. `block_hashes` and the file `ends` (raw uint64) are as in the index.
+/// Throws Error(storage).
+void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& facts,
+                       const std::vector<uint64_t>& block_hashes, const std::filesystem::path& ends);
+
+/// An open file, mapped into memory. For one thread.
+class TokenFile {
+ public:
+  /// Opens `bin` and its index and checks the index. Throws Error(bad_data): no index, a damaged or cut one, a file
+  /// that is not as long as its index says.
+  explicit TokenFile(const std::filesystem::path& bin);
+  ~TokenFile();
+  TokenFile(const TokenFile&) = delete;
+  TokenFile& operator=(const TokenFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  const TokenFileFacts& facts() const { return facts_; }
+
+  /// Ids of document `index`, valid as long as the file is open. The blocks they lie in are checked when they are first
+  /// looked at. Throws Error(bad_data): a damaged block, a file that has become shorter.
+  TokenView document(int64_t index);
+
+ private:
+  class Map;
+
+  [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
+  void read_index();
+  void check_ends() const;
+  void check_blocks(int64_t begin, int64_t end);
+
+  std::filesystem::path path_;
+  TokenFileFacts facts_;
+  std::unique_ptr<Map> ids_, index_;
+  const uint64_t* block_hashes_ = nullptr;
+  const uint64_t* ends_ = nullptr;
+  std::vector<bool> checked_;  // by block
+};
+
+}  // namespace titan

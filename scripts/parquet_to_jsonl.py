@@ -1,0 +1,10 @@
+#!/usr/bin/env python3
+"""Parquet → JSON lines, which titan_train reads: parquet_to_jsonl.py IN.parquet OUT.jsonl [COLUMN]   (needs pyarrow)"""
+import json, sys
+import pyarrow.parquet
+
+source, target, column = (sys.argv[1:] + ["text"])[:3]
+with open(target, "w", encoding="utf-8") as out:
+    for batch in pyarrow.parquet.ParquetFile(source).iter_batches(columns=[column]):
+        for value in batch.column(0).to_pylist():
+            out.write(json.dumps({"text": value or ""}, ensure_ascii=False) + "\n")

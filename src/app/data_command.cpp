@@ -1,0 +1,82 @@
+#include "titan/app/data_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+
+#include "parse_words.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/data/inspect.h"
+#include "titan/data/tokenize.h"
+
+namespace titan {
+namespace {
+
+struct Options {
+  Tokenization tokenization;
+  Inspection inspection;
+  DatasetOptions dataset;
+  std::string bad_record = "error";
+};
+
+void declare_corpus(CLI::App& command, Options& options) {
+  command.add_option("--dataset-path", options.dataset.path, "A .txt, .jsonl or .bin file, a folder of them or a glob")
+      ->required();
+  command.add_option("--text-field", options.dataset.text_field, "Field of .jsonl records")->capture_default_str();
+  command.add_option("--bad-record", options.bad_record, "Records that cannot be used: error or skip")
+      ->check(CLI::IsMember({"error", "skip"}))
+      ->capture_default_str();
+}
+
+void declare(CLI::App& app, Options& options) {
+  auto* tokenize = app.add_subcommand("tokenize", "Text to a .bin file of ids, on all cores; a killed one goes on");
+  declare_corpus(*tokenize, options);
+  tokenize->add_option("--tokenizer", options.tokenization.tokenizer, "Tokenizer file or folder")->required();
+  tokenize->add_option("--output", options.tokenization.output, "File to write, NAME.bin")->required();
+  tokenize->add_option("--threads", options.tokenization.threads, "Threads that encode; 0: one per processor")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  tokenize->add_flag("--overwrite", options.tokenization.overwrite, "Begin anew over what lies there");
+
+  auto* stats = app.add_subcommand("stats", "Count documents, bytes and tokens");
+  auto* peek = app.add_subcommand("peek", "Show the first documents");
+  for (CLI::App* command : {stats, peek}) {
+    declare_corpus(*command, options);
+    command->add_option("--tokenizer", options.inspection.tokenizer, "Tokenizer file or folder: count tokens as well");
+  }
+  peek->add_option("--documents", options.inspection.documents, "How many")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+void refuse_mistyped_word(const std::string& word) {
+  const std::vector<std::string> known = data_command_words();
+  if (word.starts_with("-") || std::find(known.begin(), known.end(), word) != known.end()) return;
+  const std::vector<std::string> close = nearest(word, known, 1);
+  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
+  throw Error(ExitCode::bad_config, fmt::format("data has no command {}{} (titan_train data --help)", word, hint));
+}
+
+}  // namespace
+
+std::vector<std::string> data_command_words() { return {"tokenize", "stats", "peek"}; }
+
+void run_data_command(const std::vector<std::string>& arguments, std::ostream& out) {
+  if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
+  Options options;
+  CLI::App app("Make a corpus ready, and look at one", "titan_train data");
+  app.require_subcommand(1);
+  declare(app, options);
+  if (!parse_words(app, arguments, out)) return;
+  options.dataset.dataset = "text";
+  options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
+  options.tokenization.dataset = options.inspection.dataset = options.dataset;
+  if (app.got_subcommand("tokenize")) tokenize_corpus(options.tokenization, out);
+  if (app.got_subcommand("stats")) describe_corpus(options.inspection, out);
+  if (app.got_subcommand("peek")) show_documents(options.inspection, out);
+}
+
+}  // namespace titan

@@ -1,0 +1,101 @@
+#include "titan/data/added_tokens.h"
+
+#include <algorithm>
+
+#include "titan/data/utf8.h"
+
+namespace titan {
+namespace {
+
+uint32_t byte_at(std::string_view text, size_t at) { return static_cast<unsigned char>(text[at]); }
+
+/// Unicode's White_Space.
+bool is_white_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+         c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+size_t previous_character(std::string_view text, size_t at) {
+  do --at;
+  while ((byte_at(text, at) & 0xC0) == 0x80);
+  return at;
+}
+
+size_t whitespace_before(std::string_view text, size_t at) {
+  while (at > 0) {
+    const size_t before = previous_character(text, at);
+    if (!is_white_space(first_code_point(text.substr(before)))) break;
+    at = before;
+  }
+  return at;
+}
+
+size_t whitespace_after(std::string_view text, size_t at) {
+  while (at < text.size() && is_white_space(first_code_point(text.substr(at)))) {
+    at += utf8_length(static_cast<unsigned char>(text[at]));
+  }
+  return at;
+}
+
+}  // namespace
+
+AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
+  for (uint32_t index = 0; index < tokens_.size(); ++index) {
+    const std::string& content = tokens_[index].content;
+    first_[byte_at(content, 0)] = true;
+    const uint32_t start =
+        content.size() == 1 ? 0x10000 + byte_at(content, 0) : byte_at(content, 0) << 8 | byte_at(content, 1);
+    by_start_[start].push_back(index);
+  }
+}
+
+bool AddedTokenFinder::is_word_character(std::string_view text, size_t at) const {
+  const uint32_t c = byte_at(text, at);
+  if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  Pattern::Scratch scratch(word_);
+  Pattern::Match match;
+  return word_.find(text.substr(at, utf8_length(static_cast<unsigned char>(c))), 0, scratch, match);
+}
+
+const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
+  if (!first_[byte_at(text, at)]) return nullptr;
+  if (at + 1 < text.size()) {
+    if (auto found = by_start_.find(byte_at(text, at) << 8 | byte_at(text, at + 1)); found != by_start_.end()) {
+      for (uint32_t index : found->second) {
+        if (text.substr(at).starts_with(tokens_[index].content)) return &tokens_[index];
+      }
+    }
+  }
+  auto found = by_start_.find(0x10000 + byte_at(text, at));
+  return found == by_start_.end() ? nullptr : &tokens_[found->second.front()];
+}
+
+void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) const {
+  size_t settled = 0;  // all before it is in `parts`
+  for (size_t at = 0; at < text.size();) {
+    const AddedToken* token = longest_at(text, at);
+    if (!token) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    size_t end = at + token->content.size();
+    at = end;
+    const bool in_a_word = (begin > 0 && is_word_character(text, previous_character(text, begin))) ||
+                           (end < text.size() && is_word_character(text, end));
+    if (token->single_word && in_a_word) continue;
+    if (begin < settled) continue;  // whitespace that the token before it took along
+    if (token->lstrip) begin = std::max(whitespace_before(text, begin), settled);
+    if (token->rstrip) end = whitespace_after(text, end);
+    if (settled < begin) parts.push_back({text.substr(settled, begin - settled), nullptr});
+    parts.push_back({text.substr(begin, end - begin), token});
+    settled = end;
+  }
+  if (settled < text.size()) parts.push_back({text.substr(settled), nullptr});
+}
+
+}  // namespace titan

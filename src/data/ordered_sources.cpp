@@ -1,0 +1,130 @@
+#include "titan/data/ordered_sources.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+/// Documents of a pass; `why` they must be readable in any order.
+int64_t count(DocumentSource& source, const std::string& why) {
+  const std::optional<int64_t> documents = source.count_documents();
+  if (!documents) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("corpus {}: {} reads documents in any order, and packed files can be read from their "
+                            "beginning only. Unpack them, or make a .bin file with: titan_train data tokenize.",
+                            source.description(), why));
+  }
+  if (*documents == 0) {
+    throw Error(ExitCode::bad_data, fmt::format("corpus {}: there is no document in it", source.description()));
+  }
+  return *documents;
+}
+
+uint64_t mixed(uint64_t fingerprint, const std::string& order) { return fingerprint ^ name_key(order); }
+
+}  // namespace
+
+void SourceAround::take_over() {
+  counters_ = inner_->counters();
+  for (std::string& text : inner_->take_notices()) notice(std::move(text));
+}
+
+ShuffledSource::ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t seed)
+    : SourceAround(std::move(inner)),
+      seed_(seed),
+      documents_(count(*inner_, "data.shuffle")),
+      order_(seed, 0, static_cast<uint64_t>(documents_)) {
+  take_over();
+  seek({});
+}
+
+bool ShuffledSource::next(Document& document) {
+  while (next_ < pass_end_) {
+    const int64_t place = next_++;
+    const uint64_t inside = static_cast<uint64_t>(place % documents_);
+    const bool read = inner_->read(static_cast<int64_t>(order_(inside)), document);
+    take_over();
+    if (!read) continue;
+    document.start = {};
+    document.start.document = place;
+    return true;
+  }
+  return false;
+}
+
+void ShuffledSource::seek(const SourcePosition& start) {
+  next_ = start.document;
+  const int64_t pass = next_ / documents_;
+  pass_end_ = (pass + 1) * documents_;
+  order_ = Permutation(seed_, static_cast<uint64_t>(pass), static_cast<uint64_t>(documents_));
+}
+
+void ShuffledSource::begin_pass(int64_t epoch) {
+  SourcePosition start;
+  start.document = epoch * documents_;
+  seek(start);
+}
+
+std::string ShuffledSource::description() const {
+  return fmt::format("{}, {} documents shuffled with seed {}", inner_->description(), with_thousands(documents_),
+                     seed_);
+}
+
+uint64_t ShuffledSource::fingerprint() const {
+  return mixed(inner_->fingerprint(), fmt::format("shuffled {} {}", seed_, documents_));
+}
+
+bool StridedSource::next(Document& document) {
+  bool found = false;
+  while (!found && inner_->next(document)) found = document.start.document % ranks_ == rank_;
+  take_over();
+  return found;
+}
+
+std::string StridedSource::description() const {
+  return fmt::format("{}, every {}th record from the {}th", inner_->description(), ranks_, rank_);
+}
+
+uint64_t StridedSource::fingerprint() const {
+  return mixed(inner_->fingerprint(), fmt::format("strided {} {}", ranks_, rank_));
+}
+
+BlockSource::BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
+    : SourceAround(std::move(inner)) {
+  const int64_t documents = count(*inner_, "data.split = \"upstream\" of this dataset");
+  const int64_t share = documents / ranks, more = documents % ranks;
+  begin_ = next_ = rank * share + std::min(rank, more);
+  end_ = begin_ + share + (rank < more ? 1 : 0);
+  if (begin_ == end_) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("corpus {}: {} documents are too few for {} data-parallel ranks with data.split = "
+                            "\"upstream\". Give more text, or leave data.split at \"global\".",
+                            inner_->description(), documents, ranks));
+  }
+  take_over();
+}
+
+bool BlockSource::next(Document& document) {
+  bool found = false;
+  while (!found && next_ < end_) found = inner_->read(next_++, document);
+  take_over();
+  return found;
+}
+
+void BlockSource::seek(const SourcePosition& start) { next_ = std::max(begin_, start.document); }
+
+std::string BlockSource::description() const {
+  return fmt::format("{}, documents {} to {}", inner_->description(), begin_, end_ - 1);
+}
+
+uint64_t BlockSource::fingerprint() const {
+  return mixed(inner_->fingerprint(), fmt::format("block {} {}", begin_, end_));
+}
+
+}  // namespace titan

@@ -1,0 +1,180 @@
+#include "titan/data/token_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "file_reader.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "token_index.h"
+
+namespace titan {
+namespace {
+
+const std::string kMakeAgain = "Make it again with: titan_train data tokenize";
+
+}  // namespace
+
+std::filesystem::path index_path(const std::filesystem::path& bin) { return bin.string() + ".idx"; }
+
+TokenFileFacts facts_of(const Tokenizer& tokenizer) {
+  TokenFileFacts facts;
+  facts.vocabulary = tokenizer.vocabulary_size();
+  facts.token_bytes = facts.vocabulary <= 65536 ? 2 : 4;
+  facts.vocabulary_fingerprint = tokenizer.fingerprint();
+  facts.bos = tokenizer.bos_id();
+  facts.eos = tokenizer.eos_id();
+  facts.tokenizer = tokenizer.description();
+  return facts;
+}
+
+/// A whole file in memory, read-only.
+class TokenFile::Map {
+ public:
+  explicit Map(const std::filesystem::path& path) {
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor_ < 0) fail_reading(path, fmt::format("{}. Check the file.", std::strerror(errno)));
+    size_ = size_now();
+    if (size_ == 0) return;
+    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
+    if (data_ == MAP_FAILED) {
+      data_ = nullptr;
+      const int reason = errno;
+      ::close(descriptor_);
+      fail_reading(path, fmt::format("it cannot be mapped into memory: {}.", std::strerror(reason)));
+    }
+  }
+  ~Map() {
+    if (data_) ::munmap(data_, size_);
+    ::close(descriptor_);
+  }
+  Map(const Map&) = delete;
+  Map& operator=(const Map&) = delete;
+
+  const char* bytes() const { return static_cast<const char*>(data_); }
+  size_t size() const { return size_; }
+  /// To read beyond the end of a file that has become shorter would end the process.
+  size_t size_now() const {
+    struct stat facts {};
+    return ::fstat(descriptor_, &facts) == 0 ? static_cast<size_t>(facts.st_size) : 0;
+  }
+
+ private:
+  int descriptor_ = -1;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+TokenFile::TokenFile(const std::filesystem::path& bin) : path_(bin) {
+  ids_ = std::make_unique<Map>(bin);
+  std::error_code ignored;
+  if (!std::filesystem::exists(index_path(bin), ignored)) {
+    fail(fmt::format("it has no index beside it ({})", index_path(bin).filename().string()),
+         "A .bin file comes from titan_train data tokenize, which writes the index last: give that command again, and "
+         "it goes on where it stopped");
+  }
+  index_ = std::make_unique<Map>(index_path(bin));
+  read_index();
+  check_ends();
+  checked_.resize(blocks_of(ids_->size(), kTokenBlock));
+}
+
+TokenFile::~TokenFile() = default;
+
+void TokenFile::fail(const std::string& what, const std::string& remedy) const {
+  throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path_.string(), what, remedy));
+}
+
+void TokenFile::read_index() {
+  const std::string name = index_path(path_).filename().string();
+  TokenIndexHeader header{};
+  const size_t size = index_->size();
+  if (size < sizeof header + sizeof(uint64_t)) fail(fmt::format("its index {} is cut off", name), kMakeAgain);
+  std::memcpy(&header, index_->bytes(), sizeof header);
+  if (std::memcmp(header.magic, TokenIndexHeader::kMagic, sizeof header.magic) != 0) {
+    fail(fmt::format("its index {} is no index of this program", name), kMakeAgain);
+  }
+  if (header.version != TokenIndexHeader::kVersion) {
+    fail(fmt::format("its index has version {}, and this program reads version {}", header.version,
+                     TokenIndexHeader::kVersion),
+         kMakeAgain);
+  }
+  const size_t body = size - sizeof(uint64_t);
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, index_->bytes() + body, sizeof checksum);
+  if (XXH3_64bits(index_->bytes(), body) != checksum) {
+    fail(fmt::format("its index {} is damaged or cut off: its checksum is wrong", name), kMakeAgain);
+  }
+  // From here on the index is what was written: what follows finds errors of the writer.
+  const bool sound = (header.token_bytes == 2 || header.token_bytes == 4) && header.block_bytes == kTokenBlock &&
+                     header.tokens <= (uint64_t{1} << 60) && header.documents <= header.tokens + 1 &&
+                     header.vocabulary <= (uint64_t{1} << 31);
+  const uint64_t blocks = sound ? blocks_of(header.tokens * header.token_bytes, kTokenBlock) : 0;
+  if (!sound || body != sizeof header + (blocks + header.documents) * sizeof(uint64_t)) {
+    fail(fmt::format("its index {} contradicts itself", name), kMakeAgain);
+  }
+  facts_.token_bytes = header.token_bytes;
+  facts_.vocabulary = static_cast<int64_t>(header.vocabulary);
+  facts_.vocabulary_fingerprint = header.vocabulary_fingerprint;
+  facts_.bos = header.bos;
+  facts_.eos = header.eos;
+  facts_.documents = static_cast<int64_t>(header.documents);
+  facts_.tokens = static_cast<int64_t>(header.tokens);
+  facts_.tokenizer.assign(header.tokenizer, ::strnlen(header.tokenizer, sizeof header.tokenizer));
+  block_hashes_ = reinterpret_cast<const uint64_t*>(index_->bytes() + sizeof header);
+  ends_ = block_hashes_ + blocks;
+}
+
+void TokenFile::check_ends() const {
+  const auto bytes = static_cast<size_t>(facts_.tokens * facts_.token_bytes);
+  if (ids_->size() != bytes) {
+    fail(fmt::format("it has {} bytes, and its index says {}", with_thousands(static_cast<int64_t>(ids_->size())),
+                     with_thousands(static_cast<int64_t>(bytes))),
+         "Get the whole file again, or make it again with: titan_train data tokenize");
+  }
+  const bool ascending = std::is_sorted(ends_, ends_ + facts_.documents);
+  const uint64_t last = facts_.documents > 0 ? ends_[facts_.documents - 1] : 0;
+  if (!ascending || last != static_cast<uint64_t>(facts_.tokens)) fail("its index contradicts itself", kMakeAgain);
+}
+
+TokenView TokenFile::document(int64_t index) {
+  TITAN_CHECK(index >= 0 && index < facts_.documents, index, facts_.documents);
+  const auto begin = index == 0 ? 0 : static_cast<int64_t>(ends_[index - 1]);
+  const auto end = static_cast<int64_t>(ends_[index]);
+  check_blocks(begin * facts_.token_bytes, end * facts_.token_bytes);
+  return {ids_->bytes() + begin * facts_.token_bytes, static_cast<size_t>(end - begin),
+          static_cast<size_t>(facts_.token_bytes)};
+}
+
+void TokenFile::check_blocks(int64_t begin, int64_t end) {
+  if (ids_->size_now() < ids_->size()) {
+    fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
+                     with_thousands(static_cast<int64_t>(ids_->size())),
+                     with_thousands(static_cast<int64_t>(ids_->size_now()))),
+         "Leave the corpus alone while a run reads it; put the file back and start again");
+  }
+  const auto size = static_cast<int64_t>(ids_->size());
+  for (int64_t at = begin / kTokenBlock * kTokenBlock; at < end; at += kTokenBlock) {
+    const int64_t block = at / kTokenBlock;
+    if (checked_[static_cast<size_t>(block)]) continue;
+    const int64_t length = std::min(kTokenBlock, size - at);
+    if (XXH3_64bits(ids_->bytes() + at, static_cast<size_t>(length)) != block_hashes_[block]) {
+      fail(fmt::format("its bytes {} to {} are damaged: their checksum is wrong", with_thousands(at),
+                       with_thousands(at + length)),
+           "Get the file again, or make it again with: titan_train data tokenize");
+    }
+    checked_[static_cast<size_t>(block)] = true;
+  }
+}
+
+}  // namespace titan

@@ -1,0 +1,92 @@
+#include "titan/data/token_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/base/text.h"
+
+namespace titan {
+
+TokenFileSource::TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files)
+    : path_(std::move(path)) {
+  for (const std::filesystem::path& file : files) {
+    files_.push_back(std::make_unique<TokenFile>(file));
+    const TokenFileFacts &first = files_.front()->facts(), &facts = files_.back()->facts();
+    if (facts.vocabulary_fingerprint != first.vocabulary_fingerprint) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("corpus {}: {} holds ids of {}, and {} of {}. Name files of one tokenizer.", path_,
+                              files_.front()->path().filename().string(), first.tokenizer,
+                              files_.back()->path().filename().string(), facts.tokenizer));
+    }
+    first_.push_back(documents_);
+    documents_ += facts.documents;
+  }
+}
+
+TokenFileFacts TokenFileSource::facts() const {
+  TokenFileFacts all = files_.front()->facts();
+  all.documents = all.tokens = 0;
+  for (const auto& file : files_) {
+    all.documents += file->facts().documents;
+    all.tokens += file->facts().tokens;
+  }
+  return all;
+}
+
+bool TokenFileSource::next(Document& document) { return next_ < documents_ && read(next_++, document); }
+
+bool TokenFileSource::read(int64_t index, Document& document) {
+  TITAN_CHECK(index >= 0 && index < documents_, index, documents_);
+  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
+  reading_ = file;
+  document.start = {};
+  document.start.document = index;
+  document.text.clear();
+  document.tokens = files_[file]->document(index - first_[file]);
+  ++counters_.documents;
+  return true;
+}
+
+void TokenFileSource::seek(const SourcePosition& start) {
+  if (start.document < 0 || start.document > documents_) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("corpus {}: the saved position (document {}) is not in it", path_, start.document));
+  }
+  next_ = start.document;
+}
+
+std::string TokenFileSource::reading() const { return files_[reading_.load()]->path().string(); }
+
+std::string TokenFileSource::description() const {
+  const TokenFileFacts all = facts();
+  return fmt::format("{} ({}{} documents, {} tokens)", files_.size() == 1 ? files_[0]->path().string() : path_,
+                     files_.size() == 1 ? "" : fmt::format("{} files, ", files_.size()), with_thousands(all.documents),
+                     with_thousands(all.tokens));
+}
+
+uint64_t TokenFileSource::fingerprint() const {
+  std::string what = "bin\n";
+  for (const auto& file : files_) {
+    const TokenFileFacts& facts = file->facts();
+    what += fmt::format("{} {} {} {:x}\n", file->path().filename().string(), facts.documents, facts.tokens,
+                        facts.vocabulary_fingerprint);
+  }
+  return name_key(what);
+}
+
+void TokenFileSource::check_tokenizer(const Tokenizer& tokenizer) const {
+  const TokenFileFacts& facts = files_.front()->facts();
+  if (facts.vocabulary_fingerprint == tokenizer.fingerprint()) return;
+  throw Error(
+      ExitCode::bad_data,
+      fmt::format("corpus {}: {} holds ids of another vocabulary ({}, {} ids) than this run's tokenizer has ({}, "
+                  "{} ids). Name the tokenizer it was made with in model.tokenizer_path, or make it again "
+                  "with: titan_train data tokenize.",
+                  path_, files_.front()->path().string(), facts.tokenizer, facts.vocabulary, tokenizer.description(),
+                  tokenizer.vocabulary_size()));
+}
+
+}  // namespace titan

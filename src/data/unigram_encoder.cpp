@@ -1,0 +1,206 @@
+#include "titan/data/unigram_encoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "titan/data/utf8.h"
+
+namespace titan {
+namespace {
+
+using Type = SentencePiece::Type;
+
+constexpr float kUnknownPenalty = 10.0f;   // below the worst piece (unigram_model.cc)
+constexpr float kLargestSum = 100'000.0f;  // a sum beyond it begins again at 0 (package 0.2.3)
+constexpr size_t kCachedWords = size_t{1} << 14;
+constexpr size_t kLongestCachedWord = 64;
+
+size_t hash_step(uint64_t key) {
+  key *= 0x9E3779B97F4A7C15u;
+  return static_cast<size_t>(key ^ key >> 32);
+}
+
+}  // namespace
+
+UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(model.unknown_id) {
+  size_t bytes = 0;
+  float lowest = FLT_MAX;
+  for (const SentencePiece& piece : model.pieces) {
+    bytes += piece.text.size();
+    if (piece.type != Type::normal) continue;
+    lowest = std::min(lowest, piece.score);
+    largest_score_ = std::max(largest_score_, std::abs(piece.score));
+  }
+  unknown_score_ = lowest - kUnknownPenalty;
+  largest_score_ = std::max(largest_score_, std::abs(unknown_score_));
+  slots_.resize(std::bit_ceil(bytes * 2 + 2));
+  scores_.resize(model.pieces.size());
+  plain_.resize(model.pieces.size());
+  byte_ids_.assign(model.byte_fallback ? 256 : 0, -1);
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    const SentencePiece& piece = model.pieces[i];
+    const auto id = static_cast<int32_t>(i);
+    scores_[i] = piece.score;
+    plain_[i] = piece.type == Type::normal;
+    if (piece.type == Type::normal) insert(piece.text, id, piece.score);
+    // A user-defined piece gets a bonus so that it is always taken.
+    if (piece.type == Type::user_defined) {
+      insert(piece.text, id, static_cast<float>(0.1 * static_cast<double>(piece.text.size() - 1)));
+    }
+    if (piece.type == Type::byte) byte_ids_[static_cast<size_t>(byte_of_piece(piece.text))] = id;
+  }
+}
+
+void UnigramEncoder::insert(std::string_view piece, int32_t id, float score) {
+  const size_t mask = slots_.size() - 1;
+  uint32_t node = 0;
+  for (size_t i = 0; i < piece.size(); ++i) {
+    const uint64_t key = (uint64_t{node} << 8 | static_cast<unsigned char>(piece[i])) + 1;
+    size_t slot = hash_step(key) & mask;
+    while (slots_[slot].key != 0 && slots_[slot].key != key) slot = (slot + 1) & mask;
+    if (slots_[slot].key == 0) slots_[slot] = {key, nodes_++, -1, 0};
+    node = slots_[slot].child;
+    if (i + 1 == piece.size()) {
+      slots_[slot].id = id;
+      slots_[slot].score = score;
+    }
+  }
+}
+
+inline const UnigramEncoder::Slot* UnigramEncoder::step(uint32_t node, unsigned char byte) const {
+  const size_t mask = slots_.size() - 1;
+  const uint64_t key = (uint64_t{node} << 8 | byte) + 1;
+  for (size_t slot = hash_step(key) & mask;; slot = (slot + 1) & mask) {
+    if (slots_[slot].key == key) return &slots_[slot];
+    if (slots_[slot].key == 0) return nullptr;
+  }
+}
+
+/// Takes the sum at `begin` off all sums from there to `last`.
+void UnigramEncoder::begin_again(size_t begin, size_t last, Pass& pass) {
+  const float offset = pass.nodes_[begin].best;
+  for (size_t i = begin; i <= last; ++i) {
+    if (i == begin || pass.nodes_[i].begin >= 0) pass.nodes_[i].best -= offset;
+  }
+}
+
+/// Fills pass.nodes_ for the stretch, the sums beginning at `sum`.
+void UnigramEncoder::search(std::string_view stretch, float sum, Pass& pass) const {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  pass.nodes_.assign(stretch.size() + 1, {0, -1, -1, kNone});
+  pass.nodes_[0].best = sum;
+  // A later way must be better, not as good, to take the place of an earlier one.
+  size_t frontier = 0;
+  auto offer = [&](size_t begin, size_t end, int32_t id, float candidate) {
+    Pass::Node& node = pass.nodes_[end];
+    frontier = std::max(frontier, end);
+    if (node.begin < 0 || candidate > node.best) {
+      if (node.begin >= 0) node.runner_up = std::max(node.runner_up, node.best);
+      node.best = candidate;
+      node.id = id;
+      node.begin = static_cast<int32_t>(begin);
+    } else {
+      node.runner_up = std::max(node.runner_up, candidate);
+    }
+  };
+  for (size_t begin = 0; begin < stretch.size();) {
+    const size_t character = utf8_length(static_cast<unsigned char>(stretch[begin]));
+    if (std::abs(pass.nodes_[begin].best) > kLargestSum) begin_again(begin, frontier, pass);
+    const float before = pass.nodes_[begin].best;
+    bool known = false;
+    uint32_t node = 0;
+    for (size_t end = begin; end < stretch.size();) {
+      const Slot* slot = step(node, static_cast<unsigned char>(stretch[end]));
+      if (!slot) break;
+      ++end;
+      node = slot->child;
+      if (slot->id < 0) continue;
+      offer(begin, end, slot->id, slot->score + before);
+      known = known || end - begin == character;
+    }
+    if (!known) offer(begin, begin + character, unknown_id_, unknown_score_ + before);
+    begin += character;
+  }
+}
+
+/// By how much the best way was ahead where it was least so.
+float UnigramEncoder::margin_of(std::string_view stretch, const Pass& pass) const {
+  float margin = std::numeric_limits<float>::infinity();
+  for (size_t end = stretch.size(); end > 0; end = static_cast<size_t>(pass.nodes_[end].begin)) {
+    margin = std::min(margin, pass.nodes_[end].best - pass.nodes_[end].runner_up);
+  }
+  return margin;
+}
+
+/// The ends and ids of the best way, first piece first, as pairs in found_.
+void UnigramEncoder::collect(std::string_view stretch, Pass& pass) const {
+  pass.found_.clear();
+  for (size_t end = stretch.size(); end > 0; end = static_cast<size_t>(pass.nodes_[end].begin)) {
+    pass.found_.push_back(pass.nodes_[end].id);
+    pass.found_.push_back(static_cast<int32_t>(end));
+  }
+  std::reverse(pass.found_.begin(), pass.found_.end());
+}
+
+void UnigramEncoder::append_ids(std::string_view stretch, const Pass& pass, std::vector<int32_t>& ids) const {
+  size_t begin = 0;
+  for (size_t i = 0; i + 1 < pass.found_.size(); i += 2) {
+    const auto end = static_cast<size_t>(pass.found_[i]);
+    const int32_t id = pass.found_[i + 1];
+    if (id == unknown_id_ && !byte_ids_.empty()) {
+      for (char c : stretch.substr(begin, end - begin)) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    } else {
+      ids.push_back(id);
+    }
+    begin = end;
+  }
+}
+
+/// Repeats the sums of a word cut before. False when roundings at this place of the text might have decided otherwise:
+/// each of its sums is off by half a unit in the last place at most, on both sides of every comparison, and none may
+/// begin again within the word.
+bool UnigramEncoder::repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids) const {
+  const auto steps = static_cast<float>(word.text.size());
+  const float reach = std::abs(pass.sum_) + steps * largest_score_;
+  if (reach > kLargestSum || !(word.margin > 2 * steps * reach * FLT_EPSILON)) return false;
+  for (int32_t id : word.ids) {
+    pass.sum_ = scores_[static_cast<size_t>(id)] + pass.sum_;
+  }
+  ids.insert(ids.end(), word.ids.begin(), word.ids.end());
+  return true;
+}
+
+void UnigramEncoder::encode(std::string_view stretch, Pass& pass, std::vector<int32_t>& ids) const {
+  if (stretch.empty()) return;
+  if (std::abs(pass.sum_) > kLargestSum) pass.sum_ = 0;
+  const bool cacheable = stretch.size() <= kLongestCachedWord;
+  Pass::Word* word = nullptr;
+  if (cacheable) {
+    if (pass.words_.empty()) pass.words_.resize(kCachedWords);
+    word = &pass.words_[std::hash<std::string_view>{}(stretch) & (kCachedWords - 1)];
+    if (word->text == stretch && repeat(*word, pass, ids)) return;
+    if (word->text != stretch) {
+      search(stretch, 0, pass);
+      collect(stretch, pass);
+      word->text = stretch;
+      word->ids.clear();
+      bool plain = true;
+      for (size_t i = 1; i < pass.found_.size(); i += 2) {
+        word->ids.push_back(pass.found_[i]);
+        plain = plain && plain_[static_cast<size_t>(pass.found_[i])];
+      }
+      word->margin = plain ? margin_of(stretch, pass) : 0;
+      if (repeat(*word, pass, ids)) return;
+    }
+  }
+  search(stretch, pass.sum_, pass);
+  collect(stretch, pass);
+  append_ids(stretch, pass, ids);
+  pass.sum_ = pass.nodes_[stretch.size()].best;
+}
+
+}  // namespace titan
