@@ -17,6 +17,8 @@ void run(const CrossEntropyRows& a, CUstream_st* stream);
 void run(const LargestMagnitude& a, CUstream_st* stream);
 void run(const Float8Cast& a, CUstream_st* stream);
 void run(const AdamStep& a, CUstream_st* stream);
+void run(const LeanAdamStep& a, CUstream_st* stream);
+void run(const RoundByChance& a, CUstream_st* stream);
 void run(const ExactSquares& a, CUstream_st* stream);
 void exact_carry_slots(int64_t* slots, CUstream_st* stream);
 void exact_value_of_slots(const int64_t* slots, double* value, CUstream_st* stream);

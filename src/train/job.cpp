@@ -192,6 +192,7 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   request.master = element_type(config.training.dtype);
   request.compute = element_type(config.training.mixed_precision_param);
   request.reduce = element_type(config.training.mixed_precision_reduce);
+  request.optimizer_state = element_type(config.optimizer.state_dtype);
   request.step_in_backward = config.optimizer.early_step_in_backward;
   request.loss_chunks = config.training.loss_chunks;
   request.recompute = make_recompute_selection(config);

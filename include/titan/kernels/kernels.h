@@ -7,6 +7,7 @@
 #include "titan/kernels/cross_entropy.h"
 #include "titan/kernels/exact_sum.h"
 #include "titan/kernels/float8_cast.h"
+#include "titan/kernels/lean_adam.h"
 #include "titan/kernels/rms_norm.h"
 #include "titan/kernels/rotary.h"
 #include "titan/kernels/swiglu.h"
@@ -23,6 +24,8 @@ struct Kernels {
   void (*largest_magnitude)(const LargestMagnitude&, CUstream_st*);
   void (*float8_cast)(const Float8Cast&, CUstream_st*);
   void (*adam)(const AdamStep&, CUstream_st*);
+  void (*lean_adam)(const LeanAdamStep&, CUstream_st*);
+  void (*round_by_chance)(const RoundByChance&, CUstream_st*);
   void (*exact_squares)(const ExactSquares&, CUstream_st*);
   void (*exact_carry)(int64_t* slots, CUstream_st*);
   /// *value = exact_value(slots).

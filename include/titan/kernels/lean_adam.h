@@ -1,0 +1,48 @@
+// One Adam or AdamW step over a parameter whose weight or moments, or both, are kept in bf16 and rounded by chance; and
+// that rounding alone. Raw pointers and sizes; no tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "titan/kernels/adam.h"
+#include "titan/kernels/stochastic_rounding.h"
+
+namespace titan {
+
+/// As AdamStep, in other types. Element i has the chances of place.index(i).
+struct LeanAdamStep {
+  void* weight = nullptr;
+  const float* gradient = nullptr;
+  void* first = nullptr;
+  void* second = nullptr;
+  int64_t count = 0;
+  KernelType weight_type = KernelType::bf16;
+  KernelType moment_type = KernelType::bf16;
+  RoundingKey key{};
+  RoundingPlace place{};
+  AdamConstants constants{};
+  const float* clip = nullptr;
+  const float* skip = nullptr;
+};
+
+/// Four arrays in, three out; and the two scalars.
+constexpr KernelTraffic traffic(const LeanAdamStep& a) {
+  const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
+  return {a.count * (kept + 4) + 8, a.count * kept, 0};
+}
+
+/// fp32 `values` → bf16 `target`, with the chances that this number of an element has in a step. Nothing is written
+/// when *skip is not 0.
+struct RoundByChance {
+  const float* values = nullptr;
+  void* target = nullptr;
+  int64_t count = 0;
+  KeptNumber number = KeptNumber::weight;
+  RoundingKey key{};
+  RoundingPlace place{};
+  const float* skip = nullptr;
+};
+
+constexpr KernelTraffic traffic(const RoundByChance& a) { return {a.count * 4 + 4, a.count * 2, 0}; }
+
+}  // namespace titan

@@ -1,0 +1,123 @@
+#include <bit>
+#include <cmath>
+
+#include "cases.h"
+
+namespace titan {
+namespace {
+
+constexpr RoundingKey kKey{0x0123456789ABCDEF, 77};
+constexpr AdamConstants kConstants{0.9f, 0.95f, 1e-8f, 2e-3f, 1.3f, 0.999f, 0.f};
+
+/// fp32 as it is, bf16 rounded with the chance.
+double kept(KernelType type, float value, uint32_t chance) {
+  if (type == KernelType::fp32) return value;
+  return std::bit_cast<float>(round_by_chance(std::bit_cast<uint32_t>(value), chance) << 16);
+}
+
+struct Case {
+  size_t count;
+  size_t offset = 0;
+  KernelType weight_type = KernelType::bf16;
+  KernelType moment_type = KernelType::bf16;
+  RoundingPlace place{};
+  bool skip = false;
+};
+
+std::string run_step(const Case& c) {
+  const auto w = numbers(c.count, 1, c.weight_type), g = numbers(c.count, 2, KernelType::fp32);
+  const auto m = numbers(c.count, 3, c.moment_type, 0.1);
+  auto v = numbers(c.count, 4, c.moment_type, 0.1);
+  for (double& value : v) value = std::fabs(value);
+  Numbers weight(c.weight_type, w, c.offset), gradient(KernelType::fp32, g, c.offset);
+  Numbers first(c.moment_type, m, c.offset), second(c.moment_type, v, c.offset);
+  Numbers clip(KernelType::fp32, std::vector<double>{0.5});
+  Numbers skip(KernelType::fp32, std::vector<double>{c.skip ? 1.0 : 0.0});
+  LeanAdamStep a;
+  a.weight = weight.data();
+  a.gradient = static_cast<const float*>(gradient.data());
+  a.first = first.data();
+  a.second = second.data();
+  a.count = static_cast<int64_t>(c.count);
+  a.weight_type = c.weight_type;
+  a.moment_type = c.moment_type;
+  a.key = kKey;
+  a.place = c.place;
+  a.constants = kConstants;
+  a.clip = static_cast<const float*>(clip.data());
+  a.skip = static_cast<const float*>(skip.data());
+  Findings findings;
+  cuda_on_host::reset_counted();
+  host_kernels().lean_adam(a, nullptr);
+  if (!c.skip) findings.compare_traffic(traffic(a));
+  std::vector<double> new_w = w, new_m = m, new_v = v;
+  for (size_t i = 0; i < c.count && !c.skip; ++i) {
+    const AdamConstants& k = kConstants;
+    const float scaled = static_cast<float>(g[i]) * 0.5f;
+    const float fresh_m = k.beta1 * static_cast<float>(m[i]) + (1 - k.beta1) * scaled;
+    const float fresh_v = k.beta2 * static_cast<float>(v[i]) + (1 - k.beta2) * scaled * scaled;
+    const float fresh_w =
+        static_cast<float>(w[i]) * k.decay - k.step_size * fresh_m / (std::sqrt(fresh_v) * k.root_scale + k.epsilon);
+    const RoundingChances chances = rounding_chances(kKey, c.place.index(static_cast<int64_t>(i)));
+    new_m[i] = kept(c.moment_type, fresh_m, chances.of(KeptNumber::first_moment));
+    new_v[i] = kept(c.moment_type, fresh_v, chances.of(KeptNumber::second_moment));
+    new_w[i] = kept(c.weight_type, fresh_w, chances.of(KeptNumber::weight));
+  }
+  findings.compare("weight", weight, new_w, 0);
+  findings.compare("first", first, new_m, 0);
+  findings.compare("second", second, new_v, 0);
+  return findings.text();
+}
+
+std::string run_round(size_t count, KeptNumber number, const RoundingPlace& place) {
+  const auto values = numbers(count, 5, KernelType::fp32);
+  Numbers from(KernelType::fp32, values), to(KernelType::bf16, count);
+  Numbers skip(KernelType::fp32, std::vector<double>{0.0});
+  const RoundByChance a{
+      static_cast<const float*>(from.data()), to.data(), static_cast<int64_t>(count), number, kKey, place,
+      static_cast<const float*>(skip.data())};
+  Findings findings;
+  cuda_on_host::reset_counted();
+  host_kernels().round_by_chance(a, nullptr);
+  findings.compare_traffic(traffic(a));
+  std::vector<double> expected(count);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t chance = rounding_chances(kKey, place.index(static_cast<int64_t>(i))).of(number);
+    expected[i] = kept(KernelType::bf16, static_cast<float>(values[i]), chance);
+  }
+  findings.compare("rounded", to, expected, 0);
+  return findings.text();
+}
+
+std::vector<KernelCase> cases() {
+  const KernelType fp32 = KernelType::fp32, bf16 = KernelType::bf16;
+  std::vector<KernelCase> result;
+  for (const auto& [weight, moments] : {std::pair(bf16, bf16), std::pair(bf16, fp32), std::pair(fp32, bf16)}) {
+    const std::string types = std::string(name(weight)) + "_" + name(moments) + "_";
+    for (size_t count : {1, 2, 255, 514, 1031}) {
+      const auto all = static_cast<int64_t>(count);
+      const auto add = [&, weight = weight, moments = moments](const char* where, size_t offset, RoundingPlace place) {
+        result.push_back({"lean_adam_" + types + std::to_string(count) + where, [=] {
+                            return run_step({count, offset, weight, moments, place});
+                          }});
+      };
+      add("", 0, {0, all, 1});
+      add("_odd_beginning", 0, {7, all, 1});
+      add("_unaligned", 1, {0, all, 1});
+      add("_even_runs", 0, {10, 6, 20});
+      add("_odd_runs", 0, {10, 5, 9});
+    }
+  }
+  result.push_back({"lean_adam_skipped_257", [=] { return run_step({257, 0, bf16, bf16, {0, 257, 1}, true}); }});
+  for (const KeptNumber number : {KeptNumber::weight, KeptNumber::first_moment, KeptNumber::second_moment}) {
+    result.push_back({"round_by_chance_" + std::to_string(static_cast<int>(number)), [=] {
+                        return run_round(301, number, {3, 7, 11});
+                      }});
+  }
+  return result;
+}
+
+const AddKernelCases added(cases());
+
+}  // namespace
+}  // namespace titan
