@@ -173,9 +173,22 @@ class Restoration {
  private:
   bool wants(const char* state) const { return !leave_.contains(state); }
 
-  void add(const std::string& name, at::ScalarType type, const SavedParameter& parameter, const at::Tensor& into) {
+  /// `option` decides the dtype that this run has.
+  void add(const std::string& name, at::ScalarType type, const SavedParameter& parameter, const at::Tensor& into,
+           const char* option) {
+    const auto found = index_.tensors.find(name);
+    if (found != index_.tensors.end()) refuse_other_type(name, found->second.tensor.type, type, option);
     const std::optional<Box> box = parameter.box_of(rank_);
     if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into});
+  }
+
+  static void refuse_other_type(const std::string& name, at::ScalarType stored, at::ScalarType wanted,
+                                const char* option) {
+    const bool can_be_had = stored == at::kFloat || stored == at::kBFloat16;
+    if (stored == wanted || !can_be_had) return;  // what cannot be had is refused when it is read
+    const auto words = [](at::ScalarType type) { return type == at::kFloat ? "float32" : "bfloat16"; };
+    throw MismatchError(fmt::format("its {} is {}, this run's is {}; set {} = \"{}\"", name, words(stored),
+                                    words(wanted), option, words(stored)));
   }
 
   /// Weights that this model has not: a deeper model's, of which only a part would be taken.
@@ -194,7 +207,7 @@ class Restoration {
   void add_model() {
     const at::ScalarType type = master_type(parameters_);
     for (const SavedParameter& parameter : parameters_) {
-      add(model_key(parameter.name, restored_.style), type, parameter, parameter.master);
+      add(model_key(parameter.name, restored_.style), type, parameter, parameter.master, "training.dtype");
     }
   }
 
@@ -202,8 +215,8 @@ class Restoration {
     const at::ScalarType type = moment_type(parameters_);
     for (const SavedParameter& parameter : parameters_) {
       if (!parameter.trained) continue;
-      add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment);
-      add(state_key(parameter.name, "exp_avg_sq"), type, parameter, parameter.second_moment);
+      add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment, "optimizer.state_dtype");
+      add(state_key(parameter.name, "exp_avg_sq"), type, parameter, parameter.second_moment, "optimizer.state_dtype");
     }
   }
 

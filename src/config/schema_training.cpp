@@ -43,7 +43,7 @@ void describe_numbers(TrainingFields& training) {
   training.add("dtype", &S::dtype, "float32")
       .later()
       .choices({"float32", "bfloat16"})
-      .help("dtype that parameters are created and updated in");
+      .help("dtype that parameters are created and updated in; bfloat16 rounds by chance");
   training.add("mixed_precision_param", &S::mixed_precision_param, "bfloat16")
       .choices({"bfloat16", "float32"})
       .help("dtype that forward and backward compute in");

@@ -1,4 +1,4 @@
-// Loops over contiguous fp32 memory that the optimizer spends its time in. Compiled with vectorisation for several
+// Loops over contiguous memory that the optimizer spends its time in. Compiled with vectorisation for several
 // instruction sets; the processor picks one at start. Every element's result depends on that element alone.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include "titan/kernels/adam.h"
 #include "titan/kernels/cpu_values.h"
 #include "titan/kernels/exact_sum.h"
+#include "titan/kernels/stochastic_rounding.h"
 
 namespace titan {
 
@@ -25,5 +26,30 @@ struct AdamMemory {
 
 /// One step over `count` elements from element `begin` on; the gradient is multiplied by `clip`.
 void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants, double clip);
+
+/// The same where weight or moments, or both, are kept in bf16 and rounded by chance. `copy` is written only where the
+/// weight is fp32.
+struct LeanAdamMemory {
+  void* weight;
+  const float* gradient;
+  void* first;
+  void* second;
+  BFloat16Bits* copy;
+  bool bf16_weight;
+  bool bf16_moments;
+};
+
+/// How the numbers of a tensor are rounded in a step: element i of the memory has the chances of place.index(i).
+struct Rounding {
+  RoundingKey key;
+  RoundingPlace place;
+};
+void cpu_lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
+                   const AdamConstants& constants, double clip);
+
+/// Elements [begin, begin + count) of `values` rounded into `target`, with the chances that the numbers `which` of
+/// those elements have in cpu_lean_adam.
+void cpu_round(const float* values, BFloat16Bits* target, int64_t begin, int64_t count, const Rounding& rounding,
+               KeptNumber which);
 
 }  // namespace titan

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "cpu_kernels.h"
 #include "titan/base/error.h"
@@ -36,11 +38,6 @@ bool copies_join(const Parameter& before, const Parameter& after) {
   return has_copy(before) == has_copy(after) && (!has_copy(after) || adjacent(before.send, after.send));
 }
 
-/// `old` where skip is 1, without the host asking.
-at::Tensor unless_skipped(const at::Tensor& skip, const at::Tensor& fresh, const at::Tensor& old) {
-  return at::where(skip.to(at::kBool), old, fresh);
-}
-
 }  // namespace
 
 OptimizerOptions make_optimizer_options(const JobConfig& config) {
@@ -50,6 +47,9 @@ OptimizerOptions make_optimizer_options(const JobConfig& config) {
   options.beta2 = config.optimizer.beta2;
   options.epsilon = config.optimizer.eps;
   options.weight_decay = config.optimizer.weight_decay;
+  options.state_type = config.optimizer.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  // A run without a seed of its own must round alike after a restart, too.
+  options.rounding_seed = static_cast<uint64_t>(config.debug.seed.value_or(0));
   options.implementation = config.optimizer.implementation == "for-loop"  ? OptimizerImplementation::for_loop
                            : config.optimizer.implementation == "foreach" ? OptimizerImplementation::foreach
                                                                           : OptimizerImplementation::fused;
@@ -57,8 +57,8 @@ OptimizerOptions make_optimizer_options(const JobConfig& config) {
 }
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-                     const OptimizerOptions& options)
-    : options_(options), states_(parameters.size()) {
+                     const OptimizerOptions& options, std::shared_ptr<HostLink> link)
+    : options_(options), link_(std::move(link)), states_(parameters.size()) {
   for (const ParameterGroup& group : groups) {
     for (size_t index : group.members) {
       states_[index].lr_multiplier = group.lr_multiplier;
@@ -77,9 +77,12 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   int64_t total = 0;
   for (State* state : by_address) total += state->parameter->master.numel();
   if (by_address.empty()) return;
-  const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(at::kFloat);
-  at::Tensor first = at::zeros({total}, layout);
-  at::Tensor second = at::zeros({total}, layout);
+  const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(options.state_type);
+  const auto zeros = [&] {
+    return link_ ? link_->home().allocate(total, options.state_type, link_->pins()).zero_() : at::zeros({total}, layout);
+  };
+  at::Tensor first = zeros();
+  at::Tensor second = zeros();
   int64_t offset = 0;
   for (State* state : by_address) {
     const at::Tensor& master = state->parameter->master;
@@ -102,7 +105,7 @@ void Optimizer::step(int64_t step, double lr, const StepControl& control) {
   for (const State& state : states_) {
     if (state.parameter->gradient_shard.defined() && state.parameter->trainable()) ready.push_back(&state);
   }
-  step_states(ready, step, lr, control);
+  link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
 }
 
 void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) {
@@ -111,7 +114,40 @@ void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, 
     const bool wanted = std::find(parameters.begin(), parameters.end(), state.parameter) != parameters.end();
     if (wanted && state.parameter->trainable()) ready.push_back(&state);
   }
-  step_states(ready, step, lr, control);
+  link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
+}
+
+// The next parameter's moments are on their way while one is stepped, and its own go home beside the next step.
+void Optimizer::step_from_home(const std::vector<const State*>& states, int64_t step, double lr,
+                               const StepControl& control) {
+  struct Visit {
+    State state;
+    Crossing first, second;
+  };
+  const auto fetch = [&](const State& state) {
+    const auto to_device = [&](const at::Tensor& home, at::Tensor& here) {
+      here = link_->device().allocate(home.numel(), home.scalar_type()).view(home.sizes());
+      return link_->start_to_device(here, home);
+    };
+    Visit visit{state, {}, {}};
+    visit.first = to_device(state.first, visit.state.first);
+    visit.second = to_device(state.second, visit.state.second);
+    return visit;
+  };
+  std::vector<Crossing> returns;
+  std::optional<Visit> next;
+  for (size_t i = 0; i < states.size(); ++i) {
+    Visit visit = next ? *std::exchange(next, std::nullopt) : fetch(*states[i]);
+    for (Crossing& crossing : returns) crossing.order();
+    returns.clear();
+    if (i + 1 < states.size()) next = fetch(*states[i + 1]);
+    visit.first.order();
+    visit.second.order();
+    step_states({&visit.state}, step, lr, control);
+    returns.push_back(link_->start_to_home(states[i]->first, visit.state.first));
+    returns.push_back(link_->start_to_home(states[i]->second, visit.state.second));
+  }
+  for (Crossing& crossing : returns) crossing.wait();
 }
 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,
@@ -119,7 +155,10 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
   if (states.empty()) return;
   const at::Tensor& master = states[0]->parameter->master;
   if (master.is_cpu() && control.skip.item<float>() != 0) return;  // on the CPU a look is free
-  if (options_.implementation == OptimizerImplementation::fused && master.scalar_type() == at::kFloat) {
+  const bool lean = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
+  if (options_.implementation == OptimizerImplementation::fused && lean) {
+    for (const State* state : states) step_lean(*state, step, lr, control);
+  } else if (options_.implementation == OptimizerImplementation::fused) {
     for (const Stretch& stretch : stretches(states)) {
       master.is_cuda() ? step_fused_cuda(stretch, step, lr, control) : step_fused_cpu(stretch, step, lr, control);
     }
@@ -194,13 +233,13 @@ void Optimizer::step_one(const State& state, int64_t step, double lr, const Step
   at::Tensor g = state.parameter->gradient_shard * control.clip;
   at::Tensor p = master.to(at::kFloat);
   if (!options_.decoupled_decay) g = g + p * state.weight_decay;
-  at::Tensor m = state.first * options_.beta1 + g * (1 - options_.beta1);
-  at::Tensor v = state.second * options_.beta2 + g * g * (1 - options_.beta2);
+  at::Tensor m = state.first.to(at::kFloat) * options_.beta1 + g * (1 - options_.beta1);
+  at::Tensor v = state.second.to(at::kFloat) * options_.beta2 + g * g * (1 - options_.beta2);
   if (options_.decoupled_decay) p = p * (1 - rate * state.weight_decay);
   p = p - rate * (m / correction1) / (v.sqrt() / std::sqrt(correction2) + options_.epsilon);
-  state.first.copy_(unless_skipped(control.skip, m, state.first));
-  state.second.copy_(unless_skipped(control.skip, v, state.second));
-  master.copy_(unless_skipped(control.skip, p.to(master.scalar_type()), master));
+  store(state, step, KeptNumber::first_moment, m, state.first, control);
+  store(state, step, KeptNumber::second_moment, v, state.second, control);
+  store(state, step, KeptNumber::weight, p, master, control);
 }
 
 void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t step, double lr,
@@ -212,8 +251,8 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
   for (const State* state : states) {
     weights.push_back(state->parameter->master.to(at::kFloat));
     gradients.push_back(state->parameter->gradient_shard);
-    first.push_back(state->first);
-    second.push_back(state->second);
+    first.push_back(state->first.to(at::kFloat));
+    second.push_back(state->second.to(at::kFloat));
     const double rate = lr * state->lr_multiplier;
     decays.emplace_back(options_.decoupled_decay ? 1 - rate * state->weight_decay : 1.0);
     couplings.emplace_back(options_.decoupled_decay ? 0.0 : state->weight_decay);
@@ -232,10 +271,9 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
   std::vector<at::Tensor> fresh = at::_foreach_mul(weights, decays);
   at::_foreach_addcdiv_(fresh, m, denominators, rates);
   for (size_t i = 0; i < states.size(); ++i) {
-    at::Tensor& master = states[i]->parameter->master;
-    first[i].copy_(unless_skipped(control.skip, m[i], first[i]));
-    second[i].copy_(unless_skipped(control.skip, v[i], second[i]));
-    master.copy_(unless_skipped(control.skip, fresh[i].to(master.scalar_type()), master));
+    store(*states[i], step, KeptNumber::first_moment, m[i], states[i]->first, control);
+    store(*states[i], step, KeptNumber::second_moment, v[i], states[i]->second, control);
+    store(*states[i], step, KeptNumber::weight, fresh[i], states[i]->parameter->master, control);
   }
 }
 

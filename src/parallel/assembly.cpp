@@ -32,9 +32,9 @@ std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, con
       ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
 }
 
-std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
+std::shared_ptr<HostLink> link_of(const at::Device& device, bool crosses) {
   auto on_device = std::make_shared<MemoryArena>(device);
-  auto home = plan.request.cpu_offload ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
+  auto home = crosses ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
   return std::make_shared<HostLink>(std::move(home), std::move(on_device));
 }
 
@@ -74,7 +74,10 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     }
     assembly.group_parameters.push_back(std::move(members));
   }
-  if (plan.gathers_weights()) assembly.link = link_of(plan, device);
+  if (plan.gathers_weights()) assembly.link = link_of(device, plan.request.cpu_offload);
+  if (plan.request.offload_activations) assembly.activation_link = link_of(device, /*crosses=*/true);
+  if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
+  options.activation_link = assembly.activation_link;
   std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage

@@ -34,32 +34,18 @@ std::vector<std::string> wide_units(const Plan& plan) {
 
 }  // namespace
 
-std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, int64_t total_bytes) {
+std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes) {
   std::vector<std::string> lines;
+  int64_t all = 0, on_host = 0;
   for (const MemoryPurpose& purpose : purposes) {
-    if (purpose.bytes > 0) lines.push_back(memory_row(purpose.name, purpose.bytes));
+    if (purpose.bytes == 0) continue;
+    all += purpose.bytes;
+    on_host += purpose.on_host ? purpose.bytes : 0;
+    lines.push_back(memory_row(purpose.name, purpose.bytes) + (purpose.on_host ? "  host" : ""));
   }
-  lines.push_back(memory_row("together", total_bytes));
+  lines.push_back(memory_row("together", all));
+  if (on_host > 0) lines.push_back(memory_row("of it on the host", on_host));
   return lines;
-}
-
-std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> parameters, const MeasuredMemory& measured) {
-  int64_t masters = 0, copies = 0;
-  for (const Parameter* parameter : parameters) {
-    masters += static_cast<int64_t>(parameter->master.nbytes());
-    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
-    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
-  }
-  const int64_t known = measured.before_bytes + masters + copies + measured.weight_slot_bytes +
-                        measured.gradient_slot_bytes + measured.gradient_bytes + measured.optimizer_bytes;
-  return {{"process and libraries", measured.before_bytes},
-          {"parameters", masters},
-          {"parameters, compute copy", copies},
-          {"gathered weights", measured.weight_slot_bytes},
-          {"gradients before reduction", measured.gradient_slot_bytes},
-          {"gradients", measured.gradient_bytes},
-          {"optimizer state", measured.optimizer_bytes},
-          {"activations and the rest", measured.peak_bytes - known}};
 }
 
 std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,
@@ -116,6 +102,20 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   return lines;
 }
 
+std::vector<std::string> crossing_lines(const Plan& plan) {
+  std::vector<std::string> lines;
+  const auto add = [&](const char* what, int64_t to_device, int64_t to_host) {
+    if (to_device + to_host == 0) return;
+    lines.push_back(fmt::format("  {:<14} to the device {}, to the host {} a step", what,
+                                human_bytes(static_cast<double>(to_device)),
+                                human_bytes(static_cast<double>(to_host))));
+  };
+  add("weights", plan.to_device_bytes, plan.to_host_bytes);
+  add("activations", plan.activation_offload_bytes, plan.activation_offload_bytes);
+  add("moments", plan.optimizer_offload_bytes, plan.optimizer_offload_bytes);
+  return lines;
+}
+
 std::string excerpt(std::string text) {
   repair_utf8(text);
   std::string line;
@@ -140,7 +140,7 @@ void Trainer::show_start(const StepBatch& first) const {
     log_.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
   }
   log_.info("memory by purpose (predicted):");
-  for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
+  for (const std::string& line : memory_table(plan.memory)) log_.info(line);
   if (model_groups_.size() > 1) {
     for (const std::string& line : parameter_group_table(model_groups_, all_parameters_)) log_.info(line);
   }
@@ -161,10 +161,16 @@ void Trainer::show_start(const StepBatch& first) const {
   log_.info("Training starts at step {}", first_step_);
 }
 
-void Trainer::show_memory(int64_t peak_bytes) const {
-  MeasuredMemory measured{
-      .before_bytes = bytes_before_, .optimizer_bytes = optimizer_->state_bytes(), .peak_bytes = peak_bytes};
+std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
+  MeasuredMemory measured;
+  measured.before_bytes = bytes_before_;
+  measured.peak_bytes = peak_bytes;
   const Plan& plan = assembly_.executor->plan();
+  const bool is_cpu = device_.device.is_cpu();  // elsewhere, what lies on the host is not part of the peak
+  if (optimizer_ && (is_cpu || !assembly_.optimizer_link)) measured.optimizer_bytes = optimizer_->state_bytes();
+  if (is_cpu && assembly_.activation_link) {
+    measured.host_activation_bytes = assembly_.activation_link->home().peak_bytes();
+  }
   measured.weight_slot_bytes = std::accumulate(plan.weight_slots.begin(), plan.weight_slots.end(), int64_t{0});
   measured.gradient_slot_bytes = std::accumulate(plan.gradient_slots.begin(), plan.gradient_slots.end(), int64_t{0});
   // With a step in backward, resident gradients live only as long as their unit's.
@@ -173,9 +179,7 @@ void Trainer::show_memory(int64_t peak_bytes) const {
       measured.gradient_bytes += group.shard_numel * size_of(ElementType::float32);
     }
   }
-  log_.info("memory by purpose (actual, peak of the first step):");
-  for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes))
-    log_.info(line);
+  return memory_rows(plan, assembly_.parameters, measured);
 }
 
 }  // namespace titan

@@ -24,11 +24,11 @@ profile_freq = 5
 [compile]
 enable = true
 )",
-                                   {"--memory_estimation.enable", "--metrics.enable_tensorboard"});
+                                   {"--debug.sync_check", "--metrics.enable_tensorboard"});
   EXPECT_TRUE(
       contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part that is not built yet: profiling"));
   EXPECT_TRUE(contains(text, "job.toml:5:10: compile.enable = true needs a part that is not built yet: fused kernels"));
-  EXPECT_TRUE(contains(text, "command line: --memory_estimation.enable: memory_estimation.enable = true"));
+  EXPECT_TRUE(contains(text, "command line: --debug.sync_check: debug.sync_check = true"));
   EXPECT_TRUE(contains(text, "metrics.enable_tensorboard = true"));
 }
 

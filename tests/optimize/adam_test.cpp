@@ -197,29 +197,6 @@ TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradi
   EXPECT_TRUE(near(optimizer.first_moment(0), expected.m, 1e-6));
 }
 
-TEST_P(Adam, Bf16MastersRoundOnceAndKeepFp32Moments) {
-  Shards shards(kShapes, one_block(), at::kBFloat16);
-  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
-  for (int64_t t = 1; t <= 3; ++t) {
-    shards.draw_gradients(t);
-    std::vector<Float64Adam> expected;
-    for (size_t i = 0; i < shards.all.size(); ++i) {
-      expected.emplace_back(shards.all[i]->master);
-      expected[i].m = as_double(optimizer.first_moment(i)).clone();
-      expected[i].v = as_double(optimizer.second_moment(i)).clone();
-      expected[i].step(t, 0.02, 0.1, 1.0, shards.all[i]->gradient_shard, options());
-    }
-    optimizer.step(t, 0.02, control(shards));
-    for (size_t i = 0; i < shards.all.size(); ++i) {
-      EXPECT_EQ(shards.all[i]->master.scalar_type(), at::kBFloat16);
-      // Half a unit of the last of 8 bits, element by element.
-      const at::Tensor gap = (as_double(shards.all[i]->master) - expected[i].p).abs();
-      EXPECT_TRUE(gap.le(expected[i].p.abs() * 0x1.01p-8 + 1e-7).all().item<bool>());
-      EXPECT_TRUE(near(optimizer.second_moment(i), expected[i].v, 1e-6));
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Optimizer, Adam,
                          ::testing::Combine(::testing::ValuesIn(kImplementations), ::testing::Bool(),
                                             ::testing::Bool()));

@@ -33,6 +33,7 @@ struct LayoutRow {
   bool sockets = false;  // between ranks, in place of the memory they share
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;
+  ElementType master = ElementType::float32, state = ElementType::float32;
   std::vector<std::string> keep_fp32;
   bool loss_parallel = true;
   double max_norm = 1.0;

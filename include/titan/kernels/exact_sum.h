@@ -8,11 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define TITAN_HOST_DEVICE __host__ __device__
-#else
-#define TITAN_HOST_DEVICE
-#endif
+#include "titan/base/host_device.h"
 
 struct CUstream_st;
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "titan/model/unit.h"
+#include "titan/parallel/activation_offload.h"
 #include "titan/parallel/plan.h"
 #include "titan/parallel/residency.h"
 
@@ -23,6 +24,7 @@ namespace titan {
 /// gradient edges of its outputs (not the outputs), and the context its operations point to.
 struct UnitState {
   Stream leaves;
+  PutAway put_away;  // where the leaves and what the context's recorder keeps have gone
   std::vector<torch::autograd::Edge> edges;
   std::unique_ptr<UnitContext> context;
 };
@@ -42,10 +44,10 @@ class EagerRunner : public UnitRunner {
   Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
 };
 
-/// Debugging aids of the executor; off in normal runs.
 struct ExecutorOptions {
-  bool count_saved_bytes = false;
+  bool count_saved_bytes = false;   // for tests, as the next
   bool check_kept_tensors = false;  // hashes of kept tensors are compared at replay
+  std::shared_ptr<HostLink> activation_link;  // to where units that the plan offloads keep their activations
 };
 
 class Executor {
@@ -91,6 +93,8 @@ class Executor {
   /// Bytes that unit `unit` holds for `microbatch` now; needs ExecutorOptions::count_saved_bytes.
   int64_t saved_bytes(size_t unit, int64_t microbatch) const;
   const Plan& plan() const { return plan_; }
+  /// What is under way, or was when something failed: "forward of layers.3"; empty before the first unit ran.
+  std::string position() const;
 
  private:
   void acquire(size_t unit, UsePhase phase, int64_t microbatch);
@@ -108,6 +112,8 @@ class Executor {
   void settle();
   void settle(size_t group);
   std::vector<UnitState>& states_of(int64_t microbatch);
+  /// Everything a checkpointed unit holds from its forward to its backward.
+  static std::vector<at::Tensor*> tensors_of(UnitState& state);
 
   Plan plan_;
   std::vector<std::shared_ptr<Unit>> chain_;
@@ -118,6 +124,8 @@ class Executor {
   ImmediateSink immediate_;
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;
+  std::optional<Use> last_use_;
+  std::unique_ptr<ActivationOffload> offload_;  // null unless the plan offloads a unit
   std::optional<size_t> reducing_;              // the group whose reduction has just begun
   std::optional<size_t> replicating_;           // and the one before it, in its second leg
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]

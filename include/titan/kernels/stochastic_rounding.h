@@ -1,0 +1,71 @@
+// Stochastic rounding of fp32 to bf16: up with the probability of the part that is cut off, so that the expectation is
+// the number itself and small updates are not lost (Gupta et al., "Deep learning with limited numerical precision",
+// 2015). The chance is a pure function of a key and of the element's index in the whole tensor: every way to cut the
+// tensor over ranks, blocks and threads rounds to the same bits. For host and device alike; no tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "titan/base/philox_words.h"
+
+namespace titan {
+
+/// What makes the chances of one tensor in one step differ from all others'.
+struct RoundingKey {
+  uint64_t key = 0;     // of seed and step
+  uint64_t stream = 0;  // of the parameter's name
+};
+
+/// Where elements of memory lie in the whole tensor, row-major: element i is number
+/// first + (i / run) · stride + i % run of it.
+struct RoundingPlace {
+  int64_t first = 0;
+  int64_t run = 1;     // elements of memory that follow each other in the tensor too
+  int64_t stride = 1;  // from one run to the next
+
+  TITAN_HOST_DEVICE int64_t index(int64_t element) const {
+    return first + (element / run) * stride + element % run;
+  }
+};
+
+/// The numbers that an optimizer keeps of an element.
+enum class KeptNumber { weight, first_moment, second_moment };
+
+/// 16 bits for each of them.
+struct RoundingChances {
+  uint32_t weight_and_first;  // weight: low half, first moment: high half
+  uint32_t second;            // low half
+
+  TITAN_HOST_DEVICE uint32_t of(KeptNumber number) const {
+    if (number == KeptNumber::second_moment) return second & 0xFFFF;
+    return number == KeptNumber::weight ? weight_and_first & 0xFFFF : weight_and_first >> 16;
+  }
+};
+
+/// Elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.
+struct RoundingPairChances {
+  RoundingChances even, odd;
+};
+TITAN_HOST_DEVICE inline RoundingPairChances rounding_pair_chances(const RoundingKey& key, int64_t index) {
+  const auto pair = static_cast<uint64_t>(index) >> 1;
+  auto word0 = static_cast<uint32_t>(pair);
+  auto word1 = static_cast<uint32_t>(pair >> 32);
+  auto word2 = static_cast<uint32_t>(key.stream);
+  auto word3 = static_cast<uint32_t>(key.stream >> 32);
+  philox_words(word0, word1, word2, word3, key.key);
+  return {{word0, word1}, {word2, word3}};
+}
+
+TITAN_HOST_DEVICE inline RoundingChances rounding_chances(const RoundingKey& key, int64_t index) {
+  const RoundingPairChances pair = rounding_pair_chances(key, index);
+  return index % 2 == 0 ? pair.even : pair.odd;
+}
+
+/// The bits of a bf16 number from those of an fp32 number; `chance` below 2^16. A number that bf16 has stays itself, an
+/// infinity and a NaN stay what they are.
+TITAN_HOST_DEVICE inline uint32_t round_by_chance(uint32_t bits, uint32_t chance) {
+  const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+  return is_nan ? 0x7FC0 : (bits + chance) >> 16;
+}
+
+}  // namespace titan

@@ -1,0 +1,101 @@
+// Steps of parameters that are kept in bf16, masters or moments: parameter by parameter, because each element's rounding
+// follows from its place in the whole tensor.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#ifdef TITAN_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+
+#include "titan/kernels/lean_adam.h"
+#endif
+
+#include "adam_loop.h"
+#include "cpu_kernels.h"
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/optimize/optimizer.h"
+
+namespace titan {
+namespace {
+
+constexpr uint64_t kRoundingStream = 0x526F756E64696E67;  // any number that no other stream of the seed has
+
+RoundingKey rounding_key(uint64_t seed, int64_t step, const std::string& name) {
+  const PhiloxBlock block = philox_at(seed, kRoundingStream, static_cast<uint64_t>(step));
+  return {uint64_t{block[1]} << 32 | block[0], name_key(name)};
+}
+
+/// Where the elements of this rank's shard lie in the whole parameter.
+RoundingPlace place_of(const Parameter& parameter) {
+  const Box& box = parameter.shard_box();
+  const std::vector<int64_t>& shape = parameter.spec().shape;
+  TITAN_CHECK(shape.size() <= 2, parameter.name(), shape.size());
+  TITAN_CHECK(box.numel() == parameter.master.numel(), parameter.name());
+  const int64_t columns = shape.size() == 2 ? shape[1] : 1;
+  const int64_t first = shape.empty() ? 0 : box.offset[0] * columns + (shape.size() == 2 ? box.offset[1] : 0);
+  const int64_t run = shape.size() == 2 && box.extent[1] < columns ? box.extent[1] : parameter.master.numel();
+  return {first, std::max<int64_t>(1, run), columns};
+}
+
+constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread
+
+}  // namespace
+
+void Optimizer::step_lean(const State& state, int64_t step, double lr, const StepControl& control) const {
+  Parameter& parameter = *state.parameter;
+  const at::Tensor& master = parameter.master;
+  const at::Tensor& gradient = parameter.gradient_shard;
+  TITAN_CHECK(master.is_contiguous() && gradient.is_contiguous(), parameter.name());
+  const AdamConstants constants = constants_of(state, step, lr);
+  const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
+  const bool bf16_weight = master.scalar_type() == at::kBFloat16;
+  const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
+  if (master.is_cuda()) {
+#ifdef TITAN_WITH_CUDA
+    launch_lean_adam(master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
+                     state.second.mutable_data_ptr(), master.numel(), bf16_weight, bf16_moments, rounding.key,
+                     rounding.place, constants, control.clip.const_data_ptr<float>(),
+                     control.skip.const_data_ptr<float>(), at::cuda::getCurrentCUDAStream().stream());
+#endif
+    return;
+  }
+  const at::Tensor& send = parameter.send;
+  const bool copies = !bf16_weight && send.defined() && send.is_cpu() && send.scalar_type() == at::kBFloat16 &&
+                      send.is_contiguous();
+  const LeanAdamMemory memory{master.mutable_data_ptr(),
+                              gradient.const_data_ptr<float>(),
+                              state.first.mutable_data_ptr(),
+                              state.second.mutable_data_ptr(),
+                              copies ? static_cast<BFloat16Bits*>(send.mutable_data_ptr()) : nullptr,
+                              bf16_weight,
+                              bf16_moments};
+  const double clip = control.clip.item<double>();
+  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    cpu_lean_adam(memory, begin, end - begin, rounding, constants, clip);
+  });
+  parameter.send_written = copies;
+}
+
+void Optimizer::store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
+                      const StepControl& control) const {
+  if (kept.scalar_type() == at::kFloat) {  // without the host asking whether the step is skipped
+    kept.copy_(at::where(control.skip.to(at::kBool), kept, fresh));
+    return;
+  }
+  const Rounding rounding{rounding_key(options_.rounding_seed, step, state.parameter->name()),
+                          place_of(*state.parameter)};
+  const at::Tensor values = fresh.contiguous();
+  if (kept.is_cuda()) {
+#ifdef TITAN_WITH_CUDA
+    launch_round(values.const_data_ptr<float>(), static_cast<uint16_t*>(kept.mutable_data_ptr()), kept.numel(),
+                 rounding.key, rounding.place, number, control.skip.const_data_ptr<float>(),
+                 at::cuda::getCurrentCUDAStream().stream());
+#endif
+    return;
+  }
+  at::parallel_for(0, kept.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    cpu_round(values.const_data_ptr<float>(), static_cast<BFloat16Bits*>(kept.mutable_data_ptr()), begin, end - begin,
+              rounding, number);
+  });
+}
+
+}  // namespace titan
