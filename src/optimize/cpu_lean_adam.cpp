@@ -5,6 +5,9 @@
 #include "adam_loop.h"
 #include "cpu_kernels.h"
 
+/// Between the parameters and the body of a lambda in vectorised functions.
+#define TITAN_INLINE_LAMBDA __attribute__((always_inline))
+
 namespace titan {
 namespace {
 
@@ -71,9 +74,8 @@ TITAN_INLINE void lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t
   ChanceBlock chances;
   in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
     make_chances(rounding.key, index, length, chances);
-    const auto store = [&](KeptNumber number, int64_t i, float value, auto& out) TITAN_INLINE_LAMBDA {
-      round_to(value, chances.of(number, i), out);
-    };
+    const auto store = [&](KeptNumber number, int64_t i, float value, auto& out)
+                           TITAN_INLINE_LAMBDA { round_to(value, chances.of(number, i), out); };
     if (copy) {
       adam_loop(weight + at, memory.gradient + at, first + at, second + at, length, constants, clip, store,
                 [=](int64_t i, auto value) TITAN_INLINE_LAMBDA { narrow(widen(value), copy[at + i]); });

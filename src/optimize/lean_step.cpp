@@ -1,5 +1,5 @@
-// Steps of parameters that are kept in bf16, masters or moments: parameter by parameter, because each element's rounding
-// follows from its place in the whole tensor.
+// Steps of parameters that are kept in bf16, masters or moments: parameter by parameter, because each element's
+// rounding follows from its place in the whole tensor.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #ifdef TITAN_WITH_CUDA
@@ -59,8 +59,8 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
     return;
   }
   const at::Tensor& send = parameter.send;
-  const bool copies = !bf16_weight && send.defined() && send.is_cpu() && send.scalar_type() == at::kBFloat16 &&
-                      send.is_contiguous();
+  const bool copies =
+      !bf16_weight && send.defined() && send.is_cpu() && send.scalar_type() == at::kBFloat16 && send.is_contiguous();
   const LeanAdamMemory memory{master.mutable_data_ptr(),
                               gradient.const_data_ptr<float>(),
                               state.first.mutable_data_ptr(),

@@ -8,6 +8,7 @@
 
 #include "src/optimize/cpu_kernels.h"
 #include "support/tensors.h"
+#include "titan/base/philox.h"
 #include "titan/optimize/optimizer.h"
 
 namespace titan {
@@ -36,6 +37,16 @@ TEST(RoundingByChance, KeepsWhatBf16HasAndWhatIsNoNumber) {
     for (const uint32_t nan : {0x7FC00000u, 0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u}) {
       EXPECT_EQ(round_by_chance(nan, chance) & 0x7FFF, 0x7FC0u) << nan;
     }
+  }
+}
+
+TEST(RoundingChances, AreTheWordsOfPhilox) {
+  const RoundingKey key{0x0123456789ABCDEF, 0xFEDCBA9876543210};
+  for (const int64_t index : {int64_t{0}, int64_t{1}, int64_t{77}, (int64_t{1} << 40) + 3}) {
+    const PhiloxBlock block = philox_at(key.key, key.stream, static_cast<uint64_t>(index) / 2);
+    const RoundingChances chances = rounding_chances(key, index);
+    EXPECT_EQ(chances.weight_and_first, block[static_cast<size_t>(index % 2 * 2)]);
+    EXPECT_EQ(chances.second, block[static_cast<size_t>(index % 2 * 2 + 1)]);
   }
 }
 
@@ -190,8 +201,8 @@ TEST_P(LeanStates, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
       const at::Tensor g = as_double(normal(kShapes[i], 1000 * static_cast<uint64_t>(t) + i, at::kFloat, 0.1)) * 0.75;
       const at::Tensor m = 0.9 * as_double(kept[1]) + 0.1 * g, v = 0.95 * as_double(kept[2]) + 0.05 * g * g;
       const double correction1 = 1 - std::pow(0.9, t), correction2 = 1 - std::pow(0.95, t);
-      const at::Tensor w = as_double(kept[0]) * (1 - 0.01 * 0.1) -
-                           0.01 * (m / correction1) / ((v / correction2).sqrt() + 1e-8);
+      const at::Tensor w =
+          as_double(kept[0]) * (1 - 0.01 * 0.1) - 0.01 * (m / correction1) / ((v / correction2).sqrt() + 1e-8);
       expected.insert(expected.end(), {w, m, v});
     }
     rank.step(t);

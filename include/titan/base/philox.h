@@ -6,15 +6,22 @@
 #include <cstdint>
 #include <string_view>
 
-#include "titan/base/philox_words.h"
-
 namespace titan {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
 /// Ten rounds over a 128-bit counter with a 64-bit key.
 constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
-  philox_words(counter[0], counter[1], counter[2], counter[3], key);
+  auto key_low = static_cast<uint32_t>(key);
+  auto key_high = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
+    uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key_low, static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key_high, static_cast<uint32_t>(product0)};
+    key_low += 0x9E3779B9;
+    key_high += 0xBB67AE85;
+  }
   return counter;
 }
 

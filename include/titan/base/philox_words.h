@@ -1,6 +1,6 @@
 // The arithmetic of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) on plain
-// words: for loops that become vectors and for kernels on a GPU. Everything else takes base/philox.h, which is made of
-// it, so that a counter and a key have the same bits everywhere.
+// words: for loops that become vectors and for kernels on a GPU. Everything else takes base/philox.h; a test holds the
+// two against each other.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,6 @@
 #define TITAN_VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 /// Before what such functions call.
 #define TITAN_INLINE inline __attribute__((always_inline))
-/// And between the parameters and the body of a lambda in them.
-#define TITAN_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace titan {
 

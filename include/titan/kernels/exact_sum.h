@@ -8,7 +8,11 @@
 #include <cstdint>
 #include <cstring>
 
-#include "titan/base/host_device.h"
+#ifdef __CUDACC__
+#define TITAN_HOST_DEVICE __host__ __device__
+#else
+#define TITAN_HOST_DEVICE
+#endif
 
 struct CUstream_st;
 
