@@ -70,10 +70,11 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
   const PlannedJob job = plan_job(config, world, rank);
   const DeviceInfo device = choose_device(config.training.device, 0);
   const bool on_gpu = !device.device.is_cpu();
-  std::vector<std::string> lines{
-      fmt::format("memory of rank {} of {}, {} {}, predicted by purpose:", rank, world, job.model.name,
-                  job.model.flavor)};
-  const auto append = [&](const std::vector<std::string>& more) { lines.insert(lines.end(), more.begin(), more.end()); };
+  std::vector<std::string> lines{fmt::format("memory of rank {} of {}, {} {}, predicted by purpose:", rank, world,
+                                             job.model.name, job.model.flavor)};
+  const auto append = [&](const std::vector<std::string>& more) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
   append(memory_table(job.plan.memory));
   append(unit_table(job.plan));
   const int64_t peak = job.plan.predicted_bytes(on_gpu);

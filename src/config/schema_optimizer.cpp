@@ -52,7 +52,8 @@ void describe_optimizer_section(Schema& schema) {
       .help("dtype of the optimizer's moments; bfloat16 rounds by chance");
   optimizer.add("offload", &S::offload, false)
       .own()
-      .help("keep the optimizer's moments in host memory and bring them to the device in the step, one after the other");
+      .help(
+          "keep the optimizer's moments in host memory and bring them to the device in the step, one after the other");
   Option& groups = optimizer.add_records("param_groups", write_groups, read_groups);
   groups.own()
       .field("match", ValueType::text, Value(), "regular expression, searched in the parameter's name")

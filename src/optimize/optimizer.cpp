@@ -79,7 +79,8 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   if (by_address.empty()) return;
   const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(options.state_type);
   const auto zeros = [&] {
-    return link_ ? link_->home().allocate(total, options.state_type, link_->pins()).zero_() : at::zeros({total}, layout);
+    return link_ ? link_->home().allocate(total, options.state_type, link_->pins()).zero_()
+                 : at::zeros({total}, layout);
   };
   at::Tensor first = zeros();
   at::Tensor second = zeros();

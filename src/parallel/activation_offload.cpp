@@ -15,7 +15,11 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 }
 
 PutAway::View view_of(const at::Tensor& tensor, int64_t block) {
-  return {block,           tensor.scalar_type(),    tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+  return {block,
+          tensor.scalar_type(),
+          tensor.sizes().vec(),
+          tensor.strides().vec(),
+          tensor.storage_offset(),
           tensor.requires_grad()};
 }
 

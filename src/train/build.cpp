@@ -179,20 +179,21 @@ void Trainer::build_model() {
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
   check_memory();
-  with_memory_report([] { return "building the model"; }, [&] {
-    assembly_ = assemble(family, request, strategies_for(config_), plan, groups_, device_.device, seed_);
-  });
+  with_memory_report(
+      [] { return "building the model"; },
+      [&] { assembly_ = assemble(family, request, strategies_for(config_), plan, groups_, device_.device, seed_); });
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
     all_parameters_.push_back(parameter.get());
     names.push_back(parameter->name());
   }
   model_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
-  with_memory_report([] { return "building the optimizer"; }, [&] {
-    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters,
-                                             groups_of(model_groups_, all_parameters_, assembly_.parameters),
-                                             make_optimizer_options(config_), assembly_.optimizer_link);
-  });
+  with_memory_report([] { return "building the optimizer"; },
+                     [&] {
+                       optimizer_ = std::make_unique<Optimizer>(
+                           assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
+                           make_optimizer_options(config_), assembly_.optimizer_link);
+                     });
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
   }

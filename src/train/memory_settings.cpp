@@ -101,12 +101,10 @@ std::vector<Ladder> ladders(const JobConfig& config, bool device_only) {
   all.push_back({[](Trial& trial) { trial.recompute("full", ""); }});
   all.push_back({[](Trial& trial) { trial.narrow_states(); }});
   if (device_only) {
+    all.push_back({[](Trial& trial) { trial.set("optimizer.offload", trial.config.optimizer.offload, true, "true"); }});
     all.push_back({[](Trial& trial) {
-      trial.set("optimizer.offload", trial.config.optimizer.offload, true, "true");
-    }});
-    all.push_back({[](Trial& trial) {
-      trial.recompute("full", "").set("activation_checkpoint.offload", trial.config.activation_checkpoint.offload, true,
-                                      "true");
+      trial.recompute("full", "")
+          .set("activation_checkpoint.offload", trial.config.activation_checkpoint.offload, true, "true");
     }});
   }
   all.push_back({[](Trial& trial) { trial.narrow_states().narrow_weights(); }});

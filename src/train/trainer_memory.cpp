@@ -47,11 +47,12 @@ void Trainer::with_memory_report(const std::function<std::string()>& what, const
   }
   const MemoryQuestion question = memory_question();
   const std::vector<MemorySetting> settings = settings_that_fit(question);
-  throw Error(ExitCode::out_of_memory,
-              fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
-                          words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
-                          settings.empty() ? "no setting known here would fit: a smaller model or a larger machine would"
-                                           : "it would fit with: " + listed(settings)));
+  throw Error(
+      ExitCode::out_of_memory,
+      fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
+                  words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
+                  settings.empty() ? "no setting known here would fit: a smaller model or a larger machine would"
+                                   : "it would fit with: " + listed(settings)));
 }
 
 }  // namespace titan

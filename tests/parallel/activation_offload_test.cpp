@@ -15,7 +15,8 @@ std::shared_ptr<HostLink> two_arenas() {
 /// A small model whose checkpointed units keep their activations on the host, and one whose units do not.
 struct Pair {
   explicit Pair(const RecomputeSelection& selection, ElementType compute = ElementType::float32)
-      : link(two_arenas()), here(small_request(), request(selection, compute, false)),
+      : link(two_arenas()),
+        here(small_request(), request(selection, compute, false)),
         away(small_request(), request(selection, compute, true),
              {.count_saved_bytes = true, .check_kept_tensors = true, .activation_link = link}) {}
 
@@ -91,7 +92,8 @@ TEST(ActivationsOnTheHost, ComeBackWithTheirShapesAndWhatTheyShared) {
   const at::Tensor whole = normal({6, 4}, 1);
   at::Tensor rows = whole.narrow(0, 2, 3), turned = whole.t(), leaf = normal({5}, 2, at::kBFloat16), nothing;
   leaf.set_requires_grad(true);
-  const at::Tensor expected_rows = rows.clone(), expected_turned = turned.clone(), expected_leaf = leaf.detach().clone();
+  const at::Tensor expected_rows = rows.clone(), expected_turned = turned.clone(),
+                   expected_leaf = leaf.detach().clone();
   PutAway away = offload.put_away({&rows, &turned, &leaf, &nothing});
   EXPECT_FALSE(rows.defined() || turned.defined() || leaf.defined());
   EXPECT_EQ(away.blocks.size(), 2u) << "a storage crosses once";

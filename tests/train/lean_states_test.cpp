@@ -1,5 +1,5 @@
-// Whole runs with weights and moments in bf16: they learn as runs in fp32 do, resume to the same bits, and are refused a
-// checkpoint of other dtypes with what to do.
+// Whole runs with weights and moments in bf16: they learn as runs in fp32 do, resume to the same bits, and are refused
+// a checkpoint of other dtypes with what to do.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,8 +34,9 @@ double mean_of_last(const std::vector<double>& values, int64_t count) {
 TEST(LeanRuns, LearnInFiftyStepsWhatFp32StatesDo) {
   const auto run = [](const std::vector<std::string>& states) {
     const TestFolder folder;
-    std::vector<std::string> words{"--training.steps=50", "--training.local_batch_size=4", "--training.seq_len=128",
-                                   "--model.override.dim=64", "--optimizer.lr=0.003", "--lr_scheduler.warmup_steps=5"};
+    std::vector<std::string> words{"--training.steps=50",    "--training.local_batch_size=4",
+                                   "--training.seq_len=128", "--model.override.dim=64",
+                                   "--optimizer.lr=0.003",   "--lr_scheduler.warmup_steps=5"};
     words.insert(words.end(), states.begin(), states.end());
     return losses_of(small_job(folder, words), folder);
   };

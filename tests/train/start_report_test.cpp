@@ -23,10 +23,10 @@ TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
                                                               "  activations kept               1.00 MiB",
                                                               "  together                       4.00 MiB"}));
   purposes[0].on_host = true;
-  EXPECT_EQ(memory_table(purposes), (std::vector<std::string>{"  parameters                     3.00 MiB  host",
-                                                              "  activations kept               1.00 MiB",
-                                                              "  together                       4.00 MiB",
-                                                              "  of it on the host              3.00 MiB"}));
+  EXPECT_EQ(memory_table(purposes),
+            (std::vector<std::string>{
+                "  parameters                     3.00 MiB  host", "  activations kept               1.00 MiB",
+                "  together                       4.00 MiB", "  of it on the host              3.00 MiB"}));
 }
 
 TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {

@@ -1,5 +1,5 @@
-// Activations on the host between a unit's forward and its backward. Knows tensors and the link they cross; which unit's,
-// and when, the executor says.
+// Activations on the host between a unit's forward and its backward. Knows tensors and the link they cross; which
+// unit's, and when, the executor says.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -45,8 +45,8 @@ class EagerRunner : public UnitRunner {
 };
 
 struct ExecutorOptions {
-  bool count_saved_bytes = false;   // for tests, as the next
-  bool check_kept_tensors = false;  // hashes of kept tensors are compared at replay
+  bool count_saved_bytes = false;             // for tests, as the next
+  bool check_kept_tensors = false;            // hashes of kept tensors are compared at replay
   std::shared_ptr<HostLink> activation_link;  // to where units that the plan offloads keep their activations
 };
 

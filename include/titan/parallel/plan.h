@@ -72,10 +72,10 @@ struct PlanRequest {
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
   Rotation rotation = Rotation::all_gather;
   LoadBalance load_balance = LoadBalance::head_tail;
-  bool cpu_offload = false;        // masters, optimizer states and reduced gradients live on the host
+  bool cpu_offload = false;          // masters, optimizer states and reduced gradients live on the host
   bool offload_activations = false;  // what checkpointed units keep waits for its backward on the host
   bool offload_optimizer = false;    // the moments live on the host and come to the device in the step
-  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
+  int64_t norm_message_bytes = 0;    // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
 
   /// Ranks over which each parameter is cut (FSDP).

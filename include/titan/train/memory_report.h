@@ -34,8 +34,8 @@ struct MemoryRow {
   int64_t actual = 0;
 };
 
-/// Rows of purposes that take any bytes. What cannot be told apart afterwards, all that comes and goes within a step, is
-/// the last row, planned as one sum.
+/// Rows of purposes that take any bytes. What cannot be told apart afterwards, all that comes and goes within a step,
+/// is the last row, planned as one sum.
 std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured);
 /// The same as lines with a head, and the sums as "together".
