@@ -8,6 +8,7 @@ import resource
 import unittest
 
 from program import OUT_OF_MEMORY, BehaviourTest
+from rank_processes import RanksTest, free_port
 
 MIB = 1 << 20
 BIG = ("--training.local_batch_size=64", "--training.seq_len=512", "--model.override.dim=128")
@@ -68,6 +69,26 @@ class Limit(BehaviourTest):
         warnings = [line for line in run.messages("WARNING") if "the plan takes" in line]
         self.assertEqual(len(warnings), 1, run.output)
         self.assertIn("it would fit with training.local_batch_size", warnings[0])
+
+
+class LimitOfOneRank(RanksTest):
+    def test_all_end_with_it_and_its_report_and_nothing_is_left(self):
+        for limited in (0, 1):
+            with self.subTest(limited=limited):
+                port = free_port()
+                words = (*BIG, PLAIN, "--training.local_batch_size=32", "--parallelism.data_parallel_shard_degree=2")
+                limits = {resource.RLIMIT_DATA: 700 * MIB}
+                ranks = [
+                    self.train_by_hand(rank, 2, port, *words, limits=limits if rank == limited else None)
+                    for rank in range(2)
+                ]
+                self.assertEqual([rank.end() for rank in ranks], [OUT_OF_MEMORY] * 2, ranks[limited].text())
+                said = "".join(rank.text() for rank in ranks)
+                self.assertIn(f"rank {limited} ", said)
+                self.assertRegex(said, r"out of memory.* in (forward|backward) of \S+, step 1; the plan takes")
+                self.assertIn("it would fit with: ", said)
+                self.expect_friendly(said)
+                self.expect_nothing_left()
 
 
 class Estimate(BehaviourTest):
