@@ -67,7 +67,7 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
 
   # What scripts/bench runs; built with the tests, so that they follow the code.
-  foreach(bench ring_attention checkpoint)
+  foreach(bench ring_attention checkpoint device_ceiling)
     add_executable(bench_${bench} tests/bench/${bench}.cpp)
     target_link_libraries(bench_${bench} PRIVATE titan_core)
     titan_reuse_precompiled(bench_${bench})

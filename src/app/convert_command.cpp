@@ -85,6 +85,9 @@ std::optional<Options> parse(const Direction& direction, std::span<const std::st
                                                   direction.to ? direction.to : "", direction.name));
   }
   if (!parse_words(app, words, std::cout)) return std::nullopt;
+  if (options.from.empty() || (direction.to && options.to.empty())) {
+    throw Error(ExitCode::bad_config, fmt::format("{}: a path is empty", direction.name));
+  }
   options.rest = app.remaining();
   return options;
 }

@@ -14,6 +14,7 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/config/dump.h"
+#include "titan/distributed/nccl_environment.h"
 #include "titan/train/device.h"
 
 namespace titan {
@@ -158,8 +159,10 @@ Rendezvous RankSession::meet() {
     std::cout.flush();
     std::cerr << "titan_train: " + text + "\n" << std::flush;
   };
+  RankFacts facts = own_facts();
+  if (!facts.gpus.empty() || facts.device.starts_with("cuda")) prepare_nccl();
   Rendezvous met =
-      meet_ranks(launch_, own_facts(), std::chrono::seconds(config_.comm.init_timeout_seconds), std::move(tell));
+      meet_ranks(launch_, std::move(facts), std::chrono::seconds(config_.comm.init_timeout_seconds), std::move(tell));
   if (!launch_.local_rank) {
     move_near(choose_device(config_.training.device, met.world.local_rank));
     met.world.cores = std::min(met.world.cores, std::ssize(allowed_cores()));
@@ -176,10 +179,23 @@ void RankSession::leave(AbortWatcher& watcher) const {
                number_list(unfinished), config_.comm.train_timeout_seconds);
 }
 
+std::string RankSession::trace_prefix() const {
+  return std::filesystem::path(config_.job.dump_folder) / config_.comm.save_traces_folder /
+         config_.comm.save_traces_file_prefix;
+}
+
+void RankSession::prepare_nccl() const {
+  const std::string prefix = trace_prefix();
+  if (trace_) {
+    std::error_code none;  // the library says when it cannot write
+    std::filesystem::create_directories(std::filesystem::path(prefix).parent_path(), none);
+  }
+  set_where_unset(nccl_environment(config_.comm.trace_buf_size, prefix));
+}
+
 void RankSession::write_trace() {
   if (!trace_ || trace_->is_empty() || trace_written_.exchange(true)) return;
-  const std::filesystem::path file = std::filesystem::path(config_.job.dump_folder) / config_.comm.save_traces_folder /
-                                     fmt::format("{}{}.json", config_.comm.save_traces_file_prefix, launch_.rank);
+  const std::filesystem::path file = fmt::format("{}{}.json", trace_prefix(), launch_.rank);
   try {
     std::filesystem::create_directories(file.parent_path());
     write_file_atomically(file, trace_->json());

@@ -75,16 +75,19 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--lowered", options.lowered, "Write the CSV with sends, receives, gathers and reductions");
 }
 
-const ScheduleFamily& named_family(const std::string& name) {
-  if (const ScheduleFamily* family = find_schedule(name)) return *family;
+std::string unknown_schedule(const std::string& name) {
+  if (to_lower(name).starts_with("pipelineschedule")) {
+    return fmt::format("{} is a schedule of a file; name the file with --from", name);
+  }
   std::vector<std::string> names;
   for (const ScheduleFamily& family : schedule_families()) names.emplace_back(family.name);
   const std::vector<std::string> close = nearest(name, names, 1);
-  refuse({fmt::format("there is no schedule \"{}\"; {}", name,
-                      close.empty() ? "there are " + family_names() : "did you mean " + close.front() + "?")});
+  return fmt::format("there is no schedule \"{}\"; {}", name,
+                     close.empty() ? "there are " + family_names() : "did you mean " + close.front() + "?");
 }
 
-ActionTimes times_of(const std::string& given) {
+/// What is wrong with `given` goes to `problems`.
+ActionTimes times_of(const std::string& given, std::vector<std::string>& problems) {
   constexpr double kMost = 1e6;
   std::vector<double> numbers;
   for (const std::string& word : split(given, ',')) {
@@ -94,12 +97,14 @@ ActionTimes times_of(const std::string& given) {
     const bool is_message = numbers.size() == 3;
     const bool fits = number <= kMost && (number > 0 || (is_message && number == 0));
     if (error != std::errc() || stop != text.data() + text.size() || !fits) {
-      refuse({fmt::format("--times: \"{}\" is no time of an action; use numbers above 0 and up to 1e6", text)});
+      problems.push_back(
+          fmt::format("--times: \"{}\" is no time of an action; use numbers above 0 and up to 1e6", text));
     }
     numbers.push_back(number);
   }
   if (numbers.size() < 3 || numbers.size() > 4) {
-    refuse({fmt::format("--times: {} is not F,I,W or F,I,W,C, such as 1,1,1 or 1,1.1,0.9,0.05", given)});
+    problems.push_back(fmt::format("--times: {} is not F,I,W or F,I,W,C, such as 1,1,1 or 1,1.1,0.9,0.05", given));
+    return {};
   }
   ActionTimes times;
   times.stage = {numbers[0], numbers[1], numbers[2]};
@@ -107,15 +112,24 @@ ActionTimes times_of(const std::string& given) {
   return times;
 }
 
-Subject named(const Options& options, const CLI::App& app, const ActionTimes& times) {
+/// `problems`: what else is wrong; all of it is told at once.
+Subject named(const Options& options, const CLI::App& app, const ActionTimes& times,
+              std::vector<std::string> problems) {
+  bool complete = true;
   for (const char* word : {"--name", "--ranks", "--microbatches"}) {
-    if (app.count(word) == 0) refuse({fmt::format("{} is missing{}", word, usage())});
+    if (app.count(word) > 0) continue;
+    problems.push_back(fmt::format("{} is missing{}", word, usage()));
+    complete = false;
   }
-  const ScheduleFamily& family = named_family(options.name);
+  const ScheduleFamily* known = find_schedule(options.name);
+  if (!known && app.count("--name") > 0) problems.push_back(unknown_schedule(options.name));
   PipelineShape shape = options.shape;
-  if (app.count("--stages-per-rank") == 0) shape.stages_per_rank = family.least_stages_per_rank;
-  const std::vector<std::string> problems = shape_problems(family, shape);
+  if (known && app.count("--stages-per-rank") == 0) shape.stages_per_rank = known->least_stages_per_rank;
+  if (known && complete) {
+    for (std::string& problem : shape_problems(*known, shape)) problems.push_back(std::move(problem));
+  }
   if (!problems.empty()) refuse(problems);
+  const ScheduleFamily& family = *known;
   if (int64_t{2} * shape.ranks * shape.stages_per_rank * shape.microbatches > kMostActions) {
     refuse({fmt::format("a schedule of more than {} forwards and backwards is too long to show",
                         with_thousands(kMostActions))});
@@ -125,12 +139,13 @@ Subject named(const Options& options, const CLI::App& app, const ActionTimes& ti
           generate(family, shape), closed_form(family, shape, times.stage)};
 }
 
-Subject from_file(const std::string& file) {
+Subject from_file(const std::string& file, std::vector<std::string> problems) {
   CsvTable read = parse_csv(read_file(file, ExitCode::bad_config), file);
   if (read.problems.empty()) {
     for (const std::string& problem : table_problems(read.table)) read.problems.push_back(file + ": " + problem);
   }
-  if (!read.problems.empty()) refuse(read.problems);
+  problems.insert(problems.end(), read.problems.begin(), read.problems.end());
+  if (!problems.empty()) refuse(problems);
   const TableFacts facts = facts_of(read.table);
   return {fmt::format("{}: {}, {}, {}", file, counted(facts.ranks, "rank"), counted(facts.stages, "stage"),
                       counted(facts.microbatches, "microbatch")),
@@ -164,8 +179,12 @@ std::vector<std::string> headline(const Subject& subject, const ScheduleRun& run
 }
 
 void show(const Options& options, const CLI::App& app, const GridOptions& terminal, std::ostream& out) {
-  const ActionTimes times = times_of(options.times);
-  const Subject subject = options.from.empty() ? named(options, app, times) : from_file(options.from);
+  std::vector<std::string> problems;
+  const ActionTimes times = times_of(options.times, problems);
+  if (options.lowered && options.csv.empty()) problems.emplace_back("--lowered is about the file that --csv names");
+  if (!options.csv.empty() && options.csv == options.svg) problems.emplace_back("--csv and --svg name the same file");
+  const Subject subject = app.count("--from") == 0 ? named(options, app, times, std::move(problems))
+                                                   : from_file(options.from, std::move(problems));
   const ScheduleRun run = run_of(as_run(subject.table, times), times);
   const std::vector<std::string> lines = headline(subject, run);
   out << join(lines, "\n") << "\n\n" << schedule_grid(run, terminal) << "\n" << schedule_loads(run);

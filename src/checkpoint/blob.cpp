@@ -141,7 +141,10 @@ StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry
 
 }  // namespace
 
-std::string_view python_name(at::ScalarType type) { return known(type).name; }
+std::string_view python_name(at::ScalarType type) {
+  // Read from safetensors alone: Python saves it with an instruction that no checkpoint of ours has.
+  return type == at::kFloat8_e4m3fn ? "float8_e4m3fn" : known(type).name;
+}
 
 at::ScalarType type_named(std::string_view python_name) {
   for (const TypeName& type : kTypes) {

@@ -13,6 +13,20 @@ bool contains(const std::vector<StorageEntry>& entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
 }
 
+struct Contents {
+  bool manifest = false, index = false;
+};
+
+/// What a folder that is named like a checkpoint has of one. Nothing: it cannot be looked into now.
+std::optional<Contents> look_into(Storage& storage, const std::filesystem::path& folder) {
+  try {
+    const std::vector<StorageEntry> files = storage.list(folder);
+    return Contents{contains(files, kManifestFile), contains(files, kIndexFile)};
+  } catch (const StorageError&) {
+    return std::nullopt;
+  }
+}
+
 /// Manifest first: what is left after a crash is never taken for a whole checkpoint.
 void delete_checkpoint(Storage& storage, const std::filesystem::path& root, int64_t step) {
   const std::filesystem::path folder = root / step_folder(step);
@@ -38,16 +52,27 @@ std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::files
   for (const StorageEntry& entry : storage.list(root)) {
     const std::optional<int64_t> step = step_of(entry.name);
     if (!step || !(entry.is_folder || entry.is_link)) continue;
-    const std::vector<StorageEntry> files =
-        entry.is_folder ? storage.list(root / entry.name) : std::vector<StorageEntry>();
-    const bool has_manifest = contains(files, kManifestFile);
-    const bool leads_nowhere = !entry.is_folder;
-    if (has_manifest || contains(files, kIndexFile) || leads_nowhere) {
-      found.push_back({*step, has_manifest, entry.is_link});
+    const std::optional<Contents> contents =
+        entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a link that leads nowhere
+    if (!contents || contents->manifest || contents->index) {
+      found.push_back({*step, contents && contents->manifest, entry.is_link});
     }
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return found;
+}
+
+std::string newest_inside(Storage& storage, const std::filesystem::path& folder) {
+  for (const std::filesystem::path& root : {folder, folder / "checkpoint"}) {
+    try {
+      const std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
+      if (found.empty()) continue;
+      return fmt::format("it is no checkpoint, but holds some: name one, such as the newest, {}",
+                         (root / step_folder(found.front().step)).string());
+    } catch (const StorageError&) {  // nothing to name, then
+    }
+  }
+  return {};
 }
 
 void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step) {

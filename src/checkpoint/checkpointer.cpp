@@ -59,6 +59,7 @@ Checkpointer::~Checkpointer() {
 }
 
 void Checkpointer::after_save(const SaveOutcome& outcome) {
+  failed_ = !outcome.committed;
   events_.saved(outcome);
   if (!outcome.committed || meeting_->rank() != 0 || options_.retention.keep_latest <= 0) return;
   // The other ranks already train on, and wait for this one in their next collective: not for a slow file system.
@@ -76,6 +77,16 @@ void Checkpointer::wait_for_deletions() {
 void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
   finish();
   saver_->save(step, state, now);
+  if (now && failed_) saver_->save(step, state, now);
+}
+
+void Checkpointer::save_by(const std::function<SaveOutcome(Storage&, RankMeeting&)>& save) {
+  finish();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const SaveOutcome outcome = save(*storage_, *meeting_);
+    events_.saved(outcome);
+    if (outcome.committed) return;
+  }
 }
 
 void Checkpointer::finish() {
@@ -104,7 +115,7 @@ std::string Checkpointer::rehearse() {
 LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt) {
   std::vector<std::string> warnings;
   if (meeting_->rank() == 0 && !options_.only_loads) warnings = clean_leftovers(*storage_, options_.root);
-  LoadOutcome outcome = load_together(*storage_, *meeting_, options_.root, step, attempt);
+  LoadOutcome outcome = load_together(*storage_, *meeting_, options_.root, step, attempt, options_.only_loads);
   outcome.warnings.insert(outcome.warnings.begin(), warnings.begin(), warnings.end());
   return outcome;
 }

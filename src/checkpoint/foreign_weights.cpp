@@ -38,7 +38,8 @@ std::string obstacle(const LogicalTensor& stored, const std::vector<int64_t>& sh
     return fmt::format("{} has shape {}, this model's has {}", stored.name, shape_text(stored.shape),
                        shape_text(shape));
   }
-  if (!c10::isFloatingType(stored.type)) return fmt::format("{} is of {}", stored.name, python_name(stored.type));
+  const bool is_number = c10::isFloatingType(stored.type) && stored.type != at::kFloat8_e4m3fn;
+  if (!is_number) return fmt::format("{} is of {}", stored.name, python_name(stored.type));
   return {};
 }
 

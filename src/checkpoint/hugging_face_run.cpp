@@ -62,16 +62,20 @@ SaveOutcome export_parts(Storage& storage, RankMeeting& meeting, const HuggingFa
 }  // namespace
 
 LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
-                                       const ForeignModel& model, std::span<const SavedParameter> parameters) {
+                                       std::optional<ScaleBlock> quantised, const ForeignModel& model,
+                                       std::span<const SavedParameter> parameters) {
   LoadOutcome outcome;
   const auto load = [&] {
-    SafetensorsFolder weights(storage, folder);
+    SafetensorsFolder stored(storage, folder);
+    std::optional<BlockScaledWeights> scaled;
+    if (quantised) scaled.emplace(stored, *quantised);
+    TensorSource& weights = scaled ? static_cast<TensorSource&>(*scaled) : stored;
     // One rank compares the second copies of tied weights.
     const Fit fit = meeting.rank() == 0 ? check_fit(model, weights) : fit_of(model, weights);
     if (fit.complete()) read_boxes(weights, model, parameters, meeting.rank());
-    outcome.verified = weights.verified();
-    outcome.line = fmt::format("LOAD: {} from {} (Hugging Face, {})", fit.counts(), folder.string(),
-                               outcome.verified ? "verified" : "unverified");
+    outcome.verified = stored.verified();
+    outcome.line = fmt::format("LOAD: {} from {} (Hugging Face, {}{})", fit.counts(), folder.string(),
+                               quantised ? "quantised, " : "", outcome.verified ? "verified" : "unverified");
   };
   const std::string problem = agreed(meeting, problem_of(load));
   if (!problem.empty()) {

@@ -87,14 +87,15 @@ std::string joined(const std::vector<Failure>& failures) {
   return join(sentences, "; ");
 }
 
-Error nothing_loaded(const std::filesystem::path& root, const std::vector<Failure>& failures) {
+Error nothing_loaded(const std::filesystem::path& root, const std::vector<Failure>& failures, bool was_named) {
   const bool has_model = std::any_of(failures.begin(), failures.end(),
                                      [](const Failure& failure) { return failure.verdict.fate == Fate::unsuitable; });
   return {ExitCode::storage,
           fmt::format("no checkpoint in {} can be loaded: {}; {}", root.string(), joined(failures),
-                      has_model ? "to begin from its weights, name it in checkpoint.initial_load_path of a run that "
-                                  "has another job.dump_folder"
-                                : "repair one, or move the folder away to start fresh")};
+                      has_model   ? "to begin from its weights, name it in checkpoint.initial_load_path of a run that "
+                                    "has another job.dump_folder"
+                      : was_named ? "name another in checkpoint.load_step, or leave it out for the newest whole one"
+                                  : "repair one, or move the folder away to start fresh")};
 }
 
 int64_t bytes_of(const OpenCheckpoint& checkpoint) {
@@ -134,14 +135,16 @@ LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const s
   LoadOutcome outcome;
   const Verdict verdict = try_folder(storage, meeting, folder, attempt, outcome);
   if (verdict.fate != Fate::loaded) {
-    throw Error(ExitCode::storage, fmt::format("{} cannot be loaded: {}", folder.string(), verdict.why));
+    const std::string inside = newest_inside(storage, folder);
+    throw Error(ExitCode::storage,
+                fmt::format("{} cannot be loaded: {}", folder.string(), inside.empty() ? verdict.why : inside));
   }
   outcome.line = "LOAD: " + outcome.line;
   return outcome;
 }
 
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
-                          std::optional<int64_t> step, const LoadAttempt& attempt) {
+                          std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads) {
   std::vector<int64_t> steps = agreed_steps(storage, meeting, root);
   if (step) {
     if (std::find(steps.begin(), steps.end(), *step) == steps.end()) {
@@ -163,11 +166,11 @@ LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::fil
   if (steps.empty()) {
     outcome.line = fmt::format("LOAD: nothing: {} holds no checkpoint; starting fresh", root.string());
   } else if (!outcome.step) {
-    throw nothing_loaded(root, failures);
+    throw nothing_loaded(root, failures, step.has_value());
   }
   if (!failures.empty()) outcome.line += "; " + joined(failures);
   for (const Failure& failure : failures) {
-    if (failure.verdict.fate != Fate::damaged || meeting.rank() != 0) continue;
+    if (failure.verdict.fate != Fate::damaged || meeting.rank() != 0 || only_reads) continue;
     try {
       set_aside(storage, root, failure.step);
     } catch (const StorageError& error) {

@@ -74,10 +74,11 @@ class PosixWritableFile : public WritableFile {
 
 class PosixReadableFile : public ReadableFile {
  public:
-  explicit PosixReadableFile(const Path& path) : file_(path, O_RDONLY, "read") {
+  explicit PosixReadableFile(const Path& path) : file_(path, O_RDONLY | O_NONBLOCK, "read") {  // a pipe would wait
     struct stat status {};
     if (::fstat(file_.descriptor(), &status) != 0) throw StorageError("read", path, errno);
     if (S_ISDIR(status.st_mode)) throw StorageError("read", path, EISDIR);
+    if (!S_ISREG(status.st_mode)) throw StorageError("read, because it is no plain file,", path, EINVAL);
     size_ = status.st_size;
   }
 

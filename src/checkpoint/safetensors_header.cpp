@@ -23,10 +23,11 @@ struct TypeName {
   at::ScalarType type;
   const char* name;
 };
-constexpr std::array<TypeName, 7> kTypes{{{at::kFloat, "F32"},
+constexpr std::array<TypeName, 8> kTypes{{{at::kFloat, "F32"},
                                           {at::kDouble, "F64"},
                                           {at::kBFloat16, "BF16"},
                                           {at::kHalf, "F16"},
+                                          {at::kFloat8_e4m3fn, "F8_E4M3"},
                                           {at::kLong, "I64"},
                                           {at::kInt, "I32"},
                                           {at::kByte, "U8"}}};

@@ -9,11 +9,12 @@ namespace {
 class StoreMeeting : public RankMeeting {
  public:
   StoreMeeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
-               std::chrono::milliseconds timeout)
+               std::chrono::milliseconds timeout, std::shared_ptr<PeerWaits> waits)
       : store_(c10::make_intrusive<c10d::PrefixStore>(name, std::move(store))),
         rank_(rank),
         size_(size),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        waits_(std::move(waits)) {}
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
@@ -41,11 +42,14 @@ class StoreMeeting : public RankMeeting {
   static std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
   std::string wait_for(const std::string& key, int64_t rank) {
+    if (waits_) waits_->begin(rank);
     try {
       store_->wait({key}, timeout_);
+      if (waits_) waits_->end(rank);
       const std::vector<uint8_t> bytes = store_->get(key);
       return {bytes.begin(), bytes.end()};
     } catch (const c10::Error& error) {
+      if (waits_) waits_->keep();
       throw Error(ExitCode::peer_failure,
                   fmt::format("rank {} did not come to a meeting about checkpoints within {} s: {}", rank,
                               std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(),
@@ -56,14 +60,16 @@ class StoreMeeting : public RankMeeting {
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<PeerWaits> waits_;
   int64_t round_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<RankMeeting> make_store_meeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
-                                                int64_t rank, int64_t size, std::chrono::milliseconds timeout) {
-  return std::make_unique<StoreMeeting>(std::move(store), name, rank, size, timeout);
+                                                int64_t rank, int64_t size, std::chrono::milliseconds timeout,
+                                                std::shared_ptr<PeerWaits> waits) {
+  return std::make_unique<StoreMeeting>(std::move(store), name, rank, size, timeout, std::move(waits));
 }
 
 }  // namespace titan

@@ -4,8 +4,6 @@
 namespace titan::detail {
 namespace {
 
-constexpr const char* kQuantised = "weights quantised blockwise";
-
 void describe_fault_tolerance(Schema& schema) {
   const std::string why = "TorchFT is a Python system; a run is restarted from its checkpoints here";
   Section section(
@@ -97,8 +95,7 @@ void describe_loading(Fields& checkpoint) {
       .help("it is in Hugging Face's format (without a path: model.hf_assets_path)");
   checkpoint.add("initial_load_in_hf_quantized", &S::initial_load_in_hf_quantized, false)
       .later()
-      .not_built(kQuantised)
-      .help("its weights are quantised blockwise");
+      .help("its weights are quantised in blocks (float8 with factors beside them)");
 }
 
 }  // namespace

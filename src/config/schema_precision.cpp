@@ -76,6 +76,10 @@ void describe_compile(Schema& schema) {
       .not_built("fused kernels and CUDA graphs")
       .only_when({"compile.enable = true", [](const JobConfig& config) { return config.compile.enable; }})
       .help("where they are used");
+  section.add("cuda_graphs", &S::cuda_graphs, true)
+      .own()
+      .only_when({"compile.enable = true", [](const JobConfig& config) { return config.compile.enable; }})
+      .help("record the blocks as CUDA graphs and replay them, where the layout allows it");
   section.accept("backend", ValueType::text, Value("inductor"))
       .later()
       .no_effect("kernels are written by hand, not generated")

@@ -15,7 +15,7 @@ ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr
     : source_(std::move(source)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
   TITAN_CHECK(options_.sequence_length > 0, options_.sequence_length);
   // Token offsets mean something under one tokenizer only, so it is part of what a saved state must find again.
-  fingerprint_ = source_->fingerprint() ^ name_key(tokenizer_->description());
+  fingerprint_ = source_->fingerprint() ^ tokenizer_->fingerprint();
 }
 
 bool ChunkStream::next(Chunk& chunk) {
@@ -57,9 +57,7 @@ void ChunkStream::append_document(const Document& document) {
   used_ = 0;
   size_t before = buffer_.size();
   origins_.push_back({document.start, epoch_, erased_ + static_cast<int64_t>(before)});
-  buffer_.push_back(tokenizer_->bos_id());
-  tokenizer_->encode_append(document.text, buffer_);
-  buffer_.push_back(tokenizer_->eos_id());
+  tokenizer_->encode_framed(document.text, true, true, buffer_);
   auto added = static_cast<int64_t>(buffer_.size() - before);
   pass_tokens_ += added;
   counters_.tokens += added;

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "titan/base/error.h"
+#include "titan/base/philox.h"
 #include "titan/data/piece_cache.h"
 #include "titan/data/utf8.h"
 
@@ -41,7 +42,11 @@ class TiktokenTokenizer::Lease {
   std::unique_ptr<Scratch> scratch_;
 };
 
-TiktokenTokenizer::TiktokenTokenizer(std::vector<std::string> tokens) : encoder_(std::move(tokens)) {}
+TiktokenTokenizer::TiktokenTokenizer(std::vector<std::string> tokens) : encoder_(std::move(tokens)) {
+  std::string all = name();
+  for (const std::string& token : encoder_.tokens()) all += fmt::format("\n{} {}", token.size(), token);
+  fingerprint_ = name_key(all);
+}
 
 TiktokenTokenizer::~TiktokenTokenizer() = default;
 

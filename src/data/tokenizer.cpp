@@ -52,11 +52,15 @@ fs::path file_in_folder(const fs::path& folder) {
 
 }  // namespace
 
+void Tokenizer::encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const {
+  if (bos && bos_id() != kNoId) ids.push_back(bos_id());
+  encode_append(text, ids);
+  if (eos && eos_id() != kNoId) ids.push_back(eos_id());
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool bos, bool eos) const {
   std::vector<int32_t> ids;
-  if (bos) ids.push_back(bos_id());
-  encode_append(text, ids);
-  if (eos) ids.push_back(eos_id());
+  encode_framed(text, bos, eos, ids);
   return ids;
 }
 

@@ -20,6 +20,8 @@ void end_for_peer() {
   ::_exit(static_cast<int>(ExitCode::peer_failure));
 }
 
+void end_hanging() { ::_exit(static_cast<int>(ExitCode::hang)); }
+
 void end_stuck(int code, const std::string& text) {
   const std::string line = "titan_train: " + text + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

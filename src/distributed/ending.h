@@ -32,6 +32,8 @@ inline constexpr int kRetryMilliseconds = 100;
 void end_at_a_signal();
 
 [[noreturn]] void end_for_peer();
+/// Of the rank for which the others have waited in vain.
+[[noreturn]] void end_hanging();
 [[noreturn]] void end_stuck(int code, const std::string& text);
 
 /// Wakes a thread that waits in poll(2).

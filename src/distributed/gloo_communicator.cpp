@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "c10d_reduction.h"
+#include "group_members.h"
 #include "packing.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
@@ -41,10 +42,14 @@ class GlooPending : public PendingCollective {
  public:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  /// `limit` of each wait; kNoTimeout is that of the call itself.
-  GlooPending(std::string group, Works works, std::function<void()> finish,
-              std::chrono::milliseconds limit = kNoTimeout)
-      : group_(std::move(group)), works_(std::move(works)), finish_(std::move(finish)), limit_(limit) {}
+  /// `peers` of the group that it waits for. `limit` of each wait; kNoTimeout is that of the call itself.
+  GlooPending(std::shared_ptr<const GroupMembers> members, std::vector<int64_t> peers, Works works,
+              std::function<void()> finish, std::chrono::milliseconds limit = kNoTimeout)
+      : members_(std::move(members)),
+        peers_(std::move(peers)),
+        works_(std::move(works)),
+        finish_(std::move(finish)),
+        limit_(limit) {}
   ~GlooPending() override {
     try {
       wait();
@@ -54,15 +59,19 @@ class GlooPending : public PendingCollective {
   void wait() override {
     if (works_.empty()) return;
     const Works works = std::exchange(works_, {});
-    for (const auto& work : works) translated(group_, [&] { return work->wait(limit_); });
-    if (finish_) finish_();
+    members_->wait_for(peers_, [&] {
+      for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
+      if (finish_) finish_();
+      return true;
+    });
   }
   bool inputs_free() override {
     return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
   }
 
  private:
-  std::string group_;
+  std::shared_ptr<const GroupMembers> members_;
+  std::vector<int64_t> peers_;
   Works works_;
   std::function<void()> finish_;
   std::chrono::milliseconds limit_;
@@ -81,9 +90,14 @@ class GlooCommunicator : public Communicator {
   GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
       : Communicator(request.name, request.rank, request.size),
         group_(std::move(group)),
+        members_(std::make_shared<const GroupMembers>(GroupMembers{request.name, request.members, request.waits})),
         timeout_(request.timeout),
         sent_(static_cast<size_t>(request.size)),
-        received_(static_cast<size_t>(request.size)) {}
+        received_(static_cast<size_t>(request.size)) {
+    for (int64_t peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) others_.push_back(peer);
+    }
+  }
 
   std::string_view transport() const override { return "Gloo"; }
   void set_timeout(std::chrono::milliseconds timeout) override {
@@ -129,21 +143,24 @@ class GlooCommunicator : public Communicator {
   // group's first timeout only; the wait brings the present one.
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     GlooPending::Works works;
+    std::vector<int64_t> peers;
     std::vector<at::Tensor> received, sent;
     for (const Message& message : receives) {
       std::vector<at::Tensor> whole{room_for(message.tensors)};
       received.push_back(whole[0]);
+      peers.push_back(message.peer);
       works.push_back(group_->recv(whole, static_cast<int>(message.peer), next_number(received_, message.peer)));
     }
     for (const Message& message : sends) {
       std::vector<at::Tensor> whole{flattened(message.tensors)};
       sent.push_back(whole[0]);
+      peers.push_back(message.peer);
       works.push_back(group_->send(whole, static_cast<int>(message.peer), next_number(sent_, message.peer)));
     }
     auto finish = [received, sent, receives = std::move(receives)] {
       for (size_t i = 0; i < receives.size(); ++i) unflatten(received[i], receives[i].tensors);
     };
-    return std::make_unique<GlooPending>(name(), std::move(works), std::move(finish), timeout_);
+    return std::make_unique<GlooPending>(members_, std::move(peers), std::move(works), std::move(finish), timeout_);
   }
 
  private:
@@ -172,10 +189,12 @@ class GlooCommunicator : public Communicator {
   }
 
   Pending pending(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish) {
-    return std::make_unique<GlooPending>(name(), GlooPending::Works{std::move(work)}, std::move(finish));
+    return std::make_unique<GlooPending>(members_, others_, GlooPending::Works{std::move(work)}, std::move(finish));
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::shared_ptr<const GroupMembers> members_;
+  std::vector<int64_t> others_;  // all of the group but this one
   std::chrono::milliseconds timeout_;
   std::vector<int> sent_, received_;  // messages so far, by rank
 };

@@ -11,6 +11,7 @@
 #include <functional>
 #include <utility>
 
+#include "group_members.h"
 #include "host_mailbox.h"
 #include "packing.h"
 #include "shared_counter.h"
@@ -32,24 +33,30 @@ struct RankCounters {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
+using Members = std::shared_ptr<const GroupMembers>;
+
 /// What rank `peer` of the group published under `key`. Throws Error(peer_failure) when it does not come.
-std::string heard(const Store& store, const std::string& key, const std::string& group, int64_t peer,
+std::string heard(const Store& store, const std::string& key, const GroupMembers& members, int64_t peer,
                   std::chrono::milliseconds timeout) {
-  try {
-    store->wait({key}, timeout);
-    return store->get_to_str(key);
-  } catch (const c10::Error&) {
-    fail_silent_peer(group, peer, timeout);
-  }
+  const bool came = members.wait_for(peer, [&] {
+    try {
+      store->wait({key}, timeout);
+      return true;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  });
+  if (!came) members.fail_silent(peer, timeout);
+  return store->get_to_str(key);
 }
 
 /// The memory of one message of every rank of the group.
 class Bank {
  public:
-  Bank(Store store, std::string key, const GroupRequest& request)
+  Bank(Store store, std::string key, const GroupRequest& request, Members members)
       : store_(std::move(store)),
         key_(std::move(key)),
-        group_(request.name),
+        members_(std::move(members)),
         rank_(request.rank),
         size_(request.size) {}
 
@@ -67,7 +74,7 @@ class Bank {
     for (int64_t peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       segments_[static_cast<size_t>(peer)] =
-          SharedSegment::open(heard(store_, key + std::to_string(peer), group_, peer, timeout));
+          SharedSegment::open(heard(store_, key + std::to_string(peer), *members_, peer, timeout));
     }
   }
 
@@ -76,7 +83,7 @@ class Bank {
  private:
   Store store_;
   std::string key_;
-  std::string group_;
+  Members members_;
   int64_t rank_;
   int64_t size_;
   int64_t capacity_ = 0;
@@ -127,17 +134,18 @@ void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, const 
 class HostCommunicator : public Communicator {
  public:
   HostCommunicator(const GroupRequest& request, std::shared_ptr<SharedSegment> counters, const Store& store,
-                   const std::string& key)
+                   const std::string& key, Members members)
       : Communicator(request.name, request.rank, request.size),
         counters_(std::move(counters)),
+        members_(std::move(members)),
         timeout_(request.timeout) {
     for (size_t bank = 0; bank < kBanks; ++bank) {
-      banks_.emplace_back(store, key + "/bank" + std::to_string(bank), request);
+      banks_.emplace_back(store, key + "/bank" + std::to_string(bank), request, members_);
     }
     for (int64_t peer = 0; peer < size(); ++peer) {
       auto pair = [&](int64_t from, int64_t to) { return fmt::format("{}/from{}/to{}", key, from, to); };
-      outboxes_.emplace_back(MailboxSide{ring(rank(), peer), store, pair(rank(), peer), name(), peer});
-      inboxes_.emplace_back(MailboxSide{ring(peer, rank()), store, pair(peer, rank()), name(), peer});
+      outboxes_.emplace_back(MailboxSide{ring(rank(), peer), store, pair(rank(), peer), members_, peer});
+      inboxes_.emplace_back(MailboxSide{ring(peer, rank()), store, pair(peer, rank()), members_, peer});
     }
   }
 
@@ -285,12 +293,15 @@ class HostCommunicator : public Communicator {
   RankCounters& of(int64_t rank) const { return reinterpret_cast<RankCounters*>(counters_->data())[rank]; }
 
   void await(int64_t peer, SharedCounter RankCounters::*counter, uint32_t count) {
-    if ((of(peer).*counter).wait_for(count, timeout_)) return;
+    SharedCounter& awaited = of(peer).*counter;
+    if (awaited.reached(count)) return;
+    if (members_->wait_for(peer, [&] { return awaited.wait_for(count, timeout_); })) return;
     const std::chrono::milliseconds waited = std::exchange(timeout_, {});  // what else is under way waits no more
-    fail_silent_peer(name(), peer, waited);
+    members_->fail_silent(peer, waited);
   }
 
   std::shared_ptr<SharedSegment> counters_;
+  Members members_;
   std::chrono::milliseconds timeout_;
   std::vector<Bank> banks_;
   std::vector<Outbox> outboxes_;  // by rank
@@ -300,14 +311,14 @@ class HostCommunicator : public Communicator {
 };
 
 /// The counters that rank 0 makes and the others open. Throws Error(launcher) where that cannot be.
-std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::string& key,
-                                                const GroupRequest& request) {
+std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::string& key, const GroupRequest& request,
+                                                const GroupMembers& members) {
   if (request.rank == 0) {
     auto counters = SharedSegment::create(HostCommunicator::shared_bytes(request.size));
     store->set(key, counters->address());
     return counters;
   }
-  const std::string address = heard(store, key, request.name, /*peer=*/0, request.timeout);
+  const std::string address = heard(store, key, members, /*peer=*/0, request.timeout);
   if (address.empty()) throw Error(ExitCode::launcher, "the group's first rank has no memory to share");
   try {
     return SharedSegment::open(address);
@@ -325,10 +336,11 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
                                                      const GroupRequest& request, std::string& refusal) {
   const std::string key = "host_group/" + request.name + request.instance;
   const std::string ready = "ready";
+  const auto members = std::make_shared<const GroupMembers>(GroupMembers{request.name, request.members, request.waits});
   std::shared_ptr<SharedSegment> counters;
   std::string answer = ready;
   try {
-    counters = meet_at_counters(store, key, request);
+    counters = meet_at_counters(store, key, request, *members);
   } catch (const Error& error) {
     if (error.code() == ExitCode::peer_failure) throw;
     answer = error.what();
@@ -339,11 +351,11 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
   refusal.clear();
   for (int64_t member = 0; member < request.size; ++member) {
     const std::string asked = key + "/answer/" + std::to_string(member);
-    if (std::string told = heard(store, asked, request.name, member, request.timeout); told != ready)
+    if (std::string told = heard(store, asked, *members, member, request.timeout); told != ready)
       refusal = std::move(told);
   }
   if (!refusal.empty()) return nullptr;
-  return std::make_unique<HostCommunicator>(request, std::move(counters), store, key);
+  return std::make_unique<HostCommunicator>(request, std::move(counters), store, key, members);
 }
 
 }  // namespace titan

@@ -16,11 +16,9 @@ std::string name_of(const std::string& key, uint32_t envelope) { return key + "/
 
 }  // namespace
 
-void fail_silent_peer(const std::string& group, int64_t peer, std::chrono::milliseconds timeout) {
-  throw Error(ExitCode::peer_failure,
-              fmt::format("communication in group {} failed (its rank {} sent nothing for {:g} s); another rank has "
-                          "ended or does not answer",
-                          group, peer, std::chrono::duration<double>(timeout).count()));
+void MailboxSide::await(SharedCounter& counter, uint32_t count, std::chrono::milliseconds timeout) const {
+  if (counter.reached(count)) return;
+  if (!members->wait_for(peer, [&] { return counter.wait_for(count, timeout); })) members->fail_silent(peer, timeout);
 }
 
 uint32_t Outbox::free_envelope(int64_t bytes) {
@@ -37,9 +35,7 @@ uint32_t Outbox::free_envelope(int64_t bytes) {
 
 void Outbox::send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout) {
   const uint32_t number = sent_++;
-  if (number >= MailboxRing::kLetters && !side_.ring->taken.wait_for(number - MailboxRing::kLetters + 1, timeout)) {
-    fail_silent_peer(side_.group, side_.peer, timeout);
-  }
+  if (number >= MailboxRing::kLetters) side_.await(side_.ring->taken, number - MailboxRing::kLetters + 1, timeout);
   const int64_t bytes = total_elements(tensors) * static_cast<int64_t>(tensors[0].element_size());
   const uint32_t index = free_envelope(bytes);
   Envelope& envelope = envelopes_[index];
@@ -57,7 +53,7 @@ uint32_t Inbox::expect(std::vector<at::Tensor> outputs) {
 
 void Inbox::wait(uint32_t number, std::chrono::milliseconds timeout) {
   while (static_cast<int32_t>(taken_ - number) <= 0) {
-    if (!side_.ring->sent.wait_for(taken_ + 1, timeout)) fail_silent_peer(side_.group, side_.peer, timeout);
+    side_.await(side_.ring->sent, taken_ + 1, timeout);
     const std::vector<at::Tensor> outputs = std::move(outputs_.front());
     outputs_.pop_front();
     const SharedSegment& from = envelope(side_.ring->envelope_of[taken_ % MailboxRing::kLetters], timeout);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "group_members.h"
 #include "shared_counter.h"
 #include "shared_segment.h"
 #include "titan/distributed/backends.h"
@@ -29,9 +30,12 @@ struct MailboxRing {
 struct MailboxSide {
   MailboxRing* ring;
   c10::intrusive_ptr<c10d::Store> store;
-  std::string key;    // of the pair, in `store`: addresses of envelopes
-  std::string group;  // for messages of errors
+  std::string key;  // of the pair, in `store`: addresses of envelopes
+  std::shared_ptr<const GroupMembers> members;
   int64_t peer;
+
+  /// Throws Error(peer_failure) when the other side does not bring `counter` to `count` within `timeout`.
+  void await(SharedCounter& counter, uint32_t count, std::chrono::milliseconds timeout) const;
 };
 
 class Outbox {
@@ -74,8 +78,5 @@ class Inbox {
   std::deque<std::vector<at::Tensor>> outputs_;
   std::vector<std::shared_ptr<SharedSegment>> envelopes_;
 };
-
-/// Ends a wait in vain: throws Error(peer_failure) that names group and peer.
-[[noreturn]] void fail_silent_peer(const std::string& group, int64_t peer, std::chrono::milliseconds timeout);
 
 }  // namespace titan

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "group_members.h"
 #include "titan/distributed/overdue_watch.h"
 
 namespace titan {
@@ -37,6 +38,7 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
     request.rank = mine - ranks.begin();
     request.size = static_cast<int64_t>(ranks.size());
     request.timeout = timeout;
+    request.members = ranks;
     return make(request);
   };
   auto group = [&](const char* name, std::vector<MeshAxis> axes) { return group_of(name, mesh.group(rank, axes)); };
@@ -67,7 +69,9 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
   const bool one_host = world.is_on_one_host();
   std::shared_ptr<OverdueWatch> watch;
   if (device.is_cuda() && world.hung) watch = std::make_shared<OverdueWatch>(world.hung);
-  return [store = world.store, device, one_host, watch, options = std::move(options)](GroupRequest request) mutable {
+  return [store = world.store, waits = world.waits, device, one_host, watch,
+          options = std::move(options)](GroupRequest request) mutable {
+    request.waits = waits;
     if (device.is_cuda()) return make_nccl_communicator(store, request, device.index(), watch);
     if (one_host && options.shared_memory) {
       std::string refusal;
@@ -91,9 +95,10 @@ std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(c
   if (!world.store) return {};
   if (!std::includes(world.host_ranks.begin(), world.host_ranks.end(), ranks.begin(), ranks.end())) return {};
   const std::string name = "tp/" + std::to_string(ranks.front());
+  const GroupMembers members{"tp", ranks, world.waits};
   return [=, store = world.store](int64_t capacity) {
     if (device.is_cuda()) return make_cuda_peer_memory(store, name, rank, size, capacity, timeout, device.index());
-    return make_shared_peer_memory(store, name, rank, size, capacity, timeout);
+    return noting(make_shared_peer_memory(store, name, rank, size, capacity, timeout), members);
   };
 }
 

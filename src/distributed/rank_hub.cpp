@@ -20,8 +20,13 @@ Refusal stopped() {
 
 }  // namespace
 
-RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell)
-    : listener_(std::move(listener)), run_(std::move(run)), roll_call_(std::move(zero)), tell_(std::move(tell)) {}
+RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell,
+                 std::shared_ptr<PeerWaits> waits)
+    : listener_(std::move(listener)),
+      run_(std::move(run)),
+      roll_call_(std::move(zero)),
+      tell_(std::move(tell)),
+      waits_(std::move(waits)) {}
 
 RankHub::~RankHub() {
   {
@@ -157,6 +162,7 @@ void RankHub::hear(Member& member) {
   while (const std::optional<std::string> line = member.channel.take_line()) {
     const RankMessage message = parse_message(*line);
     if (message.leaving) member.left = true;
+    if (message.waits) answers_.push_back({member.rank, *message.waits});
     if (message.failed) {
       member.channel.send_line(heard_line());
       report({member.rank, message.failed->code,
@@ -182,9 +188,7 @@ void RankHub::lost(const Member& member) {
 void RankHub::report(Cause cause) {
   if (cause_) return;
   if (cause.code == kPeerFailure) {
-    if (suspected_) return;
-    suspect_until_ = Clock::now() + kTrueCauseLimit;
-    suspected_ = std::move(cause);
+    if (!suspected_) suspect(std::move(cause));
     return;
   }
   // A rank that failed is given time to end first; one that is gone, and this one, need none.
@@ -193,9 +197,26 @@ void RankHub::report(Cause cause) {
   cause_ = std::move(cause);
 }
 
+void RankHub::suspect(Cause cause) {
+  suspect_until_ = Clock::now() + kTrueCauseLimit;
+  suspected_ = std::move(cause);
+  answers_.push_back({0, waits_->now()});
+  for (Member& member : members_) member.channel.send_line(asked_line());
+}
+
+Cause RankHub::found_from_waits() const {
+  const WaitEnd end = end_of_waits(answers_, suspected_->rank);
+  if (end.rank < 0) return *suspected_;
+  const char* sign = end.answers ? "it waits for no other rank, and the others wait for it"
+                                 : "it gives no sign of life, so its process or its host is stopped";
+  return {end.rank, end.answers ? static_cast<int>(ExitCode::hang) : 0,
+          fmt::format("{} hangs: {}; {}", roll_call_.facts(end.rank)->name(), sign, suspected_->text)};
+}
+
 void RankHub::announce_when_due() {
   if (!cause_ && suspected_ && Clock::now() >= suspect_until_) {
-    cause_ = std::move(suspected_);
+    cause_ = found_from_waits();
+    suspected_.reset();
     announce_at_ = Clock::now();
   }
   if (!cause_ || Clock::now() < announce_at_) return;
@@ -208,6 +229,10 @@ void RankHub::announce_when_due() {
       wait_until_gone(Clock::now() + kFirstToEndLimit);
       end_for_peer();
     }
+    if (is_hanging_itself()) {
+      tell_(cause_->text, /*aloud=*/true);
+      end_hanging();
+    }
     announce_at_ = Clock::now() + kOwnEndLimit;  // now the limit of this rank's own tear-down
     const std::lock_guard lock(mutex_);
     own_failure_announced_ = true;
@@ -215,6 +240,11 @@ void RankHub::announce_when_due() {
     return;
   }
   end_stuck(own_failure_->code, own_failure_->text);
+}
+
+bool RankHub::is_hanging_itself() {
+  const std::lock_guard lock(mutex_);
+  return !own_failure_;
 }
 
 void RankHub::wait_until_gone(Deadline deadline) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -9,13 +10,14 @@
 #include "ending.h"
 #include "rank_messages.h"
 #include "titan/distributed/abort_watcher.h"
+#include "titan/distributed/peer_waits.h"
 
 namespace titan {
 
 class RankHub : public AbortWatcher {
  public:
-  /// `zero`: rank 0's own facts; `run`: what callers are greeted with.
-  RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell);
+  /// `zero`: rank 0's own facts; `run`: what callers are greeted with; `waits`: whom rank 0 waits for.
+  RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell, std::shared_ptr<PeerWaits> waits);
   ~RankHub() override;
 
   /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
@@ -47,8 +49,14 @@ class RankHub : public AbortWatcher {
   void hear(Member& member);
   void lost(const Member& member);
   void report(Cause cause);
+  /// `cause` says that a peer failed it: asks everybody whom they wait for.
+  void suspect(Cause cause);
+  /// Whom the suspicion falls on when all have answered who can.
+  Cause found_from_waits() const;
   /// Tells the others when it is time to; ends the process when the cause is not this rank itself.
   void announce_when_due();
+  /// Of rank 0 when it is the cause: it has not failed.
+  bool is_hanging_itself();
   void wait_until_gone(Deadline deadline);
   bool say_farewell();
   int64_t count_present() const;
@@ -57,13 +65,15 @@ class RankHub : public AbortWatcher {
   std::string run_;
   RollCall roll_call_;
   PeerFailed tell_;
+  std::shared_ptr<PeerWaits> waits_;
   std::vector<Channel> callers_;  // who have not yet said who they are
   std::vector<Member> members_;
   bool welcomed_ = false;
 
   // The watching thread's own.
   std::optional<Cause> cause_;
-  std::optional<Cause> suspected_;  // a rank says that a peer failed it: the cause, unless the peer turns up in time
+  std::optional<Cause> suspected_;   // a rank says that a peer failed it: the cause, unless the peer turns up in time
+  std::vector<WaitAnswer> answers_;  // to whom they wait for, since the suspicion
   Deadline announce_at_{};
   Deadline suspect_until_{};
   bool announced_ = false;

@@ -17,7 +17,8 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 
 }  // namespace
 
-RankLink::RankLink(RankFacts facts, PeerFailed tell) : facts_(std::move(facts)), tell_(std::move(tell)) {}
+RankLink::RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits)
+    : facts_(std::move(facts)), tell_(std::move(tell)), waits_(std::move(waits)) {}
 
 RankLink::~RankLink() {
   {
@@ -120,8 +121,13 @@ void RankLink::hear() {
       heard_ = true;
       changed_.notify_all();
     }
+    if (message.asked) channel_.send_line(waits_line(waits_->now()));
     if (!message.ended) continue;
     if (message.ended->rank == facts_.rank) {
+      if (!own_failure_) {
+        tell_(message.ended->text, /*aloud=*/false);
+        end_hanging();
+      }
       is_the_cause_ = true;
       changed_.notify_all();
       continue;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -9,12 +10,14 @@
 #include "ending.h"
 #include "rank_messages.h"
 #include "titan/distributed/abort_watcher.h"
+#include "titan/distributed/peer_waits.h"
 
 namespace titan {
 
 class RankLink : public AbortWatcher {
  public:
-  RankLink(RankFacts facts, PeerFailed tell);
+  /// `waits`: what this rank answers from when it is asked whom it waits for.
+  RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits);
   ~RankLink() override;
 
   /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
@@ -34,6 +37,7 @@ class RankLink : public AbortWatcher {
   RankFacts facts_;
   bool witness_ = false;  // speaks up when rank 0 is lost
   PeerFailed tell_;
+  std::shared_ptr<PeerWaits> waits_;
   Channel channel_;
   std::string rank_zero_;  // its name, as far as it is known
 

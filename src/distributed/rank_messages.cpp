@@ -27,7 +27,9 @@ void read_fields(const Json& json, RankMessage& message) {
     const Json& ended = json.at("ended");
     message.ended = Cause{ended.at("rank").get<int64_t>(), 0, ended.at("text").get<std::string>()};
   }
+  if (json.contains("waits")) message.waits = json.at("waits").get<std::vector<int64_t>>();
   message.heard = json.contains("heard");
+  message.asked = json.contains("asked");
   message.leaving = json.contains("leaving");
   message.farewell = json.contains("farewell");
 }
@@ -50,6 +52,8 @@ std::string failed_line(int code, std::string_view text) {
   return line_of({{"failed", {{"code", code}, {"text", text}}}});
 }
 std::string heard_line() { return line_of({{"heard", true}}); }
+std::string asked_line() { return line_of({{"asked", true}}); }
+std::string waits_line(const std::vector<int64_t>& ranks) { return line_of({{"waits", ranks}}); }
 std::string ended_line(const Cause& cause) {
   return line_of({{"ended", {{"rank", cause.rank}, {"text", cause.text}}}});
 }

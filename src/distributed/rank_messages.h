@@ -3,14 +3,15 @@
 //   a rank                  its facts (roll_call.h)
 //   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
-//   a rank, later           {"failed": {"code": N, "text": …}}, {"leaving": true}
-//   rank 0, later           {"heard": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
+//   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
+//   rank 0, later           {"heard": true}, {"asked": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "titan/distributed/roll_call.h"
 
@@ -35,6 +36,9 @@ std::string welcome_line(const Welcome& welcome);
 std::string refused_line(const Refusal& refusal);
 std::string failed_line(int code, std::string_view text);
 std::string heard_line();
+/// Asks whom a rank waits for, and its answer.
+std::string asked_line();
+std::string waits_line(const std::vector<int64_t>& ranks);
 std::string ended_line(const Cause& cause);
 std::string leaving_line();
 std::string farewell_line();
@@ -46,7 +50,9 @@ struct RankMessage {
   std::optional<Refusal> refused;
   std::optional<Refusal> failed;
   std::optional<Cause> ended;
+  std::optional<std::vector<int64_t>> waits;
   bool heard = false;
+  bool asked = false;
   bool leaving = false;
   bool farewell = false;
 };

@@ -13,6 +13,7 @@
 #include "ending.h"
 #include "rank_hub.h"
 #include "rank_link.h"
+#include "titan/distributed/peer_waits.h"
 
 namespace titan {
 namespace {
@@ -108,8 +109,8 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
                        Rendezvous& met) {
   Descriptor listener = listen_at(launch.meeting);
   const uint16_t hub_port = port_of(listener);
-  auto hub =
-      std::make_unique<RankHub>(std::move(listener), launch.meeting.run, std::move(facts), std::move(peer_failed));
+  auto hub = std::make_unique<RankHub>(std::move(listener), launch.meeting.run, std::move(facts),
+                                       std::move(peer_failed), met.world.waits);
   uint16_t store_port = 0;
   if (launch.meeting.kind == MeetingPoint::Kind::agent) {
     met.world.store = agent_store(launch, deadline);
@@ -127,7 +128,7 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  auto link = std::make_unique<RankLink>(std::move(facts), std::move(peer_failed));
+  auto link = std::make_unique<RankLink>(std::move(facts), std::move(peer_failed), met.world.waits);
   std::vector<uint16_t> ports = launch.meeting.ports;
   if (launch.meeting.kind == MeetingPoint::Kind::agent) {
     met.world.store = agent_store(launch, deadline);
@@ -147,6 +148,7 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   const Error problem(static_cast<ExitCode>(facts.problem_code), facts.problem);
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   Rendezvous none;
+  none.world.waits = std::make_shared<PeerWaits>();
   try {
     meet(launch, std::move(facts), Clock::now() + kProblemLimit, std::move(peer_failed), none);
   } catch (const RefusedByRankZero&) {
@@ -183,6 +185,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
   facts.local_rank = launch.local_rank.value_or(-1);
   facts.local_size = launch.local_size.value_or(-1);
   if (!facts.problem.empty()) say_problem(launch, std::move(facts), std::move(peer_failed));
+  met.world.waits = std::make_shared<PeerWaits>();
   const Deadline deadline = Clock::now() + timeout;
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   meet(launch, std::move(facts), deadline, std::move(peer_failed), met);

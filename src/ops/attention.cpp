@@ -50,6 +50,7 @@ struct SegmentsBackward : BackwardNode {
   at::Tensor query, key, value, output;
   std::vector<Segment> segments;
   std::vector<DenseAttention> calls;
+  AttentionKernel kernel = AttentionKernel::cudnn;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     const at::Tensor& d_output = gradients[0];
@@ -70,7 +71,7 @@ struct SegmentsBackward : BackwardNode {
  private:
   std::array<at::Tensor, 3> of_segment(const at::Tensor& d_output, size_t i) {
     calls[i].output = segments[i].of(output);
-    return dense_attention_backward(segments[i].of(d_output), segments[i].of(query), segments[i].of(key),
+    return dense_attention_backward(kernel, segments[i].of(d_output), segments[i].of(query), segments[i].of(key),
                                     segments[i].of(value), calls[i], /*causal=*/true);
   }
   void release() {
@@ -81,7 +82,7 @@ struct SegmentsBackward : BackwardNode {
 
 class SdpaCore : public AttentionCore {
  public:
-  explicit SdpaCore(bool block_causal) : block_causal_(block_causal) {}
+  SdpaCore(bool block_causal, AttentionKernel preferred) : block_causal_(block_causal), preferred_(preferred) {}
 
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionBounds& bounds, UnitContext& context) const override {
@@ -90,7 +91,7 @@ class SdpaCore : public AttentionCore {
     TITAN_CHECK(documents.empty() || static_cast<int64_t>(documents.size()) == query.size(0), documents.size(),
                 query.size(0));
     return query.is_cpu() ? forward_tiled({query, key, value}, documents, context)
-                          : forward_segments({query, key, value}, documents, context);
+                          : forward_segments({query, key, value}, documents, kernel_for(query, preferred_), context);
   }
 
  private:
@@ -116,13 +117,13 @@ class SdpaCore : public AttentionCore {
   }
 
   static at::Tensor forward_segments(const Inputs& in, const std::vector<DocumentStarts>& documents,
-                                     UnitContext& context) {
+                                     AttentionKernel kernel, UnitContext& context) {
     const bool graph = wants_gradient({&in.query, &in.key, &in.value});
     BelowAutograd below;
     std::vector<Segment> segments = segments_of(in.query, documents);
     std::vector<DenseAttention> calls(segments.size());
     // Kept as one pair: the output, and every segment's log-sum-exp in a row.
-    auto compute = [&] { return run(in.query, in.key, in.value, segments, calls); };
+    auto compute = [&] { return run(kernel, in.query, in.key, in.value, segments, calls); };
     auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
       restore_statistics(calls, segments, statistics, in.query.size(2));
@@ -130,6 +131,7 @@ class SdpaCore : public AttentionCore {
       save(*node, in, output, statistics, context);
       node->segments = std::move(segments);
       node->calls = std::move(calls);
+      node->kernel = kernel;
       connect(std::move(node), {&in.query, &in.key, &in.value}, {output});
     }
     return output;
@@ -145,17 +147,20 @@ class SdpaCore : public AttentionCore {
     for (const at::Tensor& saved : {in.query, in.key, in.value, output, statistics}) context.note_saved(saved);
   }
 
-  static std::array<at::Tensor, 2> run(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                       const std::vector<Segment>& segments, std::vector<DenseAttention>& calls) {
+  static std::array<at::Tensor, 2> run(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
+                                       const at::Tensor& value, const std::vector<Segment>& segments,
+                                       std::vector<DenseAttention>& calls) {
     if (segments.size() == 1) {
-      calls[0] = dense_attention(segments[0].of(query), segments[0].of(key), segments[0].of(value), /*causal=*/true);
+      calls[0] =
+          dense_attention(kernel, segments[0].of(query), segments[0].of(key), segments[0].of(value), /*causal=*/true);
       at::Tensor output = std::move(calls[0].output).transpose(1, 2);
       return {output.contiguous(), calls[0].log_sum_exp};
     }
     at::Tensor output = at::empty(query.sizes(), query.options());
     std::vector<at::Tensor> statistics;
     for (size_t i = 0; i < segments.size(); ++i) {
-      calls[i] = dense_attention(segments[i].of(query), segments[i].of(key), segments[i].of(value), /*causal=*/true);
+      calls[i] =
+          dense_attention(kernel, segments[i].of(query), segments[i].of(key), segments[i].of(value), /*causal=*/true);
       segments[i].of(output).copy_(calls[i].output);
       calls[i].output.reset();
       statistics.push_back(calls[i].log_sum_exp.reshape({-1}));
@@ -178,10 +183,13 @@ class SdpaCore : public AttentionCore {
   }
 
   bool block_causal_;
+  AttentionKernel preferred_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionCore> make_sdpa_core(bool block_causal) { return std::make_unique<SdpaCore>(block_causal); }
+std::unique_ptr<AttentionCore> make_sdpa_core(bool block_causal, AttentionKernel preferred) {
+  return std::make_unique<SdpaCore>(block_causal, preferred);
+}
 
 }  // namespace titan

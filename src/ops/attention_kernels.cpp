@@ -9,13 +9,7 @@
 namespace titan {
 namespace {
 
-enum class Kernel { cudnn, flash, efficient };
-
-Kernel kernel_for(const at::Tensor& query) {
-  if (query.scalar_type() == at::kFloat) return Kernel::efficient;
-  const int64_t head_dim = query.size(3);
-  return head_dim % 8 == 0 && head_dim <= 128 ? Kernel::cudnn : Kernel::flash;
-}
+using Kernel = AttentionKernel;
 
 /// Kernels without grouped-query support see each key head `repeats` times in a row.
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t repeats) {
@@ -29,10 +23,18 @@ at::Tensor sum_repeated_heads(const at::Tensor& gradient, int64_t repeats) {
 
 }  // namespace
 
-DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal) {
+AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred) {
+  if (query.scalar_type() == at::kFloat) return Kernel::efficient;
+  const int64_t head_dim = query.size(3);
+  const bool cudnn_takes_it = head_dim % 8 == 0 && head_dim <= 128;
+  return preferred == Kernel::cudnn && !cudnn_takes_it ? Kernel::flash : preferred;
+}
+
+DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, bool causal) {
   DenseAttention result;
   const int64_t repeats = query.size(1) / key.size(1);
-  switch (kernel_for(query)) {
+  switch (kernel) {
     case Kernel::cudnn: {
       auto out = at::_scaled_dot_product_cudnn_attention(query, key, value, std::nullopt,
                                                          /*compute_log_sumexp=*/true, 0.0, causal);
@@ -55,14 +57,15 @@ DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, c
   return result;
 }
 
-std::array<at::Tensor, 3> dense_attention_backward(const at::Tensor& d_output, const at::Tensor& query,
-                                                   const at::Tensor& key, const at::Tensor& value,
-                                                   const DenseAttention& forward, bool causal) {
+std::array<at::Tensor, 3> dense_attention_backward(AttentionKernel kernel, const at::Tensor& d_output,
+                                                   const at::Tensor& query, const at::Tensor& key,
+                                                   const at::Tensor& value, const DenseAttention& forward,
+                                                   bool causal) {
   const int64_t repeats = query.size(1) / key.size(1);
   const int64_t queries = query.size(2);
   const int64_t keys = key.size(2);
   const at::Tensor none;
-  switch (kernel_for(query)) {
+  switch (kernel) {
     case Kernel::cudnn: {
       auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
           d_output, query, key, value, forward.output, forward.log_sum_exp, forward.extra[0], forward.extra[1], none,
@@ -115,12 +118,13 @@ at::Tensor kernel_log_sum_exp(const at::Tensor& plain, Kernel kernel) {
 
 }  // namespace
 
-void merge_dense_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
-                           const at::Tensor& value, const std::vector<AttentionBlock>& blocks) {
+void merge_dense_attention(AttentionKernel preferred, const AttentionSums& sums, const at::Tensor& query,
+                           const at::Tensor& key, const at::Tensor& value, const std::vector<AttentionBlock>& blocks) {
   for (const AttentionBlock& block : blocks) {
     const at::Tensor q = queries_of(query, block);
-    const DenseAttention part = dense_attention(q, keys_of(key, block), keys_of(value, block), block.causal);
-    const at::Tensor log_sum = plain_log_sum_exp(part.log_sum_exp, kernel_for(q), block.queries);
+    const Kernel kernel = kernel_for(q, preferred);
+    const DenseAttention part = dense_attention(kernel, q, keys_of(key, block), keys_of(value, block), block.causal);
+    const at::Tensor log_sum = plain_log_sum_exp(part.log_sum_exp, kernel, block.queries);
     at::Tensor output = queries_of(sums.output, block);
     at::Tensor total = sums_of(sums.log_sum_exp, block);
     // Weights of the two sums: σ(l' − l) and 1 − σ(l' − l); −∞ where nothing was seen before.
@@ -130,17 +134,18 @@ void merge_dense_attention(const AttentionSums& sums, const at::Tensor& query, c
   }
 }
 
-void add_dense_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
-                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-                         const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks) {
+void add_dense_gradients(AttentionKernel preferred, const AttentionGradients& gradients, const at::Tensor& d_output,
+                         const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const at::Tensor& output, const at::Tensor& log_sum_exp,
+                         const std::vector<AttentionBlock>& blocks) {
   // The kernels ask for the random state of a dropout that there is not.
   const at::Tensor no_state = at::zeros({}, query.options().dtype(at::kLong));
   for (const AttentionBlock& block : blocks) {
     const at::Tensor q = queries_of(query, block);
-    const DenseAttention forward{queries_of(output, block),
-                                 kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel_for(q)),
-                                 {no_state, no_state}};
-    const auto [dq, dk, dv] = dense_attention_backward(queries_of(d_output, block), q, keys_of(key, block),
+    const Kernel kernel = kernel_for(q, preferred);
+    const DenseAttention forward{
+        queries_of(output, block), kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel), {no_state, no_state}};
+    const auto [dq, dk, dv] = dense_attention_backward(kernel, queries_of(d_output, block), q, keys_of(key, block),
                                                        keys_of(value, block), forward, block.causal);
     queries_of(gradients.query, block).add_(dq);
     keys_of(gradients.key, block).add_(dk);

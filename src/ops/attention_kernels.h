@@ -6,6 +6,7 @@
 #include <array>
 
 #include "attention_sums.h"
+#include "titan/ops/attention_kernel.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {
@@ -17,21 +18,26 @@ struct DenseAttention {
   std::array<at::Tensor, 2> extra;
 };
 
+/// `preferred`, where it takes such queries.
+AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred);
+
 /// `causal`: as many keys as queries; else every query sees every key.
-DenseAttention dense_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal);
+DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, bool causal);
 
 /// → gradients of query, key and value in their layouts.
-std::array<at::Tensor, 3> dense_attention_backward(const at::Tensor& d_output, const at::Tensor& query,
-                                                   const at::Tensor& key, const at::Tensor& value,
-                                                   const DenseAttention& forward, bool causal);
+std::array<at::Tensor, 3> dense_attention_backward(AttentionKernel kernel, const at::Tensor& d_output,
+                                                   const at::Tensor& query, const at::Tensor& key,
+                                                   const at::Tensor& value, const DenseAttention& forward, bool causal);
 
 /// Block by block, tensors as in ring attention, [B, T, H, d]: merges what the queries see in further keys into `sums`.
-void merge_dense_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
-                           const at::Tensor& value, const std::vector<AttentionBlock>& blocks);
+void merge_dense_attention(AttentionKernel preferred, const AttentionSums& sums, const at::Tensor& query,
+                           const at::Tensor& key, const at::Tensor& value, const std::vector<AttentionBlock>& blocks);
 
 /// Adds these blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
-void add_dense_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
-                         const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
-                         const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks);
+void add_dense_gradients(AttentionKernel preferred, const AttentionGradients& gradients, const at::Tensor& d_output,
+                         const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const at::Tensor& output, const at::Tensor& log_sum_exp,
+                         const std::vector<AttentionBlock>& blocks);
 
 }  // namespace titan

@@ -59,7 +59,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
     dy.data = dy.data.to(hidden.scalar_type());
     d_hidden.narrow(0, begin, count).copy_(product(dy.data, weight.weight()));
     if (weight.trainable()) {
-      if (!options.round_weight_gradient) dy.data = dy.data.to(weight.gradient().scalar_type());
+      if (!options.round_weight_gradient && dy.data.is_cpu()) dy.data = dy.data.to(weight.gradient().scalar_type());
       products.weight_gradient(dy, {x, {}, {}}, weight.gradient(), weight.gradient_written());
       weight.mark_gradient_written();
     }

@@ -129,12 +129,15 @@ void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& weight, 
 }
 
 Operand DenseProducts::for_weight_gradients(const Operand& x, const at::Tensor& gradient) const {
-  return round_weight_gradient_ ? x : Operand{x.data.to(gradient.scalar_type()), {}, {}};
+  // GPUs multiply narrow operands into a wide result; the CPU has no such product.
+  return round_weight_gradient_ || x.data.is_cuda() ? x : Operand{x.data.to(gradient.scalar_type()), {}, {}};
 }
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
   const bool same_dtype = dy.data.scalar_type() == gradient.scalar_type();
-  if (same_dtype || !round_weight_gradient_) {
+  if (!same_dtype && !round_weight_gradient_ && dy.data.is_cuda()) {
+    wide_transposed_product_into(gradient, dy.data, x.data, accumulate);
+  } else if (same_dtype || !round_weight_gradient_) {
     transposed_product_into(gradient, dy.data.to(gradient.scalar_type()), x.data.to(gradient.scalar_type()),
                             accumulate);
   } else if (accumulate) {

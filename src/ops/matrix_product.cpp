@@ -47,4 +47,12 @@ void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at:
   }
 }
 
+void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  if (accumulate) {
+    at::addmm_out(target, target, dy.t(), x, target.scalar_type());
+  } else {
+    at::mm_out(target, dy.t(), x, target.scalar_type());
+  }
+}
+
 }  // namespace titan

@@ -113,11 +113,14 @@ using BlocksBySource = std::vector<std::vector<AttentionBlock>>;
 struct RingBackward : BackwardNode {
   std::shared_ptr<const ContextParallel> context;
   std::shared_ptr<const BlocksBySource> blocks;
+  AttentionKernel preferred = AttentionKernel::cudnn;
   at::Tensor query, key, value, output, log_sum_exp;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     const Ring ring(*context);
-    const auto add = query.is_cpu() ? add_tiled_gradients : add_dense_gradients;
+    const auto add = [&](const auto&... arguments) {
+      query.is_cpu() ? add_tiled_gradients(arguments...) : add_dense_gradients(preferred, arguments...);
+    };
     at::Tensor d_query = at::zeros(query.sizes(), query.options().dtype(at::kFloat));
     KeyValueRotation rotation(ring, context->rotation, key, value);
     TravellingGradients travelling(ring);
@@ -126,8 +129,8 @@ struct RingBackward : BackwardNode {
       const int64_t source = ring.source(step);
       ring.note("differentiate", source);
       KeyValue share = at::zeros(present.sizes(), present.options().dtype(at::kFloat));
-      add({d_query, share[0], share[1]}, gradients[0], query, present[0], present[1], output, log_sum_exp,
-          (*blocks)[static_cast<size_t>(source)]);
+      add(AttentionGradients{d_query, share[0], share[1]}, gradients[0], query, present[0], present[1], output,
+          log_sum_exp, (*blocks)[static_cast<size_t>(source)]);
       travelling.add_and_send(step, std::move(share));
     }
     const KeyValue own = travelling.arrived();
@@ -139,8 +142,8 @@ struct RingBackward : BackwardNode {
 
 class RingCore : public AttentionCore {
  public:
-  RingCore(std::shared_ptr<const ContextParallel> context, bool block_causal)
-      : context_(std::move(context)), block_causal_(block_causal) {}
+  RingCore(std::shared_ptr<const ContextParallel> context, bool block_causal, AttentionKernel preferred)
+      : context_(std::move(context)), block_causal_(block_causal), preferred_(preferred) {}
 
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionBounds& bounds, UnitContext& context) const override {
@@ -153,6 +156,7 @@ class RingCore : public AttentionCore {
       auto node = std::make_shared<RingBackward>();
       node->context = context_;
       node->blocks = blocks;
+      node->preferred = preferred_;
       node->query = query.detach(), node->key = key.detach(), node->value = value.detach();
       node->output = output.detach(), node->log_sum_exp = log_sum_exp;
       for (const at::Tensor& saved : {query, key, value, output, log_sum_exp}) context.note_saved(saved);
@@ -181,7 +185,9 @@ class RingCore : public AttentionCore {
     const at::TensorOptions wide = query.options().dtype(at::kFloat);
     const AttentionSums sums{at::zeros(query.sizes(), wide), at::full({query.size(0), query.size(2), query.size(1)},
                                                                       -std::numeric_limits<double>::infinity(), wide)};
-    const auto merge = query.is_cpu() ? merge_tiled_attention : merge_dense_attention;
+    const auto merge = [&](const auto&... arguments) {
+      query.is_cpu() ? merge_tiled_attention(arguments...) : merge_dense_attention(preferred_, arguments...);
+    };
     KeyValueRotation rotation(ring, context_->rotation, key, value);
     for (int64_t step = 0; step < ring.ranks; ++step) {
       const KeyValue& present = rotation.at_step(step);
@@ -193,13 +199,15 @@ class RingCore : public AttentionCore {
 
   std::shared_ptr<const ContextParallel> context_;
   bool block_causal_;
+  AttentionKernel preferred_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context) {
-  if (!context) return make_sdpa_core(block_causal);
-  return std::make_unique<RingCore>(std::move(context), block_causal);
+std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context,
+                                                   AttentionKernel preferred) {
+  if (!context) return make_sdpa_core(block_causal, preferred);
+  return std::make_unique<RingCore>(std::move(context), block_causal, preferred);
 }
 
 }  // namespace titan

@@ -4,6 +4,7 @@
 
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
+#include "titan/parallel/graph_runner.h"
 #include "titan/parallel/sharded_weights.h"
 
 namespace titan {
@@ -57,10 +58,32 @@ std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const A
   return residencies;
 }
 
+std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std::unique_ptr<WorkRecorder> recorder) {
+  if (!recorder) return std::make_unique<EagerRunner>();
+  TITAN_CHECK(!why_no_graphs(plan), *why_no_graphs(plan));
+  std::vector<const Unit*> blocks;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.role == UnitRole::block) blocks.push_back(model.chain()[unit.chain_index].get());
+  }
+  return std::make_unique<GraphRunner>(std::move(blocks), std::move(recorder));
+}
+
 }  // namespace
 
+// The graphs of a pass run in the order in which they were recorded; nothing in them may have to wait for other ranks,
+// and gradients must lie where they lay.
+std::optional<std::string> why_no_graphs(const Plan& plan) {
+  if (plan.request.pipeline) return "a pipeline runs its microbatches in an order of its own";
+  if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return "tensor parallel ranks meet inside the blocks";
+  if (plan.request.split().ranks > 1) return "context parallel ranks meet inside the blocks";
+  if (plan.request.offload_activations) return "activations that go to the host come back elsewhere";
+  if (plan.request.step_in_backward) return "gradients that are stepped in backward move";
+  return std::nullopt;
+}
+
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
-                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options) {
+                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options,
+                  std::unique_ptr<WorkRecorder> recorder) {
   Assembly assembly;
   assembly.peer_memory = peer_memory_of(plan, groups);
   strategies.tensor_parallel = tensor_parallel_of(plan, groups, assembly.peer_memory);
@@ -86,7 +109,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   }
   assembly.model->refresh_tree();
   assembly.executor = std::make_unique<Executor>(plan, assembly.model->chain(), std::move(residencies),
-                                                 std::make_unique<EagerRunner>(), options);
+                                                 runner_of(plan, *assembly.model, std::move(recorder)), options);
   return assembly;
 }
 

@@ -147,6 +147,7 @@ Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& ba
 }
 
 void Executor::finish_step() {
+  runner_->finish_step();
   for (auto& residency : residencies_) residency->finish_step();
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "titan/base/text.h"
 
 namespace titan {
@@ -16,6 +18,12 @@ std::string unquoted(const std::string& cell) {
   return quoted ? trim(text.substr(1, text.size() - 2)) : text;
 }
 
+/// Spreadsheets end tables with rows of commas.
+bool holds_nothing(const std::string& line) {
+  const std::vector<std::string> cells = split(line, ',');
+  return std::all_of(cells.begin(), cells.end(), [](const std::string& cell) { return unquoted(cell).empty(); });
+}
+
 std::string printable(std::string_view word) {
   constexpr size_t kMostShown = 40;
   std::string shown;
@@ -28,11 +36,16 @@ std::string printable(std::string_view word) {
 CsvTable parse_csv(std::string_view text, std::string_view name) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // the mark that some editors put first
   std::vector<std::string> lines = split(text, '\n');
-  while (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
+  while (!lines.empty() && holds_nothing(lines.back())) lines.pop_back();
   CsvTable read;
   if (lines.empty()) read.problems.push_back(fmt::format("{}: holds no schedule; write one line per rank", name));
   for (size_t row = 0; row < lines.size(); ++row) {
     std::vector<Action>& actions = read.table.emplace_back();
+    if (holds_nothing(lines[row]) && read.problems.size() < kMostProblems) {
+      read.problems.push_back(
+          fmt::format("{}: row {} is empty, so rank {} would do nothing; write one row per rank and none between them",
+                      name, row + 1, row));
+    }
     const std::vector<std::string> cells = split(lines[row], ',');
     for (size_t cell = 0; cell < cells.size() && read.problems.size() < kMostProblems; ++cell) {
       const std::string word = unquoted(cells[cell]);

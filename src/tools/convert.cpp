@@ -61,7 +61,9 @@ void convert_from_hugging_face(const WeightConversion& conversion, std::ostream&
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
   const ModelRequest request = model_of(conversion, settings);
   const std::unique_ptr<Storage> storage = make_posix_storage();
-  SafetensorsFolder theirs = open_safetensors(*storage, conversion.from);
+  SafetensorsFolder stored = open_safetensors(*storage, conversion.from);
+  std::optional<BlockScaledWeights> scaled;
+  TensorSource& theirs = as_numbers(stored, settings, scaled);
   import_all(conversion, theirs, exchange_of(request).hugging_face(request), request, target, "Hugging Face", out);
 }
 

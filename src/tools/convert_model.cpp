@@ -4,6 +4,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/catalogue.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
 
@@ -55,16 +56,33 @@ std::vector<std::string> differences(const ForeignSettings& settings, const Mode
 
 std::string shown(const ModelRequest& request) { return request.name + " " + request.flavor; }
 
+bool is_checkpoint(const std::filesystem::path& folder) {
+  std::error_code unknown;
+  return std::filesystem::exists(folder / kManifestFile, unknown) ||
+         std::filesystem::exists(folder / kIndexFile, unknown);
+}
+
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {
   std::error_code unknown;
   if (!std::filesystem::is_directory(folder, unknown)) {
     throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
+  }
+  const std::string inside = is_checkpoint(folder) ? "" : newest_inside(storage, folder);
+  if (!inside.empty()) {
+    throw Error(ExitCode::storage, fmt::format("{} cannot be read: {}", folder.string(), inside));
   }
   return naming(folder, "is no whole checkpoint", [&] { return OpenCheckpoint(storage, folder, /*all_sizes=*/true); });
 }
 
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder) {
   return naming(folder, "is not whole", [&] { return SafetensorsFolder(storage, folder); });
+}
+
+TensorSource& as_numbers(SafetensorsFolder& stored, const ForeignSettings& settings,
+                         std::optional<BlockScaledWeights>& scaled) {
+  const std::optional<ScaleBlock> block = quantisation_of(settings.json, settings.shown);
+  if (!block) return stored;
+  return scaled.emplace(stored, *block);
 }
 
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request) {

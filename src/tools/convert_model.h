@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/checkpoint/block_scaled_weights.h"
 #include "titan/checkpoint/safetensors_folder.h"
 #include "titan/checkpoint/tensor_source.h"
 #include "titan/model/model.h"
@@ -36,9 +37,15 @@ ModelRequest model_of(const WeightConversion& conversion, const TensorSource& we
 /// Its parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
 
+/// Whether a manifest or an index lies in `folder`.
+bool is_checkpoint(const std::filesystem::path& folder);
+
 /// Both name the folder in what they throw.
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);
+/// `stored`, or `scaled` over it when the settings say that its weights are quantised.
+TensorSource& as_numbers(SafetensorsFolder& stored, const ForeignSettings& settings,
+                         std::optional<BlockScaledWeights>& scaled);
 
 /// "llama3_1 8B".
 std::string shown(const ModelRequest& request);

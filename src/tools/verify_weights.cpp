@@ -6,6 +6,7 @@
 #include "convert_model.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/foreign_weights.h"
 #include "titan/checkpoint/safetensors_folder.h"
 #include "titan/train/hugging_face.h"
@@ -67,7 +68,8 @@ void verify_hugging_face(const WeightConversion& conversion, std::ostream& out) 
   out << fmt::format("model   {}\n", described(weights));
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
   const ModelRequest request = model_of(conversion, settings);
-  compare(exchange_of(request).hugging_face(request), weights, request, out);
+  std::optional<BlockScaledWeights> scaled;
+  compare(exchange_of(request).hugging_face(request), as_numbers(weights, settings, scaled), request, out);
 }
 
 bool holds(const std::filesystem::path& folder, const char* file) {
@@ -83,7 +85,9 @@ void verify_weights(const WeightConversion& conversion, std::ostream& out) {
   if (!std::filesystem::is_directory(folder, unknown)) {
     throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
   }
-  if (holds(folder, kManifestFile) || holds(folder, kIndexFile)) return verify_checkpoint(conversion, out);
+  const bool has_their_weights = holds(folder, kSafetensorsFile) || holds(folder, kSafetensorsIndex);
+  const bool holds_checkpoints = !newest_inside(*make_posix_storage(), folder).empty();
+  if (is_checkpoint(folder) || (!has_their_weights && holds_checkpoints)) return verify_checkpoint(conversion, out);
   verify_hugging_face(conversion, out);
 }
 

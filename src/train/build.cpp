@@ -179,9 +179,14 @@ void Trainer::build_model() {
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
   check_memory();
+  ModelStrategies strategies = strategies_for(config_);
+  strategies.attention_kernel = attention_kernel_for(plan);
   with_memory_report(
       [] { return "building the model"; },
-      [&] { assembly_ = assemble(family, request, strategies_for(config_), plan, groups_, device_.device, seed_); });
+      [&] {
+        assembly_ =
+            assemble(family, request, strategies, plan, groups_, device_.device, seed_, {}, recorder_for(plan));
+      });
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
     all_parameters_.push_back(parameter.get());
@@ -208,6 +213,43 @@ void Trainer::build_model() {
   for (const std::string& line : parallelism_lines(plan)) log_.info(line);
   log_.info("Model {} {} size: {} total parameters", description_.name, description_.flavor,
             with_thousands(description_.parameter_count()));
+}
+
+// Ranks choose alike, so that what all of them compute does not depend on which of them was slow for a moment.
+AttentionKernel Trainer::attention_kernel_for(const Plan& plan) {
+  if (device_.device.is_cpu() || plan.request.compute != ElementType::bfloat16) return AttentionKernel::cudnn;
+  const int64_t ranks = place_.mesh.size(MeshAxis::tp);
+  const AttentionShape shape{plan.request.samples, plan.request.sequence_length / plan.request.split().ranks,
+                             description_.heads / ranks, description_.kv_heads / ranks, description_.head_dim};
+  const std::vector<KernelTiming> timings = time_kernels(
+      [&](AttentionKernel kernel) { return measure_kernel(kernel, shape, at::kBFloat16, device_.device); });
+  std::optional<AttentionKernel> chosen = choose_kernel(timings);
+  if (!chosen) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("no attention kernel takes [{}, {}, {}, {}] with {} heads of keys: {}", shape.samples,
+                            shape.length, shape.heads, shape.head_dim, shape.kv_heads, timings.front().refusal));
+  }
+  log_.info(describe_choice(*chosen, timings));
+  if (world_.store && world_.is_distributed()) {
+    const std::string key = "attention/kernel";
+    if (world_.rank == 0) world_.store->set(key, std::vector<uint8_t>{static_cast<uint8_t>(*chosen)});
+    const auto agreed = static_cast<AttentionKernel>(world_.store->get(key).at(0));
+    if (agreed != *chosen) log_.info("Attention by {}, as on rank 0", name(agreed));
+    chosen = agreed;
+  }
+  return *chosen;
+}
+
+std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
+  const std::vector<std::string>& components = config_.compile.components;
+  const bool of_model = std::find(components.begin(), components.end(), "model") != components.end();
+  if (!config_.compile.enable || !config_.compile.cuda_graphs || !of_model || device_.device.is_cpu()) return nullptr;
+  if (const std::optional<std::string> reason = why_no_graphs(plan)) {
+    log_.info("CUDA graphs are not used: {}", *reason);
+    return nullptr;
+  }
+  log_.info("Blocks are recorded as CUDA graphs in step 3 and replayed from then on");
+  return make_cuda_recorder(device_.device);
 }
 
 void Trainer::open_data() {

@@ -8,7 +8,11 @@
 #ifdef TITAN_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <fmt/ranges.h>
 #endif
+
+#include <algorithm>
 
 #include "titan/base/error.h"
 #include "titan/base/process.h"
@@ -87,6 +91,26 @@ void reset_peak_memory(const at::Device& device) {
   if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
 #endif
   (void)device;
+}
+
+at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device) {
+  const bool pinned = !device.is_cpu();
+  const auto size = static_cast<int64_t>(values.size());
+  at::Tensor host = at::empty({size}, at::TensorOptions(at::kDouble).pinned_memory(pinned));
+  std::copy(values.begin(), values.end(), host.mutable_data_ptr<double>());
+  return pinned ? host.to(device, /*non_blocking=*/true) : host;
+}
+
+HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_(on && device.is_cuda()) {
+#ifdef TITAN_WITH_CUDA
+  if (on_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
+#endif
+}
+
+HostWaitCheck::~HostWaitCheck() {
+#ifdef TITAN_WITH_CUDA
+  if (on_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+#endif
 }
 
 StepReadback::StepReadback(const StepOutcome& outcome) {

@@ -42,7 +42,10 @@ std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
 Json token_ids(const fs::path& place) {
   try {
     const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
-    return {{"bos_token_id", tokenizer->bos_id()}, {"eos_token_id", tokenizer->eos_id()}};
+    Json ids = Json::object();
+    if (tokenizer->bos_id() != Tokenizer::kNoId) ids["bos_token_id"] = tokenizer->bos_id();
+    if (tokenizer->eos_id() != Tokenizer::kNoId) ids["eos_token_id"] = tokenizer->eos_id();
+    return ids;
   } catch (const Error&) {
     return Json::object();
   }
@@ -92,6 +95,44 @@ void check_settings(const fs::path& folder, const ModelRequest& request) {
   if (differ.empty()) return;
   throw Error(ExitCode::bad_config, fmt::format("{} is of another model than {} {}: {}", path.string(), request.name,
                                                 request.flavor, join(differ, "; ")));
+}
+
+std::optional<ScaleBlock> quantisation_of(const nlohmann::json& settings, const std::string& shown) {
+  const auto found = settings.find("quantization_config");
+  if (found == settings.end() || !found->is_object()) return std::nullopt;
+  const auto text = [&](const char* key, const char* otherwise) {
+    const auto value = found->find(key);
+    return value != found->end() && value->is_string() ? value->get<std::string>() : std::string(otherwise);
+  };
+  const auto sizes = found->find("weight_block_size");
+  const auto is_size = [](const nlohmann::json& size) {
+    return size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= (uint64_t{1} << 31);
+  };
+  const bool in_blocks = sizes != found->end() && sizes->is_array() && sizes->size() == 2 &&
+                         std::all_of(sizes->begin(), sizes->end(), is_size);
+  const std::string method = text("quant_method", "an unnamed method");
+  if (method == "fp8" && text("fmt", "e4m3") == "e4m3" && in_blocks) {
+    return ScaleBlock{sizes->at(0).get<int64_t>(), sizes->at(1).get<int64_t>()};
+  }
+  throw Error(ExitCode::storage,
+              fmt::format("{} says that its weights are quantised by {}, of which this program reads fp8 (e4m3) with a "
+                          "weight_block_size alone; take the weights that were not quantised",
+                          shown, method));
+}
+
+std::optional<ScaleBlock> expected_quantisation(const fs::path& folder, bool is_expected) {
+  constexpr const char* kOption = "checkpoint.initial_load_in_hf_quantized";
+  const std::string path = (folder / "config.json").string();
+  const std::optional<ScaleBlock> blocks = quantisation_of(read_settings_file(path), path);
+  if (blocks && !is_expected) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} says that its weights are quantised in blocks: set {} = true", path, kOption));
+  }
+  if (!blocks && is_expected) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} says nothing of quantised weights (quantization_config): leave {} out", path, kOption));
+  }
+  return blocks;
 }
 
 HuggingFaceExport make_export(const JobConfig& config, const ModelRequest& request, int64_t step,

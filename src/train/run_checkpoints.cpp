@@ -1,5 +1,7 @@
 #include "titan/train/run_checkpoints.h"
 
+#include <ATen/ops/isfinite.h>
+
 #include <algorithm>
 
 #include "titan/base/error.h"
@@ -23,7 +25,7 @@ SaveMode mode_of(const std::string& word) {
 
 std::unique_ptr<RankMeeting> meeting_of(const World& world) {
   if (!world.is_distributed()) return make_lone_meeting();
-  return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout);
+  return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout, world.waits);
 }
 
 std::string replaced(std::string text, std::string_view what, const std::string& by) {
@@ -35,6 +37,17 @@ std::string replaced(std::string text, std::string_view what, const std::string&
 
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
+
+/// The step whose model an export in `folder` holds; nothing when it is no whole export of this program.
+std::optional<int64_t> exported_step(Storage& storage, const std::filesystem::path& folder) {
+  try {
+    return read_manifest(storage.read_all(folder / kExportManifest)).step;
+  } catch (const InvariantError&) {
+    throw;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
 
 bool leaves_model_alone(const std::set<std::string>& left_out) {
   return std::includes(left_out.begin(), left_out.end(), kBesidesModel.begin(), kBesidesModel.end());
@@ -59,7 +72,14 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
   const CheckpointEvents events{[this](const SaveOutcome& outcome) { report(outcome); },
                                 [this](const std::string& warning) { log_.warning(warning); }};
+  // Said now and not after the last step.
+  if (options.last_save_in_hf && !options.load_only) exchange_of(model_).hugging_face(model_);
   checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(world), how, events);
+}
+
+std::string RunCheckpoints::finished_note(int64_t step) const {
+  return fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do", step,
+                     config_.training.steps);
 }
 
 RunPosition RunCheckpoints::finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes) {
@@ -68,8 +88,7 @@ RunPosition RunCheckpoints::finished_run(OpenCheckpoint& checkpoint, std::vector
     throw UnsuitableError("holds the model alone (checkpoint.last_save_model_only): training cannot go on from it");
   }
   restore_run(checkpoint, state_.parameters(step), rank_, kBesidesModel);
-  notes.push_back(fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do",
-                              step, config_.training.steps));
+  notes.push_back(finished_note(step));
   return {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
 }
 
@@ -92,6 +111,11 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
   if (!leaves_model_alone(leave)) notes.insert(notes.end(), restored.notes.begin(), restored.notes.end());
   if (!restored.progress) return {};
   const RunProgress& progress = *restored.progress;
+  const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
+  if (named && *named != progress.step) {
+    notes.push_back(
+        fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
+  }
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
   if (restored.has_data_position) start.data = stream_state_from_json(progress.data_position);
   return start;
@@ -100,10 +124,35 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
 LoadOutcome RunCheckpoints::load_hugging_face() {
   const std::filesystem::path folder = config_.checkpoint.initial_load_path.value_or(config_.model.hf_assets_path);
   check_settings(folder, model_);
+  const std::optional<ScaleBlock> quantised =
+      expected_quantisation(folder, config_.checkpoint.initial_load_in_hf_quantized);
   return checkpointer_->load_by([&](Storage& storage, RankMeeting& meeting) {
-    return load_hugging_face_together(storage, meeting, folder, exchange_of(model_).hugging_face(model_),
+    return load_hugging_face_together(storage, meeting, folder, quantised, exchange_of(model_).hugging_face(model_),
                                       state_.parameters(/*step=*/0));
   });
+}
+
+std::optional<LoadOutcome> RunCheckpoints::finished_export() {
+  const int64_t steps = config_.training.steps;
+  if (!config_.checkpoint.last_save_in_hf || config_.checkpoint.load_step >= 0) return std::nullopt;
+  const std::filesystem::path folder = root_ / step_folder(steps);
+  std::string problem;
+  const LoadOutcome outcome = checkpointer_->load_by([&](Storage& storage, RankMeeting& meeting) {
+    std::string found;
+    if (meeting.rank() == 0) found = exported_step(storage, folder) == steps ? "there" : "";
+    if (meeting.exchange(found).front().empty()) return LoadOutcome();
+    try {
+      return load_hugging_face_together(storage, meeting, folder, std::nullopt,
+                                        exchange_of(model_).hugging_face(model_), state_.parameters(steps));
+    } catch (const InvariantError&) {
+      throw;
+    } catch (const Error& error) {  // as a damaged checkpoint: what came before it may be whole
+      problem = error.what();
+      return LoadOutcome();
+    }
+  });
+  if (!problem.empty() && leads_) log_.warning(problem);
+  return outcome.folder.empty() ? std::nullopt : std::optional(outcome);
 }
 
 LoadOutcome RunCheckpoints::load_initial(RunPosition& start, std::vector<std::string>& notes) {
@@ -117,10 +166,8 @@ LoadOutcome RunCheckpoints::load_initial(RunPosition& start, std::vector<std::st
   });
 }
 
-RunPosition RunCheckpoints::load() {
+LoadOutcome RunCheckpoints::load_newest(RunPosition& start, std::vector<std::string>& notes) {
   const CheckpointSection& options = config_.checkpoint;
-  RunPosition start;
-  std::vector<std::string> notes;
   const std::optional<int64_t> step = options.load_step < 0 ? std::nullopt : std::optional(options.load_step);
   LoadOutcome outcome = checkpointer_->load(
       step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, /*is_own=*/true); });
@@ -135,12 +182,24 @@ RunPosition RunCheckpoints::load() {
     notes.push_back(fmt::format("checkpoint.{} was not looked at: the run has checkpoints of its own",
                                 options.initial_load_path ? "initial_load_path" : "initial_load_in_hf"));
   }
+  return outcome;
+}
+
+RunPosition RunCheckpoints::load() {
+  RunPosition start;
+  std::vector<std::string> notes;
+  const std::optional<LoadOutcome> over = finished_export();
+  const LoadOutcome outcome = over ? *over : load_newest(start, notes);
+  if (over) {
+    start.step = start.optimizer_steps = config_.training.steps;
+    notes.push_back(finished_note(start.step));
+  }
   log_.info(outcome.line);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
   saved_step_ = start.step;
-  if (options.load_only) return start;
+  if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
   }
@@ -185,7 +244,18 @@ void RunCheckpoints::save_last(const RunPosition& now) {
   }
   if (config_.checkpoint.last_save_in_hf) return save_hugging_face(now);
   log_.info("Saving a model only checkpoint in {} at last step, step {}.", config_.checkpoint.export_dtype, now.step);
-  checkpointer_->save(now.step, state_.model(now, scalar_type_named(config_.checkpoint.export_dtype)), /*now=*/true);
+  const CheckpointState weights = state_.model(now, scalar_type_named(config_.checkpoint.export_dtype));
+  warn_of_infinities(weights);
+  checkpointer_->save(now.step, weights, /*now=*/true);
+}
+
+void RunCheckpoints::warn_of_infinities(const CheckpointState& weights) const {
+  if (config_.checkpoint.export_dtype != "float16") return;
+  for (const StateTensor& tensor : weights.tensors) {
+    if (!tensor.local.defined() || at::isfinite(tensor.local).all().item<bool>()) continue;
+    log_.warning("{} holds numbers too large for float16: they are infinite in this checkpoint",
+                 tensor.placed.tensor.name);
+  }
 }
 
 void RunCheckpoints::save_hugging_face(const RunPosition& now) {
@@ -195,6 +265,7 @@ void RunCheckpoints::save_hugging_face(const RunPosition& now) {
   const HuggingFaceExport wanted = make_export(config_, model_, now.step, checkpointer_->run(), notes);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   const CheckpointState weights = state_.model(now, *wanted.type);
+  warn_of_infinities(weights);
   checkpointer_->save_by([&](Storage& storage, RankMeeting& meeting) {
     return save_hugging_face_together(storage, meeting, wanted, weights);
   });

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "titan/optimize/exact_sum.h"
+#include "titan/train/device.h"
 
 namespace titan {
 namespace {
@@ -46,7 +47,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                rate,
                dump,
                at::zeros({}, scalar),
-               at::tensor({static_cast<double>(wishes.stop), static_cast<double>(wishes.save)}, scalar),
+               to_device_soon({static_cast<double>(wishes.stop), static_cast<double>(wishes.save)}, device_),
                {},
                at::zeros({}, scalar.dtype(at::kFloat)),
                {}};

@@ -112,8 +112,7 @@ bool Trainer::train_step() {
   const double rate = schedule_.rate(step);
   const bool checked = !traffic_shown_ && !dump && world_.is_distributed() && begins_fresh(step);
   if (checked) groups_.reset_traffic();
-  const StepOutcome outcome =
-      step_runner_->run(microbatches, position_.optimizer_steps + 1, rate, own_wishes(), dump.get());
+  const StepOutcome outcome = run_step(microbatches, rate, dump.get());
   if (checked) show_traffic(step);
   position_ = {step, position_.tokens + tokens_per_step_, position_.optimizer_steps + 1, batch.state};
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
@@ -130,6 +129,12 @@ bool Trainer::train_step() {
     pending_.pop_front();
   }
   return true;
+}
+
+StepOutcome Trainer::run_step(const std::vector<BatchContext>& microbatches, double rate, DebugDump* dump) {
+  // The first step meets libraries that set themselves up, and a dump copies to the host.
+  const HostWaitCheck check(device_.device, config_.debug.sync_check && position_.step >= first_step_ && !dump);
+  return step_runner_->run(microbatches, position_.optimizer_steps + 1, rate, own_wishes(), dump);
 }
 
 double Trainer::own_share(const StepBatch& batch) const {

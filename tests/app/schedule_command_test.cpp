@@ -73,8 +73,17 @@ TEST(ScheduleCommand, WhatIsWrongIsASentenceAndExit64) {
   const TestFolder folder;
   const std::string broken = folder.write("broken.csv", "0F0,0B0\n1F0,1X0\n");
   const std::string stuck = folder.write("stuck.csv", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
+  const std::string hollow = folder.write("hollow.csv", "0F0,0B0\n\n1F0,1B0\n");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "--name is missing"},
+      {{}, "--name is missing (titan_train schedule --help)\nschedule: --ranks is missing"},
+      {{"--name", "GPip", "--times", "1,x,1", "--lowered"},
+       "schedule: --times: \"x\" is no time of an action; use numbers above 0 and up to 1e6\nschedule: --lowered is "
+       "about the file that --csv names\nschedule: --ranks is missing (titan_train schedule --help)\nschedule: "
+       "--microbatches is missing (titan_train schedule --help)\nschedule: there is no schedule \"GPip\"; did you mean "
+       "GPipe?"},
+      {{"--name", "PipelineScheduleMulti", "--ranks", "2", "--microbatches", "2"}, "name the file with --from"},
+      {with(kSmall, {"--csv", folder / "x", "--svg", folder / "x"}), "--csv and --svg name the same file"},
+      {{"--from", hollow}, hollow + ": row 2 is empty, so rank 1 would do nothing"},
       {{"--name", "GPipe", "--ranks", "2"}, "--microbatches is missing"},
       {{"--name", "GPip", "--ranks", "2", "--microbatches", "2"}, "did you mean GPipe?"},
       {{"--name", "x", "--ranks", "2", "--microbatches", "2"}, "there are GPipe, 1F1B"},

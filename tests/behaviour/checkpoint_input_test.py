@@ -162,6 +162,41 @@ class Refused(CheckpointTest):
         self.assertIn("step 2 holds the model of a finished run", text)
         self.complete(1, self.folder / "new", 4, f"--checkpoint.initial_load_path={folder}/checkpoint/step-2")
 
+    def test_a_model_that_hugging_face_has_no_form_of_is_refused_before_the_first_step(self):
+        words = ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf", "--model.norm_type=layernorm")
+        self.refuse(self.folder / "run", ["layernorm", "Hugging Face"], *words, code=BAD_CONFIG)
+
+    def test_a_run_that_ended_in_hugging_faces_form_is_over(self):
+        folder = self.folder / "run"
+        words = ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf", "--checkpoint.interval=1000")
+        self.complete(1, folder, 2, *words)
+        before = self.tree(folder / "checkpoint")
+        for ranks in (1, 2):
+            text = self.complete(ranks, folder, 2, *words)
+            self.assertRegex(text, r"LOAD: 21/21 tensors, .* from \S+/step-2 \(Hugging Face, verified\)")
+            self.assertIn("step 2 holds the model of a finished run", text)
+            self.assertNotIn(" step:  ", text)
+            self.assertEqual(self.tree(folder / "checkpoint"), before)
+        weights = folder / "checkpoint/step-2/model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+        text = self.complete(1, folder, 2, *words)
+        self.assertIn("the bytes of", text)
+        self.assertIn("starting fresh", text)
+        self.assertEqual(self.tree(folder / "checkpoint").keys(), before.keys())
+
+    def test_a_checkpoint_under_another_steps_name_is_said(self):
+        folder = self.run_with_checkpoints()
+        (folder / "checkpoint/step-4").rename(folder / "checkpoint/step-7")
+        self.assertIn("step-7 holds step 4, whatever its name says", self.complete(1, folder, 6))
+
+    def test_the_folder_of_another_run_is_answered_with_its_newest_checkpoint(self):
+        folder = self.run_with_checkpoints()
+        for path in (folder, folder / "checkpoint"):
+            self.refuse(self.folder / "new", ["but holds some", f"{folder}/checkpoint/step-4"],
+                        f"--checkpoint.initial_load_path={path}")
+
     def test_a_seed_is_made_by_one_process(self):
         folder = self.folder / "run"
         self.refuse(folder, ["create_seed_checkpoint", "2 processes"], "--checkpoint.create_seed_checkpoint", ranks=2,

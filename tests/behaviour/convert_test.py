@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from program import BAD_CONFIG, OK, ROOT, STORAGE, BehaviourTest
+from quantised_weights import SETTINGS, quantised
 
 SIZES = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 16, "vocab_size": 2304}
 HIDDEN = 176
@@ -95,6 +96,7 @@ class WrongWords(Conversions):
         self.refused(BAD_CONFIG, ["say a direction"])
         self.refused(BAD_CONFIG, ["CHECKPOINT is required"], "from-hf", self.source)
         self.refused(BAD_CONFIG, ["HF_FOLDER and CHECKPOINT first"], "from-hf", "--model.name=llama3", "a", "b")
+        self.refused(BAD_CONFIG, ["to-torch: a path is empty"], "to-torch", self.source, "")
         self.refused(BAD_CONFIG, ["--dtype"], "to-hf", "a", "b", "--dtype=float8")
 
     def test_a_wrong_option_of_the_config_is_an_error_as_everywhere(self):
@@ -185,6 +187,21 @@ class WrongFiles(Conversions):
         self.refused(STORAGE, ["there is no folder"], "to-torch", self.folder / "nowhere", self.target)
         self.refused(STORAGE, ["is no whole checkpoint"], "to-torch", self.source, self.target)
 
+    def test_the_folder_of_a_run_is_answered_with_its_newest_checkpoint(self):
+        self.make_source()
+        for step in (2, 10):
+            self.convert("from-hf", self.source, self.folder / f"run/checkpoint/step-{step}", *flags())
+        for folder in ("run", "run/checkpoint"):
+            says = ["is no checkpoint, but holds some", f"the newest, {self.folder}/run/checkpoint/step-10"]
+            self.refused(STORAGE, says, "to-hf", self.folder / folder, self.target, *flags())
+            self.refused(STORAGE, says, "to-torch", self.folder / folder, self.target)
+            self.refused(STORAGE, says, "verify", self.folder / folder)
+
+    def test_what_is_no_plain_file_is_not_waited_for(self):
+        self.source.mkdir()
+        os.mkfifo(self.source / ".metadata")
+        self.refused(STORAGE, ["no plain file"], "verify", self.source)
+
     def test_a_target_that_is_there_is_left_alone(self):
         self.make_source()
         self.target.write_text("mine")
@@ -202,6 +219,36 @@ class WrongFiles(Conversions):
         torch.save({"norm.weight": Evil()}, self.source / "consolidated.00.pth")
         self.refused(STORAGE, ["consolidated.00.pth", "nothing was executed"], "from-meta", self.source, self.target,
                      *flags())
+
+
+class Quantised(Conversions):
+    def make_quantised(self, settings: dict | None = None) -> dict[str, torch.Tensor]:
+        """The source's folder; what its weights stand for."""
+        stored, meant = quantised(their_tensors())
+        self.make_source(stored, {**CONFIG, "quantization_config": SETTINGS if settings is None else settings})
+        return meant
+
+    def test_they_come_in_as_the_numbers_they_stand_for(self):
+        meant = self.make_quantised()
+        self.assertIn("21/21 tensors, 0 missing, 0 unexpected", self.convert(*self.from_hf()).output)
+        back = self.folder / "back"
+        self.convert("to-hf", self.target, back, *flags())
+        written = safetensors.torch.load_file(back / "model.safetensors")
+        self.assertEqual(set(written), set(meant))
+        for name, weight in meant.items():
+            self.assertTrue(torch.equal(written[name], weight), name)
+        self.assertIn("21/21 tensors", self.convert("verify", self.source, *flags()).output)
+
+    def test_other_ways_of_quantising_are_refused_by_name(self):
+        for settings, says in (({"quant_method": "gptq", "bits": 4}, "gptq"), ({"quant_method": "fp8"}, "weight_block_size"),
+                               ({**SETTINGS, "weight_block_size": [0, 32]}, "weight_block_size")):
+            self.make_quantised(settings)
+            self.refused(STORAGE, ["config.json", "quantised by", says], *self.from_hf())
+
+    def test_float8_weights_that_the_settings_do_not_speak_of_are_no_numbers(self):
+        self.make_quantised()
+        (self.source / "config.json").write_text(json.dumps(CONFIG))
+        self.refused(STORAGE, ["14 unexpected", "up_proj.weight_scale_inv", "is of float8_e4m3fn"], *self.from_hf())
 
 
 class Verify(Conversions):

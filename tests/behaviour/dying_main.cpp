@@ -5,8 +5,10 @@
 //   or
 //                                        optimizer of step STEP (from 1 on); a pipeline has many forwards in a step
 //                                        OPERATION: the how-manieth tensor operation in all of them, 0: when it begins
+//   DIE_HOW=hang                         it does nothing more, and its other threads live on
 #include <ATen/record_function.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -23,6 +25,7 @@ namespace {
 /// Where to die, and how far this rank has come. The replaced functions have no other place for what they must know.
 struct Death {
   bool mine = false;
+  bool hangs = false;
   int64_t step = 0;
   std::string phase;
   int64_t operation = 0;
@@ -41,10 +44,13 @@ void read_death() {
   std::istringstream words(place);
   words >> dying_rank >> death.step >> death.phase >> death.operation;
   death.mine = dying_rank == rank;
+  death.hangs = std::getenv("DIE_HOW") != nullptr;
 }
 
 void die_at(int64_t operation) {
-  if (operation == death.operation) ::raise(SIGKILL);
+  if (operation != death.operation) return;
+  if (!death.hangs) ::raise(SIGKILL);
+  for (;;) ::pause();
 }
 
 class Phase {

@@ -14,9 +14,10 @@ import time
 import unittest
 
 from program import FULL
-from rank_processes import END_LIMIT_SECONDS, Process, RanksTest
+from rank_processes import END_LIMIT_SECONDS, PEER_FAILURE, Process, RanksTest
 
 KILLED = 128 + signal.SIGKILL
+HANG = 76
 RANDOM_KILLS = 200 if FULL else 4
 SHARDED = "--parallelism.data_parallel_shard_degree=-1"
 REPLICATED = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=3"]
@@ -109,6 +110,35 @@ class ExactPlaces(KilledRanks):
         processes = {self.process_of(text, rank) for rank in range(4)}
         left = [path for path in pathlib.Path("/dev/shm").glob("titan-*") if int(path.name.split("-")[1]) in processes]
         self.assertEqual(left, [])
+
+
+    def test_a_rank_that_hangs_by_itself_is_named_although_the_others_wait_for_each_other(self):
+        limit = 3
+        over_sockets = ["--comm.shared_memory=false", *TENSOR_PARALLEL]
+        for layout, hung in ((PIPELINE, 3), (TENSOR_PARALLEL, 0), (over_sockets, 1), (ASYNCHRONOUS, 2)):
+            with self.subTest(layout=layout, hung=hung):
+                place = {"DIE_IN": f"{hung} 3 forward 30", "DIE_HOW": "hang"}
+                timeout = f"--comm.train_timeout_seconds={limit}"
+                run = self.launch_training(4, *layout, timeout, "--training.steps=9", **place)
+                process = self.process_of(run.wait_for("step:  2 "), hung)
+                begin = time.monotonic()
+                self.assertEqual(run.end(), HANG, run.text())
+                self.assertLess(time.monotonic() - begin, limit + END_LIMIT_SECONDS)
+                told = rf"rank {hung} \(\S+, process {process}\) hangs: it waits for no other rank"
+                self.assertRegex(run.text(), rf"(?m)^\[rank0\] titan_train: {told}")
+                self.assertRegex(run.text().splitlines()[-1], rf"^titan_train launch: rank {hung} ended .* code 76")
+                self.expect_friendly(run.text())
+                self.expect_nothing_left()
+
+    def test_a_rank_that_is_stopped_is_named_although_the_others_wait_for_each_other(self):
+        limit = 3
+        run = self.launch_training(4, *TENSOR_PARALLEL, f"--comm.train_timeout_seconds={limit}")
+        stopped = self.process_of(run.wait_for("step:  3 "), 3)
+        os.kill(stopped, signal.SIGSTOP)
+        self.assertEqual(run.end(), PEER_FAILURE, run.text())
+        told = rf"rank 3 \(\S+, process {stopped}\) hangs: it gives no sign of life"
+        self.assertRegex(run.text(), rf"(?m)^\[rank0\] titan_train: {told}")
+        self.expect_nothing_left()
 
 
 class AnyMoment(KilledRanks):

@@ -6,12 +6,15 @@ training and with accumulation; and a checkpoint of one layout continued by anot
 
 from __future__ import annotations
 
+import json
 import shutil
 import unittest
 
+import safetensors.torch
 import torch
 from checkpoint_runs import CheckpointTest, parallel
-from program import dump
+from program import BAD_CONFIG, dump
+from quantised_weights import SETTINGS, quantised
 
 ASYNCHRONOUS = "--checkpoint.async_mode=async"
 ACCUMULATING = "--training.global_batch_size=8"
@@ -157,6 +160,32 @@ class HuggingFaceForm(CheckpointTest):
 
     def test_a_pipeline_with_tied_embeddings_to_fsdp(self):
         self.expect_the_same_weights(parallel(pp=2), parallel(dp_shard=2), *TIED)
+
+    def test_weights_quantised_in_blocks_are_the_numbers_they_stand_for(self):
+        self.run_of(parallel(dp_shard=2), self.folder / "first", 1, "--checkpoint.last_save_in_hf")
+        form = self.folder / "first/checkpoint/step-1"
+        settings = json.loads((form / "config.json").read_text())
+        stored, meant = quantised(safetensors.torch.load_file(form / "model.safetensors"))
+        for name, weights, more in (("small", stored, {"quantization_config": SETTINGS}), ("wide", meant, {})):
+            (self.folder / name).mkdir()
+            (self.folder / name / "config.json").write_text(json.dumps({**settings, **more}))
+            safetensors.torch.save_file(weights, self.folder / name / "model.safetensors")
+        begin = "--checkpoint.initial_load_in_hf"
+        small, wide = (f"--checkpoint.initial_load_path={self.folder / name}" for name in ("small", "wide"))
+        text = self.run_of(parallel(tp=2), self.folder / "second", 1, begin, small,
+                           "--checkpoint.initial_load_in_hf_quantized")
+        self.assertRegex(text, r"LOAD: (\d+)/\1 tensors, .* \(Hugging Face, quantised, unverified\)")
+        self.run_of(parallel(dp_shard=2), self.folder / "third", 1, begin, wide)
+        a, b = (dump.read(self.folder / name, 1).parameters for name in ("second", "third"))
+        self.assertEqual(set(a), set(b))
+        for name, weight in a.items():
+            self.assertTrue(torch.equal(weight, b[name]), name)
+        for path, words, says in ((small, [], "set checkpoint.initial_load_in_hf_quantized = true"),
+                                  (wide, ["--checkpoint.initial_load_in_hf_quantized"], "leave checkpoint.initial_load")):
+            run = self.launch_training(2, "--checkpoint.enable", begin, path, *words, "--training.steps=1",
+                                       f"--job.dump_folder={self.folder / 'fourth'}")
+            self.assertEqual(run.end(), BAD_CONFIG, run.text())
+            self.assertIn(says, run.text())
 
 
 if __name__ == "__main__":

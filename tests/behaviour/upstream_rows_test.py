@@ -36,6 +36,7 @@ class Row:
     refused: str = ""
     estimate: bool = False
     disabled: bool = False
+    says: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def method(self) -> str:
@@ -110,6 +111,8 @@ class UpstreamRows(BehaviourTest):
         for number, text in enumerate(row.runs):
             run = self.launch(row, text)
             self.expect(run, OK)
+            if row.says:
+                self.assertRegex(run.output, row.says[number])
             planned = re.findall(r"This rank sent .* in step \d+, as planned$", run.output, re.M)
             self.assertEqual(len(planned), row.ranks, run.output[-4000:])
             if number > 0:
@@ -156,6 +159,10 @@ class Table(unittest.TestCase):
     def test_every_row_has_a_name_of_its_own(self):
         methods = [row.method for row in ROWS]
         self.assertEqual(sorted(set(methods)), sorted(methods))
+
+    def test_what_a_row_says_it_says_for_each_run(self):
+        for row in ROWS:
+            self.assertIn(len(row.says), (0, len(row.runs)), row.name)
 
     def test_all_rows_of_torchtitan_are_there_with_their_numbers_of_ranks(self):
         if not SPECIFICATION.exists():

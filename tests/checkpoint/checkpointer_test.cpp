@@ -88,6 +88,16 @@ TEST_F(Catalogue, WhatCannotBeDeletedIsSaidAndTheOthersGo) {
   EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{40, 30, 10}));
 }
 
+TEST_F(Catalogue, TheNewestIsNamedToWhoNamesTheFolderOfARunOrOfItsCheckpoints) {
+  EXPECT_EQ(newest_inside(storage_, "root"), "");
+  for (const int64_t step : {9, 10}) save(step);
+  const std::string said = "it is no checkpoint, but holds some: name one, such as the newest, root/step-10";
+  EXPECT_EQ(newest_inside(storage_, "root"), said);
+  EXPECT_EQ(newest_inside(storage_, "root/step-10"), "");
+  save_as_all_ranks(storage_, {"run/checkpoint", 3, "run"}, test_layouts()[0], 3);
+  EXPECT_TRUE(newest_inside(storage_, "run").ends_with("run/checkpoint/step-3"));
+}
+
 // ---- The whole ----
 
 void no_warning(const std::string& warning) { ADD_FAILURE() << warning; }
@@ -114,6 +124,41 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   EXPECT_EQ(second.load(std::nullopt, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); }).step, 3);
   EXPECT_TRUE(holds_version(targets, 3));
   EXPECT_EQ(later.list("root").size(), 2u) << "what was half written is gone";
+}
+
+/// Whether each attempt succeeded when a run saves while the medium refuses the first `failures` manifests.
+std::vector<bool> attempts_with(int failures, bool now) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  medium.set_refusal([&](const std::string& call) {
+    return call.find(kManifestFile) != std::string::npos && call.starts_with("create") && failures-- > 0 ? EIO : 0;
+  });
+  std::vector<bool> committed;
+  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"root", SaveMode::asynchronous, {2, 0}},
+                            {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
+  checkpointer.save(7, test_state(test_layouts()[0], 0, 7), now);
+  checkpointer.finish();
+  EXPECT_EQ(steps_in(medium).size(), committed.back() ? 1u : 0u);
+  return committed;
+}
+
+TEST(CheckpointerOfOne, TriesTheLastSaveOfARunOnceMoreWhenItFails) {
+  EXPECT_EQ(attempts_with(0, /*now=*/true), (std::vector<bool>{true}));
+  EXPECT_EQ(attempts_with(1, /*now=*/true), (std::vector<bool>{false, true}));
+  EXPECT_EQ(attempts_with(2, /*now=*/true), (std::vector<bool>{false, false}));
+  EXPECT_EQ(attempts_with(1, /*now=*/false), (std::vector<bool>{false})) << "the next interval tries again";
+}
+
+TEST(CheckpointerOfOne, TriesALastSaveOfAnotherFormOnceMoreToo) {
+  std::vector<bool> committed;
+  Checkpointer checkpointer(std::make_unique<MemoryStorage>(), make_lone_meeting(),
+                            {"root", SaveMode::synchronous, {2, 0}},
+                            {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
+  int calls = 0;
+  checkpointer.save_by([&](Storage&, RankMeeting&) {
+    return SaveOutcome{7, ++calls == 2, calls == 2 ? "" : "no", "root/step-7", 0, 0};
+  });
+  EXPECT_EQ(committed, (std::vector<bool>{false, true}));
 }
 
 /// What a rank's trial of a medium that refuses some calls comes to: the warning, or "error: " and the message.
@@ -184,14 +229,16 @@ TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
 }
 
 TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
+  const auto waits = std::make_shared<PeerWaits>();
   const auto meeting =
-      make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, std::chrono::milliseconds(20));
+      make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, std::chrono::milliseconds(20), waits);
   try {
     meeting->exchange("here");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
     EXPECT_NE(std::string(error.what()).find("rank 1 did not come"), std::string::npos) << error.what();
+    EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
   }
 }
 

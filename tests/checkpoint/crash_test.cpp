@@ -358,12 +358,41 @@ TEST_F(Damage, ACheckpointThatIsOfNoUseIsPassedOverAndLeftAlone) {
 }
 
 TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {
-  storage_.set_refusal([](const std::string& call) { return call == "read root/step-30/__1_0.distcp" ? EIO : 0; });
-  std::string line;
-  EXPECT_EQ(start(storage_, &line), 20);
-  EXPECT_NE(line.find("step 30 is unreadable"), std::string::npos) << line;
-  storage_.set_refusal({});
-  EXPECT_EQ(start(storage_), 30);
+  for (const char* refused : {"read root/step-30/__1_0.distcp", "list root/step-30"}) {
+    storage_.set_refusal([&](const std::string& call) {
+      const bool opens = std::string_view(refused).starts_with("list") && call.starts_with("open root/step-30/");
+      return call == refused || opens ? EACCES : 0;
+    });
+    std::string line;
+    EXPECT_EQ(start(storage_, &line), 20) << refused;
+    EXPECT_NE(line.find("step 30 is unreadable"), std::string::npos) << line;
+    storage_.set_refusal({});
+    EXPECT_EQ(start(storage_), 30);
+  }
+}
+
+TEST_F(Damage, WhoOnlyReadsLeavesADamagedOneWhereItIs) {
+  storage_.damage("root/step-30/__1_0.distcp", [](std::string& bytes) { bytes[100] ^= 4; });
+  const auto before = storage_.files();
+  const auto load = [&](bool only_reads) {
+    const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
+    return load_together(storage_, *make_lone_meeting(), "root", std::nullopt, all, only_reads).step;
+  };
+  EXPECT_EQ(load(/*only_reads=*/true), 20);
+  EXPECT_EQ(storage_.files(), before);
+  EXPECT_EQ(load(/*only_reads=*/false), 20);
+  EXPECT_NE(storage_.files(), before);
+}
+
+TEST_F(Damage, ADamagedOneThatWasAskedForIsAnErrorThatSaysWhatElseToAskFor) {
+  storage_.damage("root/step-30/__1_0.distcp", [](std::string& bytes) { bytes[100] ^= 4; });
+  const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
+  try {
+    load_together(storage_, *make_lone_meeting(), "root", 30, all);
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("name another in checkpoint.load_step"), std::string::npos);
+  }
 }
 
 TEST_F(Damage, AStartWhoseAnyCallFailsLoadsARightStateOrSaysWhyAndCostsNoCheckpoint) {

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "memory_source.h"
 #include "memory_storage.h"
 #include "states.h"
 #include "titan/checkpoint/hugging_face_export.h"
@@ -15,27 +16,6 @@ namespace titan {
 namespace {
 
 constexpr int64_t kHeads = 3, kHeadDim = 4, kColumns = 5;
-
-/// Tensors in memory.
-class MemorySource : public TensorSource {
- public:
-  explicit MemorySource(std::map<std::string, at::Tensor> values) : values_(std::move(values)) {
-    for (const auto& [name, value] : values_) tensors_[name] = {name, value.scalar_type(), value.sizes().vec()};
-  }
-  const std::map<std::string, LogicalTensor>& tensors() const override { return tensors_; }
-  void read(const std::string& name, const Box& box, const at::Tensor& into) override {
-    at::Tensor part = values_.at(name);
-    for (size_t d = 0; d < box.offset.size(); ++d) {
-      part = part.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
-    }
-    into.copy_(part);
-  }
-  std::string description() const override { return "memory"; }
-
- private:
-  std::map<std::string, at::Tensor> values_;
-  std::map<std::string, LogicalTensor> tensors_;
-};
 
 /// A model of a matrix that turns, one that does not, and a norm.
 ForeignModel small_model() {

@@ -84,7 +84,8 @@ std::vector<SavedParameter> parameters_of_rank(const TestLayout& layout, int64_t
     std::string& problem = wrong[static_cast<size_t>(meeting.rank())];
     const std::vector<SavedParameter> parameters = parameters_of_rank(layout, meeting.rank());
     try {
-      const LoadOutcome outcome = load_hugging_face_together(storage, meeting, kExport, their_form(), parameters);
+      const LoadOutcome outcome =
+          load_hugging_face_together(storage, meeting, kExport, std::nullopt, their_form(), parameters);
       if (outcome.line != "LOAD: 7/7 tensors, 0 missing, 0 unexpected from root/step-9 (Hugging Face, verified)") {
         problem = outcome.line;
       }
@@ -158,7 +159,7 @@ TEST(HuggingFaceRun, DamageThatOneRankFindsIsSaidByAll) {
     std::vector<std::string> said(static_cast<size_t>(layout.ranks));
     run_ranks(layout.ranks, [&](RankMeeting& meeting) {
       try {
-        load_hugging_face_together(*damaged, meeting, kExport, their_form(),
+        load_hugging_face_together(*damaged, meeting, kExport, std::nullopt, their_form(),
                                    parameters_of_rank(layout, meeting.rank()));
       } catch (const Error& error) {
         said[static_cast<size_t>(meeting.rank())] = error.what();

@@ -170,7 +170,7 @@ TEST_F(Completion, bash_completes_options_values_and_subcommands) {
   EXPECT_EQ(bash("--lr_scheduler.decay_type co"), "cosine");
   EXPECT_EQ(bash("--lr_scheduler.decay_type = s"), "sqrt");
   EXPECT_EQ(bash("tok"), "tokenizer");
-  EXPECT_EQ(bash("--compile.no"), "--compile.no-enable");
+  EXPECT_EQ(bash("--compile.no"), "--compile.no-cuda_graphs --compile.no-enable");
 }
 
 TEST_F(Completion, bash_completes_the_word_after_a_subcommand) {

@@ -66,6 +66,16 @@ TEST(ScheduleCsv, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(to_csv(read.table), text);
 }
 
+TEST(ScheduleCsv, AnEmptyRowBetweenOthersIsNamedAndOneAfterThemIsNone) {
+  const CsvTable read = parse_csv("\r\n0F0,0B0\n , ,\"\"\n1F0,1B0\n", "mine.csv");
+  ASSERT_EQ(read.problems.size(), 2u);
+  EXPECT_EQ(read.problems[0].find("mine.csv: row 1 is empty, so rank 0 would do nothing"), 0u) << read.problems[0];
+  EXPECT_EQ(read.problems[1].find("mine.csv: row 3 is empty, so rank 2 would do nothing"), 0u) << read.problems[1];
+  const CsvTable trailing = parse_csv("0F0,0B0\n1F0,1B0\n,,\n\n\"\",\n", "mine.csv");
+  EXPECT_TRUE(trailing.problems.empty());
+  EXPECT_EQ(trailing.table.size(), 2u);
+}
+
 TEST(ScheduleCsv, EmptyCellsQuotesBlanksAndOtherLineEndsAreNoObstacle) {
   const CsvTable read = parse_csv("\xEF\xBB\xBF\"0F0\",, 0B0 ,\r\n,,\"1F0\",1B0\r\n\r\n", "a.csv");
   EXPECT_TRUE(read.problems.empty());

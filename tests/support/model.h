@@ -42,9 +42,12 @@ struct SmallModel {
   using MakeResidency =
       std::function<std::unique_ptr<Residency>(const WeightGroupPlan&, std::vector<Parameter*>, const PlanRequest&)>;
 
+  using MakeRunner = std::function<std::unique_ptr<UnitRunner>(const SmallModel&)>;
+
   explicit SmallModel(const ModelRequest& model_request, PlanRequest plan_request = small_plan(),
                       ExecutorOptions options = {}, const MakeResidency& make_residency = resident,
-                      std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>())
+                      std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>(),
+                      const MakeRunner& make_runner = eager)
       : request(model_request), family(*find_model_family(request.name)) {
     plan_request.sequence_length = request.sequence_length;
     description = family.describe(request);
@@ -63,9 +66,10 @@ struct SmallModel {
       if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->spec().shape, 77).mul_(0.1));
     }
     model->refresh_tree();
-    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), std::make_unique<EagerRunner>(),
-                                          options);
+    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), make_runner(*this), options);
   }
+
+  static std::unique_ptr<UnitRunner> eager(const SmallModel&) { return std::make_unique<EagerRunner>(); }
 
   static std::unique_ptr<Residency> resident(const WeightGroupPlan& group, std::vector<Parameter*> members,
                                              const PlanRequest& request) {

@@ -62,7 +62,6 @@ std::string difference(const RankResult& result, const RankResult& reference) {
 std::string traffic_difference(const RankResult& result) {
   std::string differences;
   for (const auto& [group, counted] : result.traffic) {
-    if (group == "world") continue;  // reports and dumps, no part of a step
     const GroupTraffic* planned = result.plan.traffic_of(group);
     for (size_t k = 0; k < kCollectives; ++k) {
       const Traffic expected = planned ? planned->table[k] : Traffic{};

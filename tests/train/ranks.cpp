@@ -174,7 +174,8 @@ class RankRun {
     if (fault.groups) fault.groups(world.rank, groups_);
     result_.plan = make_plan(model, family, plan);
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
-                         result_.plan, groups_, at::kCPU, kSeed);
+                         result_.plan, groups_, at::kCPU, kSeed, {},
+                         row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
     OptimizerOptions options;
@@ -207,6 +208,7 @@ class RankRun {
       if (step == 2) note_traffic();
     }
     if (pipeline_) result_.most_live = pipeline_->most_live();
+    result_.replays = *replays_;
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = groups_.world.get();
       const at::Tensor none;
@@ -235,6 +237,7 @@ class RankRun {
   MeshGroups groups_;
   PlanRequest request_;  // before a pipeline cuts its microbatches
   RankResult result_;
+  std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();
   Assembly assembly_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<PipelineRunner> pipeline_;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/replayed_work.h"
 #include "support/tensors.h"
 #include "titan/data/batch_stream.h"
 #include "titan/optimize/optimizer.h"
@@ -38,6 +39,7 @@ struct LayoutRow {
   bool loss_parallel = true;
   double max_norm = 1.0;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
+  bool graphs = false;            // blocks are recorded and replayed
   Rotation rotation = Rotation::all_gather;
   LoadBalance balance = LoadBalance::head_tail;
   bool documents = false;     // several in every sample, which do not see each other
@@ -69,6 +71,7 @@ struct RankResult {
   int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
   int64_t device_peak = 0;
   int64_t most_live = 0;  // of a pipeline
+  ReplayCounts replays;   // of recorded graphs
 };
 
 /// What happens in a run: ways to break it, for tests of the tests, and a wish to stop.

@@ -26,6 +26,7 @@ class LetterTokenizer : public Tokenizer {
   int32_t eos_id() const override { return 29; }
   std::string name() const override { return "letters"; }
   std::string description() const override { return "letters"; }
+  uint64_t fingerprint() const override { return 1; }
 };
 
 std::string some_words(size_t letters) {

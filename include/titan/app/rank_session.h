@@ -35,6 +35,10 @@ class RankSession {
   RankFacts own_facts() const;
   /// Moves this rank to the cores near its GPU, unless it is there.
   void move_near(const DeviceInfo& device) const;
+  /// The library's own record of collectives, beside this one's.
+  void prepare_nccl() const;
+  /// Where records of collectives go: the beginning of the files' names.
+  std::string trace_prefix() const;
   void leave(AbortWatcher& watcher) const;
   /// What the groups did last, into the folder for it; once, and nothing when they have done nothing.
   void write_trace();

@@ -20,8 +20,13 @@ struct FoundCheckpoint {
 };
 
 /// Folders named step-N with a manifest or an index, the newest first, and links of that name, wherever they lead: one
-/// that leads nowhere is a checkpoint that cannot be had now. Anything else is passed over.
+/// that leads nowhere is a checkpoint that cannot be had now, as is a folder that cannot be looked into. Anything else
+/// is passed over.
 std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::filesystem::path& root);
+
+/// For people who name the folder of a run, or of its checkpoints, where one checkpoint is asked for: a sentence with
+/// the newest one there; empty when there is none.
+std::string newest_inside(Storage& storage, const std::filesystem::path& folder);
 
 /// Renames step-N so that it is no checkpoint any more, unless it is a link.
 void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step);

@@ -48,18 +48,17 @@ class Checkpointer {
   LoadOutcome load_by(const std::function<LoadOutcome(Storage&, RankMeeting&)>& load) {
     return load(*storage_, *meeting_);
   }
-  /// A save of another form, after all that went before; its end is told as that of any other.
-  void save_by(const std::function<SaveOutcome(Storage&, RankMeeting&)>& save) {
-    finish();
-    events_.saved(save(*storage_, *meeting_));
-  }
+  /// A save of another form, after all that went before and before the run ends: tried twice, and the end of each is
+  /// told as that of any other.
+  void save_by(const std::function<SaveOutcome(Storage&, RankMeeting&)>& save);
 
   /// Whether all ranks can write where checkpoints go: each writes a file there and it is removed again. Throws
   /// Error(storage), on all ranks alike, when one may not, or does not find the folder; a medium that is full or fails
   /// may recover until the first save, and is a sentence to warn with.
   std::string rehearse();
 
-  /// See Saver. Old checkpoints are deleted beside training, before the next save begins.
+  /// See Saver. Old checkpoints are deleted beside training, before the next save begins. `now`: there is no later
+  /// interval at which a failure would be mended, so it is tried twice.
   void save(int64_t step, const CheckpointState& state, bool now = false);
   void wait_for_staging() { saver_->wait_for_staging(); }
   void finish();
@@ -76,6 +75,7 @@ class Checkpointer {
   CheckpointerOptions options_;
   CheckpointEvents events_;
   std::string run_;
+  bool failed_ = false;  // the save that ended last; read once it has
   std::thread deleting_;
   std::unique_ptr<Saver> saver_;
 };

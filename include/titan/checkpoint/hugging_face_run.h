@@ -3,18 +3,22 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 
+#include "titan/checkpoint/block_scaled_weights.h"
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/training_state.h"
 
 namespace titan {
 
-/// Fills the masters of `parameters` from the safetensors in `folder`. Throws Error(storage), on all ranks alike, when
-/// they are damaged or another model's; the masters' content is undefined then.
+/// Fills the masters of `parameters` from the safetensors in `folder`, quantised in such blocks or not at all. Throws
+/// Error(storage), on all ranks alike, when they are damaged or another model's; the masters' content is undefined
+/// then.
 LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
-                                       const ForeignModel& model, std::span<const SavedParameter> parameters);
+                                       std::optional<ScaleBlock> quantised, const ForeignModel& model,
+                                       std::span<const SavedParameter> parameters);
 
 /// Writes `state`, a model, as `wanted` says, whose dtype must be that of the state. Every rank first writes its parts
 /// to a folder beside `wanted.folder`, as a checkpoint is written, then the ranks share out the files of the export and

@@ -29,11 +29,11 @@ class UnsuitableError : public Error {
 using LoadAttempt = std::function<void(OpenCheckpoint&)>;
 
 /// Tries the checkpoints under `root`, the newest first, or only `step`. A damaged one is set aside once an older one
-/// has been loaded. Nothing there: an outcome without a step. Throws Error(storage), on all ranks alike, when `step` is
-/// missing, when none that is there is whole and of use, and when one does not fit this run; then nothing on disk has
-/// changed.
+/// has been loaded, unless `only_reads`: they are another run's then. Nothing there: an outcome without a step. Throws
+/// Error(storage), on all ranks alike, when `step` is missing, when none that is there is whole and of use, and when
+/// one does not fit this run; then nothing on disk has changed.
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
-                          std::optional<int64_t> step, const LoadAttempt& attempt);
+                          std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false);
 
 /// The same with one checkpoint that lies anywhere: it is whole and fits, or an Error(storage).
 LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,

@@ -167,6 +167,7 @@ struct ActivationCheckpointSection {
 struct CompileSection {
   bool enable{};
   std::vector<std::string> components;
+  bool cuda_graphs{};
 };
 
 struct LinearFloat8Section {

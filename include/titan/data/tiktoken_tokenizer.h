@@ -28,6 +28,7 @@ class TiktokenTokenizer : public Tokenizer {
   int32_t eos_id() const override { return encoder_.size() + 1; }
   std::string name() const override { return "tiktoken"; }
   std::string description() const override;
+  uint64_t fingerprint() const override { return fingerprint_; }
 
   /// Ids at which generated text ends: end_of_text and eot_id.
   std::vector<int32_t> stop_ids() const { return {eos_id(), bos_id() + 9}; }
@@ -43,6 +44,7 @@ class TiktokenTokenizer : public Tokenizer {
 
   BytePairEncoder encoder_;
   Llama3Splitter splitter_;
+  uint64_t fingerprint_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
 };

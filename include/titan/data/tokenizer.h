@@ -14,17 +14,30 @@ namespace titan {
 
 class Tokenizer {
  public:
+  static constexpr int32_t kNoId = -1;
+
   virtual ~Tokenizer() = default;
 
-  /// Appends the ids of `text` to `ids`. Any bytes are accepted: invalid UTF-8 counts as U+FFFD, the way Python's
-  /// decode("utf-8", "replace") reads it. Text that looks like a special token is ordinary text.
+  /// Appends the ids of `text` alone to `ids`: nothing is added before or after. Any bytes are accepted: invalid UTF-8
+  /// counts as U+FFFD, the way Python's decode("utf-8", "replace") reads it. Text that looks like a special token is
+  /// read as the Python package of this kind of tokenizer reads it by default: ordinary text, but for the added tokens
+  /// of a Hugging Face folder.
   virtual void encode_append(std::string_view text, std::vector<int32_t>& ids) const = 0;
 
-  /// The bytes that the ids stand for; special tokens give their names. Throws Error(bad_data) for an id that is none.
+  /// Appends `text` as a document: the begin-of-text id before and the end-of-text id after it where asked and where
+  /// the tokenizer has them; each once, also where the tokenizer's own post-processor adds them, whose other ids
+  /// stand where it puts them.
+  virtual void encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const;
+
+  /// The text that the ids stand for. Throws Error(bad_data) for an id that is none.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+
+  /// How one id is written in the tokenizer's own file, for people: "<s>", "▁the", "<|begin_of_text|>".
+  virtual std::string token_name(int32_t id) const { return decode(std::span(&id, 1)); }
 
   /// Number of ids, special tokens included: every id is in [0, vocabulary_size).
   virtual int64_t vocabulary_size() const = 0;
+  /// kNoId where the tokenizer has none.
   virtual int32_t bos_id() const = 0;
   virtual int32_t eos_id() const = 0;
 
@@ -32,8 +45,10 @@ class Tokenizer {
   virtual std::string name() const = 0;
   /// The line shown at start, in the shape of torchtitan.md section 6.
   virtual std::string description() const = 0;
+  /// A number made of the vocabulary and all rules: what was tokenized under one is no text of another.
+  virtual uint64_t fingerprint() const = 0;
 
-  /// All ids of `text`, with the begin-of-text id before and the end-of-text id after it where asked.
+  /// All ids of `text`, framed where asked (see encode_framed).
   std::vector<int32_t> encode(std::string_view text, bool bos, bool eos) const;
 };
 

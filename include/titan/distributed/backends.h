@@ -7,12 +7,14 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "titan/distributed/communicator.h"
 
 namespace titan {
 
 class OverdueWatch;
+class PeerWaits;
 
 struct GroupRequest {
   std::string name;       // what the group is for; equal on all ranks
@@ -21,6 +23,8 @@ struct GroupRequest {
   int64_t rank = 0;       // of this process within the group
   int64_t size = 1;
   std::chrono::milliseconds timeout{300'000};
+  std::vector<int64_t> members{};      // ranks of the run, by rank of the group; empty: not known
+  std::shared_ptr<PeerWaits> waits{};  // where this rank notes whom it waits for; may be null
 };
 
 /// For ranks of one host. Blocks until all members have called it. Null, on all of them, when one of them cannot share

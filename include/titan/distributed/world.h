@@ -13,6 +13,7 @@
 namespace titan {
 
 class CollectiveTrace;
+class PeerWaits;
 
 struct World {
   int64_t rank = 0;
@@ -33,6 +34,8 @@ struct World {
 
   /// Where this rank's groups note what they do; null: nowhere.
   std::shared_ptr<CollectiveTrace> trace = nullptr;
+  /// Where this rank's groups note whom they wait for; null: nowhere.
+  std::shared_ptr<PeerWaits> waits = nullptr;
   /// To be told, on any thread, that a collective does not end which no host thread waits for: ends the run. May be
   /// empty.
   std::function<void(const std::string& text)> hung = nullptr;

@@ -43,6 +43,7 @@ struct ModelStrategies {
   bool round_weight_gradient = false;
   std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are whole
   std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are whole
+  AttentionKernel attention_kernel = AttentionKernel::cudnn;          // preferred on CUDA in half precision
 
   std::shared_ptr<const TokenExchange> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;

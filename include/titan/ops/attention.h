@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "titan/ops/attention_kernel.h"
 #include "titan/ops/unit_context.h"
 
 namespace titan {
@@ -30,7 +31,8 @@ class AttentionCore {
 };
 
 /// Causal attention, scale 1/√d: tiles of our own on the CPU; on CUDA cuDNN, then flash, and the efficient kernel for
-/// fp32. With document starts a token attends only inside its own document: one kernel call per document.
-std::unique_ptr<AttentionCore> make_sdpa_core(bool block_causal);
+/// fp32. With document starts a token attends only inside its own document: one kernel call per document. `preferred`:
+/// the CUDA kernel for half precision, where it takes the shape.
+std::unique_ptr<AttentionCore> make_sdpa_core(bool block_causal, AttentionKernel preferred = AttentionKernel::cudnn);
 
 }  // namespace titan

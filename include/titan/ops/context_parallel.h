@@ -74,6 +74,7 @@ struct ContextParallel {
 /// places; bounds are those of the whole samples. Outputs are merged by their log-sum-exp in fp32, the next keys and
 /// values travel while the present ones are used, and in backward their gradients travel with them in fp32. Key heads
 /// are never repeated on the wire. Without `context` it is the core of one rank.
-std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context);
+std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context,
+                                                   AttentionKernel preferred = AttentionKernel::cudnn);
 
 }  // namespace titan

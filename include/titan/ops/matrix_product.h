@@ -15,4 +15,7 @@ at::Tensor product(const at::Tensor& dy, const at::Tensor& weight);
 /// target [rows, in] = dyᵀ·x, or += with `accumulate`; operands and target have one dtype.
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 
+/// The same with operands narrower than the target's fp32, which they are not rounded on the way to; CUDA only.
+void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
+
 }  // namespace titan

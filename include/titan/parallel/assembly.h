@@ -3,12 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "titan/distributed/mesh_groups.h"
 #include "titan/model/model.h"
 #include "titan/parallel/executor.h"
 #include "titan/parallel/memory_arena.h"
+#include "titan/parallel/work_graph.h"
 
 namespace titan {
 
@@ -24,9 +27,14 @@ struct Assembly {
 };
 
 /// `strategies` without its tensor and context parallelism, which come from plan and groups. Weights begin as a pure
-/// function of `seed`, whatever the layout.
+/// function of `seed`, whatever the layout. With a `recorder` the blocks run through recorded graphs, which the plan
+/// must allow (why_no_graphs).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
-                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {});
+                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {},
+                  std::unique_ptr<WorkRecorder> recorder = nullptr);
+
+/// What in the plan keeps its blocks from being recorded as graphs, for people; none: nothing does.
+std::optional<std::string> why_no_graphs(const Plan& plan);
 
 /// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
 /// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank

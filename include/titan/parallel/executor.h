@@ -29,13 +29,15 @@ struct UnitState {
   std::unique_ptr<UnitContext> context;
 };
 
-/// Runs one unit's forward or backward. Eager now; a runner that replays captured CUDA graphs goes here.
+/// Runs one unit's forward or backward: eagerly, or through recorded graphs (graph_runner.h).
 class UnitRunner {
  public:
   virtual ~UnitRunner() = default;
   virtual Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) = 0;
   /// Gradients of the outputs → gradients of the inputs. Consumes the state.
   virtual Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) = 0;
+  /// The next forward is the first of a step.
+  virtual void finish_step() {}
 };
 
 class EagerRunner : public UnitRunner {

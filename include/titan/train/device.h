@@ -7,6 +7,7 @@
 #include <c10/core/Event.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,21 @@ std::vector<std::string> visible_gpus(const std::string& wanted);
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);
 void reset_peak_memory(const at::Device& device);
+
+/// Numbers for the device, which need not be waited for: fp64, in order.
+at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device);
+
+/// While it lives, a call that makes the host wait for a GPU fails (debug.sync_check). Does nothing for other devices.
+class HostWaitCheck {
+ public:
+  HostWaitCheck(const at::Device& device, bool on);
+  ~HostWaitCheck();
+  HostWaitCheck(const HostWaitCheck&) = delete;
+  HostWaitCheck& operator=(const HostWaitCheck&) = delete;
+
+ private:
+  bool on_ = false;
+};
 
 /// Values of one step on the host.
 struct StepValues {

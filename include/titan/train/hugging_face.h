@@ -3,9 +3,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "titan/checkpoint/block_scaled_weights.h"
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/config/job_config.h"
 #include "titan/model/model.h"
@@ -23,6 +25,14 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
 /// For a run that begins from such a folder: throws Error(bad_config) when its config.json is of another model, with
 /// what differs.
 void check_settings(const std::filesystem::path& folder, const ModelRequest& request);
+
+/// The blocks in which a config.json, `shown` for people, says that the weights beside it are quantised; nothing when
+/// they are not. Throws Error(storage) for a way of quantising that is not read.
+std::optional<ScaleBlock> quantisation_of(const nlohmann::json& settings, const std::string& shown);
+
+/// The same for a run that begins from `folder`. Throws Error(bad_config) when that is not what
+/// checkpoint.initial_load_in_hf_quantized says.
+std::optional<ScaleBlock> expected_quantisation(const std::filesystem::path& folder, bool is_expected);
 
 /// What `checkpoint.last_save_in_hf` asks for after step `step`, in checkpoint.export_dtype.
 HuggingFaceExport make_export(const JobConfig& config, const ModelRequest& request, int64_t step,

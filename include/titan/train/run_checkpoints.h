@@ -39,11 +39,17 @@ class RunCheckpoints {
  private:
   RunPosition restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own);
   RunPosition finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes);
+  /// What a run that is over left when it ended in Hugging Face's form; nothing when there is no such thing.
+  std::optional<LoadOutcome> finished_export();
+  std::string finished_note(int64_t step) const;
+  LoadOutcome load_newest(RunPosition& start, std::vector<std::string>& notes);
   LoadOutcome load_initial(RunPosition& start, std::vector<std::string>& notes);
   LoadOutcome load_hugging_face();
   bool is_due(int64_t step, bool is_last, bool asked) const;
   void save_last(const RunPosition& now);
   void save_hugging_face(const RunPosition& now);
+  /// About checkpoint.export_dtype = "float16".
+  void warn_of_infinities(const CheckpointState& weights) const;
   void report(const SaveOutcome& outcome);
 
   const JobConfig& config_;

@@ -57,6 +57,10 @@ class Trainer {
   void hold_folder();
   void join_ranks();
   void build_model();
+  /// Measured on a GPU, and shown.
+  AttentionKernel attention_kernel_for(const Plan& plan);
+  /// What records the blocks of this plan, with a line that says so or why not; null: they run eagerly.
+  std::unique_ptr<WorkRecorder> recorder_for(const Plan& plan);
   void open_data();
   void open_metrics();
   /// Continues where a checkpoint ends, if there is one.
@@ -82,6 +86,7 @@ class Trainer {
   Wishes own_wishes() const;
   void save_when_due();
   void validate_when_due();
+  StepOutcome run_step(const std::vector<BatchContext>& microbatches, double rate, DebugDump* dump);
   double own_share(const StepBatch& batch) const;
   /// What was sent in a step, against the plan.
   void show_traffic(int64_t step);

@@ -37,7 +37,8 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       gate_up_({p.w1, p.w3}, 4, strategies.products, StreamSide::input, strategies.exchange()),
       down_({p.w2}, 6, strategies.products, StreamSide::output, strategies.exchange()),
       head_dim_(arguments.head_dim()),
-      attention_(make_attention_core(arguments.block_causal, strategies.context_parallel)) {
+      attention_(
+          make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {
   auto attention = register_module("attention", std::make_shared<torch::nn::Module>());
   add_weight(*attention, "wq", p.wq);
   add_weight(*attention, "wk", p.wk);

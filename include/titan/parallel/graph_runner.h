@@ -1,0 +1,81 @@
+// Runs units through recorded graphs. A microbatch of a step meets the same units, shapes and addresses again and
+// again: it runs eagerly twice, is recorded the third time, unit by unit, forward and backward, and replayed from then
+// on. Communication and everything else that the executor does between units stays between them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "titan/parallel/executor.h"
+#include "titan/parallel/work_graph.h"
+
+namespace titan {
+
+class GraphRunner : public UnitRunner {
+ public:
+  /// `units`: those that may be recorded, in the order in which forward meets them; each microbatch goes through all of
+  /// them forward and then backward before the next begins. They communicate with nobody, take from the batch only its
+  /// shape and positions, and hold their weights in WeightModules. Others run eagerly.
+  GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder);
+
+  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override;
+  Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
+  void finish_step() override { first_of_step_ = true; }
+
+  /// Runs of a unit in one direction, so far.
+  struct Counts {
+    int64_t eager = 0;
+    int64_t recorded = 0;
+    int64_t replayed = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  /// A unit's graphs for one kind of pass.
+  struct Entry {
+    UnitState state;
+    BatchContext batch;
+    Stream input, gradient;            // where the graphs read
+    Stream held_input, held_gradient;  // keep that memory while the rest of the sequence is recorded
+    std::vector<const void*> forward_addresses, backward_addresses;
+    std::vector<Parameter*> written;  // whose gradients the backward writes
+    std::unique_ptr<WorkGraph> forward, backward;
+    bool usable = true;  // its weights lie where they lay
+  };
+  /// What must agree for a pass to be the same work: whether gradients are written or added to, and all shapes.
+  using PassKey = std::vector<int64_t>;
+  struct Chain {
+    int64_t seen = 0;
+    at::Tensor positions;
+    std::vector<Entry> entries;
+  };
+  enum class Mode { eager, record, replay };
+
+  void begin_pass(const Stream& input, const BatchContext& batch);
+  Stream record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch,
+                        const UnitContext& context);
+  Stream record_backward(size_t index, Unit& unit, const Stream& output_gradients);
+  Stream backward_after_all(size_t index, Unit& unit, const Stream& output_gradients, const BatchContext& batch,
+                            const UnitContext& context);
+  /// Where a graph shall read `given`: where it is, when the graph before left it there; else memory of its own.
+  Stream place_for(const Stream& given);
+  std::vector<const void*> addresses(size_t index, bool with_gradients) const;
+  size_t index_of(const Unit& unit) const;
+
+  EagerRunner eager_;
+  std::vector<const Unit*> units_;
+  std::map<const Unit*, size_t> indices_;
+  std::vector<std::vector<Parameter*>> parameters_;  // of each unit
+  std::unique_ptr<WorkRecorder> recorder_;
+  std::map<PassKey, Chain> chains_;
+  Chain* chain_ = nullptr;
+  Mode mode_ = Mode::eager;
+  std::vector<bool> by_graph_;  // whether the unit's forward of this pass was a graph
+  Stream last_;                 // what the last graph left
+  bool first_of_step_ = true;
+  Counts counts_;
+};
+
+}  // namespace titan

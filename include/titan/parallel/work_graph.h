@@ -1,0 +1,39 @@
+// Work on a device that is recorded once and then started again by one call: a CUDA graph. Tests put a recorder for the
+// CPU in its place, which runs the work's own code again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+
+#include "titan/model/unit.h"
+
+namespace titan {
+
+class WorkGraph {
+ public:
+  virtual ~WorkGraph() = default;
+  /// Starts the work; its results lie in the same memory each time. The results of the first run own that memory, later
+  /// ones only point to it: it is theirs until work recorded after this one runs.
+  virtual Stream run() = 0;
+};
+
+/// Records work that is to run again and again in the order of recording. Memory that the work frees is used by work
+/// recorded later, so running some of it out of order, or recording more between, would overwrite what is in use.
+class WorkRecorder {
+ public:
+  virtual ~WorkRecorder() = default;
+  /// Before a sequence is recorded: gives back memory that is cached for work which will now be recorded.
+  virtual void prepare() = 0;
+  /// Nothing of `body` is computed before WorkGraph::run. It must not wait for the device, and what it reads and writes
+  /// must stay where it is. What it does on the host is done once. Fails with Error when it cannot be recorded.
+  virtual std::unique_ptr<WorkGraph> record(std::function<Stream()> body) = 0;
+  /// The memory of a result without a share in its ownership.
+  virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
+};
+
+/// Records CUDA graphs on `device`; null in a build without CUDA, or for another kind of device.
+std::unique_ptr<WorkRecorder> make_cuda_recorder(const at::Device& device);
+
+}  // namespace titan

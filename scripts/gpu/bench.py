@@ -1,0 +1,329 @@
+"""Driver of scripts/gpu/bench.sh: runs the rows below, assembles the card's own ceiling, writes the page. Needs no package."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOTAL_SECONDS = 480
+RUN_SECONDS = 120
+STEPS, COUNTED = 30, 20  # the last of them
+PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
+NCCL_ROW = ["--debug.groups_of_one", "--training.steps=3"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    name: str
+    family: str
+    flavor: str
+    dim: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    layers: int
+    vocabulary: int
+    sequence: int = 8192
+    config: str = "configs/llama3_8b.toml"
+
+    @property
+    def product_parameters(self) -> int:
+        """Of all matrices that every token is multiplied with: the blocks' and the output layer's."""
+        kv = self.dim // self.heads * self.kv_heads
+        block = 2 * self.dim * self.dim + 2 * self.dim * kv + 3 * self.dim * self.hidden
+        return self.layers * block + self.dim * self.vocabulary
+
+    @property
+    def parameters(self) -> int:
+        """With the embedding; norms are left out."""
+        tied = self.family == "llama3_2"
+        return self.product_parameters + (0 if tied else self.dim * self.vocabulary)
+
+    def flops_per_token(self, causal: bool) -> float:
+        """6 for each of those parameters; attention 12·layers·dim·T, half of it under a causal mask."""
+        return 6 * self.product_parameters + (6 if causal else 12) * self.layers * self.dim * self.sequence
+
+
+MODELS = {
+    "8b": Model("Llama 3.1 8B", "llama3_1", "8B", 4096, 14336, 32, 8, 32, 128256),
+    "3b": Model("Llama 3.2 3B", "llama3_2", "3B", 3072, 8192, 24, 8, 28, 128256),
+    "1b": Model("Llama 3.2 1B", "llama3_2", "1B", 2048, 8192, 32, 8, 16, 128256),
+}
+TINY = Model("the debug model", "llama3", "debugmodel", 256, 768, 16, 16, 6, 2048, 128, "configs/debug_model.toml")
+ROWS = [f"{model}-{precision}-{mode}" for model in MODELS for precision in ("bf16", "float8") for mode in ("plain", "fused")]
+SHORT = ["8b-bf16-fused", "8b-float8-fused"]
+RATIOS = [
+    ("fused over plain, bf16", "{}-bf16-fused", "{}-bf16-plain"),
+    ("fused over plain, float8", "{}-float8-fused", "{}-float8-plain"),
+    ("float8 over bf16, fused", "{}-float8-fused", "{}-bf16-fused"),
+]
+
+
+@dataclasses.dataclass
+class Run:
+    command: str
+    verdict: str = "left out: no time"
+    seconds: float = 0.0
+    tps: float | None = None
+    spread: tuple[float, float] | None = None
+    memory: int | None = None
+    printed: str = ""
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+class Bench:
+    def __init__(self, arguments: argparse.Namespace):
+        self.programs = arguments.programs.resolve()
+        self.device = arguments.device
+        self.machine = arguments.machine
+        self.text = arguments.text
+        self.begin = time.monotonic() - arguments.spent
+        self.runs: dict[str, Run] = {}
+        self.ceilings: dict[tuple[str, str], dict] = {}
+
+    def seconds_left(self) -> float:
+        return TOTAL_SECONDS - (time.monotonic() - self.begin)
+
+    def without_paths(self, text: str) -> str:
+        """As it reads on every machine."""
+        return text.replace(f"{self.programs}/", "").replace(f"{ROOT}/", "")
+
+    def model(self, key: str) -> Model:
+        return MODELS[key] if self.device == "cuda" else TINY
+
+    def run(self, name: str, command: list[str], limit: float) -> Run:
+        shown = [word for word in command if not word.startswith("--job.dump_folder=")]
+        run = Run(self.without_paths(" ".join(shown)))
+        self.runs[name] = run
+        if self.seconds_left() < 10:
+            return run
+        print(f"{name}: {run.command}", file=sys.stderr, flush=True)
+        begin = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=min(limit, self.seconds_left()),
+                check=False,
+            )
+            code, run.printed = done.returncode, done.stdout
+        except subprocess.TimeoutExpired as late:
+            code, run.printed = None, (late.stdout or b"").decode(errors="replace")
+        except OSError as error:
+            code, run.printed = None, str(error)
+        run.printed = self.without_paths(run.printed)
+        run.seconds = time.monotonic() - begin
+        run.verdict = "ok" if code == 0 else "not over in time" if code is None else f"exit code {code}"
+        return run
+
+    def words_of(self, model: Model, precision: str, mode: str, folder: str) -> list[str]:
+        words = [
+            model.config,
+            f"--model.name={model.family}",
+            f"--model.flavor={model.flavor}",
+            "--model.tokenizer_path=configs/tokenizers/stories.model",
+            f"--training.device={self.device}",
+            f"--training.seq_len={model.sequence}",
+            "--training.local_batch_size=1",
+            f"--training.steps={STEPS}",
+            "--training.dtype=bfloat16",
+            "--optimizer.state_dtype=bfloat16",
+            "--activation_checkpoint.mode=selective",
+            "--activation_checkpoint.selective_ac_option=norm,swiglu",
+            "--lr_scheduler.warmup_steps=5",
+            "--metrics.log_freq=1",
+            "--debug.seed=1",
+            f"--job.dump_folder={folder}",
+        ]
+        if self.device == "cuda":
+            words.append(f"--model.override.vocab_size={model.vocabulary}")
+        if self.text:
+            words += ["--training.dataset=text", f"--training.dataset_path={self.text}"]
+        else:
+            words.append("--training.dataset=stories")
+        if precision == "float8":
+            words.append("--model.converters=quantize.linear.float8")
+            if self.device != "cuda":
+                words.append("--quantize.linear.float8.emulate")
+        if mode == "fused":
+            words.append("--compile.enable")
+        return words
+
+    def train(self, row: str) -> None:
+        key, precision, mode = row.split("-")
+        model = self.model(key)
+        with tempfile.TemporaryDirectory(prefix="titan-bench-") as folder:
+            run = self.run(row, [str(self.programs / "titan_train"), *self.words_of(model, precision, mode, folder)], RUN_SECONDS)
+            if run.verdict == "ok":
+                self.read(run, model, pathlib.Path(folder) / "metrics.jsonl")
+
+    def read(self, run: Run, model: Model, metrics: pathlib.Path) -> None:
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        steps = [line for line in lines if "step_seconds" in line][-COUNTED:]
+        if len(steps) < COUNTED or steps[-1]["step"] != STEPS:
+            run.verdict = f"{len(steps)} steps of {COUNTED} were counted"
+            return
+        rates = sorted(model.sequence / step["step_seconds"] for step in steps)
+        run.tps, run.spread = statistics.median(rates), (rates[0], rates[-1])
+        run.memory = max(line["memory_peak_bytes"] for line in steps)
+        kept = re.compile(r"Attention by|CUDA graphs|float8|Float8")
+        run.notes = [line.split(" - INFO - ")[-1] for line in run.printed.splitlines() if kept.search(line)][:6]
+
+    def ceiling(self, key: str, precision: str) -> None:
+        model = self.model(key)
+        numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.layers, model.vocabulary, model.sequence, model.sequence]
+        words = [str(self.programs / "bench_device_ceiling"), self.device, *map(str, numbers), precision]
+        run = self.run(f"{key}-{precision}-ceiling", words, 60)
+        if run.verdict == "ok":
+            self.ceilings[key, precision] = json.loads(run.printed.strip().splitlines()[-1])
+
+    def ceiling_tps(self, key: str, precision: str) -> float | None:
+        """Products and attention as measured alone; the rest as bytes that fused kernels move, at the rate of a copy."""
+        parts = self.ceilings.get((key, precision))
+        if not parts or parts["attention_seconds"] is None:
+            return None
+        model = self.model(key)
+        seconds = parts["product_seconds"] + parts["attention_seconds"]
+        seconds += (elementwise_bytes(model) + optimizer_bytes(model)) / parts["copy_bytes_per_second"]
+        return model.sequence / seconds
+
+
+def elementwise_bytes(model: Model) -> float:
+    """Per step, in bf16, by kernels that read and write each operand once. Forward: two norms with the residual (3 reads and
+    writes of D each, then 2), rotation of q and k (2), SwiGLU (3 of H). Backward: norms 5 of D each, rotation 2, SwiGLU 5 of H.
+    The head: logits and their gradient, 3 of V."""
+    kv = model.dim // model.heads * model.kv_heads
+    block = 2 * (4 * model.dim) + 2 * (5 * model.dim) + 2 * 2 * (model.dim + kv) + 8 * model.hidden
+    return 2.0 * model.sequence * (model.layers * block + 3 * model.vocabulary)
+
+
+def optimizer_bytes(model: Model) -> float:
+    """Weight and two moments in bf16, read and written; the fp32 gradient read, and read once more for the norm."""
+    return float(model.parameters * (3 * 2 * 2 + 2 * 4))
+
+
+def number(value: float | None, form: str = ",.0f") -> str:
+    return "" if value is None else format(value, form)
+
+
+def row_cells(bench: Bench, row: str) -> list[str]:
+    key, precision, _ = row.split("-")
+    model, run = bench.model(key), bench.runs[row]
+    if run.tps is None:
+        return [row, run.verdict, "", "", "", "", "", ""]
+    peak = next((peak for name, peak in PEAK_BF16.items() if name in bench.machine), None)
+    mfu = 100 * run.tps * model.flops_per_token(causal=False) / peak if peak else None
+    ceiling = bench.ceiling_tps(key, precision)
+    return [
+        row,
+        f"**{run.tps:,.0f}**",
+        f"{run.spread[0]:,.0f} – {run.spread[1]:,.0f}",
+        number(mfu, ".1f"),
+        number(run.tps * model.flops_per_token(causal=True) / 1e12, ".0f"),
+        number(run.memory / 2**30, ".1f"),
+        number(ceiling),
+        number(100 * run.tps / ceiling if ceiling else None, ".1f"),
+    ]
+
+
+def page(arguments: argparse.Namespace, bench: Bench, rows: list[str]) -> str:
+    lines = [
+        f"# Training on one GPU, {datetime.date.today()}",
+        "",
+        f"Commit {arguments.commit}; {arguments.machine}; {time.monotonic() - bench.begin:.0f} s, the build included. Made by",
+        "",
+        f"    scripts/gpu/bench.sh {' '.join(arguments.given)}".rstrip(),
+        "",
+        f"{STEPS} steps of one sequence, parameters and optimizer states in bf16 with stochastic rounding; the median of the last",
+        f"{COUNTED} steps. MFU by torchtitan's formula against the card's bf16 peak, whatever the precision; TFLOP/s with causal",
+        "attention. The ceiling takes matrix products, attention and a copy as measured in the same run, each alone.",
+        "",
+        "| row | tokens/s | least – most | MFU % | causal TFLOP/s | peak GiB | ceiling tokens/s | share % |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [f"| {' | '.join(row_cells(bench, row))} |" for row in rows]
+    ratios = []
+    for what, upper, lower in RATIOS:
+        for key in MODELS:
+            pair = [bench.runs.get(name.format(key)) for name in (upper, lower)]
+            if all(run and run.tps for run in pair):
+                ratios.append(f"| {key} | {what} | {pair[0].tps / pair[1].tps:.3f} |")
+    if ratios:
+        lines += ["", "| model | ratio | |", "|---|---|---:|", *ratios]
+    lines += ["", "| check | seconds | |", "|---|---:|---|"]
+    lines += [f"| {name} | {run.seconds:.1f} | {run.verdict} |" for name, run in bench.runs.items() if name not in rows]
+    if bench.ceilings:
+        lines += ["", "| ceiling | products ms | attention ms | copy TB/s |", "|---|---:|---:|---:|"]
+        for (key, precision), parts in bench.ceilings.items():
+            attention = parts["attention_seconds"]
+            cells = [f"{key} {precision}", f"{1e3 * parts['product_seconds']:.1f}"]
+            cells += [number(1e3 * attention if attention else None, ".1f"), f"{parts['copy_bytes_per_second'] / 1e12:.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    for row in rows:
+        run = bench.runs[row]
+        lines += ["", f"## {row}", "", f"    {run.command}", ""]
+        shown = run.notes if run.verdict == "ok" else [*run.printed.splitlines()[-30:], run.verdict]
+        lines += [f"    {line}".rstrip() for line in shown]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--programs", type=pathlib.Path, required=True)
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--spent", type=float, default=0)
+    parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--only")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--text", type=pathlib.Path)
+    arguments = parser.parse_args()
+    rows = SHORT if arguments.short else ROWS
+    if arguments.only:
+        rows = arguments.only.split(",")
+    if unknown := [row for row in rows if row not in ROWS]:
+        print(f"error: there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}", file=sys.stderr)
+        return 64
+    if arguments.text and not arguments.text.is_file():
+        print(f"error: --text {arguments.text} is no file", file=sys.stderr)
+        return 64
+    arguments.given = ["--device", arguments.device] if arguments.device != "cuda" else []
+    arguments.given += ["--short"] if arguments.short else []
+    arguments.given += ["--only", arguments.only] if arguments.only else []
+    arguments.given += ["--text", arguments.text.name] if arguments.text else []
+    bench = Bench(arguments)
+    bench.run("kernels_test", [str(bench.programs / "kernels_test")], 90)
+    with tempfile.TemporaryDirectory(prefix="titan-bench-") as folder:
+        words = ["configs/debug_model.toml", f"--training.device={bench.device}", *NCCL_ROW, f"--job.dump_folder={folder}"]
+        bench.run("one rank, every group" + (" over NCCL" if bench.device == "cuda" else ""), [str(bench.programs / "titan_train"), *words], 60)
+    for row in rows:
+        key, precision, _ = row.split("-")
+        if (key, precision) not in bench.ceilings:
+            bench.ceiling(key, precision)
+        bench.train(row)
+    target = arguments.page or ROOT / "docs" / "benchmarks" / f"gpu-bench-{datetime.date.today()}.md"
+    text = page(arguments, bench, rows)
+    target.write_text(text)
+    print(text)
+    print(target, file=sys.stderr)
+    return 0 if all(run.verdict == "ok" for run in bench.runs.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+#include "group_members.h"
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+void GroupMembers::fail_silent(int64_t peer, std::chrono::milliseconds timeout) const {
+  const int64_t rank = run_rank(peer);
+  throw Error(
+      ExitCode::peer_failure,
+      fmt::format("communication in group {} failed ({} sent nothing for {:g} s); another rank has ended or does not "
+                  "answer",
+                  group, rank >= 0 ? fmt::format("rank {}", rank) : fmt::format("its rank {}", peer),
+                  std::chrono::duration<double>(timeout).count()));
+}
+
+namespace {
+
+class NotingPeerMemory : public PeerMemory {
+ public:
+  NotingPeerMemory(std::unique_ptr<PeerMemory> memory, GroupMembers members)
+      : memory_(std::move(memory)), members_(std::move(members)) {}
+  int64_t rank() const override { return memory_->rank(); }
+  int64_t size() const override { return memory_->size(); }
+  int64_t capacity() const override { return memory_->capacity(); }
+  at::Tensor view(int64_t owner, int64_t offset, at::IntArrayRef shape, at::ScalarType type) override {
+    return memory_->view(owner, offset, shape, type);
+  }
+  void signal(int64_t peer, int channel) override { memory_->signal(peer, channel); }
+  void wait(int64_t peer, int channel, uint64_t count) override {
+    members_.wait_for(peer, [&] {
+      memory_->wait(peer, channel, count);
+      return true;
+    });
+  }
+  void set_timeout(std::chrono::milliseconds timeout) override { memory_->set_timeout(timeout); }
+  Pending beside(std::function<void()> transfer) override { return memory_->beside(std::move(transfer)); }
+
+ private:
+  std::unique_ptr<PeerMemory> memory_;
+  GroupMembers members_;
+};
+
+}  // namespace
+
+std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, GroupMembers members) {
+  return std::make_unique<NotingPeerMemory>(std::move(memory), std::move(members));
+}
+
+}  // namespace titan

@@ -1,0 +1,53 @@
+// The members of a group as ranks of the run, and a note of whom this one waits for among them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "titan/distributed/peer_memory.h"
+#include "titan/distributed/peer_waits.h"
+
+namespace titan {
+
+struct GroupMembers {
+  std::string group;
+  std::vector<int64_t> ranks;        // of the run, by rank of the group; empty: not known
+  std::shared_ptr<PeerWaits> waits;  // null: nobody asks
+
+  /// `peer` of the group as a rank of the run; -1: not known.
+  int64_t run_rank(int64_t peer) const { return ranks.empty() ? -1 : ranks[static_cast<size_t>(peer)]; }
+
+  /// What `came` returns, which waits for `peers` of the group: whether they came. When they did not, or it throws, the
+  /// note stays.
+  template <class Came>
+  bool wait_for(std::span<const int64_t> peers, const Came& came) const {
+    if (!waits || ranks.empty()) return came();
+    for (const int64_t peer : peers) waits->begin(run_rank(peer));
+    bool result = false;
+    try {
+      result = came();
+    } catch (...) {
+      waits->keep();
+      throw;
+    }
+    if (!result) waits->keep();
+    for (const int64_t peer : peers) waits->end(run_rank(peer));
+    return result;
+  }
+  template <class Came>
+  bool wait_for(int64_t peer, const Came& came) const {
+    return wait_for(std::span(&peer, 1), came);
+  }
+
+  /// Ends a wait in vain: throws Error(peer_failure) that names group and peer.
+  [[noreturn]] void fail_silent(int64_t peer, std::chrono::milliseconds timeout) const;
+};
+
+/// `memory`, with a note of every wait.
+std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, GroupMembers members);
+
+}  // namespace titan

@@ -1,0 +1,20 @@
+#include "titan/distributed/nccl_environment.h"
+
+#include <cstdlib>
+
+namespace titan {
+
+std::vector<std::pair<std::string, std::string>> nccl_environment(int64_t remembered, const std::string& file_prefix) {
+  std::vector<std::pair<std::string, std::string>> environment{{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"},
+                                                               {"TORCH_FR_BUFFER_SIZE", std::to_string(remembered)}};
+  if (remembered == 0) return environment;
+  environment.emplace_back("TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
+  environment.emplace_back("TORCH_FR_DUMP_TEMP_FILE", file_prefix);
+  return environment;
+}
+
+void set_where_unset(const std::vector<std::pair<std::string, std::string>>& environment) {
+  for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
+}
+
+}  // namespace titan

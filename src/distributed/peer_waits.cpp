@@ -1,0 +1,57 @@
+#include "titan/distributed/peer_waits.h"
+
+#include <set>
+
+namespace titan {
+
+void PeerWaits::begin(int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  if (!kept_) ++waiting_[rank];
+}
+
+void PeerWaits::end(int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  if (kept_) return;
+  const auto found = waiting_.find(rank);
+  if (found != waiting_.end() && --found->second == 0) waiting_.erase(found);
+}
+
+void PeerWaits::keep() {
+  const std::lock_guard lock(mutex_);
+  kept_ = true;
+}
+
+std::vector<int64_t> PeerWaits::now() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int64_t> ranks;
+  for (const auto& [rank, count] : waiting_) ranks.push_back(rank);
+  return ranks;
+}
+
+WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter) {
+  std::map<int64_t, std::vector<int64_t>> waits;
+  for (const WaitAnswer& answer : answers) waits[answer.rank] = answer.waits_for;
+  std::set<int64_t> reached{reporter}, silent, busy;
+  std::vector<int64_t> next{reporter};
+  while (!next.empty()) {
+    const int64_t rank = next.back();
+    next.pop_back();
+    const auto found = waits.find(rank);
+    if (found == waits.end()) {
+      silent.insert(rank);
+    } else if (found->second.empty()) {
+      busy.insert(rank);
+    } else {
+      for (const int64_t waited_for : found->second) {
+        if (reached.insert(waited_for).second) next.push_back(waited_for);
+      }
+    }
+  }
+  silent.erase(reporter);
+  busy.erase(reporter);
+  if (!silent.empty()) return {*silent.begin(), false};
+  if (!busy.empty()) return {*busy.begin(), true};
+  return {};
+}
+
+}  // namespace titan

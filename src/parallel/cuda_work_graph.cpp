@@ -1,0 +1,108 @@
+#include "titan/parallel/work_graph.h"
+
+#ifdef TITAN_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <exception>
+#include <utility>
+
+#include "titan/base/error.h"
+#endif
+
+namespace titan {
+
+#ifdef TITAN_WITH_CUDA
+namespace {
+
+at::Tensor unowned_view(const at::Tensor& tensor) {
+  return at::from_blob(
+      tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, tensor.options());
+}
+
+class CudaWorkGraph : public WorkGraph {
+ public:
+  CudaWorkGraph(const std::function<Stream()>& body, at::cuda::MempoolId_t pool, const at::cuda::CUDAStream& stream) {
+    at::cuda::CUDAEvent before;
+    before.record(at::cuda::getCurrentCUDAStream());
+    c10::cuda::CUDAStreamGuard guard(stream);
+    before.block(stream);
+    std::exception_ptr failure;
+    // Other threads may go on calling CUDA meanwhile: NCCL's watchdog and the reader of text do.
+    graph_.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+    try {
+      results_ = body();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    try {
+      graph_.capture_end();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+    if (failure) report(failure);
+    for (const at::Tensor& result : results_) aliases_.push_back(unowned_view(result));
+  }
+
+  Stream run() override {
+    graph_.replay();
+    return results_.empty() ? aliases_ : std::exchange(results_, {});
+  }
+
+ private:
+  [[noreturn]] static void report(const std::exception_ptr& failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw Error(ExitCode::bug, std::string("a part of the step could not be recorded as a CUDA graph: ") +
+                                     error.what() + "; say compile.cuda_graphs = false to run without them");
+    }
+  }
+
+  at::cuda::CUDAGraph graph_;
+  Stream results_;
+  Stream aliases_;
+};
+
+class CudaRecorder : public WorkRecorder {
+ public:
+  explicit CudaRecorder(const at::Device& device)
+      : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())),
+        pool_(at::cuda::graph_pool_handle()) {}
+
+  void prepare() override {
+    // A wait that is planned: it comes once for each sequence, not in every step.
+    auto& state = c10::cuda::warning_state();
+    const c10::cuda::SyncDebugMode mode = state.get_sync_debug_mode();
+    state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+    at::cuda::getCurrentCUDAStream().synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    state.set_sync_debug_mode(mode);
+  }
+  std::unique_ptr<WorkGraph> record(std::function<Stream()> body) override {
+    return std::make_unique<CudaWorkGraph>(body, pool_, stream_);
+  }
+  at::Tensor unowned(const at::Tensor& tensor) override { return unowned_view(tensor); }
+
+ private:
+  at::cuda::CUDAStream stream_;
+  at::cuda::MempoolId_t pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkRecorder> make_cuda_recorder(const at::Device& device) {
+  return device.is_cuda() ? std::make_unique<CudaRecorder>(device) : nullptr;
+}
+#else
+std::unique_ptr<WorkRecorder> make_cuda_recorder(const at::Device&) { return nullptr; }
+#endif
+
+}  // namespace titan

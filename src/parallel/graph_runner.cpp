@@ -1,0 +1,192 @@
+#include "titan/parallel/graph_runner.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+constexpr int64_t kEagerPasses = 2;  // libraries set themselves up in the first runs, which cannot be recorded
+constexpr size_t kMostChains = 4;    // first and later microbatches, and as much again for a second shape
+
+void copy_to(const Stream& place, const Stream& given) {
+  TITAN_CHECK(place.size() == given.size(), place.size(), given.size());
+  for (size_t i = 0; i < place.size(); ++i) {
+    if (place[i].const_data_ptr() != given[i].const_data_ptr()) place[i].copy_(given[i]);
+  }
+}
+
+void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
+  key.push_back(tensor.defined() ? tensor.dim() : -1);
+  if (!tensor.defined()) return;
+  key.push_back(static_cast<int64_t>(tensor.scalar_type()));
+  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+}
+
+std::vector<Parameter*> parameters_of(const Unit& unit) {
+  std::vector<Parameter*> parameters;
+  for (const std::shared_ptr<torch::nn::Module>& module : unit.modules(/*include_self=*/false)) {
+    if (const auto* weight = dynamic_cast<const WeightModule*>(module.get())) {
+      parameters.push_back(&weight->parameter());
+    }
+  }
+  return parameters;
+}
+
+}  // namespace
+
+GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder)
+    : units_(std::move(units)), recorder_(std::move(recorder)), by_graph_(units_.size(), false) {
+  TITAN_CHECK(!units_.empty() && recorder_ != nullptr, units_.size());
+  for (const Unit* unit : units_) {
+    indices_[unit] = parameters_.size();
+    parameters_.push_back(parameters_of(*unit));
+  }
+}
+
+size_t GraphRunner::index_of(const Unit& unit) const {
+  const auto found = indices_.find(&unit);
+  return found == indices_.end() ? units_.size() : found->second;
+}
+
+// Whether a weight's gradient is written or added to is fixed in a graph, so it belongs to what must agree.
+std::vector<const void*> GraphRunner::addresses(size_t index, bool with_gradients) const {
+  std::vector<const void*> result;
+  for (Parameter* parameter : parameters_[index]) {
+    result.push_back(parameter->weight().const_data_ptr());
+    if (!with_gradients || !parameter->trainable()) continue;
+    result.push_back(parameter->gradient().const_data_ptr());
+    result.push_back(parameter->gradient_written() ? parameter : nullptr);
+  }
+  return result;
+}
+
+void GraphRunner::begin_pass(const Stream& input, const BatchContext& batch) {
+  const bool first = std::exchange(first_of_step_, false);
+  mode_ = Mode::eager;
+  chain_ = nullptr;
+  last_.clear();
+  if (!batch.bounds.document_starts.empty()) return;  // other documents, other kernel calls
+  PassKey key{first};
+  for (const at::Tensor& tensor : input) append_shape(key, tensor);
+  append_shape(key, batch.tokens);
+  append_shape(key, batch.positions);
+  if (!chains_.contains(key) && chains_.size() == kMostChains) return;
+  Chain& chain = chains_[key];
+  if (++chain.seen <= kEagerPasses) return;
+  chain_ = &chain;
+  if (!chain.entries.empty()) {
+    mode_ = Mode::replay;
+    if (chain.positions.defined()) chain.positions.copy_(batch.positions);
+    return;
+  }
+  mode_ = Mode::record;
+  recorder_->prepare();
+  chain.entries.resize(units_.size());
+  if (batch.positions.defined()) chain.positions = batch.positions.clone();
+}
+
+Stream GraphRunner::place_for(const Stream& given) {
+  Stream place;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const bool stays = i < last_.size() && last_[i].const_data_ptr() == given[i].const_data_ptr();
+    place.push_back(stays ? recorder_->unowned(given[i]) : at::empty_like(given[i]));
+  }
+  return place;
+}
+
+Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) {
+  const size_t index = index_of(unit);
+  if (index == 0) begin_pass(input, batch);
+  if (index < units_.size()) {
+    by_graph_[index] = false;
+    if (mode_ == Mode::record) return record_forward(index, unit, input, batch, *state.context);
+    if (mode_ == Mode::replay) {
+      Entry& entry = chain_->entries[index];
+      entry.usable = entry.usable && entry.forward_addresses == addresses(index, /*with_gradients=*/false);
+      if (entry.usable) {
+        copy_to(entry.input, input);
+        by_graph_[index] = true;
+        ++counts_.replayed;
+        return last_ = entry.forward->run();
+      }
+    }
+  }
+  ++counts_.eager;
+  return eager_.forward(unit, input, batch, state);
+}
+
+Stream GraphRunner::record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch,
+                                   const UnitContext& context) {
+  Entry& entry = chain_->entries[index];
+  entry.forward_addresses = addresses(index, /*with_gradients=*/false);
+  entry.batch = batch;
+  if (chain_->positions.defined()) entry.batch.positions = chain_->positions;
+  entry.input = place_for(input);
+  entry.held_input = input;
+  entry.forward = recorder_->record([this, &unit, &entry, fresh = UnitContext(context)] {
+    entry.state.context = std::make_unique<UnitContext>(fresh);
+    return eager_.forward(unit, entry.input, entry.batch, entry.state);
+  });
+  copy_to(entry.input, input);
+  by_graph_[index] = true;
+  ++counts_.recorded;
+  return last_ = entry.forward->run();
+}
+
+Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) {
+  const size_t index = index_of(unit);
+  if (index >= units_.size() || !by_graph_[index]) {
+    ++counts_.eager;
+    return eager_.backward(unit, output_gradients, batch, state);
+  }
+  const std::unique_ptr<UnitContext> context = std::move(state.context);
+  state = UnitState();
+  Entry& entry = chain_->entries[index];
+  if (mode_ == Mode::record) return record_backward(index, unit, output_gradients);
+  if (entry.backward_addresses != addresses(index, /*with_gradients=*/true)) {
+    return backward_after_all(index, unit, output_gradients, batch, *context);
+  }
+  copy_to(entry.gradient, output_gradients);
+  ++counts_.replayed;
+  last_ = entry.backward->run();
+  for (Parameter* parameter : entry.written) parameter->mark_gradient_written();
+  return last_;
+}
+
+Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& output_gradients) {
+  Entry& entry = chain_->entries[index];
+  entry.backward_addresses = addresses(index, /*with_gradients=*/true);
+  entry.gradient = place_for(output_gradients);
+  entry.held_gradient = output_gradients;
+  entry.backward = recorder_->record(
+      [this, &unit, &entry] { return eager_.backward(unit, entry.gradient, entry.batch, entry.state); });
+  copy_to(entry.gradient, output_gradients);
+  ++counts_.recorded;
+  last_ = entry.backward->run();
+  for (Parameter* parameter : parameters_[index]) {
+    if (parameter->gradient_written()) entry.written.push_back(parameter);
+  }
+  entry.held_input.clear();
+  entry.held_gradient.clear();
+  return last_;
+}
+
+// The forward was a graph and its backward would touch memory that is no longer the weights': both again, eagerly. The
+// input still lies where the graph read it.
+Stream GraphRunner::backward_after_all(size_t index, Unit& unit, const Stream& output_gradients,
+                                       const BatchContext& batch, const UnitContext& context) {
+  Entry& entry = chain_->entries[index];
+  entry.usable = false;
+  UnitState state;
+  state.context = std::make_unique<UnitContext>(context);
+  eager_.forward(unit, entry.input, batch, state);
+  counts_.eager += 2;
+  return eager_.backward(unit, output_gradients, batch, state);
+}
+
+}  // namespace titan

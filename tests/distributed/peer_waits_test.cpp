@@ -1,0 +1,105 @@
+#include "titan/distributed/peer_waits.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "src/distributed/group_members.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+using Ranks = std::vector<int64_t>;
+constexpr std::chrono::milliseconds kLimit{3000};
+
+GroupMembers members_of(Ranks ranks) { return {"tp", std::move(ranks), std::make_shared<PeerWaits>()}; }
+
+TEST(PeerWaits, AreThoseOfThisMomentAsRanksOfTheRun) {
+  const GroupMembers members = members_of({4, 6, 9});
+  const Ranks both{1, 2};
+  EXPECT_TRUE(members.wait_for(both, [&] {
+    EXPECT_EQ(members.waits->now(), (Ranks{6, 9}));
+    return members.wait_for(2, [&] {
+      EXPECT_EQ(members.waits->now(), (Ranks{6, 9}));
+      return true;
+    });
+  }));
+  EXPECT_EQ(members.waits->now(), Ranks{});
+}
+
+TEST(PeerWaits, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
+  for (const bool throws : {false, true}) {
+    const GroupMembers members = members_of({4, 6, 9});
+    const auto give_up = [&] {
+      return members.wait_for(1, [&]() -> bool {
+        if (throws) throw std::runtime_error("closed");
+        return false;
+      });
+    };
+    if (throws) {
+      EXPECT_THROW(give_up(), std::runtime_error);
+    } else {
+      EXPECT_FALSE(give_up());
+    }
+    EXPECT_TRUE(members.wait_for(2, [] { return true; }));
+    EXPECT_EQ(members.waits->now(), Ranks{6});
+  }
+}
+
+TEST(PeerWaits, WhereNobodyAsksTheWaitIsAllThereIs) {
+  const GroupMembers members{"tp", {}, nullptr};
+  EXPECT_TRUE(members.wait_for(1, [] { return true; }));
+  EXPECT_FALSE(members.wait_for(1, [] { return false; }));
+}
+
+TEST(PeerWaits, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
+  const auto text = [](const GroupMembers& members) -> std::string {
+    try {
+      members.fail_silent(1, kLimit);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::peer_failure);
+      return error.what();
+    }
+  };
+  EXPECT_NE(text(members_of({4, 6})).find("group tp failed (rank 6 sent nothing for 3 s)"), std::string::npos);
+  EXPECT_NE(text({"tp", {}, nullptr}).find("group tp failed (its rank 1 sent nothing for 3 s)"), std::string::npos);
+}
+
+void expect_end(const std::vector<WaitAnswer>& answers, int64_t reporter, int64_t rank, bool answers_itself) {
+  const WaitEnd end = end_of_waits(answers, reporter);
+  EXPECT_EQ(end.rank, rank);
+  if (rank >= 0) {
+    EXPECT_EQ(end.answers, answers_itself);
+  }
+}
+
+TEST(EndOfWaits, IsTheRankThatWaitsForNobodyHoweverLongTheChain) {
+  // A pipeline: each waits for the next, and rank 3 computes.
+  expect_end({{0, {1}}, {1, {2}}, {2, {3}}, {3, {}}}, 0, 3, true);
+  expect_end({{0, {1}}, {1, {2}}, {2, {3}}, {3, {}}}, 2, 3, true);
+}
+
+TEST(EndOfWaits, IsTheRankThatGivesNoAnswerBeforeOneThatComputes) {
+  // fsdp 2 x tp 2 with rank 3 stopped; rank 0 is not yet in a collective.
+  expect_end({{0, {}}, {1, {0, 3}}, {2, {3}}}, 1, 3, false);
+  expect_end({{0, {2}}, {1, {0}}, {2, {3}}}, 1, 3, false);
+}
+
+TEST(EndOfWaits, IsFoundAmongRanksThatWaitForWholeGroups) {
+  expect_end({{0, {1, 2, 3}}, {1, {0, 2, 3}}, {2, {0, 1, 3}}, {3, {}}}, 2, 3, true);
+}
+
+TEST(EndOfWaits, IsNobodyWhenRanksWaitInACircleOrTheReporterDoesNotKnow) {
+  expect_end({{0, {1}}, {1, {2}}, {2, {0}}}, 0, -1, false);
+  expect_end({{0, {}}, {1, {}}}, 0, -1, false);
+  expect_end({{0, {1}}}, 1, -1, false);  // not even the reporter has answered
+}
+
+TEST(EndOfWaits, DoesNotLookAtRanksThatNobodyOnTheChainWaitsFor) {
+  expect_end({{0, {1}}, {1, {0}}, {2, {}}}, 0, -1, false);
+  expect_end({{0, {1}}, {1, {}}, {3, {2}}}, 0, 1, true);
+}
+
+}  // namespace
+}  // namespace titan

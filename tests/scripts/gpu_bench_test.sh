@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# What scripts/gpu/bench.sh makes of a machine and of what the programs print, with stand-ins for both.
+# shellcheck disable=SC2016  # what stand-ins do is expanded when they run
+. "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
+
+# A folder of programs that take 0.5 s a step, or do what the lines on standard input say, and a card.
+make_machine() {
+  mkdir programs
+  program nvidia-smi <<<'echo "NVIDIA H200, 580.1, 143771 MiB"'
+  export PATH=$PWD/bin:$PATH
+  cat >programs/titan_train <<'STOP'
+#!/bin/sh
+steps=30 seconds=0.5
+for word in "$@"; do
+  case $word in
+    --job.dump_folder=*) folder=${word#*=} ;;
+    --compile.enable) seconds=0.4 ;;
+  esac
+done
+. "$(dirname "$0")/odd"
+echo "2026-01-01 00:00:00 - root - INFO - Attention by cuDNN: 1.00 ms forward and backward"
+step=1
+while [ $step -le $steps ]; do
+  echo "{\"step\": $step, \"loss\": 7.5, \"step_seconds\": $seconds, \"memory_peak_bytes\": 107374182400}"
+  step=$((step + 1))
+done >"$folder/metrics.jsonl"
+STOP
+  cat >programs/odd
+  printf '#!/bin/sh\necho tested\n' >programs/kernels_test
+  printf '#!/bin/sh\necho %s\n' "'"'{"product_seconds": 0.2, "attention_seconds": 0.1, "copy_bytes_per_second": 4e12}'"'" \
+    >programs/bench_device_ceiling
+  chmod +x programs/*
+}
+
+gpu_bench() { "$checkout/scripts/gpu/bench.sh" --packed "$PWD/programs" --page "$PWD/page.md" "$@"; }
+
+no_gpu() {
+  program nvidia-smi <<<'exit 9'
+  PATH=$PWD/bin:$PATH expect 69 "$checkout/scripts/gpu/bench.sh"
+  expect_text "there is no GPU here"
+}
+
+all_rows() {
+  make_machine <<<''
+  expect 0 gpu_bench --commit abc123
+  printed=$(cat page.md)
+  expect_text "Commit abc123; NVIDIA H200, 580.1, 143771 MiB; "
+  for row in 8b-bf16-plain 8b-float8-fused 3b-bf16-fused 1b-float8-plain; do
+    expect_equal 1 "$(grep -c "^| $row | \*\*" page.md)"
+  done
+  # 8192 tokens in 0.5 s and 0.4 s; 57.91 and 51.47 GFLOP a token; 8192 / (0.3 s + bytes at 4 TB/s).
+  expect_text "| 8b-bf16-plain | **16,384** | 16,384 – 16,384 | 95.9 | 843 | 100.0 | "
+  expect_text "| 8b | fused over plain, bf16 | 1.250 |"
+  expect_text "| 8b | float8 over bf16, fused | 1.000 |"
+  expect_text "| kernels_test | "
+  expect_text "| one rank, every group over NCCL | "
+  expect_text "| 8b bf16 | 200.0 | 100.0 | 4.00 |"
+  expect_text "    Attention by cuDNN: 1.00 ms forward and backward"
+  # The page is for other machines.
+  expect_equal 0 "$(grep -c -F -e "$PWD" -e "$checkout" page.md)"
+}
+
+failing_row() {
+  make_machine <<<'case "$*" in *float8*) echo "a message of $0"; exit 71 ;; esac'
+  expect 1 gpu_bench --short
+  printed=$(cat page.md)
+  expect_text "| 8b-float8-fused | exit code 71 | "
+  expect_text "    a message of titan_train
+    exit code 71"
+}
+
+short_run() {
+  make_machine <<<'case "$*" in *steps=30*) steps=12 ;; esac'
+  expect 1 gpu_bench --only 8b-bf16-plain
+  expect_text "12 steps of 20 were counted"
+}
+
+what_rows_are_told() {
+  make_machine <<<'echo "$*" >>"$ARGUMENTS"'
+  echo "some text" >text.txt
+  ARGUMENTS=$PWD/arguments expect 0 gpu_bench --only 3b-float8-fused --text text.txt
+  printed=$(cat arguments)
+  expect_text "--model.name=llama3_2 --model.flavor=3B"
+  expect_text "--model.override.vocab_size=128256 --training.dataset=text --training.dataset_path=text.txt"
+  expect_text "--model.converters=quantize.linear.float8 --compile.enable"
+}
+
+wrong_arguments() {
+  make_machine <<<''
+  expect 64 gpu_bench --only 8b-bf16-plain,nothing
+  expect_text "there is no row nothing"
+  expect 64 gpu_bench --text nowhere.txt
+  expect_text "nowhere.txt is no file"
+  expect 64 gpu_bench --page
+  expect 64 gpu_bench --else
+  expect 64 "$checkout/scripts/gpu/bench.sh" --packed "$PWD/nowhere"
+  expect_text "--pack makes such a folder"
+}
+
+check "gpu/bench.sh ends with 69 where there is no GPU" no_gpu
+check "gpu/bench.sh writes a page of all rows, ratios and ceilings" all_rows
+check "gpu/bench.sh fails when a row does, and shows how it ended" failing_row
+check "gpu/bench.sh fails when a run ends before its last step" short_run
+check "gpu/bench.sh gives every row its model, precision and text" what_rows_are_told
+check "gpu/bench.sh refuses rows and arguments that it does not know" wrong_arguments
+finish
