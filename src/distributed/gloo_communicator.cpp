@@ -64,9 +64,9 @@ class GlooPending : public PendingCollective {
     const std::function<void()> finish = std::exchange(finish_, nullptr);
     members_->wait_for(peers_, [&] {
       for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
-      if (finish) finish();
       return true;
     });
+    if (finish) finish();  // of this rank's own: whoever hangs here waits for nobody
     for (const auto& work : works) let_go(work);
   }
   bool inputs_free() override {
@@ -194,7 +194,9 @@ class GlooCommunicator : public Communicator {
     return pending(std::move(work), [this, sent, received, tensors = std::move(tensors)] {
       at::Tensor mine = sum_of_rows(received).to(sent.scalar_type());
       at::Tensor whole = sent.view({-1});
-      translated(name(), [&] { return group_->_allgather_base(whole, mine)->wait(); });
+      members_->wait_for(others_, [&] {
+        return translated(name(), [&] { return group_->_allgather_base(whole, mine)->wait(); });
+      });
       unflatten(whole, tensors);
     });
   }

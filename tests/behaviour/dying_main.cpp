@@ -5,12 +5,11 @@
 //   or
 //                                        optimizer of step STEP (from 1 on); a pipeline has many forwards in a step
 //                                        OPERATION: the how-manieth tensor operation in all of them, 0: when it begins
-//   DIE_HOW=hang                         it does nothing more, and its other threads live on
+//   DIE_HOW=hang                         the thread that trains does nothing more, and the others live on
 #include <ATen/record_function.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -31,10 +30,12 @@ struct Death {
   int64_t operation = 0;
 
   int64_t step_now = 0;  // the one whose data was asked for last
-  std::atomic<bool> in_phase = false;
-  std::atomic<int64_t> operations = 0;
+  int64_t operations = 0;
 };
 Death death;
+// Of the thread that trains alone: the library runs operations on threads of its own, and one that hangs there is not a
+// rank that hangs by itself.
+thread_local bool in_phase = false;
 
 void read_death() {
   const char* place = std::getenv("DIE_IN");
@@ -57,14 +58,14 @@ class Phase {
  public:
   explicit Phase(const char* name) {
     if (!death.mine || death.phase != name || death.step != death.step_now) return;
-    death.in_phase = true;
+    in_phase = true;
     die_at(0);
   }
-  ~Phase() { death.in_phase = false; }
+  ~Phase() { in_phase = false; }
 };
 
 std::unique_ptr<at::ObserverContext> count_operation(const at::RecordFunction&) {
-  if (death.in_phase) die_at(++death.operations);
+  if (in_phase) die_at(++death.operations);
   return nullptr;
 }
 
