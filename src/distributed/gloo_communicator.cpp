@@ -194,9 +194,8 @@ class GlooCommunicator : public Communicator {
     return pending(std::move(work), [this, sent, received, tensors = std::move(tensors)] {
       at::Tensor mine = sum_of_rows(received).to(sent.scalar_type());
       at::Tensor whole = sent.view({-1});
-      members_->wait_for(others_, [&] {
-        return translated(name(), [&] { return group_->_allgather_base(whole, mine)->wait(); });
-      });
+      members_->wait_for(
+          others_, [&] { return translated(name(), [&] { return group_->_allgather_base(whole, mine)->wait(); }); });
       unflatten(whole, tensors);
     });
   }
