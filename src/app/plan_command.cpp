@@ -1,18 +1,15 @@
 // titan_train plan: what a config would do on any number of ranks, without starting one.
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 
 #include "parse_words.h"
+#include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
-#include "titan/data/tokenizer.h"
 #include "titan/parallel/plan_exchanges.h"
-#include "titan/train/job.h"
-#include "titan/train/pipeline_job.h"
 #include "titan/train/start_report.h"
 
 namespace titan {
@@ -41,15 +38,6 @@ std::optional<Options> parse(std::span<const std::string> arguments) {
   }
   options.rest = app.remaining();
   return options;
-}
-
-/// The tokenizer's size where its file is there; some flavors' vocabulary follows it.
-int64_t vocabulary_of(const JobConfig& config) {
-  const std::string place = tokenizer_location(config);
-  if (std::filesystem::exists(place)) return open_tokenizer(place)->vocabulary_size();
-  std::cerr << fmt::format(
-      "the tokenizer {} is not there: a vocabulary that follows it is taken as small as it may be\n", place);
-  return 1;
 }
 
 std::string shape(const std::vector<int64_t>& sizes) {
@@ -114,12 +102,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     return static_cast<int>(ExitCode::bad_config);
   }
   const JobConfig& config = loaded.config;
-  const MeshPlace place{make_mesh(config, options->world), options->rank};
-  const ModelFamily& family = *find_model_family(config.model.name);
-  const ModelDescription model = family.describe(make_model_request(config, vocabulary_of(config)));
-  PlanRequest request = make_plan_request(config, place);
-  add_pipeline(request, config, model);
-  const Plan plan = make_plan(model, family, request);
+  const auto [place, model, plan] = plan_job(config, options->world, options->rank);
   std::cout << mesh_line(place.mesh) << "; rank " << options->rank << " of " << options->world << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
@@ -134,7 +117,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
                              human_bytes(static_cast<double>(plan.to_host_bytes)));
   }
   std::cout << "\nmemory of this rank:\n";
-  for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) std::cout << line << '\n';
+  for (const std::string& line : memory_table(plan.memory)) std::cout << line << '\n';
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/app/rank_session.h"
@@ -66,6 +67,15 @@ void save_config(const Schema& schema, const JobConfig& config) {
   });
 }
 
+/// Rank 0 says what a rank takes; the others have nothing to add.
+int estimate_memory(const JobConfig& config) {
+  const Launch launch = detect_launch(config);
+  if (launch.rank != 0 && !launch.fake) return 0;
+  const Log log;
+  for (const std::string& line : estimate_lines(config, launch.size, launch.rank)) log.info(line);
+  return 0;
+}
+
 }  // namespace
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
@@ -77,6 +87,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   limit_spinning(arguments);
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
+  if (config.memory_estimation.enable) return estimate_memory(config);
   const StopSignals signals;
   keep_freed_memory();
   RankSession session(schema, config, detect_launch(config));

@@ -60,6 +60,33 @@ int64_t total_memory_bytes() {
   return std::min(machine, read_limit("/sys/fs/cgroup/memory.max"));
 }
 
+namespace {
+
+/// A line "Name:  123 kB" of a file of /proc; 0 when it is not there.
+int64_t kilobytes_line(const char* path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return std::atoll(line.c_str() + name.size() + 1) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int64_t memory_left_bytes() {
+  int64_t left = kilobytes_line("/proc/meminfo", "MemAvailable");
+  const int64_t group = read_limit("/sys/fs/cgroup/memory.max");
+  if (group != std::numeric_limits<int64_t>::max()) left = std::min(left, group - resident_bytes());
+  const auto consider = [&](auto resource, const char* taken) {
+    struct rlimit limit {};
+    if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    left = std::min(left, static_cast<int64_t>(limit.rlim_cur) - kilobytes_line("/proc/self/status", taken));
+  };
+  consider(RLIMIT_AS, "VmSize");
+  consider(RLIMIT_DATA, "VmData");
+  return left;
+}
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

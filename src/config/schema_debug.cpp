@@ -51,8 +51,7 @@ void describe_debug(Schema& schema) {
       [](auto& config) -> auto& { return config.memory_estimation; });
   estimation.add("enable", &MemoryEstimationSection::enable, false)
       .later()
-      .not_built("the estimate")
-      .help("predict the memory of a run instead of training");
+      .help("show what one rank would take by purpose and by unit, instead of training");
   estimation.accept("disable_fake_mode", ValueType::boolean, Value(false))
       .no_effect("the prediction never needs real tensors")
       .help("measure with real tensors");

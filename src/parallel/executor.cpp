@@ -201,7 +201,14 @@ Stream Executor::as_computed_in(size_t unit, Stream stream) const {
   return stream;
 }
 
+std::string Executor::position() const {
+  if (!last_use_) return {};
+  return fmt::format("{} of {}", last_use_->phase == UsePhase::forward ? "forward" : "backward",
+                     plan_.units[last_use_->unit].name);
+}
+
 void Executor::acquire(size_t unit, UsePhase phase, int64_t microbatch) {
+  last_use_ = Use{unit, phase, microbatch};
   for (size_t group : plan_.units[unit].groups) residencies_[group]->acquire({unit, phase, microbatch});
 }
 

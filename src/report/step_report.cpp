@@ -115,6 +115,10 @@ std::string json_line(const StepReport& r) {
                      {"least_memory_bytes", r.ranks->least_memory_bytes},
                      {"most_memory_bytes", r.ranks->most_memory_bytes}};
   }
+  for (const StepReport::Purpose& purpose : r.memory_by_purpose) {
+    line["memory_by_purpose"][purpose.name] = {{"planned_bytes", purpose.planned_bytes},
+                                               {"actual_bytes", purpose.actual_bytes}};
+  }
   return line.dump();
 }
 

@@ -48,6 +48,9 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   return seed;
 }
 
+/// What a device holds beside tensors: contexts, libraries' code and workspaces.
+constexpr int64_t kDeviceOverhead = int64_t{2} << 30;
+
 /// The cores that this rank may count on.
 int64_t default_threads(const World& world) {
   return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
@@ -101,6 +104,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   hold_folder();
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
+  bytes_left_ = device_.device.is_cpu() ? memory_left_bytes() : device_.memory_bytes - kDeviceOverhead;
   seed_ = choose_seed(config, world, log);
   log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));
@@ -181,20 +185,27 @@ void Trainer::build_model() {
   if (config_.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log_.info(line);
   }
+  check_memory();
   ModelStrategies strategies = strategies_for(config_);
   strategies.attention_kernel = attention_kernel_for(plan);
   strategies.tell = [this](const std::string& what) { log_.shared_warning(what); };
-  assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_,
-                       choose_kernels(config_, device_.device, log_), recorder_for(plan));
+  with_memory_report([] { return "building the model"; },
+                     [&] {
+                       assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_,
+                                            choose_kernels(config_, device_.device, log_), recorder_for(plan));
+                     });
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {
     all_parameters_.push_back(parameter.get());
     names.push_back(parameter->name());
   }
   model_groups_ = assign_parameter_groups(names, config_.optimizer.param_groups);
-  optimizer_ =
-      std::make_unique<Optimizer>(assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
-                                  make_optimizer_options(config_));
+  with_memory_report([] { return "building the optimizer"; },
+                     [&] {
+                       optimizer_ = std::make_unique<Optimizer>(
+                           assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
+                           make_optimizer_options(config_));
+                     });
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
   }

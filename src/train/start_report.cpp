@@ -34,33 +34,16 @@ std::vector<std::string> wide_units(const Plan& plan) {
 
 }  // namespace
 
-std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, int64_t total_bytes) {
+std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes) {
   std::vector<std::string> lines;
+  int64_t all = 0;
   for (const MemoryPurpose& purpose : purposes) {
-    if (purpose.bytes > 0) lines.push_back(memory_row(purpose.name, purpose.bytes));
+    if (purpose.bytes == 0) continue;
+    all += purpose.bytes;
+    lines.push_back(memory_row(purpose.name, purpose.bytes));
   }
-  lines.push_back(memory_row("together", total_bytes));
+  lines.push_back(memory_row("together", all));
   return lines;
-}
-
-std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> parameters, const MeasuredMemory& measured) {
-  int64_t masters = 0, copies = 0;
-  for (const Parameter* parameter : parameters) {
-    masters += static_cast<int64_t>(parameter->master.nbytes());
-    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
-    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
-    if (parameter->float8_send.defined()) copies += static_cast<int64_t>(parameter->float8_send.nbytes());
-  }
-  const int64_t known = measured.before_bytes + masters + copies + measured.weight_slot_bytes +
-                        measured.gradient_slot_bytes + measured.gradient_bytes + measured.optimizer_bytes;
-  return {{"process and libraries", measured.before_bytes},
-          {"parameters", masters},
-          {"parameters, compute copy", copies},
-          {"gathered weights", measured.weight_slot_bytes},
-          {"gradients before reduction", measured.gradient_slot_bytes},
-          {"gradients", measured.gradient_bytes},
-          {"optimizer state", measured.optimizer_bytes},
-          {"activations and the rest", measured.peak_bytes - known}};
 }
 
 std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,
@@ -164,7 +147,7 @@ void Trainer::show_start(const StepBatch& first) const {
     log_.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
   }
   log_.info("memory by purpose (predicted):");
-  for (const std::string& line : memory_table(plan.memory, plan.predicted_bytes())) log_.info(line);
+  for (const std::string& line : memory_table(plan.memory)) log_.info(line);
   if (model_groups_.size() > 1) {
     for (const std::string& line : parameter_group_table(model_groups_, all_parameters_)) log_.info(line);
   }
@@ -185,10 +168,12 @@ void Trainer::show_start(const StepBatch& first) const {
   log_.info("Training starts at step {}", first_step_);
 }
 
-void Trainer::show_memory(int64_t peak_bytes) const {
-  MeasuredMemory measured{
-      .before_bytes = bytes_before_, .optimizer_bytes = optimizer_->state_bytes(), .peak_bytes = peak_bytes};
+std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
+  MeasuredMemory measured;
+  measured.before_bytes = bytes_before_;
+  measured.peak_bytes = peak_bytes;
   const Plan& plan = assembly_.executor->plan();
+  if (optimizer_) measured.optimizer_bytes = optimizer_->state_bytes();
   measured.weight_slot_bytes = std::accumulate(plan.weight_slots.begin(), plan.weight_slots.end(), int64_t{0});
   measured.gradient_slot_bytes = std::accumulate(plan.gradient_slots.begin(), plan.gradient_slots.end(), int64_t{0});
   // With a step in backward, resident gradients live only as long as their unit's.
@@ -197,9 +182,7 @@ void Trainer::show_memory(int64_t peak_bytes) const {
       measured.gradient_bytes += group.shard_numel * size_of(ElementType::float32);
     }
   }
-  log_.info("memory by purpose (actual, peak of the first step):");
-  for (const std::string& line : memory_table(memory_by_purpose(assembly_.parameters, measured), peak_bytes))
-    log_.info(line);
+  return memory_rows(plan, assembly_.parameters, measured);
 }
 
 }  // namespace titan

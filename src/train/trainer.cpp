@@ -25,6 +25,16 @@ std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format
 }  // namespace
 
 ExitCode Trainer::run() {
+  ExitCode code{};
+  auto where = [this] {
+    const std::string unit = assembly_.executor->position();
+    return fmt::format("{}step {}", unit.empty() ? "" : unit + ", ", position_.step + 1);
+  };
+  with_memory_report(where, [&] { code = train(); });
+  return code;
+}
+
+ExitCode Trainer::train() {
   const int64_t steps = config_.training.steps;
   if (checkpoints_ && config_.checkpoint.create_seed_checkpoint) {
     checkpoints_->save_seed();
@@ -236,10 +246,13 @@ void Trainer::settle(PendingStep& pending) {
   if (pending.own_share > 0) own_loss = values.own_loss / pending.own_share;
   compare_ranks(report, own_loss, groups_.world.get(), device_.device);
   log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
+  const std::vector<MemoryRow> memory =
+      pending.step == first_step_ ? memory_now(report.memory_bytes) : std::vector<MemoryRow>();
+  for (const MemoryRow& row : memory) report.memory_by_purpose.push_back({row.purpose, row.planned, row.actual});
   if (metrics_) metrics_->append(json_line(report));
-  if (pending.step == first_step_) {
-    show_memory(report.memory_bytes);
-  }
+  if (memory.empty()) return;
+  log_.info("memory by purpose, at the peak of the first step:");
+  for (const std::string& line : comparison_table(memory)) log_.info(line);
 }
 
 void Trainer::settle_all() {

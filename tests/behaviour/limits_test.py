@@ -25,7 +25,7 @@ class Memory(BehaviourTest):
         big = ("--training.local_batch_size=1024", "--training.seq_len=2048", "--model.override.dim=256")
         run = self.refused(
             OUT_OF_MEMORY,
-            ["out of memory", "training.local_batch_size or training.seq_len", 'activation_checkpoint.mode = "full"'],
+            ["out of memory", "step 1; the plan takes", "it would fit with: training.local_batch_size = "],
             *big,
             limits={resource.RLIMIT_AS: 3 * GIB},
         )

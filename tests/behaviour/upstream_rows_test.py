@@ -34,6 +34,7 @@ class Row:
     title: str = ""  # where two rows have one name
     needs: list[str] = dataclasses.field(default_factory=list)
     refused: str = ""
+    estimate: bool = False
     disabled: bool = False
     says: list[str] = dataclasses.field(default_factory=list)
 
@@ -121,6 +122,15 @@ class UpstreamRows(BehaviourTest):
             for step, (mine, theirs) in enumerate(zip(losses(self.folder), self.losses_alone(row), strict=True), start=1):
                 self.assertAlmostEqual(mine, theirs, delta=(FIRST_LOSS if step == 1 else LOSS) * theirs, msg=f"step {step}")
 
+    def expect_estimate(self, row: Row):
+        run = self.launch(row, row.runs[0])
+        self.expect(run, OK)
+        shown = re.findall(r"^.*(  together +\S+ \w+)$", run.output, re.M)
+        self.assertEqual(len(shown), 1, run.output)
+        plan = self.titan("plan", "--world", row.ranks, DEBUG_CONFIG, *self.base(row))
+        self.assertIn(shown[0], plan.output)
+        self.assertFalse((self.folder / "metrics.jsonl").exists(), "nothing was trained")
+
     def run_row(self, row: Row):
         if row.refused:
             run = self.launch(row, row.runs[0])
@@ -128,6 +138,8 @@ class UpstreamRows(BehaviourTest):
             self.assertIn(row.refused, run.errors)
         elif row.needs:
             self.expect_missing(row)
+        elif row.estimate:
+            self.expect_estimate(row)
         else:
             self.expect_row(row)
 

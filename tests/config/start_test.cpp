@@ -22,11 +22,10 @@ TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
 enable_profiling = true
 profile_freq = 5
 )",
-                                   {"--memory_estimation.enable", "--metrics.enable_tensorboard"});
+                                   {"--metrics.enable_tensorboard"});
   EXPECT_TRUE(
       contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part that is not built yet: profiling"));
-  EXPECT_TRUE(contains(text, "command line: --memory_estimation.enable: memory_estimation.enable = true"));
-  EXPECT_TRUE(contains(text, "metrics.enable_tensorboard = true"));
+  EXPECT_TRUE(contains(text, "command line: --metrics.enable_tensorboard: metrics.enable_tensorboard = true"));
 }
 
 TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) {
@@ -36,10 +35,10 @@ TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) 
 TEST(Buildable, a_missing_part_is_told_once_by_its_switch_and_not_by_what_refines_it) {
   const std::string text = missing_parts(
       "[profiling]\nenable_profiling = true\nsave_traces_folder = \"traces\"\nprofile_freq = 600\n"
-      "[memory_estimation]\nenable = true\n");
+      "[metrics]\nenable_tensorboard = true\nsave_tb_folder = \"events\"\n");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
   EXPECT_TRUE(contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part")) << text;
-  EXPECT_TRUE(contains(text, "job.toml:6:10: memory_estimation.enable = true needs a part")) << text;
+  EXPECT_TRUE(contains(text, "job.toml:6:22: metrics.enable_tensorboard = true needs a part")) << text;
 }
 
 TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_told) {

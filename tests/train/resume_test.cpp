@@ -72,6 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"--checkpoint.async_mode=async"},
                       std::vector<std::string>{"--training.global_batch_size=6", "--checkpoint.async_mode=async"},
                       std::vector<std::string>{"--training.mixed_precision_param=bfloat16"},
+                      std::vector<std::string>{"--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"},
                       std::vector<std::string>{"--optimizer.early_step_in_backward", "--training.max_norm=0"}));
 
 /// The same job as `ranks` ranks, threads of this process; metrics are rank 0's.
@@ -122,6 +123,9 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.data_parallel_shard_degree=1",
                                                                      "--parallelism.data_parallel_replicate_degree=2"}),
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2"}),
+                      std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.data_parallel_shard_degree=2",
+                                                                     "--training.dtype=bfloat16",
+                                                                     "--optimizer.state_dtype=bfloat16"}),
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2"}),
                       std::pair(int64_t{2}, std::vector<std::string>{"--parallelism.pipeline_parallel_degree=2",
                                                                      "--model.name=llama3_2", "--model.flavor=1B",

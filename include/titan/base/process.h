@@ -12,6 +12,8 @@ int64_t resident_bytes();
 int64_t peak_resident_bytes();
 /// Memory of the machine, or of this process's control group where that is smaller.
 int64_t total_memory_bytes();
+/// What this process may still take before the machine or a limit on it says no.
+int64_t memory_left_bytes();
 std::string processor_name();
 std::string host_name();
 /// Differs between machines, and is the same for all processes of one until it starts anew; empty where it is unknown.

@@ -99,6 +99,8 @@ class Executor {
   /// Bytes that unit `unit` holds for `microbatch` now; needs ExecutorOptions::count_saved_bytes.
   int64_t saved_bytes(size_t unit, int64_t microbatch) const;
   const Plan& plan() const { return plan_; }
+  /// What is under way, or was when something failed: "forward of layers.3"; empty before the first unit ran.
+  std::string position() const;
 
  private:
   void acquire(size_t unit, UsePhase phase, int64_t microbatch);
@@ -127,6 +129,7 @@ class Executor {
   ImmediateSink immediate_;
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;
+  std::optional<Use> last_use_;
   std::optional<size_t> reducing_;              // the group whose reduction has just begun
   std::optional<size_t> replicating_;           // and the one before it, in its second leg
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace titan {
 
@@ -42,6 +43,14 @@ struct StepReport {
     int64_t most_memory_bytes = 0;
   };
   std::optional<Ranks> ranks;
+
+  /// Memory by purpose at the peak of the first step, with its report alone.
+  struct Purpose {
+    std::string name;
+    int64_t planned_bytes = 0;
+    int64_t actual_bytes = 0;
+  };
+  std::vector<Purpose> memory_by_purpose;
 };
 
 /// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.

@@ -13,19 +13,8 @@
 
 namespace titan {
 
-/// One line per purpose that takes any bytes, then `total_bytes` as "together".
-std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes, int64_t total_bytes);
-
-/// What was known to be taken when the process stood at its peak; what nobody accounted for is the last row.
-struct MeasuredMemory {
-  int64_t before_bytes = 0;       // of the process before the job made anything; 0 where only the job's own is counted
-  int64_t weight_slot_bytes = 0;  // where weights are gathered
-  int64_t gradient_slot_bytes = 0;  // where gradients are made before they are reduced
-  int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;
-  int64_t peak_bytes = 0;
-};
-std::vector<MemoryPurpose> memory_by_purpose(std::span<Parameter* const> parameters, const MeasuredMemory& measured);
+/// One line per purpose that takes any bytes, then the sum as "together".
+std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes);
 
 /// A head and one line per group: pattern, tensors, parameters, multipliers.
 std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,

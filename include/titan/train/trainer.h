@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
+#include "titan/train/memory_report.h"
 #include "titan/train/run_checkpoints.h"
 #include "titan/train/step_meter.h"
 #include "titan/train/step_runner.h"
@@ -66,8 +68,16 @@ class Trainer {
   void resume();
   void find_data_position(const SamplePosition& samples);
   void show_start(const StepBatch& first) const;
-  /// The memory table again, with what was really taken: after the first step.
-  void show_memory(int64_t peak_bytes) const;
+  /// What was taken at a peak of so many bytes, beside what the plan said.
+  std::vector<MemoryRow> memory_now(int64_t peak_bytes) const;
+  /// What the job's own tensors may take: what was left before it made any. Bytes of the device, or of the host's
+  /// memory and of the limits on this process.
+  MemoryQuestion memory_question() const;
+  /// Warns when the plan takes more than there is.
+  void check_memory() const;
+  /// Does `work`; when memory runs out in it, says who holds how much and throws Error(out_of_memory) with the settings
+  /// that would fit. `what` is under way: "building the model".
+  void with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
   /// The next step; false when the corpus has run out.
@@ -86,6 +96,7 @@ class Trainer {
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
   void settle_all();
+  ExitCode train();
   ExitCode finish();
 
   const JobConfig& config_;
@@ -108,6 +119,7 @@ class Trainer {
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
+  int64_t bytes_left_ = 0;    // before anything of the job was made, as far as the system tells
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
   std::unique_ptr<BatchStream> stream_;

@@ -1,0 +1,74 @@
+// Memory by purpose, planned against measured; and what to say when it runs out: who held it, and which settings would
+// fit. Pure functions from plans and numbers; the trainer knows the moment.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/config/job_config.h"
+#include "titan/model/description.h"
+#include "titan/ops/parameter.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+/// What was known to be taken when the process stood at its peak.
+struct MeasuredMemory {
+  int64_t before_bytes = 0;       // of the process before the job made anything; 0 where only the job's own is counted
+  int64_t weight_slot_bytes = 0;  // where weights are gathered
+  int64_t gradient_slot_bytes = 0;  // where gradients are made before they are reduced
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t peak_bytes = 0;
+};
+
+/// One purpose: bytes that the plan said and that were found. Only what nobody accounts for has no plan.
+struct MemoryRow {
+  std::string purpose;
+  int64_t planned = 0;
+  int64_t actual = 0;
+};
+
+/// Rows of purposes that take any bytes. What cannot be told apart afterwards, all that comes and goes within a step,
+/// is the last row, planned as one sum.
+std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
+                                   const MeasuredMemory& measured);
+/// The same as lines with a head, and the sums as "together".
+std::vector<std::string> comparison_table(std::span<const MemoryRow> rows);
+
+/// Whether memory has run out, on the host or on a device: then the allocator's own words on the size, as far as it
+/// said any.
+std::optional<std::string> out_of_memory_words(const std::exception_ptr& error);
+
+/// A setting to try, and what the plan takes with it.
+struct MemorySetting {
+  std::string words;  // `training.local_batch_size = 2`
+  int64_t bytes = 0;
+};
+
+/// The job whose memory is to be smaller, and where it would run.
+struct MemoryQuestion {
+  const JobConfig& config;
+  MeshPlace place;
+  int64_t vocabulary = 1;
+  bool device_only = false;  // the host's memory is another, and no matter
+  int64_t allowed = 0;       // bytes that the job's own tensors may take; 0: nobody knows, less than now
+};
+
+/// At most `most` settings with which the plan takes no more than is allowed, those first that cost the least speed or
+/// change the result the least; together where one alone does not do. Empty when nothing that is known here does.
+std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, size_t most = 3);
+
+/// What the job's plan takes.
+int64_t predicted_bytes(const MemoryQuestion& question);
+
+/// Whether a row of the plan's table lies on the host where the device is another (CPU offload).
+bool lies_on_host(const Plan& plan, const MemoryPurpose& purpose);
+/// The table added up, without what lies on the host where `device_only`.
+int64_t predicted_bytes(const Plan& plan, bool device_only);
+
+}  // namespace titan

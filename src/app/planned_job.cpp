@@ -1,0 +1,91 @@
+#include "planned_job.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "titan/base/text.h"
+#include "titan/data/tokenizer.h"
+#include "titan/train/device.h"
+#include "titan/train/job.h"
+#include "titan/train/memory_report.h"
+#include "titan/train/pipeline_job.h"
+#include "titan/train/start_report.h"
+
+namespace titan {
+namespace {
+
+/// The tokenizer's size where its file is there; some flavors' vocabulary follows it.
+int64_t vocabulary_of(const JobConfig& config) {
+  const std::string place = tokenizer_location(config);
+  if (std::filesystem::exists(place)) return open_tokenizer(place)->vocabulary_size();
+  std::cerr << fmt::format(
+      "the tokenizer {} is not there: a vocabulary that follows it is taken as small as it may be\n", place);
+  return 1;
+}
+
+std::string size_words(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+/// A line per unit, those in a row that are alike once.
+std::vector<std::string> unit_table(const Plan& plan) {
+  const auto line = [](const std::string& unit, const std::string& a, const std::string& b, const std::string& c,
+                       const std::string& d) {
+    return fmt::format("  {:<26} {:>12} {:>12} {:>12} {:>12}", unit, a, b, c, d);
+  };
+  std::vector<std::string> lines{line("by unit", "parameters", "gradients", "optimizer", "activations")};
+  std::string last, first_name;
+  for (const UnitPlan& unit : plan.units) {
+    int64_t owned = 0;
+    for (size_t group : unit.groups) {
+      const WeightGroupPlan& weights = plan.groups[group];
+      if (plan.units[weights.reduce_after].name == unit.name) owned += weights.shard_numel;
+    }
+    const int64_t moments = plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+    const std::string text =
+        line("", size_words(owned * size_of(plan.request.master)), size_words(owned * size_of(ElementType::float32)),
+             size_words(owned * moments), size_words(unit.saved_bytes));
+    if (text == last) {
+      lines.back() = fmt::format("  {:<26}", first_name + " to " + unit.name) + text.substr(28);
+      continue;
+    }
+    last = text;
+    first_name = unit.name;
+    lines.push_back(fmt::format("  {:<26}", unit.name) + text.substr(28));
+  }
+  return lines;
+}
+
+}  // namespace
+
+PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank) {
+  PlannedJob job{{make_mesh(config, world), rank}, {}, {}};
+  const ModelFamily& family = *find_model_family(config.model.name);
+  job.model = family.describe(make_model_request(config, vocabulary_of(config)));
+  PlanRequest request = make_plan_request(config, job.place);
+  add_pipeline(request, config, job.model);
+  job.plan = make_plan(job.model, family, request);
+  return job;
+}
+
+std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank) {
+  const PlannedJob job = plan_job(config, world, rank);
+  const DeviceInfo device = choose_device(config.training.device, 0);
+  const bool on_gpu = !device.device.is_cpu();
+  std::vector<std::string> lines{fmt::format("memory of rank {} of {}, {} {}, predicted by purpose:", rank, world,
+                                             job.model.name, job.model.flavor)};
+  const auto append = [&](const std::vector<std::string>& more) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
+  append(memory_table(job.plan.memory));
+  append(unit_table(job.plan));
+  const int64_t peak = predicted_bytes(job.plan, on_gpu);
+  lines.push_back(fmt::format("Peak of tensors: {}; this machine's {} has {}", size_words(peak), device.name,
+                              size_words(device.memory_bytes)));
+  if (peak <= device.memory_bytes) return lines;
+  const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, device.memory_bytes};
+  for (const MemorySetting& setting : settings_that_fit(question)) {
+    lines.push_back(fmt::format("it would fit with {} ({})", setting.words, size_words(setting.bytes)));
+  }
+  return lines;
+}
+
+}  // namespace titan

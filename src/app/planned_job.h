@@ -1,0 +1,23 @@
+// The plan of a checked config for any number of ranks, without starting one: what `plan` and the memory estimate show.
+#pragma once
+
+#include "titan/config/job_config.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+struct PlannedJob {
+  MeshPlace place;
+  ModelDescription model;
+  Plan plan;
+};
+
+/// Rank `rank` of `world`. A vocabulary that follows the tokenizer is asked of its file, or taken as small as it may be
+/// where that is not there, which is said. Throws Error(bad_config) for degrees that do not fit.
+PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank);
+
+/// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than there
+/// is. Bytes are those of `rank`.
+std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank);
+
+}  // namespace titan

@@ -1,0 +1,119 @@
+#include "titan/train/memory_report.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <new>
+#include <string_view>
+
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+constexpr const char* kRest = "activations and the rest";
+constexpr const char* kBefore = "process and libraries";
+
+bool is_out_of_memory(const std::string& message) {
+  return message.find("can't allocate memory") != std::string::npos ||
+         message.find("out of memory") != std::string::npos;
+}
+
+std::string size_words(const std::string& message) {
+  const size_t sentence = std::min(message.find("you tried to allocate"), message.find("Tried to allocate"));
+  if (sentence == std::string::npos) return {};
+  return message.substr(sentence, message.find(". ", sentence) - sentence);
+}
+
+std::map<std::string, int64_t> found_bytes(std::span<Parameter* const> parameters, const MeasuredMemory& measured) {
+  int64_t masters = 0, copies = 0;
+  for (const Parameter* parameter : parameters) {
+    masters += static_cast<int64_t>(parameter->master.nbytes());
+    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
+    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
+    if (parameter->float8_send.defined()) copies += static_cast<int64_t>(parameter->float8_send.nbytes());
+  }
+  return {{"parameters", masters},
+          {"parameters, compute copy", copies},
+          {"gathered weights", measured.weight_slot_bytes},
+          {"gradients before reduction", measured.gradient_slot_bytes},
+          {"gradients", measured.gradient_bytes},
+          {"optimizer state", measured.optimizer_bytes}};
+}
+
+}  // namespace
+
+bool lies_on_host(const Plan& plan, const MemoryPurpose& purpose) {
+  if (!plan.request.cpu_offload) return false;
+  constexpr std::array<std::string_view, 4> kAtHome{"parameters", "parameters, compute copy", "gradients",
+                                                    "optimizer state"};
+  return std::find(kAtHome.begin(), kAtHome.end(), purpose.name) != kAtHome.end();
+}
+
+int64_t predicted_bytes(const Plan& plan, bool device_only) {
+  int64_t total = 0;
+  for (const MemoryPurpose& purpose : plan.memory) {
+    if (!device_only || !lies_on_host(plan, purpose)) total += purpose.bytes;
+  }
+  return total;
+}
+
+std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
+                                   const MeasuredMemory& measured) {
+  std::map<std::string, int64_t> found = found_bytes(parameters, measured);
+  std::vector<MemoryRow> rows;
+  if (measured.before_bytes > 0) rows.push_back({kBefore, 0, measured.before_bytes});
+  int64_t rest = 0, known = measured.before_bytes;
+  for (const MemoryPurpose& purpose : plan.memory) {
+    const auto actual = found.find(purpose.name);
+    if (actual == found.end()) {
+      rest += purpose.bytes;
+      continue;
+    }
+    rows.push_back({purpose.name, purpose.bytes, actual->second});
+    known += actual->second;
+    found.erase(actual);
+  }
+  for (const auto& [name, bytes] : found) {
+    if (bytes == 0) continue;
+    rows.push_back({name, 0, bytes});
+    known += bytes;
+  }
+  rows.push_back({kRest, rest, measured.peak_bytes - known});
+  return rows;
+}
+
+std::vector<std::string> comparison_table(std::span<const MemoryRow> rows) {
+  const auto line = [](const std::string& purpose, const std::string& planned, const std::string& actual) {
+    return fmt::format("  {:<26} {:>12} {:>12}", purpose, planned, actual);
+  };
+  std::vector<std::string> lines{line("", "planned", "actual")};
+  int64_t planned = 0, actual = 0;
+  for (const MemoryRow& row : rows) {
+    planned += row.planned;
+    actual += row.actual;
+    lines.push_back(line(row.purpose, row.purpose == kBefore ? "" : human_bytes(static_cast<double>(row.planned)),
+                         human_bytes(static_cast<double>(row.actual))));
+  }
+  lines.push_back(
+      line("together", human_bytes(static_cast<double>(planned)), human_bytes(static_cast<double>(actual))));
+  return lines;
+}
+
+std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    return "";
+  } catch (const c10::Error& internal) {
+    const std::string message = internal.what_without_backtrace();
+    const std::string first_line = message.substr(0, message.find('\n'));
+    if (is_out_of_memory(first_line)) return size_words(first_line);
+  } catch (...) {
+  }
+  return std::nullopt;
+}
+
+}  // namespace titan

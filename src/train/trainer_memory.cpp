@@ -1,0 +1,58 @@
+// The trainer's words on memory: a warning when the plan takes more than there is, and a report when it runs out.
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/train/trainer.h"
+
+namespace titan {
+namespace {
+
+std::string gibibytes(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+/// "a (1.2 GiB) | b (0.9 GiB)".
+std::string listed(const std::vector<MemorySetting>& settings) {
+  std::vector<std::string> words;
+  for (const MemorySetting& setting : settings) {
+    words.push_back(fmt::format("{} ({})", setting.words, gibibytes(setting.bytes)));
+  }
+  return join(words, " | ");
+}
+
+}  // namespace
+
+MemoryQuestion Trainer::memory_question() const {
+  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), bytes_left_};
+}
+
+void Trainer::check_memory() const {
+  const MemoryQuestion question = memory_question();
+  const int64_t planned = predicted_bytes(question);
+  if (world_.fake || bytes_left_ <= 0 || planned <= bytes_left_) return;
+  const std::vector<MemorySetting> settings = settings_that_fit(question);
+  log_.warning("the plan takes {} on this rank, and there are {}; it would fit with {}", gibibytes(planned),
+               gibibytes(bytes_left_), settings.empty() ? "no setting known here" : listed(settings));
+}
+
+void Trainer::with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const {
+  std::optional<std::string> words;
+  try {
+    return work();
+  } catch (...) {
+    words = out_of_memory_words(std::current_exception());
+    if (!words) throw;
+  }
+  const std::string where = what();
+  if (assembly_.executor) {
+    log_.info("memory by purpose, when it ran out in {}:", where);
+    for (const std::string& line : comparison_table(memory_now(peak_memory_bytes(device_.device)))) log_.info(line);
+  }
+  const MemoryQuestion question = memory_question();
+  const std::vector<MemorySetting> settings = settings_that_fit(question);
+  throw Error(
+      ExitCode::out_of_memory,
+      fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
+                  words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
+                  settings.empty() ? "no setting known here would fit: a smaller model or a larger machine would"
+                                   : "it would fit with: " + listed(settings)));
+}
+
+}  // namespace titan

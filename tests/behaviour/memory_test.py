@@ -1,0 +1,106 @@
+"""Memory: the table and its measured side, the estimate, and a limit that is hit and what is said then is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import unittest
+
+from program import OUT_OF_MEMORY, BehaviourTest
+from rank_processes import RanksTest, free_port
+
+MIB = 1 << 20
+BIG = ("--training.local_batch_size=64", "--training.seq_len=512", "--model.override.dim=128")
+PLAIN = "--activation_checkpoint.mode=none"
+
+
+class Table(BehaviourTest):
+    def test_the_first_step_shows_plan_and_measurement_side_by_side(self):
+        folder = self.fresh_folder()
+        run = self.train(folder=folder, steps=2)
+        self.assertRegex(run.output, r"(?m)planned +actual$")
+        for purpose in ("parameters", "gradients", "optimizer state"):
+            planned, actual = re.search(rf"  {purpose} +(\S+ \S+) +(\S+ \S+)$", run.output, re.M).groups()
+            self.assertEqual(planned, actual, purpose)
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines if "memory_by_purpose" in line], [1])
+        rows = lines[0]["memory_by_purpose"]
+        self.assertEqual(rows["optimizer state"]["planned_bytes"], rows["optimizer state"]["actual_bytes"])
+        self.assertEqual(sum(row["actual_bytes"] for row in rows.values()), lines[0]["memory_peak_bytes"])
+
+    def test_lean_states_are_planned_and_taken(self):
+        wide = self.rows()
+        lean = self.rows("--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16")
+        for purpose in ("parameters", "optimizer state"):
+            for side in ("planned_bytes", "actual_bytes"):
+                self.assertEqual(2 * lean[purpose][side], wide[purpose][side], purpose)
+
+    def rows(self, *words: str) -> dict:
+        folder = self.fresh_folder()
+        self.train(*words, folder=folder, steps=1)
+        return json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])["memory_by_purpose"]
+
+
+class Limit(BehaviourTest):
+    def test_every_setting_that_is_named_does_fit(self):
+        limits = {resource.RLIMIT_DATA: 900 * MIB}
+        run = self.refused(
+            OUT_OF_MEMORY,
+            ["out of memory", "in forward of layers.", "step 1", "the plan takes", "it would fit with: "],
+            *BIG,
+            PLAIN,
+            limits=limits,
+        )
+        self.assertRegex(run.output, r"memory by purpose, when it ran out in forward of layers\.\d+, step 1:")
+        self.assertRegex(run.output, r"(?m)^.*  optimizer state +\S+ \S+ +\S+ \S+$")
+        self.assertEqual(len(run.errors.strip().splitlines()), 1, run.errors)
+        settings = run.errors.strip().split("it would fit with: ")[1].split(" | ")
+        self.assertEqual(len(settings), 3, run.errors)
+        for setting in settings:
+            words = re.sub(r" \([^()]*\)$", "", setting)
+            self.assertNotIn("processes", words, "this one would need another machine")
+            options = [f"--{word.replace(' = ', '=').replace(chr(34), '')}" for word in words.split(" with ")]
+            with self.subTest(setting=setting):
+                self.train(*BIG, PLAIN, *options, steps=1, limits=limits)
+
+    def test_a_plan_beyond_the_limit_is_warned_about_before_anything_is_made(self):
+        run = self.refused(OUT_OF_MEMORY, ["out of memory"], *BIG, PLAIN, limits={resource.RLIMIT_DATA: 900 * MIB})
+        warnings = [line for line in run.messages("WARNING") if "the plan takes" in line]
+        self.assertEqual(len(warnings), 1, run.output)
+        self.assertIn("it would fit with training.local_batch_size", warnings[0])
+
+
+class LimitOfOneRank(RanksTest):
+    def test_all_end_with_it_and_its_report_and_nothing_is_left(self):
+        for limited in (0, 1):
+            with self.subTest(limited=limited):
+                port = free_port()
+                words = (*BIG, PLAIN, "--training.local_batch_size=32", "--parallelism.data_parallel_shard_degree=2")
+                limits = {resource.RLIMIT_DATA: 700 * MIB}
+                ranks = [
+                    self.train_by_hand(rank, 2, port, *words, limits=limits if rank == limited else None)
+                    for rank in range(2)
+                ]
+                self.assertEqual([rank.end() for rank in ranks], [OUT_OF_MEMORY] * 2, ranks[limited].text())
+                said = "".join(rank.text() for rank in ranks)
+                self.assertIn(f"rank {limited} ", said)
+                self.assertRegex(said, r"out of memory.* in (forward|backward) of \S+, step 1; the plan takes")
+                self.assertIn("it would fit with: ", said)
+                self.expect_friendly(said)
+                self.expect_nothing_left()
+
+
+class Estimate(BehaviourTest):
+    def test_it_is_the_table_of_the_plan_with_units_and_nothing_is_trained(self):
+        folder = self.fresh_folder()
+        run = self.train("--memory_estimation.enable", folder=folder)
+        self.assertRegex(run.output, r"memory of rank 0 of 1, .* predicted by purpose:")
+        self.assertRegex(run.output, r"layers\.0")
+        self.assertRegex(run.output, r"Peak of tensors: \S+ \S+; this machine's .* has ")
+        self.assertNotIn("step: ", run.output)
+        self.assertFalse((folder / "metrics.jsonl").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

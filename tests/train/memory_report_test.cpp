@@ -1,0 +1,169 @@
+#include "titan/train/memory_report.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <new>
+
+#include "job.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+std::unique_ptr<Parameter> a_parameter(const std::string& name, std::vector<int64_t> shape, bool own_copy) {
+  ParameterSpec spec{name, shape, {}};
+  auto parameter = std::make_unique<Parameter>(spec);
+  parameter->master = at::empty(shape, at::kFloat);
+  parameter->send = own_copy ? at::empty(shape, at::kBFloat16) : parameter->master;
+  return parameter;
+}
+
+TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
+  const auto a = a_parameter("a", {16, 4}, false), b = a_parameter("b", {10}, true);
+  const std::vector<Parameter*> parameters{a.get(), b.get()};
+  Plan plan;
+  plan.memory = {{"parameters", 300},
+                 {"gradients", 70},
+                 {"optimizer state", 592},
+                 {"activations kept", 800},
+                 {"one block recomputed", 50}};
+  const std::vector<MemoryRow> rows = memory_rows(
+      plan, parameters, {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
+  std::map<std::string, MemoryRow> by_name;
+  int64_t planned = 0, actual = 0;
+  for (const MemoryRow& row : rows) {
+    by_name[row.purpose] = row;
+    planned += row.planned;
+    actual += row.actual;
+  }
+  EXPECT_EQ(actual, 9999);
+  EXPECT_EQ(planned, plan.predicted_bytes());
+  EXPECT_EQ(by_name["parameters"].actual, (64 + 10) * 4);
+  EXPECT_EQ(by_name["parameters"].planned, 300);
+  EXPECT_EQ(by_name["parameters, compute copy"].actual, 10 * 2) << "found, though nobody planned it";
+  EXPECT_EQ(by_name["process and libraries"].actual, 1000);
+  EXPECT_EQ(by_name["optimizer state"].planned, 592);
+  EXPECT_EQ(by_name["activations and the rest"].planned, 850) << "what cannot be told apart is one sum";
+}
+
+TEST(MemoryRows, AreShownWithTheirSums) {
+  const std::vector<MemoryRow> rows{{"process and libraries", 0, 1 << 20},
+                                    {"parameters", 3 << 20, 3 << 20},
+                                    {"activations and the rest", 1 << 20, 2 << 20}};
+  EXPECT_EQ(comparison_table(rows),
+            (std::vector<std::string>{"                                  planned       actual",
+                                      "  process and libraries                       1.00 MiB",
+                                      "  parameters                     3.00 MiB     3.00 MiB",
+                                      "  activations and the rest       1.00 MiB     2.00 MiB",
+                                      "  together                       4.00 MiB     6.00 MiB"}));
+}
+
+template <class Throw>
+std::optional<std::string> words_of(const Throw& fail) {
+  try {
+    fail();
+  } catch (...) {
+    return out_of_memory_words(std::current_exception());
+  }
+  return std::nullopt;
+}
+
+TEST(OutOfMemory, IsToldFromOtherFailuresWithTheAllocatorsWords) {
+  EXPECT_EQ(words_of([] { throw std::bad_alloc(); }), "");
+  EXPECT_EQ(words_of([] {
+              TORCH_CHECK(false,
+                          "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: "
+                          "you tried to allocate 8 bytes. Error code 12");
+            }),
+            "you tried to allocate 8 bytes");
+  EXPECT_EQ(words_of([] { TORCH_CHECK(false, "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has"); }),
+            "Tried to allocate 2 GiB");
+  EXPECT_EQ(words_of([] { TORCH_CHECK(false, "sizes differ"); }), std::nullopt);
+  EXPECT_EQ(words_of([] { throw Error(ExitCode::storage, "out of memory"); }), std::nullopt);
+}
+
+class SettingsThatFit : public ::testing::Test {
+ protected:
+  MemoryQuestion question(const JobConfig& config, int64_t allowed, int64_t world = 1) const {
+    return {config, {make_mesh(config, world), 0}, 2048, /*device_only=*/false, allowed};
+  }
+  JobConfig job(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words{"--training.local_batch_size=32", "--training.seq_len=512",
+                                   "--activation_checkpoint.mode=none"};
+    words.insert(words.end(), more.begin(), more.end());
+    return small_job(folder_, words);
+  }
+
+  TestFolder folder_;
+};
+
+TEST_F(SettingsThatFit, AreThreeWithWhichThePlanFitsCheapestFirst) {
+  const JobConfig config = job();
+  const int64_t now = predicted_bytes(question(config, 0));
+  const std::vector<MemorySetting> settings = settings_that_fit(question(config, now / 2));
+  ASSERT_EQ(settings.size(), 3u);
+  for (const MemorySetting& setting : settings) EXPECT_LE(1.1 * static_cast<double>(setting.bytes), now / 2);
+  // As an option each says what it does.
+  JobConfig tried = config;
+  ASSERT_EQ(settings[0].words.find("training.local_batch_size = "), 0u) << settings[0].words;
+  tried.training.local_batch_size = std::stoll(settings[0].words.substr(28));
+  EXPECT_EQ(predicted_bytes(question(tried, 0)), settings[0].bytes);
+  ++tried.training.local_batch_size;
+  EXPECT_GT(1.1 * static_cast<double>(predicted_bytes(question(tried, 0))), now / 2) << "the largest that fits";
+  EXPECT_EQ(settings[1].words, "activation_checkpoint.mode = \"full\"");
+}
+
+TEST_F(SettingsThatFit, RecomputeNormsAndSwigluFirstWhereThatIsEnough) {
+  const JobConfig config = job();
+  const int64_t now = predicted_bytes(question(config, 0));
+  const std::vector<MemorySetting> settings = settings_that_fit(question(config, now));
+  ASSERT_FALSE(settings.empty());
+  EXPECT_EQ(settings[0].words,
+            "activation_checkpoint.mode = \"selective\" with activation_checkpoint.selective_ac_option = "
+            "\"norm,swiglu\"");
+}
+
+TEST_F(SettingsThatFit, NarrowTheStatesOrShareThemWhereWeightsAreTheMatter) {
+  const JobConfig config = job({"--training.local_batch_size=1", "--training.seq_len=128", "--model.override.dim=256",
+                                "--activation_checkpoint.mode=full"});
+  const int64_t now = predicted_bytes(question(config, 0));
+  std::vector<std::string> words;
+  for (const MemorySetting& setting : settings_that_fit(question(config, now * 7 / 8))) words.push_back(setting.words);
+  EXPECT_EQ(words,
+            (std::vector<std::string>{"optimizer.state_dtype = \"bfloat16\"",
+                                      "optimizer.state_dtype = \"bfloat16\" with training.dtype = \"bfloat16\"",
+                                      "parallelism.data_parallel_shard_degree = 2 on 2 times as many processes"}));
+}
+
+TEST_F(SettingsThatFit, AreOnTheHostWhereThatIsOtherMemory) {
+  const JobConfig config = job({"--training.local_batch_size=1", "--training.seq_len=128", "--model.override.dim=256",
+                                "--activation_checkpoint.mode=full"});
+  MemoryQuestion on_device = question(config, 0);
+  on_device.device_only = true;
+  on_device.allowed = predicted_bytes(on_device) * 7 / 8;
+  const auto offloads = [](const std::vector<MemorySetting>& settings) {
+    return std::any_of(settings.begin(), settings.end(), [](const MemorySetting& setting) {
+      return setting.words == "training.enable_cpu_offload = true";
+    });
+  };
+  EXPECT_TRUE(offloads(settings_that_fit(on_device, 20)));
+  EXPECT_FALSE(offloads(settings_that_fit(question(config, on_device.allowed), 20))) << "on a CPU that saves nothing";
+}
+
+TEST_F(SettingsThatFit, LeaveOutWhatTheRanksCannotDoAndAreEmptyWhereNothingHelps) {
+  // A step of 32 samples: batches that do not divide it are no settings.
+  const JobConfig config = job({"--training.global_batch_size=32"});
+  const int64_t now = predicted_bytes(question(config, 0));
+  for (const MemorySetting& setting : settings_that_fit(question(config, now * 3 / 4), 20)) {
+    if (setting.words.find("training.local_batch_size = ") != 0) continue;
+    EXPECT_EQ(32 % std::stoll(setting.words.substr(28)), 0) << setting.words;
+  }
+  EXPECT_TRUE(settings_that_fit(question(config, 1000)).empty());
+}
+
+}  // namespace
+}  // namespace titan
