@@ -111,11 +111,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
-  if (config.training.enable_cpu_offload) {
-    std::cout << fmt::format("  to the device {}, to the host {}\n",
-                             human_bytes(static_cast<double>(plan.to_device_bytes)),
-                             human_bytes(static_cast<double>(plan.to_host_bytes)));
-  }
+  for (const std::string& line : crossing_lines(plan)) std::cout << line << '\n';
   std::cout << "\nmemory of this rank:\n";
   for (const std::string& line : memory_table(plan.memory)) std::cout << line << '\n';
   return 0;

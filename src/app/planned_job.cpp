@@ -77,7 +77,7 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
   };
   append(memory_table(job.plan.memory));
   append(unit_table(job.plan));
-  const int64_t peak = predicted_bytes(job.plan, on_gpu);
+  const int64_t peak = job.plan.predicted_bytes(on_gpu);
   lines.push_back(fmt::format("Peak of tensors: {}; this machine's {} has {}", size_words(peak), device.name,
                               size_words(device.memory_bytes)));
   if (peak <= device.memory_bytes) return lines;

@@ -50,6 +50,12 @@ void describe_optimizer_section(Schema& schema) {
       .own()
       .choices({"float32", "bfloat16"})
       .help("dtype of the optimizer's moments; bfloat16 rounds by chance");
+  optimizer.add("offload", &S::offload, false)
+      .own()
+      .only_when({"training.enable_cpu_offload = false",
+                  [](const JobConfig& config) { return !config.training.enable_cpu_offload; }})
+      .help(
+          "keep the optimizer's moments in host memory and bring them to the device in the step, one after the other");
   Option& groups = optimizer.add_records("param_groups", write_groups, read_groups);
   groups.own()
       .field("match", ValueType::text, Value(), "regular expression, searched in the parameter's name")

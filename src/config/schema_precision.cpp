@@ -39,6 +39,11 @@ void describe_recompute(Schema& schema) {
       .only_when({"activation_checkpoint.mode = \"selective\"",
                   [](const JobConfig& config) { return config.activation_checkpoint.mode == "selective"; }})
       .help("what selective recomputes");
+  section.add("offload", &S::offload, false)
+      .own()
+      .only_when({"activation_checkpoint.mode other than \"none\"",
+                  [](const JobConfig& config) { return config.activation_checkpoint.mode != "none"; }})
+      .help("keep what recomputed blocks hold in host memory until their backward");
   auto accept = [&](const char* name, ValueType type, Value value, std::string why, const char* help) -> Option& {
     return section.accept(name, type, std::move(value)).later().no_effect(std::move(why)).help(help);
   };

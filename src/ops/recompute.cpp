@@ -57,6 +57,14 @@ std::vector<at::Tensor> Recorder::kept() const {
   return tensors;
 }
 
+std::vector<at::Tensor*> Recorder::kept_places() {
+  std::vector<at::Tensor*> places;
+  for (Kept& kept : kept_) {
+    for (at::Tensor& tensor : kept.tensors) places.push_back(&tensor);
+  }
+  return places;
+}
+
 void Recorder::check_unchanged() const {
   for (const Kept& kept : kept_) {
     if (hash_check_) TITAN_CHECK(content_hash(kept.tensors) == kept.hash, name(kept.kind), kept.ordinal);

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "cpu_kernels.h"
 #include "titan/base/error.h"
@@ -57,8 +59,8 @@ OptimizerOptions make_optimizer_options(const JobConfig& config) {
 }
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-                     const OptimizerOptions& options)
-    : options_(options), states_(parameters.size()) {
+                     const OptimizerOptions& options, std::shared_ptr<HostLink> link)
+    : options_(options), link_(std::move(link)), states_(parameters.size()) {
   for (const ParameterGroup& group : groups) {
     for (size_t index : group.members) {
       states_[index].lr_multiplier = group.lr_multiplier;
@@ -78,8 +80,12 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   for (State* state : by_address) total += state->parameter->master.numel();
   if (by_address.empty()) return;
   const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(options.state_type);
-  at::Tensor first = at::zeros({total}, layout);
-  at::Tensor second = at::zeros({total}, layout);
+  const auto zeros = [&] {
+    return link_ ? link_->home().allocate(total, options.state_type, link_->pins()).zero_()
+                 : at::zeros({total}, layout);
+  };
+  at::Tensor first = zeros();
+  at::Tensor second = zeros();
   int64_t offset = 0;
   for (State* state : by_address) {
     const at::Tensor& master = state->parameter->master;
@@ -102,7 +108,7 @@ void Optimizer::step(int64_t step, double lr, const StepControl& control) {
   for (const State& state : states_) {
     if (state.parameter->gradient_shard.defined() && state.parameter->trainable()) ready.push_back(&state);
   }
-  step_states(ready, step, lr, control);
+  link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
 }
 
 void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) {
@@ -111,7 +117,40 @@ void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, 
     const bool wanted = std::find(parameters.begin(), parameters.end(), state.parameter) != parameters.end();
     if (wanted && state.parameter->trainable()) ready.push_back(&state);
   }
-  step_states(ready, step, lr, control);
+  link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
+}
+
+// The next parameter's moments are on their way while one is stepped, and its own go home beside the next step.
+void Optimizer::step_from_home(const std::vector<const State*>& states, int64_t step, double lr,
+                               const StepControl& control) {
+  struct Visit {
+    State state;
+    Crossing first, second;
+  };
+  const auto fetch = [&](const State& state) {
+    const auto to_device = [&](const at::Tensor& home, at::Tensor& here) {
+      here = link_->device().allocate(home.numel(), home.scalar_type()).view(home.sizes());
+      return link_->start_to_device(here, home);
+    };
+    Visit visit{state, {}, {}};
+    visit.first = to_device(state.first, visit.state.first);
+    visit.second = to_device(state.second, visit.state.second);
+    return visit;
+  };
+  std::vector<Crossing> returns;
+  std::optional<Visit> next;
+  for (size_t i = 0; i < states.size(); ++i) {
+    Visit visit = next ? *std::exchange(next, std::nullopt) : fetch(*states[i]);
+    for (Crossing& crossing : returns) crossing.order();
+    returns.clear();
+    if (i + 1 < states.size()) next = fetch(*states[i + 1]);
+    visit.first.order();
+    visit.second.order();
+    step_states({&visit.state}, step, lr, control);
+    returns.push_back(link_->start_to_home(states[i]->first, visit.state.first));
+    returns.push_back(link_->start_to_home(states[i]->second, visit.state.second));
+  }
+  for (Crossing& crossing : returns) crossing.wait();
 }
 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,

@@ -1,5 +1,6 @@
 #include "titan/parallel/assembly.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include "titan/base/error.h"
@@ -44,9 +45,9 @@ std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const
                                .tell = strategies.tell});
 }
 
-std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
+std::shared_ptr<HostLink> link_of(const at::Device& device, bool crosses) {
   auto on_device = std::make_shared<MemoryArena>(device);
-  auto home = plan.request.cpu_offload ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
+  auto home = crosses ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
   return std::make_shared<HostLink>(std::move(home), std::move(on_device));
 }
 
@@ -87,6 +88,7 @@ std::optional<std::string> why_no_graphs(const Plan& plan) {
   if (plan.request.pipeline) return "a pipeline runs its microbatches in an order of its own";
   if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return "tensor parallel ranks meet inside the blocks";
   if (plan.request.split().ranks > 1) return "context parallel ranks meet inside the blocks";
+  if (plan.request.offload_activations) return "activations that go to the host come back elsewhere";
   if (plan.request.step_in_backward) return "gradients that are stepped in backward move";
   return std::nullopt;
 }
@@ -108,7 +110,10 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     }
     assembly.group_parameters.push_back(std::move(members));
   }
-  if (plan.gathers_weights()) assembly.link = link_of(plan, device);
+  if (plan.gathers_weights()) assembly.link = link_of(device, plan.request.cpu_offload);
+  if (plan.request.offload_activations) assembly.activation_link = link_of(device, /*crosses=*/true);
+  if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
+  options.activation_link = assembly.activation_link;
   std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage
@@ -124,7 +129,12 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world) {
   if (!world) return shard.clone();
   const at::TensorOptions options = shard.defined() ? shard.options() : at::TensorOptions(at::kFloat);
-  at::Tensor whole = at::zeros(parameter.spec().shape, options);
+  // A rank of another pipeline stage holds nothing of it and cannot know its dtype; all messages must be as long.
+  const auto code = static_cast<int64_t>(shard.defined() ? shard.scalar_type() : at::kByte);
+  const at::Tensor type = at::full({1}, code, options.dtype(at::kByte));
+  world->all_reduce({type}, Reduction::max)->wait();
+  at::Tensor whole =
+      at::zeros(parameter.spec().shape, options.dtype(static_cast<at::ScalarType>(type.item<uint8_t>())));
   if (shard.defined() && parameter.speaks_for_shard()) {
     at::Tensor mine = whole;
     for (int64_t d = 0; d < whole.dim(); ++d) {

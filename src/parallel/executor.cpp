@@ -14,6 +14,9 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
     : plan_(plan), residencies_(std::move(residencies)), runner_(std::move(runner)), options_(options) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
+  if (!plan_.request.offload_activations) return;
+  TITAN_CHECK(options_.activation_link && "offloaded activations have a link to cross");
+  offload_ = std::make_unique<ActivationOffload>(options_.activation_link);
 }
 
 at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
@@ -34,6 +37,7 @@ Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& 
     states[u].context->count_saved = options_.count_saved_bytes;
     states[u].context->recorder.set_hash_check(options_.check_kept_tensors);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
+    if (plan_.units[u].offloaded) states[u].put_away = offload_->put_away(tensors_of(states[u]));
     release(u, UsePhase::forward, microbatch);
   }
   return stream;
@@ -72,6 +76,8 @@ Stream Executor::backward_units(size_t stage, Stream gradients, const BatchConte
     gradient_storage(u);
     // The loss is in fp64 whatever its unit computes in.
     if (plan_.units[u].chain_index + 1 < plan_.chain_length) gradients = as_computed_in(u, std::move(gradients));
+    if (plan_.units[u].offloaded) offload_->bring_back(states[u].put_away, tensors_of(states[u]));
+    if (u > span.first && plan_.units[u - 1].offloaded) offload_->start_back(states[u - 1].put_away);
     gradients = runner_->backward(*chain_[u], gradients, batch, states[u]);
     if (reads_weights) release(u, UsePhase::backward, microbatch);
     after_unit(u);
@@ -205,6 +211,14 @@ std::string Executor::position() const {
   if (!last_use_) return {};
   return fmt::format("{} of {}", last_use_->phase == UsePhase::forward ? "forward" : "backward",
                      plan_.units[last_use_->unit].name);
+}
+
+std::vector<at::Tensor*> Executor::tensors_of(UnitState& state) {
+  std::vector<at::Tensor*> tensors;
+  for (at::Tensor& leaf : state.leaves) tensors.push_back(&leaf);
+  const std::vector<at::Tensor*> kept = state.context->recorder.kept_places();
+  tensors.insert(tensors.end(), kept.begin(), kept.end());
+  return tensors;
 }
 
 void Executor::acquire(size_t unit, UsePhase phase, int64_t microbatch) {

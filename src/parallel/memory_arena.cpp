@@ -1,6 +1,8 @@
 #include "titan/parallel/memory_arena.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -20,6 +22,44 @@ int64_t MemoryArena::held_bytes() {
     if (const auto alive = storage.lock()) total += static_cast<int64_t>(alive->nbytes());
   }
   return total;
+}
+
+void Crossing::order() {
+  if (done_) done_->block(c10::impl::VirtualGuardImpl(done_->device_type()).getStream(done_->device()));
+  *this = {};
+}
+
+void Crossing::wait() {
+  if (done_) done_->synchronize();
+  *this = {};
+}
+
+Crossing HostLink::start(const at::Tensor& target, const at::Tensor& source) {
+  const at::Device& device = device_->device();
+  if (device.is_cpu()) {
+    target.copy_(source);
+    return {};
+  }
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  if (!copies_) copies_ = streams.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+  c10::Event before(device.type());
+  before.record(streams.getStream(device));
+  const c10::StreamGuard on_copies(*copies_);
+  before.block(*copies_);
+  target.copy_(source, /*non_blocking=*/true);
+  auto done = std::make_shared<c10::Event>(device.type());
+  done->record(*copies_);
+  return {target, source, std::move(done)};
+}
+
+Crossing HostLink::start_to_device(const at::Tensor& target, const at::Tensor& source) {
+  to_device_bytes_ += static_cast<int64_t>(source.nbytes());
+  return start(target, source);
+}
+
+Crossing HostLink::start_to_home(const at::Tensor& target, const at::Tensor& source) {
+  to_home_bytes_ += static_cast<int64_t>(source.nbytes());
+  return start(target, source);
 }
 
 void HostLink::to_device(const at::Tensor& target, const at::Tensor& source) {

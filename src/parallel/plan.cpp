@@ -172,6 +172,7 @@ void add_activations(Plan& plan, const ModelDescription& model) {
     plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
     unit.saved_bytes =
         model.units[unit.chain_index].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
+    unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
   }
 }
 
@@ -218,9 +219,11 @@ size_t Plan::stage_of(size_t unit) const {
   throw InvariantError(fmt::format("internal error: no stage has unit {}", unit));
 }
 
-int64_t Plan::predicted_bytes() const {
+int64_t Plan::predicted_bytes(bool device_only) const {
   int64_t total = 0;
-  for (const MemoryPurpose& purpose : memory) total += purpose.bytes;
+  for (const MemoryPurpose& purpose : memory) {
+    if (!device_only || !purpose.on_host) total += purpose.bytes;
+  }
   return total;
 }
 
@@ -251,6 +254,7 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   add_activations(plan, model);
   assign_slots(plan);
   add_traffic(plan, model);
+  add_offload_traffic(plan);
   add_memory(plan, model);
   return plan;
 }

@@ -68,20 +68,23 @@ int64_t largest_group(const Plan& plan) {
   return most;
 }
 
-int64_t saved_by(const Plan& plan, const StagePlan& stage) {
+/// What the stage's units keep of one microbatch, on the host or where they run.
+int64_t saved_by(const Plan& plan, const StagePlan& stage, bool offloaded) {
   int64_t bytes = 0;
-  for (size_t u = stage.first; u < stage.last; ++u) bytes += plan.units[u].saved_bytes;
+  for (size_t u = stage.first; u < stage.last; ++u) {
+    if (plan.units[u].offloaded == offloaded) bytes += plan.units[u].saved_bytes;
+  }
   return bytes;
 }
 
 /// The most that is kept from forward to backward at any time: one microbatch, or what the schedule lets pile up.
-int64_t activation_peak(const Plan& plan) {
-  if (!plan.request.pipeline) return saved_by(plan, plan.stages[0]);
+int64_t activation_peak(const Plan& plan, bool offloaded) {
+  if (!plan.request.pipeline) return saved_by(plan, plan.stages[0], offloaded);
   int64_t now = 0, most = 0;
   for (const Action& merged : plan.request.pipeline->actions) {
     for (const Action& action : leaves(merged)) {
       if (!is_compute(action.kind)) continue;
-      const int64_t bytes = saved_by(plan, stage_numbered(plan, action.stage));
+      const int64_t bytes = saved_by(plan, stage_numbered(plan, action.stage), offloaded);
       if (action.kind == ActionKind::forward) now += bytes;
       most = std::max(most, now);
       // What weight gradients read stays until they are made.
@@ -91,25 +94,61 @@ int64_t activation_peak(const Plan& plan) {
   return most;
 }
 
+/// Of offloaded activations: one unit's that leave or are read, and one's that come back beside them.
+int64_t crossing_activations(const Plan& plan) {
+  int64_t most = 0;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.offloaded) most = std::max(most, unit.saved_bytes);
+  }
+  return 2 * most;
+}
+
+/// Of offloaded moments: those of a parameter that is stepped and of the next one, on their way.
+int64_t crossing_moments(const Plan& plan) {
+  int64_t first = 0, second = 0;
+  for (const WeightGroupPlan& group : plan.groups) {
+    for (const ParameterPlan& parameter : group.parameters) {
+      const int64_t numel = parameter.shard.numel();
+      second = std::max(second, std::min(first, numel));
+      first = std::max(first, numel);
+    }
+  }
+  return (first + second) * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+}
+
 }  // namespace
+
+void add_offload_traffic(Plan& plan) {
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.offloaded) plan.activation_offload_bytes += plan.request.accumulation * unit.saved_bytes;
+  }
+  if (!plan.request.offload_optimizer) return;
+  int64_t owned = 0;
+  for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
+  plan.optimizer_offload_bytes = owned * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+}
 
 void add_memory(Plan& plan, const ModelDescription& model) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0;
   for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
-  auto add = [&](const char* name, int64_t bytes) {
-    if (bytes > 0) plan.memory.push_back({name, bytes});
+  auto add = [&](const char* name, int64_t bytes, bool on_host = false) {
+    if (bytes > 0) plan.memory.push_back({name, bytes, on_host});
   };
-  add("parameters", owned * size_of(request.master));
-  add("parameters, compute copy", copy_bytes(plan));
+  add("parameters", owned * size_of(request.master), request.cpu_offload);
+  add("parameters, compute copy", copy_bytes(plan), request.cpu_offload);
   add("gathered weights", sum(plan.weight_slots));
   add("gradients before reduction", sum(plan.gradient_slots));
   add("gradients, narrowed", sum(plan.message_slots));
   const bool transient = request.step_in_backward && !plan.gathers_weights();
-  add("gradients", (transient ? largest_group(plan) : owned) * size_of(ElementType::float32));
-  add("optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state));
+  add("gradients", (transient ? largest_group(plan) : owned) * size_of(ElementType::float32), request.cpu_offload);
+  add("optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
+      request.cpu_offload || request.offload_optimizer);
+  if (request.offload_optimizer) add("optimizer state on its way", crossing_moments(plan));
   if (request.shards() > 1) add("padding of uneven shards", padding_bytes(plan));
-  add("activations kept", activation_peak(plan));
+  add("activations kept", activation_peak(plan, /*offloaded=*/false));
+  add("activations on the host", activation_peak(plan, /*offloaded=*/true), /*on_host=*/true);
+  add("activations on their way", crossing_activations(plan));
   add("one block recomputed", replay_bytes(plan, model));
   add("keys and values on their way", ring_bytes(plan, model));
   const int64_t chunk_rows = (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;

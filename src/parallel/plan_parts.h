@@ -21,6 +21,8 @@ ActivationShape activation_shape(const PlanRequest& request, ElementType compute
 int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit);
 
 void add_traffic(Plan& plan, const ModelDescription& model);
+/// Bytes per step of activations and moments that cross between host and device.
+void add_offload_traffic(Plan& plan);
 void add_memory(Plan& plan, const ModelDescription& model);
 
 }  // namespace titan

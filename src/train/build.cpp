@@ -204,7 +204,7 @@ void Trainer::build_model() {
                      [&] {
                        optimizer_ = std::make_unique<Optimizer>(
                            assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
-                           make_optimizer_options(config_));
+                           make_optimizer_options(config_), assembly_.optimizer_link);
                      });
   if (plan.request.pipeline) {
     pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);

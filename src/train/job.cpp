@@ -209,6 +209,8 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   request.rotation = ring ? Rotation::all_to_all : Rotation::all_gather;
   request.load_balance = make_sequence_share(config, place).split.balance;
   request.cpu_offload = config.training.enable_cpu_offload;
+  request.offload_activations = config.activation_checkpoint.offload && config.activation_checkpoint.mode != "none";
+  request.offload_optimizer = config.optimizer.offload && !request.cpu_offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
   return request;

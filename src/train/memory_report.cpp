@@ -3,10 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <new>
-#include <string_view>
 
 #include "titan/base/text.h"
 
@@ -40,25 +38,11 @@ std::map<std::string, int64_t> found_bytes(std::span<Parameter* const> parameter
           {"gathered weights", measured.weight_slot_bytes},
           {"gradients before reduction", measured.gradient_slot_bytes},
           {"gradients", measured.gradient_bytes},
-          {"optimizer state", measured.optimizer_bytes}};
+          {"optimizer state", measured.optimizer_bytes},
+          {"activations on the host", measured.host_activation_bytes}};
 }
 
 }  // namespace
-
-bool lies_on_host(const Plan& plan, const MemoryPurpose& purpose) {
-  if (!plan.request.cpu_offload) return false;
-  constexpr std::array<std::string_view, 4> kAtHome{"parameters", "parameters, compute copy", "gradients",
-                                                    "optimizer state"};
-  return std::find(kAtHome.begin(), kAtHome.end(), purpose.name) != kAtHome.end();
-}
-
-int64_t predicted_bytes(const Plan& plan, bool device_only) {
-  int64_t total = 0;
-  for (const MemoryPurpose& purpose : plan.memory) {
-    if (!device_only || !lies_on_host(plan, purpose)) total += purpose.bytes;
-  }
-  return total;
-}
 
 std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured) {

@@ -11,15 +11,15 @@
 namespace titan {
 namespace {
 
-/// Plans are of tensors; what allocators lose between them is not in them.
-constexpr double kSlack = 1.1;
+/// Plans are of what is kept: what a backward makes and drops within a block, and what allocators lose, is not in them.
+constexpr double kSlack = 1.5;
 
 int64_t predict(const JobConfig& config, const MeshPlace& place, int64_t vocabulary, bool device_only) {
   const ModelFamily& family = *find_model_family(config.model.name);
   const ModelDescription model = family.describe(make_model_request(config, vocabulary));
   PlanRequest request = make_plan_request(config, place);
   add_pipeline(request, config, model);
-  return predicted_bytes(make_plan(model, family, request), device_only);
+  return make_plan(model, family, request).predicted_bytes(device_only);
 }
 
 /// A job with some settings changed.
@@ -100,6 +100,13 @@ std::vector<Ladder> ladders(const JobConfig& config, bool device_only) {
   all.push_back(batches(config));
   all.push_back({[](Trial& trial) { trial.recompute("full", ""); }});
   all.push_back({[](Trial& trial) { trial.narrow_states(); }});
+  if (device_only) {
+    all.push_back({[](Trial& trial) { trial.set("optimizer.offload", trial.config.optimizer.offload, true, "true"); }});
+    all.push_back({[](Trial& trial) {
+      trial.recompute("full", "")
+          .set("activation_checkpoint.offload", trial.config.activation_checkpoint.offload, true, "true");
+    }});
+  }
   all.push_back({[](Trial& trial) { trial.narrow_states().narrow_weights(); }});
   if (device_only) {
     all.push_back({[](Trial& trial) {

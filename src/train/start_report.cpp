@@ -36,13 +36,15 @@ std::vector<std::string> wide_units(const Plan& plan) {
 
 std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes) {
   std::vector<std::string> lines;
-  int64_t all = 0;
+  int64_t all = 0, on_host = 0;
   for (const MemoryPurpose& purpose : purposes) {
     if (purpose.bytes == 0) continue;
     all += purpose.bytes;
-    lines.push_back(memory_row(purpose.name, purpose.bytes));
+    on_host += purpose.on_host ? purpose.bytes : 0;
+    lines.push_back(memory_row(purpose.name, purpose.bytes) + (purpose.on_host ? "  host" : ""));
   }
   lines.push_back(memory_row("together", all));
+  if (on_host > 0) lines.push_back(memory_row("of it on the host", on_host));
   return lines;
 }
 
@@ -82,6 +84,8 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
   if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
   if (request.cpu_offload) lines.push_back("Applied CPU Offloading to the model");
+  if (request.offload_activations) lines.push_back("Applied activation offloading to the recomputed blocks");
+  if (request.offload_optimizer) lines.push_back("Applied optimizer offloading to the moments");
   for (const StagePlan& stage : request.pipeline ? plan.stages : std::vector<StagePlan>()) {
     lines.push_back(fmt::format("PP rank {} runs stage {} of {}: {} to {}", request.place.coordinate(MeshAxis::pp),
                                 stage.number, request.pipeline->stage_count(), plan.units[stage.first].name,
@@ -120,6 +124,20 @@ std::vector<std::string> converted_lines(const Plan& plan) {
     lines.push_back(fmt::format("  {}: {}({} -> {})", choice.layer, choice.converted ? "Float8Linear" : "Linear",
                                 choice.inputs, choice.outputs));
   }
+  return lines;
+}
+
+std::vector<std::string> crossing_lines(const Plan& plan) {
+  std::vector<std::string> lines;
+  const auto add = [&](const char* what, int64_t to_device, int64_t to_host) {
+    if (to_device + to_host == 0) return;
+    lines.push_back(fmt::format("  {:<14} to the device {}, to the host {} a step", what,
+                                human_bytes(static_cast<double>(to_device)),
+                                human_bytes(static_cast<double>(to_host))));
+  };
+  add("weights", plan.to_device_bytes, plan.to_host_bytes);
+  add("activations", plan.activation_offload_bytes, plan.activation_offload_bytes);
+  add("moments", plan.optimizer_offload_bytes, plan.optimizer_offload_bytes);
   return lines;
 }
 
@@ -173,7 +191,11 @@ std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
   measured.before_bytes = bytes_before_;
   measured.peak_bytes = peak_bytes;
   const Plan& plan = assembly_.executor->plan();
-  if (optimizer_) measured.optimizer_bytes = optimizer_->state_bytes();
+  const bool is_cpu = device_.device.is_cpu();  // elsewhere, what lies on the host is not part of the peak
+  if (optimizer_ && (is_cpu || !assembly_.optimizer_link)) measured.optimizer_bytes = optimizer_->state_bytes();
+  if (is_cpu && assembly_.activation_link) {
+    measured.host_activation_bytes = assembly_.activation_link->home().peak_bytes();
+  }
   measured.weight_slot_bytes = std::accumulate(plan.weight_slots.begin(), plan.weight_slots.end(), int64_t{0});
   measured.gradient_slot_bytes = std::accumulate(plan.gradient_slots.begin(), plan.gradient_slots.end(), int64_t{0});
   // With a step in backward, resident gradients live only as long as their unit's.

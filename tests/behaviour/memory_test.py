@@ -8,7 +8,7 @@ import resource
 import unittest
 
 from program import OUT_OF_MEMORY, BehaviourTest
-from rank_processes import RanksTest, free_port
+from rank_processes import PEER_FAILURE, RanksTest, free_port
 
 MIB = 1 << 20
 BIG = ("--training.local_batch_size=64", "--training.seq_len=512", "--model.override.dim=128")
@@ -44,7 +44,7 @@ class Table(BehaviourTest):
 
 class Limit(BehaviourTest):
     def test_every_setting_that_is_named_does_fit(self):
-        limits = {resource.RLIMIT_DATA: 900 * MIB}
+        limits = {resource.RLIMIT_DATA: 640 * MIB}
         run = self.refused(
             OUT_OF_MEMORY,
             ["out of memory", "in forward of layers.", "step 1", "the plan takes", "it would fit with: "],
@@ -65,7 +65,7 @@ class Limit(BehaviourTest):
                 self.train(*BIG, PLAIN, *options, steps=1, limits=limits)
 
     def test_a_plan_beyond_the_limit_is_warned_about_before_anything_is_made(self):
-        run = self.refused(OUT_OF_MEMORY, ["out of memory"], *BIG, PLAIN, limits={resource.RLIMIT_DATA: 900 * MIB})
+        run = self.refused(OUT_OF_MEMORY, ["out of memory"], *BIG, PLAIN, limits={resource.RLIMIT_DATA: 640 * MIB})
         warnings = [line for line in run.messages("WARNING") if "the plan takes" in line]
         self.assertEqual(len(warnings), 1, run.output)
         self.assertIn("it would fit with training.local_batch_size", warnings[0])
@@ -76,13 +76,14 @@ class LimitOfOneRank(RanksTest):
         for limited in (0, 1):
             with self.subTest(limited=limited):
                 port = free_port()
-                words = (*BIG, PLAIN, "--training.local_batch_size=32", "--parallelism.data_parallel_shard_degree=2")
-                limits = {resource.RLIMIT_DATA: 700 * MIB}
+                words = (*BIG, PLAIN, "--parallelism.data_parallel_shard_degree=2")
+                limits = {resource.RLIMIT_DATA: 640 * MIB}
                 ranks = [
                     self.train_by_hand(rank, 2, port, *words, limits=limits if rank == limited else None)
                     for rank in range(2)
                 ]
-                self.assertEqual([rank.end() for rank in ranks], [OUT_OF_MEMORY] * 2, ranks[limited].text())
+                codes = [OUT_OF_MEMORY if rank == limited else PEER_FAILURE for rank in range(2)]
+                self.assertEqual([rank.end() for rank in ranks], codes, ranks[limited].text())
                 said = "".join(rank.text() for rank in ranks)
                 self.assertIn(f"rank {limited} ", said)
                 self.assertRegex(said, r"out of memory.* in (forward|backward) of \S+, step 1; the plan takes")

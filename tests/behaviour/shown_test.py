@@ -48,7 +48,7 @@ class Shown(BehaviourTest):
             r"local batch size 2, global batch size 4, gradient accumulation steps 2, sequence length 64, total steps 2"
             r".* 256 tokens per step$",
             r"^Training starts at step 1$",
-            r"^memory by purpose \(actual, peak of the first step\):$",
+            r"^memory by purpose, at the peak of the first step:$",
             r"^Training completed$",
         ):
             self.assertRegex(text, re.compile(pattern, re.MULTILINE))

@@ -130,7 +130,7 @@ class Stop(BehaviourTest):
             "--validation.local_batch_size=1",
             "--model.override.dim=256",
             "--model.override.n_layers=6",
-            until="memory by purpose (actual",
+            until="memory by purpose, at the peak",
         )
         process.send_signal(signal.SIGINT)
         rest = self.finish(process)

@@ -9,7 +9,7 @@ namespace titan {
 namespace {
 
 std::string missing_parts(std::string_view text, const std::vector<std::string>& overrides = {}) {
-  return format_problems(check_buildable(Schema(), load(text, overrides)));
+  return format_problems(check_buildable(IncompleteSchema(), load(text, overrides)));
 }
 
 TEST(Buildable, a_plain_run_on_one_device_asks_for_nothing_that_is_missing) {
@@ -17,28 +17,32 @@ TEST(Buildable, a_plain_run_on_one_device_asks_for_nothing_that_is_missing) {
   EXPECT_EQ(missing_parts("[parallelism]\ndata_parallel_shard_degree = 1"), "");
 }
 
+TEST(Buildable, what_no_part_is_missing_for_is_no_obstacle) {
+  const LoadedConfig loaded = load("[validation]\nenable = true\nfreq = 5\n", {"--optimizer.early_step_in_backward"});
+  EXPECT_EQ(format_problems(check_buildable(Schema(), loaded)), "");
+}
+
 TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
-  std::string text = missing_parts(R"([profiling]
-enable_profiling = true
-profile_freq = 5
-)",
-                                   {"--metrics.enable_tensorboard"});
-  EXPECT_TRUE(
-      contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part that is not built yet: profiling"));
-  EXPECT_TRUE(contains(text, "command line: --metrics.enable_tensorboard: metrics.enable_tensorboard = true"));
+  const std::string text =
+      missing_parts("[validation]\nenable = true\nfreq = 5\n", {"--optimizer.early_step_in_backward"});
+  EXPECT_TRUE(contains(text,
+                       "job.toml:2:10: validation.enable = true needs a part that is not built yet: validation; "
+                       "leave it at false"))
+      << text;
+  EXPECT_TRUE(contains(text,
+                       "command line: --optimizer.early_step_in_backward: "
+                       "optimizer.early_step_in_backward = true needs a part that is not built yet"))
+      << text;
 }
 
 TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) {
-  EXPECT_EQ(missing_parts("[metrics]\nsave_tb_folder = \"events\"\n[profiling]\nprofile_freq = 50"), "");
+  EXPECT_EQ(missing_parts("[validation]\nfreq = 50\ndataset = \"stories\""), "");
 }
 
 TEST(Buildable, a_missing_part_is_told_once_by_its_switch_and_not_by_what_refines_it) {
-  const std::string text = missing_parts(
-      "[profiling]\nenable_profiling = true\nsave_traces_folder = \"traces\"\nprofile_freq = 600\n"
-      "[metrics]\nenable_tensorboard = true\nsave_tb_folder = \"events\"\n");
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
-  EXPECT_TRUE(contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part")) << text;
-  EXPECT_TRUE(contains(text, "job.toml:6:22: metrics.enable_tensorboard = true needs a part")) << text;
+  const std::string text = missing_parts("[validation]\nenable = true\nfreq = 50\nseq_len = 64\n");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_TRUE(contains(text, "job.toml:2:10: validation.enable = true needs a part")) << text;
 }
 
 TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_told) {
@@ -64,7 +68,7 @@ TEST(Buildable, checkpoints_are_built) {
 }
 
 TEST(Buildable, what_a_file_says_by_writing_out_a_default_asks_for_nothing) {
-  EXPECT_EQ(missing_parts("[compile]\nenable = false\n[profiling]\nenable_profiling = false"), "");
+  EXPECT_EQ(missing_parts("[optimizer]\nearly_step_in_backward = false\n[validation]\nenable = false"), "");
 }
 
 TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {
@@ -88,7 +92,8 @@ TEST(OneProcess, a_world_may_have_one_rank_or_more) {
 }
 
 TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {
-  EXPECT_EQ(said_about("[profiling]\nenable_profiling = true\n[memory_estimation]\nenable = true"), "");
+  const LoadedConfig loaded = load_config_text(IncompleteSchema(), "[validation]\nenable = true", "job.toml", {});
+  EXPECT_EQ(said(loaded), "");
 }
 
 class Inputs : public ScratchTest {};
@@ -184,17 +189,16 @@ TEST(Threads, a_few_per_processor_are_allowed_and_many_are_refused_with_the_limi
 }
 
 TEST(Start, errors_missing_parts_and_missing_files_are_one_list_in_the_order_of_the_file) {
-  LoadedConfig loaded = load(
-      "[profiling]\nenable_profiling = true\n[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = "
-      "\"no.model\"",
-      {"--memory_estimation.enable"});
-  const StartCheck start = check_start(Schema(), loaded, 2);
+  const LoadedConfig loaded = load(
+      "[optimizer]\nearly_step_in_backward = true\n[training]\nstps = 3\nthreads = 100000\n[model]\n"
+      "tokenizer_path = \"no.model\"",
+      {"--validation.enable", "--validation.dataset=stories"});
+  const StartCheck start = check_start(IncompleteSchema(), loaded, 2);
   EXPECT_EQ(start.code, ExitCode::bad_config);
   std::vector<std::string> places;
   for (const Problem& problem : start.problems) places.push_back(problem.where.to_string());
-  EXPECT_EQ(places,
-            (std::vector<std::string>{"job.toml:2:20", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
-                                      "command line: --memory_estimation.enable", "default of training.dataset"}))
+  EXPECT_EQ(places, (std::vector<std::string>{"job.toml:2:26", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
+                                              "command line: --validation.enable", "default of training.dataset"}))
       << format_problems(start.problems);
 }
 

@@ -18,8 +18,8 @@ int64_t slot_bytes(const Plan& plan) {
 }
 
 int64_t padding_bytes(const Plan& plan) {
-  for (const auto& [name, bytes] : plan.memory) {
-    if (name == "padding of uneven shards") return bytes;
+  for (const MemoryPurpose& purpose : plan.memory) {
+    if (purpose.name == "padding of uneven shards") return purpose.bytes;
   }
   return 0;
 }

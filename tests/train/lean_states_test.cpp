@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "job.h"
+#include "ranks.h"
 #include "titan/base/error.h"
 #include "titan/base/log.h"
 #include "titan/train/trainer.h"
@@ -44,6 +45,88 @@ TEST(LeanRuns, LearnInFiftyStepsWhatFp32StatesDo) {
   EXPECT_LT(mean_of_last(wide, 10), wide[0] - 2) << "there is something to learn";
   EXPECT_NEAR(mean_of_last(lean, 10) / mean_of_last(wide, 10), 1, 0.01);
   EXPECT_NE(lean, wide);
+}
+
+LayoutRow lean_row(const std::string& layout) {
+  LayoutRow row;
+  row.layout = layout;
+  row.master = row.state = ElementType::bfloat16;
+  return row;
+}
+
+/// The share of elements of all weights that differ.
+double different(const RankResult& a, const RankResult& b) {
+  int64_t differing = 0, all = 0;
+  for (const auto& [name, weight] : b.weights) {
+    EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+    differing += a.weights.at(name).ne(weight).sum().item<int64_t>();
+    all += weight.numel();
+  }
+  return static_cast<double>(differing) / static_cast<double>(all);
+}
+
+/// Of ranks whose gradients are the same sums of two: what they keep must be the same, too.
+TEST(LeanRuns, EndInTheSameBitsHoweverTwoRanksShareTheWeights) {
+  LayoutRow row = lean_row("ddp2");
+  row.global_batch = 4;
+  row.replicate = 2;
+  const RankResult copies = train_ranks(row, 3)[1];
+  row.replicate = 1;
+  row.shard = 2;
+  for (const bool offload : {false, true}) {
+    row.layout = offload ? "fsdp2_offload" : "fsdp2";
+    row.offload = offload;
+    const RankResult shards = train_ranks(row, 3)[1];
+    EXPECT_EQ(shards.losses, copies.losses);
+    EXPECT_EQ(different(shards, copies), 0) << row.layout;
+  }
+}
+
+// Layouts add gradients up in other orders. An element is rounded elsewhere only where the last places of fp32 decide.
+TEST(LeanRuns, RoundInEveryLayoutAsOneProcessDoes) {
+  LayoutRow alone = lean_row("single");
+  const RankResult one = train_ranks(alone, 3)[0];
+  alone.rounding_seed = 1;
+  EXPECT_GT(different(train_ranks(alone, 3)[0], one), 0.2) << "another seed rounds otherwise";
+  std::vector<LayoutRow> rows;
+  const auto add = [&](const char* layout, int64_t shard, int64_t tensor, int64_t context, int64_t pipeline) {
+    LayoutRow row = lean_row(layout);
+    row.shard = shard;
+    row.tensor = tensor;
+    row.context = context;
+    row.pipeline = pipeline;
+    rows.push_back(row);
+  };
+  add("fsdp2xtp2", 2, 2, 1, 1);
+  add("pp2", 1, 1, 1, 2);
+  add("fsdp2xpp2", 2, 1, 1, 2);
+  add("cp2", 1, 1, 2, 1);
+  for (const LayoutRow& row : rows) {
+    const std::vector<RankResult> ranks = train_ranks(row, 3);
+    EXPECT_LT(different(ranks[0], one), 0.01) << row.layout;
+    EXPECT_EQ(different(ranks.back(), ranks[0]), 0) << row.layout << ": all ranks agree";
+    for (size_t step = 0; step < 3; ++step) {
+      EXPECT_NEAR(ranks.back().losses[step] / one.losses[step], 1, 1e-4) << row.layout << ", step " << step + 1;
+    }
+  }
+}
+
+TEST(LeanRuns, ChangeNoBitWhereActivationsAndMomentsWaitOnTheHost) {
+  for (const char* layout : {"single", "fsdp2xtp2", "pp2"}) {
+    LayoutRow row = lean_row(layout);
+    row.recompute = "full";
+    if (row.layout == "fsdp2xtp2") row.shard = row.tensor = 2;
+    if (row.layout == "pp2") row.pipeline = 2;
+    const RankResult here = train_ranks(row, 3)[0];
+    row.host_activations = row.host_moments = true;
+    const RankResult away = train_ranks(row, 3)[0];
+    EXPECT_EQ(away.losses, here.losses) << layout;
+    EXPECT_EQ(different(away, here), 0) << layout;
+    EXPECT_EQ(away.activation_bytes, away.plan.activation_offload_bytes) << layout;
+    EXPECT_EQ(away.moment_bytes, away.plan.optimizer_offload_bytes) << layout;
+    EXPECT_GT(away.activation_bytes, 0) << layout;
+    EXPECT_GT(away.moment_bytes, 0) << layout;
+  }
 }
 
 TEST(LeanRuns, GoOnFromTheirCheckpointsAndAreToldWhyTheyCannotFromOthers) {

@@ -93,7 +93,8 @@ class SettingsThatFit : public ::testing::Test {
   }
   JobConfig job(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words{"--training.local_batch_size=32", "--training.seq_len=512",
-                                   "--activation_checkpoint.mode=none"};
+                                   "--activation_checkpoint.mode=none", "--model.override.dim=256",
+                                   "--model.override.n_layers=6"};
     words.insert(words.end(), more.begin(), more.end());
     return small_job(folder_, words);
   }
@@ -106,52 +107,62 @@ TEST_F(SettingsThatFit, AreThreeWithWhichThePlanFitsCheapestFirst) {
   const int64_t now = predicted_bytes(question(config, 0));
   const std::vector<MemorySetting> settings = settings_that_fit(question(config, now / 2));
   ASSERT_EQ(settings.size(), 3u);
-  for (const MemorySetting& setting : settings) EXPECT_LE(1.1 * static_cast<double>(setting.bytes), now / 2);
+  for (const MemorySetting& setting : settings) EXPECT_LE(1.5 * static_cast<double>(setting.bytes), now / 2);
   // As an option each says what it does.
   JobConfig tried = config;
   ASSERT_EQ(settings[0].words.find("training.local_batch_size = "), 0u) << settings[0].words;
   tried.training.local_batch_size = std::stoll(settings[0].words.substr(28));
   EXPECT_EQ(predicted_bytes(question(tried, 0)), settings[0].bytes);
   ++tried.training.local_batch_size;
-  EXPECT_GT(1.1 * static_cast<double>(predicted_bytes(question(tried, 0))), now / 2) << "the largest that fits";
+  EXPECT_GT(1.5 * static_cast<double>(predicted_bytes(question(tried, 0))), now / 2) << "the largest that fits";
   EXPECT_EQ(settings[1].words, "activation_checkpoint.mode = \"full\"");
 }
 
 TEST_F(SettingsThatFit, RecomputeNormsAndSwigluFirstWhereThatIsEnough) {
   const JobConfig config = job();
   const int64_t now = predicted_bytes(question(config, 0));
-  const std::vector<MemorySetting> settings = settings_that_fit(question(config, now));
+  const std::vector<MemorySetting> settings = settings_that_fit(question(config, now * 5 / 4));
   ASSERT_FALSE(settings.empty());
   EXPECT_EQ(settings[0].words,
             "activation_checkpoint.mode = \"selective\" with activation_checkpoint.selective_ac_option = "
             "\"norm,swiglu\"");
 }
 
+bool offers(const std::vector<MemorySetting>& settings, const std::string& words) {
+  return std::any_of(settings.begin(), settings.end(),
+                     [&](const MemorySetting& setting) { return setting.words.find(words) == 0; });
+}
+
 TEST_F(SettingsThatFit, NarrowTheStatesOrShareThemWhereWeightsAreTheMatter) {
-  const JobConfig config = job({"--training.local_batch_size=1", "--training.seq_len=128", "--model.override.dim=256",
-                                "--activation_checkpoint.mode=full"});
-  const int64_t now = predicted_bytes(question(config, 0));
-  std::vector<std::string> words;
-  for (const MemorySetting& setting : settings_that_fit(question(config, now * 7 / 8))) words.push_back(setting.words);
-  EXPECT_EQ(words,
-            (std::vector<std::string>{"optimizer.state_dtype = \"bfloat16\"",
-                                      "optimizer.state_dtype = \"bfloat16\" with training.dtype = \"bfloat16\"",
-                                      "parallelism.data_parallel_shard_degree = 2 on 2 times as many processes"}));
+  const std::vector<std::string> heavy{"--training.local_batch_size=1", "--training.seq_len=128",
+                                       "--model.override.n_layers=2", "--activation_checkpoint.mode=full"};
+  const std::string narrow = "optimizer.state_dtype = \"bfloat16\"";
+  const JobConfig config = job(heavy);
+  const std::vector<MemorySetting> settings =
+      settings_that_fit(question(config, predicted_bytes(question(config, 0)) * 5 / 4), 20);
+  ASSERT_FALSE(settings.empty());
+  EXPECT_EQ(settings[0].words, narrow);
+  EXPECT_TRUE(offers(settings, "parallelism.data_parallel_shard_degree = "));
+  EXPECT_FALSE(offers(settings, narrow + " with training.dtype")) << "computing in fp32, weights in bf16 need a copy";
+  std::vector<std::string> in_bf16 = heavy;
+  in_bf16.push_back("--training.mixed_precision_param=bfloat16");
+  const JobConfig other = job(in_bf16);
+  EXPECT_TRUE(offers(settings_that_fit(question(other, predicted_bytes(question(other, 0))), 20),
+                     narrow + " with training.dtype = \"bfloat16\""));
 }
 
 TEST_F(SettingsThatFit, AreOnTheHostWhereThatIsOtherMemory) {
-  const JobConfig config = job({"--training.local_batch_size=1", "--training.seq_len=128", "--model.override.dim=256",
-                                "--activation_checkpoint.mode=full"});
+  const JobConfig config = job({"--training.local_batch_size=1", "--training.seq_len=128",
+                                "--model.override.n_layers=2", "--activation_checkpoint.mode=full"});
   MemoryQuestion on_device = question(config, 0);
   on_device.device_only = true;
-  on_device.allowed = predicted_bytes(on_device) * 7 / 8;
-  const auto offloads = [](const std::vector<MemorySetting>& settings) {
-    return std::any_of(settings.begin(), settings.end(), [](const MemorySetting& setting) {
-      return setting.words == "training.enable_cpu_offload = true";
-    });
-  };
-  EXPECT_TRUE(offloads(settings_that_fit(on_device, 20)));
-  EXPECT_FALSE(offloads(settings_that_fit(question(config, on_device.allowed), 20))) << "on a CPU that saves nothing";
+  on_device.allowed = predicted_bytes(on_device) * 5 / 4;
+  const std::vector<MemorySetting> there = settings_that_fit(on_device, 20);
+  const std::vector<MemorySetting> on_cpu = settings_that_fit(question(config, on_device.allowed), 20);
+  for (const char* words : {"optimizer.offload = true", "training.enable_cpu_offload = true"}) {
+    EXPECT_TRUE(offers(there, words)) << words;
+    EXPECT_FALSE(offers(on_cpu, words)) << words << ": on a CPU that saves nothing";
+  }
 }
 
 TEST_F(SettingsThatFit, LeaveOutWhatTheRanksCannotDoAndAreEmptyWhereNothingHelps) {

@@ -41,6 +41,8 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.accumulation = row.accumulation;
   request.compute = row.compute;
   request.reduce = row.reduce;
+  request.master = row.master;
+  request.optimizer_state = row.state;
   request.recompute = recompute_of(row.recompute);
   request.place = place;
   request.reshard = row.reshard == "always"  ? ReshardPolicy::always
@@ -54,6 +56,8 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.rotation = row.rotation;
   request.load_balance = row.balance;
   request.cpu_offload = row.offload;
+  request.offload_activations = row.host_activations;
+  request.offload_optimizer = row.host_moments;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
   return request;
@@ -146,6 +150,13 @@ std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
   return result;
 }
 
+/// Bytes that went over the link, which must be as many each way.
+int64_t crossed(const std::shared_ptr<HostLink>& link) {
+  if (!link) return 0;
+  EXPECT_EQ(link->to_device_bytes(), link->to_home_bytes());
+  return link->to_device_bytes();
+}
+
 /// One rank from its first to its last step.
 class RankRun {
  public:
@@ -177,7 +188,10 @@ class RankRun {
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
-    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, OptimizerOptions{});
+    OptimizerOptions options;
+    options.state_type = scalar_type(row.state);
+    options.rounding_seed = row.rounding_seed;
+    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options, assembly_.optimizer_link);
     if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
     runner_ = std::make_unique<StepRunner>(
         *assembly_.executor, *optimizer_, assembly_.group_parameters, StepOptions{row.max_norm, row.step_in_backward},
@@ -195,7 +209,9 @@ class RankRun {
     if (!row_.step_in_backward) assembly_.executor->on_group_reduced(note_gradients);
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) groups_.reset_traffic();
-      if (step == 2 && assembly_.link) assembly_.link->reset();
+      for (const auto& link : {assembly_.link, assembly_.activation_link, assembly_.optimizer_link}) {
+        if (step == 2 && link) link->reset();
+      }
       const GlobalBatch batch = global_batch(step, row_);
       const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
       const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Wishes{.stop = stop});
@@ -222,6 +238,8 @@ class RankRun {
  private:
   void note_traffic() {
     result_.traffic = traffic_of(groups_);
+    result_.activation_bytes = crossed(assembly_.activation_link);
+    result_.moment_bytes = crossed(assembly_.optimizer_link);
     if (!assembly_.link) return;
     result_.to_device_bytes = assembly_.link->to_device_bytes();
     result_.to_home_bytes = assembly_.link->to_home_bytes();

@@ -34,6 +34,9 @@ struct LayoutRow {
   bool sockets = false;  // between ranks, in place of the memory they share
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;
+  ElementType master = ElementType::float32, state = ElementType::float32;
+  uint64_t rounding_seed = 0;
+  bool host_activations = false, host_moments = false;
   std::vector<std::string> keep_fp32;
   std::optional<Float8Request> float8;
   bool loss_parallel = true;
@@ -70,8 +73,9 @@ struct RankResult {
   Plan plan;
   int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
   int64_t device_peak = 0;
-  int64_t most_live = 0;  // of a pipeline
-  ReplayCounts replays;   // of recorded graphs
+  int64_t activation_bytes = 0, moment_bytes = 0;  // that crossed in that step, each way
+  int64_t most_live = 0;                           // of a pipeline
+  ReplayCounts replays;                            // of recorded graphs
 };
 
 /// What happens in a run: ways to break it, for tests of the tests, and a wish to stop.

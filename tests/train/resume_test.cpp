@@ -73,6 +73,8 @@ INSTANTIATE_TEST_SUITE_P(
                       std::vector<std::string>{"--training.global_batch_size=6", "--checkpoint.async_mode=async"},
                       std::vector<std::string>{"--training.mixed_precision_param=bfloat16"},
                       std::vector<std::string>{"--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"},
+                      std::vector<std::string>{"--optimizer.state_dtype=bfloat16", "--optimizer.offload",
+                                               "--activation_checkpoint.mode=full", "--activation_checkpoint.offload"},
                       std::vector<std::string>{"--optimizer.early_step_in_backward", "--training.max_norm=0"}));
 
 /// The same job as `ranks` ranks, threads of this process; metrics are rank 0's.

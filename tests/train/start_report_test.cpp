@@ -17,11 +17,16 @@ std::unique_ptr<Parameter> a_parameter(const std::string& name, std::vector<int6
   return parameter;
 }
 
-TEST(MemoryTable, ShowsWhatTakesBytesAndTheSum) {
-  const std::vector<MemoryPurpose> purposes{{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
+TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
+  std::vector<MemoryPurpose> purposes{{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
   EXPECT_EQ(memory_table(purposes), (std::vector<std::string>{"  parameters                     3.00 MiB",
                                                               "  activations kept               1.00 MiB",
                                                               "  together                       4.00 MiB"}));
+  purposes[0].on_host = true;
+  EXPECT_EQ(memory_table(purposes),
+            (std::vector<std::string>{
+                "  parameters                     3.00 MiB  host", "  activations kept               1.00 MiB",
+                "  together                       4.00 MiB", "  of it on the host              3.00 MiB"}));
 }
 
 TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {

@@ -81,6 +81,7 @@ struct OptimizerSection {
   std::string implementation;  ///< for-loop, foreach, fused
   bool early_step_in_backward{};
   std::string state_dtype;  ///< float32, bfloat16
+  bool offload{};
   std::vector<ParamGroup> param_groups;
 };
 
@@ -160,6 +161,7 @@ struct CheckpointSection {
 struct ActivationCheckpointSection {
   std::string mode;                 ///< none, full, selective
   std::string selective_ac_option;  ///< digits, "op", or a comma list of norm, swiglu, ffn, qkv, attention
+  bool offload{};
 };
 
 struct CompileSection {

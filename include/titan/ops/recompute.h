@@ -78,6 +78,8 @@ class Recorder {
 
   /// All tensors held, for accounting.
   std::vector<at::Tensor> kept() const;
+  /// The same to be taken away and put back between the first run and the replay, in an order that does not change.
+  std::vector<at::Tensor*> kept_places();
   /// In debug mode: fails when a kept tensor changed since it was recorded (a hash of every kept tensor is compared).
   void check_unchanged() const;
   void set_hash_check(bool on) { hash_check_ = on; }

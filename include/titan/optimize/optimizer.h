@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/optimize/parameter_groups.h"
+#include "titan/parallel/memory_arena.h"
 
 namespace titan {
 
@@ -35,9 +37,11 @@ OptimizerOptions make_optimizer_options(const JobConfig& config);
 
 class Optimizer {
  public:
-  /// `parameters` in canonical order, masters allocated; `groups` index into them.
+  /// `parameters` in canonical order, masters allocated; `groups` index into them. With a `link` the moments live in
+  /// its home, and those of one parameter after the other come to the device to be stepped there; the host waits for
+  /// the last of them to be back.
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-            const OptimizerOptions& options);
+            const OptimizerOptions& options, std::shared_ptr<HostLink> link = nullptr);
 
   /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor
   /// and the skip flag are read where the tensors are. Fused on the CPU, a step of fp32 masters writes bf16 send shards
@@ -66,6 +70,8 @@ class Optimizer {
     at::Tensor copy;  // the compute copies, where the step writes them too
   };
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
+  /// step_states for moments that live elsewhere.
+  void step_from_home(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
@@ -78,6 +84,7 @@ class Optimizer {
   void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
 
   OptimizerOptions options_;
+  std::shared_ptr<HostLink> link_;
   std::vector<State> states_;
 };
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "titan/model/unit.h"
+#include "titan/parallel/activation_offload.h"
 #include "titan/parallel/plan.h"
 #include "titan/parallel/residency.h"
 
@@ -23,6 +24,7 @@ namespace titan {
 /// gradient edges of its outputs (not the outputs), and the context its operations point to.
 struct UnitState {
   Stream leaves;
+  PutAway put_away;  // where the leaves and what the context's recorder keeps have gone
   std::vector<torch::autograd::Edge> edges;
   std::unique_ptr<UnitContext> context;
 };
@@ -51,6 +53,8 @@ struct ExecutorOptions {
   // Fused kernels of the units and of the loss; null: plain operations.
   std::shared_ptr<const FusedKernels> kernels = nullptr;
   std::shared_ptr<const FusedKernels> loss_kernels = nullptr;
+  // To where units that the plan offloads keep their activations.
+  std::shared_ptr<HostLink> activation_link = nullptr;
 };
 
 class Executor {
@@ -119,6 +123,8 @@ class Executor {
   void settle();
   void settle(size_t group);
   std::vector<UnitState>& states_of(int64_t microbatch);
+  /// Everything a checkpointed unit holds from its forward to its backward.
+  static std::vector<at::Tensor*> tensors_of(UnitState& state);
 
   Plan plan_;
   std::vector<std::shared_ptr<Unit>> chain_;
@@ -130,6 +136,7 @@ class Executor {
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;
   std::optional<Use> last_use_;
+  std::unique_ptr<ActivationOffload> offload_;  // null unless the plan offloads a unit
   std::optional<size_t> reducing_;              // the group whose reduction has just begun
   std::optional<size_t> replicating_;           // and the one before it, in its second leg
   std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]

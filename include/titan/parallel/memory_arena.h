@@ -4,9 +4,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace titan {
@@ -29,6 +32,23 @@ class MemoryArena {
   int64_t peak_ = 0;
 };
 
+/// A copy under way between the host and the device, beside the device's other work. Both ends live until it is over.
+class Crossing {
+ public:
+  Crossing() = default;
+  Crossing(at::Tensor target, at::Tensor source, std::shared_ptr<c10::Event> done)
+      : target_(std::move(target)), source_(std::move(source)), done_(std::move(done)) {}
+
+  /// What the device's current stream does from here on comes after the copy; lets go of both ends.
+  void order();
+  /// The host waits for the copy, and lets go of both ends.
+  void wait();
+
+ private:
+  at::Tensor target_, source_;
+  std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun
+};
+
 /// Where shards live and where units run, and what crosses between the two. One arena for both: nothing crosses.
 class HostLink {
  public:
@@ -41,12 +61,20 @@ class HostLink {
 
   void to_device(const at::Tensor& target, const at::Tensor& source);
   void to_home(const at::Tensor& target, const at::Tensor& source);
+  /// The same on a stream of the link's own, behind what the device's current stream has to do by now.
+  Crossing start_to_device(const at::Tensor& target, const at::Tensor& source);
+  Crossing start_to_home(const at::Tensor& target, const at::Tensor& source);
+  /// Whether memory of the home is best pinned.
+  bool pins() const { return crosses() && !device_->device().is_cpu(); }
   /// Bytes since the last reset.
   int64_t to_device_bytes() const { return to_device_bytes_; }
   int64_t to_home_bytes() const { return to_home_bytes_; }
   void reset() { to_device_bytes_ = to_home_bytes_ = 0; }
 
  private:
+  Crossing start(const at::Tensor& target, const at::Tensor& source);
+
+  std::optional<c10::Stream> copies_;  // made with the first copy
   std::shared_ptr<MemoryArena> home_;
   std::shared_ptr<MemoryArena> device_;
   int64_t to_device_bytes_ = 0;

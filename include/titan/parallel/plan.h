@@ -74,8 +74,10 @@ struct PlanRequest {
   bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
   Rotation rotation = Rotation::all_gather;
   LoadBalance load_balance = LoadBalance::head_tail;
-  bool cpu_offload = false;        // masters, optimizer states and reduced gradients live on the host
-  int64_t norm_message_bytes = 0;  // what ranks exchange to know the norm of all gradients, and the loss
+  bool cpu_offload = false;          // masters, optimizer states and reduced gradients live on the host
+  bool offload_activations = false;  // what checkpointed units keep waits for its backward on the host
+  bool offload_optimizer = false;    // the moments live on the host and come to the device in the step
+  int64_t norm_message_bytes = 0;    // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
 
   /// Ranks over which each parameter is cut (FSDP).
@@ -143,6 +145,7 @@ struct UnitPlan {
   std::vector<size_t> groups;  // weight groups it uses, its own first
   RecomputePolicy policy = RecomputePolicy::none();
   int64_t saved_bytes = 0;  // per microbatch, from its forward to its backward
+  bool offloaded = false;   // which it spends on the host
   ElementType compute = ElementType::float32;
   bool weights_in_backward = true;    // an embedding's backward reads none
   bool gradients_in_forward = false;  // the head makes its weight gradients in forward
@@ -159,6 +162,7 @@ struct StagePlan {
 struct MemoryPurpose {
   std::string name;
   int64_t bytes = 0;
+  bool on_host = false;  // where the device is another than the host
 };
 
 /// What one step sends through the communicator `group` of `ranks` ranks.
@@ -188,6 +192,9 @@ struct Plan {
   /// Bytes per step from the host to the device and back (CPU offload).
   int64_t to_device_bytes = 0;
   int64_t to_host_bytes = 0;
+  /// The same each way, of activations and of moments that live on the host by themselves.
+  int64_t activation_offload_bytes = 0;
+  int64_t optimizer_offload_bytes = 0;
 
   /// Weights are cut over ranks, or live on the host: they come and go.
   bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
@@ -195,7 +202,8 @@ struct Plan {
   bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
   /// The local stage of unit `unit`.
   size_t stage_of(size_t unit) const;
-  int64_t predicted_bytes() const;
+  /// The memory table added up, without what lies on the host where `device_only`.
+  int64_t predicted_bytes(bool device_only = false) const;
   const GroupTraffic* traffic_of(std::string_view group) const;
 };
 

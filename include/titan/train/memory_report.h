@@ -23,6 +23,7 @@ struct MeasuredMemory {
   int64_t gradient_slot_bytes = 0;  // where gradients are made before they are reduced
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
+  int64_t host_activation_bytes = 0;  // activations that wait on the host
   int64_t peak_bytes = 0;
 };
 
@@ -65,10 +66,5 @@ std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, siz
 
 /// What the job's plan takes.
 int64_t predicted_bytes(const MemoryQuestion& question);
-
-/// Whether a row of the plan's table lies on the host where the device is another (CPU offload).
-bool lies_on_host(const Plan& plan, const MemoryPurpose& purpose);
-/// The table added up, without what lies on the host where `device_only`.
-int64_t predicted_bytes(const Plan& plan, bool device_only);
 
 }  // namespace titan

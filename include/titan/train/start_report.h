@@ -13,7 +13,8 @@
 
 namespace titan {
 
-/// One line per purpose that takes any bytes, then the sum as "together".
+/// One line per purpose that takes any bytes, those on the host marked, then the sum as "together"; and what of it is
+/// on the host, where only a part is.
 std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes);
 
 /// A head and one line per group: pattern, tensors, parameters, multipliers.
@@ -24,6 +25,8 @@ std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> g
 std::string mesh_line(const DeviceMesh& mesh);
 /// What was applied to the model, in torchtitan's words, and what a step sends; nothing for a single process.
 std::vector<std::string> parallelism_lines(const Plan& plan);
+/// What crosses between host and device in a step, where weights, activations or moments do.
+std::vector<std::string> crossing_lines(const Plan& plan);
 
 /// Which layers compute in float8 and why the others do not, and how their weights travel; nothing without float8.
 std::vector<std::string> precision_lines(const Plan& plan);

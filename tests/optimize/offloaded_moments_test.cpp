@@ -1,0 +1,69 @@
+// Moments that live on the host and come to the device to be stepped: the same bits, the bytes that the plan says.
+#include <gtest/gtest.h>
+
+#include "support/tensors.h"
+#include "titan/optimize/optimizer.h"
+
+namespace titan {
+namespace {
+
+struct Weights {
+  Weights() {
+    for (const auto& shape : std::vector<std::vector<int64_t>>{{40, 3}, {7}, {64, 5}, {1}}) {
+      owned.push_back(std::make_unique<Parameter>(ParameterSpec{"p" + std::to_string(owned.size()), shape, {}}));
+      owned.back()->master = normal(shape, owned.size());
+      all.push_back(owned.back().get());
+    }
+  }
+  StepControl draw(int64_t step, bool skip) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i]->gradient_shard = normal(all[i]->spec().shape, 100 * static_cast<uint64_t>(step) + i);
+    }
+    const at::TensorOptions scalar(at::kDouble);
+    return {at::ones({}, scalar), at::ones({}, scalar), at::full({}, skip ? 1 : 0, at::kFloat)};
+  }
+
+  std::vector<std::unique_ptr<Parameter>> owned;
+  std::vector<Parameter*> all;
+};
+
+class OffloadedMoments : public ::testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(OffloadedMoments, ChangeNoBitAndCrossOnceEachWayInAStep) {
+  const std::vector<ParameterGroup> groups{{"", 1, 1, {0, 1, 2, 3}}};
+  const auto link =
+      std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
+  Weights near, far;
+  Optimizer here(near.all, groups, {.state_type = GetParam()}), away(far.all, groups, {.state_type = GetParam()}, link);
+  for (int64_t step = 1; step <= 3; ++step) {
+    link->reset();
+    here.step(step, 0.01, near.draw(step, step == 2));
+    away.step(step, 0.01, far.draw(step, step == 2));
+    EXPECT_EQ(link->to_device_bytes(), away.state_bytes());
+    EXPECT_EQ(link->to_home_bytes(), away.state_bytes());
+  }
+  for (size_t i = 0; i < near.all.size(); ++i) {
+    EXPECT_TRUE(same_bits(near.all[i]->master, far.all[i]->master));
+    EXPECT_TRUE(same_bits(here.first_moment(i), away.first_moment(i)));
+    EXPECT_TRUE(same_bits(here.second_moment(i), away.second_moment(i)));
+  }
+  EXPECT_EQ(link->home().held_bytes(), away.state_bytes());
+  EXPECT_EQ(link->device().held_bytes(), 0);
+  // Of the second and the third parameter, side by side; the first and the second are smaller.
+  EXPECT_EQ(link->device().peak_bytes(), (64 * 5 + 7) * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));
+}
+
+TEST_P(OffloadedMoments, OfAGroupAloneCrossAlone) {
+  const auto link =
+      std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
+  Weights weights;
+  Optimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, {.state_type = GetParam()}, link);
+  const StepControl control = weights.draw(1, false);
+  optimizer.step_some(std::span(weights.all).subspan(1, 1), 1, 0.01, control);
+  EXPECT_EQ(link->to_device_bytes(), 7 * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, OffloadedMoments, ::testing::Values(at::kFloat, at::kBFloat16));
+
+}  // namespace
+}  // namespace titan

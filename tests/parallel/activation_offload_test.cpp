@@ -1,0 +1,115 @@
+// Activations that wait on the host: the same gradients, the bytes that the plan says, and nothing left on the device.
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "support/selections.h"
+#include "titan/parallel/activation_offload.h"
+
+namespace titan {
+namespace {
+
+std::shared_ptr<HostLink> two_arenas() {
+  return std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
+}
+
+/// A small model whose checkpointed units keep their activations on the host, and one whose units do not.
+struct Pair {
+  explicit Pair(const RecomputeSelection& selection, ElementType compute = ElementType::float32)
+      : link(two_arenas()),
+        here(small_request(), request(selection, compute, false)),
+        away(small_request(), request(selection, compute, true),
+             {.count_saved_bytes = true, .check_kept_tensors = true, .activation_link = link}) {}
+
+  static PlanRequest request(const RecomputeSelection& selection, ElementType compute, bool offload) {
+    PlanRequest plan = small_plan();
+    plan.recompute = selection;
+    plan.compute = compute;
+    plan.offload_activations = offload;
+    return plan;
+  }
+  int64_t planned() const {
+    int64_t bytes = 0;
+    for (const UnitPlan& unit : away.plan.units) bytes += unit.offloaded ? unit.saved_bytes : 0;
+    return bytes;
+  }
+
+  std::shared_ptr<HostLink> link;
+  SmallModel here, away;
+};
+
+class ActivationsOnTheHost : public ::testing::TestWithParam<NamedSelection> {};
+
+TEST_P(ActivationsOnTheHost, GiveTheSameBitsAndCrossAsPlanned) {
+  for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
+    Pair pair(GetParam().selection, compute);
+    const at::Tensor loss = pair.here.executor->forward(pair.here.batch(), 0);
+    EXPECT_TRUE(same_bits(pair.away.executor->forward(pair.away.batch(), 0), loss));
+    EXPECT_EQ(pair.link->to_home_bytes(), pair.planned());
+    EXPECT_EQ(pair.link->home().held_bytes(), pair.planned()) << "and there they are";
+    EXPECT_EQ(pair.link->device().held_bytes(), 0);
+    for (size_t u = 0; u < pair.away.plan.units.size(); ++u) {
+      const UnitPlan& unit = pair.away.plan.units[u];
+      EXPECT_EQ(pair.away.executor->saved_bytes(u, 0), unit.offloaded ? 0 : unit.saved_bytes) << unit.name;
+    }
+    for (SmallModel* model : {&pair.here, &pair.away}) model->executor->backward(model->batch(), 0, /*is_last=*/true);
+    EXPECT_EQ(pair.link->to_device_bytes(), pair.planned());
+    EXPECT_EQ(pair.away.plan.activation_offload_bytes, pair.planned());
+    EXPECT_EQ(pair.link->home().held_bytes() + pair.link->device().held_bytes(), 0) << "nothing stays";
+    for (const auto& parameter : pair.here.model->parameter_handles()) {
+      EXPECT_TRUE(same_bits(pair.away.model->parameter(parameter->name()).gradient_shard, parameter->gradient_shard))
+          << parameter->name();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, ActivationsOnTheHost, ::testing::ValuesIn(all_selections()));
+
+TEST(ActivationsOnTheHost, TakeAtMostTwoUnitsOfTheDevice) {
+  Pair pair(selection(RecomputeSelection::Mode::full));
+  pair.away.executor->forward(pair.away.batch(), 0);
+  pair.away.executor->backward(pair.away.batch(), 0, true);
+  const int64_t unit = pair.away.plan.units[1].saved_bytes;
+  EXPECT_EQ(pair.link->device().peak_bytes(), 2 * unit) << "one that is read and one that comes";
+  for (const MemoryPurpose& purpose : pair.away.plan.memory) {
+    if (purpose.name == "activations on their way") {
+      EXPECT_EQ(purpose.bytes, 2 * unit);
+    }
+    if (purpose.name == "activations on the host") {
+      EXPECT_EQ(purpose.bytes, pair.link->home().peak_bytes());
+    }
+    EXPECT_EQ(purpose.on_host, purpose.name == "activations on the host") << purpose.name;
+  }
+}
+
+TEST(ActivationsOnTheHost, OfSeveralMicrobatchesWaitSideBySide) {
+  Pair pair(selection(RecomputeSelection::Mode::full));
+  for (const int64_t m : {0, 1}) pair.away.executor->forward(pair.away.batch(), m);
+  EXPECT_EQ(pair.link->home().held_bytes(), 2 * pair.planned());
+  pair.away.executor->backward(pair.away.batch(), 0, false);
+  EXPECT_EQ(pair.link->home().held_bytes(), pair.planned());
+  pair.away.executor->backward(pair.away.batch(), 1, true);
+  EXPECT_EQ(pair.link->home().held_bytes(), 0);
+}
+
+TEST(ActivationsOnTheHost, ComeBackWithTheirShapesAndWhatTheyShared) {
+  ActivationOffload offload(two_arenas());
+  const at::Tensor whole = normal({6, 4}, 1);
+  at::Tensor rows = whole.narrow(0, 2, 3), turned = whole.t(), leaf = normal({5}, 2, at::kBFloat16), nothing;
+  leaf.set_requires_grad(true);
+  const at::Tensor expected_rows = rows.clone(), expected_turned = turned.clone(),
+                   expected_leaf = leaf.detach().clone();
+  PutAway away = offload.put_away({&rows, &turned, &leaf, &nothing});
+  EXPECT_FALSE(rows.defined() || turned.defined() || leaf.defined());
+  EXPECT_EQ(away.blocks.size(), 2u) << "a storage crosses once";
+  offload.bring_back(away, {&rows, &turned, &leaf, &nothing});
+  EXPECT_TRUE(same_bits(rows.clone(), expected_rows));
+  EXPECT_TRUE(same_bits(turned.contiguous(), expected_turned.contiguous()));
+  EXPECT_TRUE(same_bits(leaf.detach(), expected_leaf));
+  EXPECT_TRUE(leaf.requires_grad() && leaf.is_leaf() && !rows.requires_grad());
+  EXPECT_EQ(turned.strides(), whole.t().strides());
+  EXPECT_TRUE(rows.is_alias_of(turned));
+  EXPECT_FALSE(nothing.defined());
+}
+
+}  // namespace
+}  // namespace titan
