@@ -130,6 +130,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
                                          place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
   }
   start.samples = restored.samples;
+  start.guard = guard_state_from_json(progress.guard);
   return start;
 }
 
@@ -210,6 +211,7 @@ RunPosition RunCheckpoints::load() {
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
+  start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
   saved_step_ = start.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
