@@ -93,7 +93,7 @@ class FirstLoss(BehaviourTest):
         path = untrained.folder / "weights" / "step-1"
         run = self.train(*self.WORDS, f"--checkpoint.initial_load_path={path}", steps=1)
         (line,) = self.explanations(run)
-        self.assertRegex(line, r"the first loss is 7\.\d\d, and ln V = 7\.62 .* \(V = 2,048 tokens\): after a load")
+        self.assertRegex(line, r"the first loss is [78]\.\d\d, and ln V = 7\.62 .* \(V = 2,048 tokens\): after a load")
 
     def test_a_load_of_trained_weights_and_a_run_that_goes_on_need_no_words(self):
         trained = self.train(*self.WORDS, "--optimizer.lr=1e-2", "--checkpoint.folder=weights", steps=30)

@@ -91,7 +91,7 @@ class Report(BehaviourTest):
         self.assertEqual(curve["d"][0]["x"], list(range(1, 10)))
 
     def test_a_run_that_ends_by_an_error_says_so(self):
-        run = self.train("--optimizer.lr=1e30", "--training.max_norm=0", steps=20, exit_code=NON_FINITE)
+        run = self.train("--optimizer.lr=1e30", "--optimizer.weight_decay=0", "--training.max_norm=0", steps=20, exit_code=NON_FINITE)
         self.assertTrue(self.page(run.folder / "report.html").says("ended by an error"))
 
     def test_it_can_be_left_out(self):

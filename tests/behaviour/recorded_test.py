@@ -88,7 +88,7 @@ class TensorBoard(BehaviourTest):
         read = read_events(only_folder(folder / "tb"))
         losses = read["loss_metrics/global_avg_loss"]
         self.assertEqual([step for step, _ in losses], list(range(1, 9)))
-        written = {line["step"]: as_float32(line["loss"]) for line in map(json.loads, (folder / "metrics.jsonl").open())}
+        written = {line["step"]: as_float32(line["loss"]) for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
         self.assertEqual(dict(losses), written)
         self.assertEqual(len(list(only_folder(folder / "tb").iterdir())), 2, "one file per process")
 

@@ -52,7 +52,7 @@ class Shown(BehaviourTest):
             r"^Training completed$",
         ):
             self.assertRegex(text, re.compile(pattern, re.MULTILINE))
-        self.assertIn(f"outputs lie in {run.folder}", run.messages()[-2])
+        self.assertIn(f"outputs lie in {run.folder}", run.messages()[-3])
         self.assertEqual([message.split()[-1] for message in run.messages()[-2:]],
                          [str(run.folder / name) for name in ("metrics.jsonl", "report.html")])  # fmt: skip
 
