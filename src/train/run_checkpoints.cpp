@@ -33,13 +33,6 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
   return make_store_meeting(world.store->clone(), "data-positions", world.rank, world.size, kMeetingTimeout);
 }
 
-std::string replaced(std::string text, std::string_view what, const std::string& by) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
-  return text;
-}
-
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
@@ -327,7 +320,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   saved_step_ = outcome.step;
   log_.info(outcome.sentence());
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
-  commands_.submit(replaced(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()));
+  commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()));
 }
 
 }  // namespace titan
