@@ -3,9 +3,12 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "titan/base/lock_file.h"
@@ -18,7 +21,7 @@
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/pipeline_runner.h"
-#include "titan/report/metrics_log.h"
+#include "titan/report/run_record.h"
 #include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
@@ -63,7 +66,6 @@ class Trainer {
   /// What records the blocks of this plan, with a line that says so or why not; null: they run eagerly.
   std::unique_ptr<WorkRecorder> recorder_for(const Plan& plan);
   void open_data();
-  void open_metrics();
   /// Continues where a checkpoint ends, if there is one.
   void resume();
   void find_data_position(const SamplePosition& samples);
@@ -78,6 +80,20 @@ class Trainer {
   /// Does `work`; when memory runs out in it, says who holds how much and throws Error(out_of_memory) with the settings
   /// that would fit. `what` is under way: "building the model".
   void with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const;
+  /// The beginning of a batch as text.
+  std::string first_text(const StepBatch& batch) const;
+  /// The files that say how the run goes; after resume(), which decides whether it goes on in those of before.
+  void open_record();
+  /// The folder of TensorBoard's files, the same for all ranks that write some.
+  std::filesystem::path choose_tensorboard_folder();
+  /// What run.json and the page say of the run itself.
+  nlohmann::ordered_json run_facts() const;
+  /// Says where the records lie.
+  void close_record(bool stopped);
+  /// The line of a step, in the log and wherever else it is recorded.
+  void report_step(const PendingStep& pending, const StepValues& values);
+  /// After the first step: whether its loss can be that of the weights that were meant.
+  void explain_start(const StepValues& values) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
   /// The next step; false when the corpus has run out.
@@ -95,6 +111,8 @@ class Trainer {
   void tell_differences(const TrafficCheck& check) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
+  /// What a step that was left out, or stands out, is worth saying.
+  void judge(const PendingStep& pending, const StepValues& values);
   void settle_all();
   ExitCode train();
   ExitCode finish();
@@ -116,12 +134,14 @@ class Trainer {
   std::unique_ptr<PipelineRunner> pipeline_;  // null without a pipeline
   std::vector<ParameterGroup> model_groups_;  // of all_parameters_
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<SpikeGuard> guard_;  // null: off
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
   int64_t bytes_left_ = 0;    // before anything of the job was made, as far as the system tells
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
+  std::string data_description_;
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
   int64_t tokens_per_step_ = 0;
@@ -132,8 +152,9 @@ class Trainer {
   DataCounters read_;     // up to the last step
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<Validator> validator_;
-  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<RunRecord> record_;  // null on a rank that records nothing
   std::unique_ptr<StepMeter> meter_;
+  int64_t allocation_retries_ = 0;  // that were told
   std::deque<PendingStep> pending_;
 };
 
