@@ -189,7 +189,9 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
   const UnitState& state = states_.at(static_cast<size_t>(microbatch)).at(unit);
   TITAN_CHECK(options_.count_saved_bytes && state.context, unit, microbatch);
   SavedLedger ledger = state.context->saved;
-  for (const at::Tensor& leaf : state.leaves) ledger.add(leaf);
+  for (const at::Tensor& leaf : state.leaves) {
+    if (leaf.defined()) ledger.add(leaf);  // those on the host are not
+  }
   for (const at::Tensor& kept : state.context->recorder.kept()) {
     if (kept.defined()) ledger.add(kept);
   }
