@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -38,8 +37,6 @@ StepProfiler::StepProfiler(const ProfileCycle& cycle, std::filesystem::path fold
     : cycle_(cycle), folder_(std::move(folder)), rank_(rank), cuda_(cuda), log_(log) {
   TITAN_CHECK(cycle.active >= 1 && cycle.warm_up >= 0 && cycle.period >= cycle.active + cycle.warm_up, cycle.period,
               cycle.active, cycle.warm_up);
-  // Where there is no GPU the library complains of that on standard error. Whoever has set the level keeps it.
-  if (!cuda) ::setenv("KINETO_LOG_LEVEL", "4", /*overwrite=*/0);
   log_.info("Profiling active. Traces will be saved at {}", folder_.string());
 }
 
