@@ -1,5 +1,6 @@
 #include "titan/parallel/assembly.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include "titan/base/error.h"
@@ -124,7 +125,12 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world) {
   if (!world) return shard.clone();
   const at::TensorOptions options = shard.defined() ? shard.options() : at::TensorOptions(at::kFloat);
-  at::Tensor whole = at::zeros(parameter.spec().shape, options);
+  // A rank of another pipeline stage holds nothing of it and cannot know its dtype; all messages must be as long.
+  const auto code = static_cast<int64_t>(shard.defined() ? shard.scalar_type() : at::kByte);
+  const at::Tensor type = at::full({1}, code, options.dtype(at::kByte));
+  world->all_reduce({type}, Reduction::max)->wait();
+  at::Tensor whole =
+      at::zeros(parameter.spec().shape, options.dtype(static_cast<at::ScalarType>(type.item<uint8_t>())));
   if (shard.defined() && parameter.speaks_for_shard()) {
     at::Tensor mine = whole;
     for (int64_t d = 0; d < whole.dim(); ++d) {

@@ -41,6 +41,8 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.accumulation = row.accumulation;
   request.compute = row.compute;
   request.reduce = row.reduce;
+  request.master = row.master;
+  request.optimizer_state = row.state;
   request.recompute = recompute_of(row.recompute);
   request.place = place;
   request.reshard = row.reshard == "always"  ? ReshardPolicy::always
@@ -177,7 +179,10 @@ class RankRun {
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
-    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, OptimizerOptions{});
+    OptimizerOptions options;
+    options.state_type = scalar_type(row.state);
+    options.rounding_seed = row.rounding_seed;
+    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options);
     if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
     runner_ = std::make_unique<StepRunner>(
         *assembly_.executor, *optimizer_, assembly_.group_parameters, StepOptions{row.max_norm, row.step_in_backward},

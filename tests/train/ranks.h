@@ -34,6 +34,8 @@ struct LayoutRow {
   bool sockets = false;  // between ranks, in place of the memory they share
   ElementType compute = ElementType::float32;
   ElementType reduce = ElementType::float32;
+  ElementType master = ElementType::float32, state = ElementType::float32;
+  uint64_t rounding_seed = 0;
   std::vector<std::string> keep_fp32;
   std::optional<Float8Request> float8;
   bool loss_parallel = true;
