@@ -10,7 +10,8 @@ const Kernels& host_kernels() {
 const Kernels& gpu_kernels() {
 #endif
   static const Kernels table{
-      run, run, run, run, run, run, run, run, run, run, run, run, exact_carry_slots, exact_value_of_slots};
+      run, run, run, run, run, run, run, run,
+                             run, run, run, run, run, run, run, exact_carry_slots, exact_value_of_slots};
   return table;
 }
 

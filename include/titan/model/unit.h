@@ -26,6 +26,7 @@ struct BatchContext {
   at::Tensor positions;     // int64 [B or 1, T]; undefined: 0 … T−1
   AttentionBounds bounds;   // of the whole samples
   double loss_scale = 1.0;  // 1 / valid tokens of the whole step
+  at::Tensor loss_scale_at;  // fp64 scalar on the device, in place of it where recorded work reads the scale
 };
 
 /// Samples [first, first + count) of a microbatch, as views.
