@@ -58,9 +58,9 @@ void initialise(Parameter& parameter, const Box& box, uint64_t seed, const Kerne
   if (!kernels) kernels = kernels_for(parameter.master);
   if (!kernels) return draw_on_host(parameter.master, numbers, place);
   TITAN_CHECK(parameter.master.is_contiguous(), parameter.name());
-  kernels->normal_fill({kernel_type(parameter.master), parameter.master.numel(), numbers, place,
-                        parameter.master.mutable_data_ptr()},
-                       current_stream(parameter.master));
+  kernels->normal_fill(
+      {kernel_type(parameter.master), parameter.master.numel(), numbers, place, parameter.master.mutable_data_ptr()},
+      current_stream(parameter.master));
 }
 
 }  // namespace titan

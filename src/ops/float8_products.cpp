@@ -51,7 +51,8 @@ class Float8Products : public LinearProducts {
   Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
                   UnitContext& context) const override {
     Operand operand{.data = input, .scale = scale, .type = input.scalar_type()};
-    if (tensorwise_ && any(weights) && !scale.defined()) operand.scale = scales_of({input}, Float8Format::e4m3, context)[0];
+    if (tensorwise_ && any(weights) && !scale.defined())
+      operand.scale = scales_of({input}, Float8Format::e4m3, context)[0];
     return operand;
   }
 

@@ -180,8 +180,7 @@ TEST(Effects, weights_in_float8_are_cast_again_in_backward_whatever_is_asked_in_
     const std::string line = std::string("force_recompute_fp8_weight_in_bwd = ") + value;
     for (const std::string& text :
          {"[model]\nconverters = [\"quantize.linear.float8\"]\n[quantize.linear.float8]\n" + line,
-          "[model]\nconverters = [\"float8\"]\n[float8]\n" + line,
-          "[float8]\nenable_float8_linear = true\n" + line}) {
+          "[model]\nconverters = [\"float8\"]\n[float8]\n" + line, "[float8]\nenable_float8_linear = true\n" + line}) {
       LoadedConfig loaded = load(text);
       EXPECT_EQ(said(loaded), "") << text;
       EXPECT_TRUE(contains(notes_of(loaded), why)) << text;

@@ -115,8 +115,8 @@ std::string run_part(const Part& p) {
   Numbers in(p.type, logits, p.offset);
   const cuda_on_host::Buffer<int64_t> labels_in(labels);
   cuda_on_host::Buffer<float> largest(rows), sums(rows), targets(rows);
-  const VocabularySums a{p.type, p.rows, p.words, p.first_word, in.data(), labels_in.data(), largest.data(),
-                         sums.data(), targets.data()};
+  const VocabularySums a{p.type,           p.rows,         p.words,     p.first_word,  in.data(),
+                         labels_in.data(), largest.data(), sums.data(), targets.data()};
   std::vector<double> expected_largest, expected_sums, expected_targets;
   for (int64_t row = 0; row < p.rows; ++row) {
     const auto begin = logits.begin() + row * p.words;
@@ -166,9 +166,9 @@ std::vector<KernelCase> cases() {
   for (KernelType type : {KernelType::fp32, KernelType::bf16}) {
     for (const Part& p : {Part{type, 5, 59, 59}, Part{type, 6, 512, 512, 0, true}, Part{type, 5, 4099, 4099},
                           Part{type, 5, 520, 520, 1}, Part{type, 3, 1, 1}}) {
-      result.push_back({std::string("vocabulary_") + name(type) + "_" + std::to_string(p.words) +
-                            (p.offset ? "_unaligned" : ""),
-                        [p] { return run_part(p); }});
+      result.push_back(
+          {std::string("vocabulary_") + name(type) + "_" + std::to_string(p.words) + (p.offset ? "_unaligned" : ""),
+           [p] { return run_part(p); }});
     }
     std::vector<Shape> shapes;
     for (int64_t words : {1, 2, 59, 511, 512, 4099, 8192, 9000}) shapes.push_back({type, 5, words, true, 0});

@@ -54,7 +54,8 @@ double ulps(double a, double b) {
 TEST(NormalNumbers, AreMadeOfLogarithmsAndCosinesThatAreRightToTheLastBits) {
   double logarithms = 0, cosines = 0, sines = 0;
   PhiloxSequence random(3);
-  std::vector<uint32_t> bits{0, 1, 2, 0x3FFFFFFF, 0x40000000, 0x7FFFFFFF, 0x80000000, 0xBFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF};
+  std::vector<uint32_t> bits{0,          1,          2,          0x3FFFFFFF, 0x40000000,
+                             0x7FFFFFFF, 0x80000000, 0xBFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF};
   while (bits.size() < 100'000) bits.push_back(random.next() >> (bits.size() % 29));
   for (const uint32_t one : bits) {
     const double u = unit_interval(one);

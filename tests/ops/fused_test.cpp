@@ -229,7 +229,8 @@ TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
     const at::Tensor gate = leaf(normal({5, 24}, 1, GetParam())), up = leaf(normal({5, 24}, 2, GetParam()));
     const at::Tensor activated = swiglu(gate, up, fused.context);
     const auto gradients = backward({activated}, {normal({5, 24}, 3, GetParam())}, {gate, up});
-    const at::Tensor query = leaf(normal({1, 5, 4, 10}, 4, GetParam())), key = leaf(normal({1, 5, 2, 10}, 5, GetParam()));
+    const at::Tensor query = leaf(normal({1, 5, 4, 10}, 4, GetParam())),
+                     key = leaf(normal({1, 5, 2, 10}, 5, GetParam()));
     const at::Tensor table = rotary_table(32, 10, 10000, std::nullopt);
     auto [q, k] = rotate(query, key, table, {}, fused.context);
     EXPECT_FALSE(fused.context.scales.find(q).defined()) << "nothing multiplies it in float8";

@@ -1,5 +1,5 @@
-// The loss over a vocabulary that ranks share, on the fused kernels (compiled for the host) and on plain operations. The
-// ranks are threads that share memory.
+// The loss over a vocabulary that ranks share, on the fused kernels (compiled for the host) and on plain operations.
+// The ranks are threads that share memory.
 #include <gtest/gtest.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -67,7 +67,7 @@ Outcome on_rank(const Case& c, std::shared_ptr<Communicator> communicator, bool 
   const Kernels table = kernels_of_threads();
   const FusedKernels kernels(table, at::kCPU, [&](const std::string& what) { outcome.said.push_back(what); });
   const TensorLayout layout({c.words, kDim}, {{"tp", c.ranks, 0}});
-  const Box box = layout.box({communicator->rank()});
+  const Box box = layout.box(std::vector<int64_t>{communicator->rank()});
   Parameter weight({"output.weight", {c.words, kDim}, {}});
   weight.place(layout, box, box, true);
   const at::Tensor all = normal({c.words, kDim}, 3, c.type, 0.5);
@@ -114,7 +114,8 @@ std::vector<Outcome> on_ranks(const Case& c, bool fused) {
 class SharedVocabulary : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(SharedVocabulary, HasTheLossAndGradientsOfPlainOperationsAndSendsTheSame) {
-  for (const Case& c : {Case{2, 59}, {3, 96}, {4, 13}, {2, 64, false}, {3, 59, false}, {2, 59, true, at::kFloat, true}}) {
+  for (const Case& c :
+       {Case{2, 59}, {3, 96}, {4, 13}, {2, 64, false}, {3, 59, false}, {2, 59, true, at::kFloat, true}}) {
     Case test = c;
     test.type = GetParam();
     const std::vector<Outcome> fused = on_ranks(test, true), plain = on_ranks(test, false);

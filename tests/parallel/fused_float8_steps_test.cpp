@@ -1,5 +1,5 @@
-// Whole steps in float8 on the fused kernels (compiled for the host): which magnitudes fall out of the kernel that wrote
-// an operand, and that nothing depends on where they come from.
+// Whole steps in float8 on the fused kernels (compiled for the host): which magnitudes fall out of the kernel that
+// wrote an operand, and that nothing depends on where they come from.
 #include <gtest/gtest.h>
 
 #include "support/model.h"

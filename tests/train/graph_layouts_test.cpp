@@ -1,5 +1,5 @@
-// What is recorded and replayed, blocks or whole microbatches, gives what eager work gives, bit for bit, wherever graphs are used. No GPU is
-// needed: a recorder that runs the recorded code again stands in for CUDA's.
+// What is recorded and replayed, blocks or whole microbatches, gives what eager work gives, bit for bit, wherever
+// graphs are used. No GPU is needed: a recorder that runs the recorded code again stands in for CUDA's.
 #include <gtest/gtest.h>
 
 #include "comparison.h"

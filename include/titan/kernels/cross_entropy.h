@@ -28,8 +28,8 @@ constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
           counted * ((a.gradient ? row : 0) + bytes_of(a.type))};
 }
 
-// The same where each rank has some words of the vocabulary: sums of its own, then, with the largest logit and the sum of
-// all ranks, the gradient.
+// The same where each rank has some words of the vocabulary: sums of its own, then, with the largest logit and the sum
+// of all ranks, the gradient.
 
 struct VocabularySums {
   KernelType type = KernelType::fp32;

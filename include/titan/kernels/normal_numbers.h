@@ -1,6 +1,6 @@
-// Normal numbers as a pure function of (seed, stream, index), the same bits on a GPU and on the host: Box & Muller, 1958,
-// over Philox. Only operations that IEEE 754 rounds exactly are used, none of them contracted, because logarithms and
-// cosines of two libraries differ in their last bit. For host and device alike; no tensors.
+// Normal numbers as a pure function of (seed, stream, index), the same bits on a GPU and on the host: Box & Muller,
+// 1958, over Philox. Only operations that IEEE 754 rounds exactly are used, none of them contracted, because logarithms
+// and cosines of two libraries differ in their last bit. For host and device alike; no tensors.
 #pragma once
 
 #include <cmath>
@@ -74,8 +74,8 @@ TITAN_HOST_DEVICE inline CosineAndSine cosine_and_sine(double angle) {
                                 1.0 / 479001600,
                                 -1.0 / 87178291200,
                                 1.0 / 20922789888000};
-  constexpr double kSine[] = {-1.0 / 6,          1.0 / 120,           -1.0 / 5040,           1.0 / 362880,
-                              -1.0 / 39916800,   1.0 / 6227020800,    -1.0 / 1307674368000,  1.0 / 355687428096000};
+  constexpr double kSine[] = {-1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+                              -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
   constexpr double kTwoOverPi = 0.63661977236758134308;
   const int quarter = static_cast<int>(plus(times(angle, kTwoOverPi), 0.5));
   const double x = plus(plus(angle, -times(quarter, kHalfPiHigh)), -times(quarter, kHalfPiLow));
