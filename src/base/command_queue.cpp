@@ -13,6 +13,25 @@ namespace {
 
 constexpr int kNoShell = 127;
 
+/// `value` as it must be written where the quote `open` ('\0': none) stands before it.
+std::string for_shell(std::string_view value, char open) {
+  const bool is_plain =
+      value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+,=@%:") ==
+      std::string_view::npos;
+  if (is_plain && !value.empty()) return std::string(value);
+  std::string written;
+  for (const char c : value) {
+    if (open != '"' && c == '\'') {
+      written += R"('\'')";
+    } else if (open == '"' && std::string_view("\"$`\\").find(c) != std::string_view::npos) {
+      written += {'\\', c};
+    } else {
+      written += c;
+    }
+  }
+  return open == '\0' ? "'" + written + "'" : written;
+}
+
 /// The shell's process, or nothing: no signal is blocked or ignored in it, whatever this program does with its own.
 pid_t start(std::string command) {
   posix_spawnattr_t attributes;
@@ -33,6 +52,28 @@ pid_t start(std::string command) {
 }
 
 }  // namespace
+
+std::string command_with(std::string_view command, std::string_view mark, std::string_view value) {
+  std::string all;
+  char open = '\0';
+  for (size_t i = 0; i < command.size(); ++i) {
+    if (command.substr(i).starts_with(mark)) {
+      all += for_shell(value, open);
+      i += mark.size() - 1;
+      continue;
+    }
+    const char c = command[i];
+    all += c;
+    if (c == '\\' && open != '\'' && i + 1 < command.size()) {
+      all += command[++i];
+    } else if (open == '\0' && (c == '"' || c == '\'')) {
+      open = c;
+    } else if (c == open) {
+      open = '\0';
+    }
+  }
+  return all;
+}
 
 CommandQueue::CommandQueue(std::function<void(const std::string&, int)> ended) : ended_(std::move(ended)) {}
 

@@ -9,6 +9,7 @@ namespace titan {
 namespace {
 
 constexpr const char* kOurPosition = "titan_stream";  // key of the data position in the pickled dictionary
+constexpr const char* kGuard = "train_state.titan_guard";
 
 std::string model_key(const std::string& name, KeyStyle style) {
   return style == KeyStyle::prefixed ? "model." + name : name;
@@ -86,6 +87,7 @@ PickleRef empty_list_in_a_file() {
 
 void add_progress(CheckpointState& state, const RunProgress& progress, KeyStyle style) {
   add_number(state, "train_state.step", at::scalar_tensor(progress.step, at::kInt));
+  if (!progress.guard.is_null()) state.values.push_back({kGuard, pickle::text(progress.guard.dump())});
   if (style == KeyStyle::bare) {
     add_number(state, "train_state.ntokens_seen", at::scalar_tensor(progress.tokens, at::kLong));
     return;
@@ -210,6 +212,7 @@ class Restoration {
       if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
       if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
+      read_guard();
     }
     return restored_;
   }
@@ -329,6 +332,16 @@ class Restoration {
     if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is no pickle");
     restored_.samples = read_sample_position(*read_pickle(bytes->text));
     restored_.samples->ranks = ranks;
+  }
+
+  void read_guard() {
+    if (!index_.values.contains(kGuard)) return;
+    try {
+      const PickleRef words = checkpoint_.value(kGuard);
+      if (words->is(PickleValue::Kind::text)) restored_.progress->guard = nlohmann::json::parse(words->text);
+    } catch (const nlohmann::json::exception& error) {
+      restored_.notes.emplace_back(fmt::format("the spike guard's window could not be restored: {}", error.what()));
+    }
   }
 
   OpenCheckpoint& checkpoint_;

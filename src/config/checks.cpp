@@ -28,6 +28,15 @@ void check_profiling(const JobConfig& config, const Origins& origins, Problems& 
   }
 }
 
+void check_guard(const JobConfig& config, const Origins& origins, Problems& problems) {
+  if (config.training.spike_guard != "skip" || !config.optimizer.early_step_in_backward) return;
+  problems.push_back(origins.problem(
+      "training.spike_guard",
+      "training.spike_guard = \"skip\" with optimizer.early_step_in_backward: weights are stepped before the norm is "
+      "known, so a step cannot be left out",
+      "use \"warn\", or step after backward"));
+}
+
 void check_batch(const JobConfig& config, const Origins& origins, Problems& problems) {
   int64_t local = config.training.local_batch_size;
   int64_t global = config.training.global_batch_size;
@@ -220,6 +229,7 @@ std::vector<Problem> check_contradictions(const JobConfig& config, const Origins
   Problems problems;
   check_job(config, origins, problems);
   check_profiling(config, origins, problems);
+  check_guard(config, origins, problems);
   check_batch(config, origins, problems);
   check_sequence(config, origins, problems);
   check_optimizer(config, origins, problems);

@@ -99,25 +99,28 @@ void describe_metrics(Schema& schema) {
   metrics.add("log_freq", &S::log_freq, 10)
       .at_least(1)
       .help("steps between two lines (the first step is always shown)");
-  metrics.add("enable_tensorboard", &S::enable_tensorboard, false)
-      .not_built("TensorBoard files")
-      .help("write TensorBoard event files");
+  metrics.add("enable_tensorboard", &S::enable_tensorboard, false).help("write TensorBoard event files");
   metrics.add("disable_color_printing", &S::disable_color_printing, false)
       .help("no colours (there are none anyway when the output is no terminal)");
   metrics.add("save_tb_folder", &S::save_tb_folder, "tb")
       .not_empty()
-      .not_built("TensorBoard files")
-      .only_when(
-          {"metrics.enable_tensorboard or metrics.enable_wandb = true",
-           [](const JobConfig& config) { return config.metrics.enable_tensorboard || config.metrics.enable_wandb; }})
+      .only_when({"metrics.enable_tensorboard = true",
+                  [](const JobConfig& config) { return config.metrics.enable_tensorboard; }})
       .help("folder of TensorBoard files, under job.dump_folder");
   metrics.add("save_for_all_ranks", &S::save_for_all_ranks, false)
       .later()
       .among_several("its one rank writes its metrics anyway")
-      .help("every rank writes its metrics, those other than rank 0 to rank-NNNN/metrics.jsonl");
+      .help(
+          "every rank writes its metrics, those other than rank 0 to rank-NNNN/metrics.jsonl, TensorBoard's to rank_N");
   metrics.add("enable_wandb", &S::enable_wandb, false)
-      .not_built("the hand-over to Weights & Biases")
-      .help("record the run with Weights & Biases");
+      .help("say how to hand the run over to Weights & Biases: scripts/to_wandb.py does it");
+  metrics.add("prometheus_file", &S::prometheus_file, std::nullopt)
+      .own()
+      .not_empty()
+      .help("file for Prometheus' node_exporter (textfile collector), under job.dump_folder unless absolute");
+  metrics.add("report", &S::report, true)
+      .own()
+      .help("keep report.html, a page of the run's curves, under job.dump_folder");
 }
 
 }  // namespace

@@ -95,6 +95,23 @@ void describe_numbers(TrainingFields& training) {
       .own()
       .choices({"abort", "skip"})
       .help("on a loss or gradient norm that is not finite: end the run, or leave that step out");
+  const Condition guarded{"training.spike_guard = \"warn\" or \"skip\"",
+                          [](const JobConfig& config) { return config.training.spike_guard != "off"; }};
+  training.add("spike_guard", &S::spike_guard, "off")
+      .own()
+      .choices({"off", "warn", "skip"})
+      .help("on a loss or gradient norm far above those of the steps before: tell it, or leave that step out");
+  training.add("spike_window", &S::spike_window, 128)
+      .own()
+      .at_least(8)
+      .at_most(kMostGuardedSteps)
+      .only_when(guarded)
+      .help("steps that a step is compared with");
+  training.add("spike_threshold", &S::spike_threshold, 6.0)
+      .own()
+      .above(0)
+      .only_when(guarded)
+      .help("standard deviations above their mean that make a spike");
   training.add("device", &S::device, "auto")
       .own()
       .choices({"auto", "cpu", "cuda"})

@@ -26,6 +26,8 @@ inline constexpr double kLargestVocabulary = 1 << 24;
 inline constexpr double kMostLayers = 4096;
 /// Batches wait in host memory, and a queue that is never emptied gains nothing.
 inline constexpr double kMostBatchesReady = 1024;
+/// The window is looked through in every step, and written as text into every checkpoint.
+inline constexpr double kMostGuardedSteps = 1 << 14;
 
 template <class T>
 struct is_optional : std::false_type {};

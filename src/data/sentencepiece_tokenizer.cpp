@@ -118,21 +118,21 @@ SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<int32_t>& ids) const {
   auto lease = pool_.borrow([] { return std::make_unique<Scratch>(); });
   Scratch& scratch = *lease;
-  SentencePieceNormalizer::Pass pass(normalizer_, valid_utf8(text, scratch.repaired));
-  scratch.unigram.start();
+  const std::string_view valid = valid_utf8(text, scratch.repaired);
   const size_t before = ids.size();
-  std::string& normalized = scratch.normalized;
-  normalized.clear();
-  for (bool more = true; more;) {
-    // Without words to cut at, the whole text is one stretch.
-    more = pass.run(words_stand_alone_ ? normalized.size() + kBlock : SIZE_MAX, normalized);
-    size_t begin = 0;
-    for (size_t end; begin < normalized.size(); begin = end) {
-      end = words_stand_alone_ ? marked_word_end(normalized, begin) : normalized.size();
-      if (end == normalized.size() && more) break;  // the word may go on
-      encode_stretch(normalized, begin, end, scratch, ids);
-    }
-    normalized.erase(0, begin);
+  if (unigram_) {
+    scratch.unigram.start();
+    ReadyIds ready(ids);
+    for_each_stretch(valid, scratch.normalized, [&](std::string_view part, size_t begin, size_t end) {
+      unigram_->encode(part, begin, end, scratch.unigram, ready);
+    });
+    ready.flush();
+  } else {
+    CachedPieces pieces(scratch.cache, ids);
+    auto encode = [&](std::string_view stretch, std::vector<int32_t>& to) { bpe_->encode(stretch, scratch.parts, to); };
+    for_each_stretch(valid, scratch.normalized,
+                     [&](std::string_view part, size_t begin, size_t end) { pieces.add(part, begin, end, encode); });
+    pieces.flush();
   }
   if (!model_.byte_fallback) {  // a run of unknown characters is one unknown piece
     auto both_unknown = [this](int32_t a, int32_t b) { return a == model_.unknown_id && b == a; };
@@ -141,13 +141,23 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
   }
 }
 
-void SentencePieceTokenizer::encode_stretch(std::string_view text, size_t begin, size_t end, Scratch& scratch,
-                                            std::vector<int32_t>& ids) const {
-  if (unigram_) return unigram_->encode(text, begin, end, scratch.unigram, ids);
-  CachedPieces pieces(scratch.cache, ids);
-  pieces.add(text, begin, end,
-             [&](std::string_view stretch, std::vector<int32_t>& to) { bpe_->encode(stretch, scratch.parts, to); });
-  pieces.flush();
+/// Normalises the text block by block into `normalized` and calls encode(block, begin, end) for its stretches, which no
+/// piece reaches out of: words, or the whole text where words cannot be told apart.
+template <class Encode>
+void SentencePieceTokenizer::for_each_stretch(std::string_view text, std::string& normalized,
+                                              const Encode& encode) const {
+  SentencePieceNormalizer::Pass pass(normalizer_, text);
+  normalized.clear();
+  for (bool more = true; more;) {
+    more = pass.run(words_stand_alone_ ? normalized.size() + kBlock : SIZE_MAX, normalized);
+    size_t begin = 0;
+    for (size_t end; begin < normalized.size(); begin = end) {
+      end = words_stand_alone_ ? marked_word_end(normalized, begin) : normalized.size();
+      if (end == normalized.size() && more) break;  // the word may go on
+      encode(normalized, begin, end);
+    }
+    normalized.erase(0, begin);
+  }
 }
 
 const SentencePiece& SentencePieceTokenizer::piece(int32_t id) const {

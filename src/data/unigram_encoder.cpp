@@ -4,6 +4,7 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "titan/data/utf8.h"
@@ -15,7 +16,7 @@ using Type = SentencePiece::Type;
 
 constexpr float kUnknownPenalty = 10.0f;   // below the worst piece (unigram_model.cc)
 constexpr float kLargestSum = 100'000.0f;  // a sum beyond it begins again at 0 (package 0.2.3)
-constexpr size_t kCachedWords = size_t{1} << 15;
+constexpr size_t kCachedWords = size_t{1} << 16;
 
 size_t hash_step(uint64_t key) {
   key *= 0x9E3779B97F4A7C15u;
@@ -45,7 +46,12 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
     if (piece.type == Type::unknown) scores_[i] = unknown_score_;
     if (user_defined || piece.type == Type::normal) insert(piece.text, id, scores_[i]);
     largest_score_ = std::max(largest_score_, std::abs(scores_[i]));
-    if (piece.type == Type::byte) byte_ids_[static_cast<size_t>(byte_of_piece(piece.text))] = id;
+    if (piece.type != Type::byte) continue;
+    // The first byte of an unknown character bears its whole score; no other byte piece is ever part of a sum.
+    const int byte = byte_of_piece(piece.text);
+    byte_ids_[static_cast<size_t>(byte)] = id;
+    const bool is_continuation = (byte & 0xC0) == 0x80;
+    scores_[i] = is_continuation ? 0 : unknown_score_;
   }
 }
 
@@ -154,6 +160,12 @@ void UnigramEncoder::append_ids(std::string_view stretch, const Pass& pass, std:
   }
 }
 
+/// `sum` and the scores of the word's ids, one after the other.
+inline float UnigramEncoder::sum_of(const Pass::Word& word, float sum) const {
+  for (size_t i = 0; i < word.count; ++i) sum += scores_[static_cast<size_t>(word.ids[i])];
+  return sum;
+}
+
 /// Searches the stretch by itself and keeps what it finds. A sum of n numbers that stays below `reach` is off by at
 /// most n · reach · 2⁻²⁴ in single precision; where the best way was ahead by more than that of itself and of its
 /// longest rival together, it stays ahead wherever the stretch stands. No sum may begin again within it, either.
@@ -164,12 +176,12 @@ void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, 
   word.most_sum = -1;
   std::vector<int32_t> ids;
   append_ids(stretch, pass, ids);
-  const size_t pieces = pass.found_.size() / 2;
-  if (ids.size() > Pass::kMostIds || pieces > Pass::kMostIds) return;
-  word.id_count = static_cast<uint16_t>(ids.size());
-  word.score_count = static_cast<uint16_t>(pieces);
+  if (ids.size() > Pass::kMostIds) return;
+  word.count = static_cast<uint32_t>(ids.size());
   std::copy(ids.begin(), ids.end(), word.ids.begin());
-  for (size_t i = 0; i < pieces; ++i) word.scores[i] = scores_[static_cast<size_t>(pass.found_[2 * i + 1])];
+  if (sum_of(word, 0) != pass.nodes_[stretch.size()].best)
+    return;  // a normaliser may write bytes that are no character
+  const size_t pieces = pass.found_.size() / 2;
   size_t characters = 0;
   for (size_t at = 0; at < stretch.size(); ++characters) at += utf8_length(static_cast<unsigned char>(stretch[at]));
   const float own_reach = 2 * static_cast<float>(characters) * largest_score_;
@@ -178,17 +190,16 @@ void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, 
 }
 
 /// Repeats the sums of a word cut before; false where they might decide otherwise at this place of the text.
-inline bool UnigramEncoder::repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids) {
+inline bool UnigramEncoder::repeat(const Pass::Word& word, Pass& pass, ReadyIds& ids) const {
   if (!(std::abs(pass.sum_) < word.most_sum)) return false;
-  float sum = pass.sum_;
-  for (size_t i = 0; i < word.score_count; ++i) sum += word.scores[i];
-  pass.sum_ = sum;
-  ids.insert(ids.end(), word.ids.begin(), word.ids.begin() + word.id_count);
+  static_assert(Pass::kMostIds <= ReadyIds::kRoom);
+  std::memcpy(ids.room(), word.ids.data(), sizeof word.ids);
+  pass.sum_ = sum_of(word, pass.sum_);
+  ids.take(word.count);
   return true;
 }
 
-void UnigramEncoder::encode(std::string_view text, size_t begin, size_t end, Pass& pass,
-                            std::vector<int32_t>& ids) const {
+void UnigramEncoder::encode(std::string_view text, size_t begin, size_t end, Pass& pass, ReadyIds& ids) const {
   if (std::abs(pass.sum_) > kLargestSum) pass.sum_ = 0;
   const std::string_view stretch = text.substr(begin, end - begin);
   if (stretch.empty()) return;
@@ -202,7 +213,7 @@ void UnigramEncoder::encode(std::string_view text, size_t begin, size_t end, Pas
   }
   search(stretch, pass.sum_, pass);
   collect(stretch, pass);
-  append_ids(stretch, pass, ids);
+  append_ids(stretch, pass, ids.flush());
   pass.sum_ = pass.nodes_[stretch.size()].best;
 }
 

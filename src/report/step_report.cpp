@@ -51,24 +51,34 @@ std::string grouped(double value) {
   return point == std::string::npos ? text : with_thousands(std::stoll(text)) + text.substr(point);
 }
 
-double model_flops_utilisation(const StepReport& r) {
-  return r.peak_flops ? 100.0 * static_cast<double>(r.flops_per_token) * r.tokens_per_second / *r.peak_flops : 0.0;
+double teraflops(const StepReport& r) { return static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12; }
+
+/// The memory's part of TensorBoard's names: GiB and percent of the device.
+void add_memory(std::vector<TaggedValue>& values, const std::string& prefix, const char* kind, int64_t used,
+                int64_t total) {
+  const auto bytes = static_cast<double>(used);
+  values.push_back({fmt::format("{}memory/max_{}(GiB)", prefix, kind), bytes / kGiB});
+  values.push_back(
+      {fmt::format("{}memory/max_{}(%)", prefix, kind), total > 0 ? 100.0 * bytes / static_cast<double>(total) : 0.0});
 }
 
 }  // namespace
 
+double utilisation(const StepReport& r) {
+  return r.peak_flops ? static_cast<double>(r.flops_per_token) * r.tokens_per_second / *r.peak_flops : 0.0;
+}
+
 // ">" keeps "nan" and "inf" where a number would end, as Python does.
 std::string console_line(const StepReport& r, bool colour) {
   const Palette p(colour);
-  const double tflops = static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12;
   // A device without a known peak has no utilisation: not a number, which parsers of the line read, is no guess.
-  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", model_flops_utilisation(r)) : "mfu: nan%";
+  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", 100 * utilisation(r)) : "mfu: nan%";
   std::string line = fmt::format("{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)),
                                  p.green(fmt::format("loss: {:>8.5f}", r.loss)),
                                  p.orange(fmt::format("grad_norm: {:>7.4f}", r.grad_norm)),
                                  p.turquoise(memory_field(r.memory_bytes, r.memory_total)),
                                  p.blue("tps: " + with_thousands(std::llround(r.tokens_per_second))),
-                                 p.cyan("tflops: " + grouped(tflops)), p.magenta(mfu));
+                                 p.cyan("tflops: " + grouped(teraflops(r))), p.magenta(mfu));
   line += fmt::format("  lr: {:.2e}  data: {:.1f}ms  eta: {}", r.learning_rate, 1e3 * r.data_wait_seconds,
                       human_duration(r.eta_seconds));
   if (r.ranks) {
@@ -100,8 +110,8 @@ std::string json_line(const StepReport& r) {
                               {"memory_peak_bytes", r.memory_bytes},
                               {"memory_peak_rss_bytes", r.host_peak_bytes},
                               {"tokens_seen", r.tokens_seen},
-                              {"tflops", number(static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12)}};
-  if (r.peak_flops) line["mfu_percent"] = number(model_flops_utilisation(r));
+                              {"tflops", number(teraflops(r))}};
+  if (r.peak_flops) line["mfu_percent"] = number(100 * utilisation(r));
   line["data_queue_ready"] = r.data_queue_ready;
   line["data_queue_depth"] = r.data_queue_depth;
   line["data_documents"] = r.data_documents;
@@ -132,6 +142,44 @@ std::string json_line(const ValidationReport& r) {
                                 {"validation_tps", number(r.tokens_per_second)},
                                 {"memory_peak_bytes", r.memory_bytes}}
       .dump();
+}
+
+std::string json_line(const SpikeReport& r) {
+  return nlohmann::ordered_json{{"step", r.step},
+                                {"event", "spike"},
+                                {"loss_deviations", number(r.loss_deviations)},
+                                {"grad_norm_deviations", number(r.norm_deviations)},
+                                {"skipped", r.skipped}}
+      .dump();
+}
+
+std::vector<TaggedValue> tagged_values(const StepReport& r) {
+  std::vector<TaggedValue> values{{"loss_metrics/global_avg_loss", r.loss},
+                                  {"loss_metrics/global_max_loss", r.max_loss},
+                                  {"throughput(tps)", r.tokens_per_second},
+                                  {"tflops", teraflops(r)}};
+  if (r.peak_flops) values.push_back({"mfu(%)", 100 * utilisation(r)});
+  values.push_back({"time_metrics/end_to_end(s)", r.step_seconds});
+  values.push_back({"time_metrics/data_loading(s)", r.data_wait_seconds});
+  const double waited = r.step_seconds > 0 ? 100 * r.data_wait_seconds / r.step_seconds : 0;
+  values.push_back({"time_metrics/data_loading(%)", waited});
+  add_memory(values, "", "active", r.active_bytes, r.memory_total);
+  add_memory(values, "", "reserved", r.memory_bytes, r.memory_total);
+  values.push_back({"memory/num_alloc_retries", static_cast<double>(r.allocation_retries)});
+  values.push_back({"memory/num_ooms", static_cast<double>(r.out_of_memory_count)});
+  values.push_back({"grad_norm", r.grad_norm});
+  values.push_back({"n_tokens_seen", static_cast<double>(r.tokens_seen)});
+  values.push_back({"lr", r.learning_rate});
+  values.push_back({"skipped_steps", static_cast<double>(r.skipped_steps)});
+  return values;
+}
+
+std::vector<TaggedValue> tagged_values(const ValidationReport& r) {
+  const std::string prefix = "validation_metrics/";
+  std::vector<TaggedValue> values{{prefix + "loss", r.loss}, {prefix + "throughput(tps)", r.tokens_per_second}};
+  add_memory(values, prefix, "active", r.active_bytes, r.memory_total);
+  add_memory(values, prefix, "reserved", r.memory_bytes, r.memory_total);
+  return values;
 }
 
 std::optional<double> peak_flops_of(const std::string& device_name) {

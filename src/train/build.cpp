@@ -110,9 +110,9 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   if (config.checkpoint.enable && !world.fake) {
     checkpoints_ = std::make_unique<RunCheckpoints>(
         config, world_,
-        RunParts{description_, assembly_, all_parameters_, model_groups_, *optimizer_, schedule_, place_}, log_);
+        RunParts{description_, assembly_, all_parameters_, model_groups_, *optimizer_, schedule_, place_, guard_.get()},
+        log_);
   }
-  open_metrics();
 }
 
 void Trainer::hold_folder() {
@@ -130,17 +130,6 @@ void Trainer::hold_folder() {
     log_.warning("{} cannot be locked ({}); make sure that no other run writes to it", folder.string(),
                  folder_lock_->detail());
   }
-}
-
-// A dry run stands for a run elsewhere: the numbers it comes by are none of its folder's.
-void Trainer::open_metrics() {
-  if (world_.fake) return;
-  if (world_.rank != 0 && !config_.metrics.save_for_all_ranks) return;
-  std::filesystem::path folder = config_.job.dump_folder;
-  if (world_.rank != 0) folder /= fmt::format("rank-{:04}", world_.rank);
-  std::error_code ignored;  // opening the file says it again
-  std::filesystem::create_directories(folder, ignored);
-  metrics_ = std::make_unique<MetricsLog>(folder / "metrics.jsonl", log_);
 }
 
 void Trainer::join_ranks() {
@@ -202,6 +191,13 @@ void Trainer::build_model() {
       *assembly_.executor, *optimizer_, assembly_.group_parameters,
       StepOptions{config_.training.max_norm, plan.request.step_in_backward},
       StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
+  if (config_.training.spike_guard != "off") {
+    const TrainingSection& training = config_.training;
+    guard_ = std::make_unique<SpikeGuard>(
+        SpikeGuardOptions{training.spike_window, training.spike_threshold, training.spike_guard == "skip"},
+        device_.device);
+    step_runner_->guard_with(guard_.get());
+  }
   std::vector<std::string> notes;
   schedule_ = make_schedule(config_, notes);
   for (const std::string& note : notes) log_.shared_warning(note);
@@ -254,6 +250,7 @@ void Trainer::open_data() {
   const BatchOptions options = make_batch_options(config_, description_.block_causal);
   std::string description;
   std::unique_ptr<ChunkSource> chunks = open_training_chunks(config_, place_, tokenizer_, options, description);
+  data_description_ = fmt::format("{} from {}", config_.training.dataset, description);
   log_.info("Preparing {} dataset from {}", config_.training.dataset, description);
   if (splits_by_rank(config_, place_)) {
     const int64_t ranks = place_.mesh.data_parallel_degree();

@@ -87,16 +87,20 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
 #endif
 }
 
-int64_t peak_memory_bytes(const at::Device& device) {
+MemoryUse memory_use(const at::Device& device) {
 #ifdef TITAN_WITH_CUDA
   if (device.is_cuda()) {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
-    return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return {stats.reserved_bytes[kAll].peak, stats.active_bytes[kAll].peak, stats.num_alloc_retries, stats.num_ooms};
   }
 #endif
   (void)device;
-  return peak_resident_bytes();
+  const int64_t resident = peak_resident_bytes();
+  return {resident, resident, 0, 0};
 }
+
+int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }
 
 void reset_peak_memory(const at::Device& device) {
 #ifdef TITAN_WITH_CUDA
@@ -128,7 +132,9 @@ HostWaitCheck::~HostWaitCheck() {
 StepReadback::StepReadback(const StepOutcome& outcome) {
   at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
                                  outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});
-  values = at::cat({values, outcome.wishes});
+  std::vector<at::Tensor> parts{values, outcome.wishes};
+  if (outcome.spike.defined()) parts.push_back(outcome.spike);
+  values = at::cat(parts);
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -142,7 +148,9 @@ StepReadback::StepReadback(const StepOutcome& outcome) {
 StepValues StepReadback::wait() {
   if (copied_) copied_->synchronize();
   const double* values = host_.const_data_ptr<double>();
-  return {values[0], values[1], values[2] != 0, {values[4] != 0, values[5] != 0}, values[3]};
+  StepValues found{values[0], values[1], values[2] != 0, {values[4] != 0, values[5] != 0}, values[3]};
+  if (host_.numel() > 6 && values[6] != 0) found.spike = Spike{values[7], values[8]};
+  return found;
 }
 
 }  // namespace titan

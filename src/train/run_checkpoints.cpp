@@ -33,13 +33,6 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
   return make_store_meeting(world.store->clone(), "data-positions", world.rank, world.size, kMeetingTimeout);
 }
 
-std::string replaced(std::string text, std::string_view what, const std::string& by) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
-  return text;
-}
-
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
@@ -130,6 +123,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
                                          place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
   }
   start.samples = restored.samples;
+  start.guard = guard_state_from_json(progress.guard);
   return start;
 }
 
@@ -210,6 +204,7 @@ RunPosition RunCheckpoints::load() {
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
+  start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
   saved_step_ = start.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
@@ -325,7 +320,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   saved_step_ = outcome.step;
   log_.info(outcome.sentence());
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
-  commands_.submit(replaced(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()));
+  commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()));
 }
 
 }  // namespace titan

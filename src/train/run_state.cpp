@@ -1,10 +1,36 @@
 #include "titan/train/run_state.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "titan/data/batch_stream.h"
 
 namespace titan {
+namespace {
+
+/// JSON has no NaN: it is written, and read, as null.
+std::vector<double> numbers(const nlohmann::json& list) {
+  std::vector<double> values;
+  for (const nlohmann::json& value : list) {
+    values.push_back(value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+  }
+  return values;
+}
+
+}  // namespace
+
+// Infinities become null as well, which the guard takes for the same: no value to compare with.
+nlohmann::json to_json(const SpikeGuardState& state) {
+  return {{"steps", state.steps}, {"losses", state.losses}, {"norms", state.norms}};
+}
+
+std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words) {
+  try {
+    return SpikeGuardState{words.at("steps").get<int64_t>(), numbers(words.at("losses")), numbers(words.at("norms"))};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
 
 RunState::RunState(const JobConfig& config, RunParts parts) : config_(config), parts_(parts) {
   for (ParameterPlace& place : place_parameters(parts.model, parts.assembly.executor->plan().request)) {
@@ -90,8 +116,9 @@ StreamState data_position_from_json(const nlohmann::json& json, bool split, int6
 }
 
 CheckpointState RunState::whole(const RunPosition& now) const {
-  const RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree(),
-                             now.optimizer_steps};
+  RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree(),
+                       now.optimizer_steps};
+  if (parts_.guard) progress.guard = to_json(parts_.guard->state());
   CheckpointState state = describe_run(parameters(now.step), progress, KeyStyle::bare);
   state.facts = facts(now);
   return state;

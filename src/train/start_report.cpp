@@ -1,6 +1,7 @@
 #include "titan/train/start_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "titan/base/text.h"
@@ -12,10 +13,18 @@ namespace titan {
 namespace {
 
 constexpr int64_t kExcerptTokens = 32;
+constexpr int64_t kSampleTokens = 256;
 constexpr int kExcerptCharacters = 120;
 
 std::string memory_row(const std::string& purpose, int64_t bytes) {
   return fmt::format("  {:<26} {:>12}", purpose, human_bytes(static_cast<double>(bytes)));
+}
+
+/// The first of a batch.
+std::vector<int32_t> shown_tokens(const StepBatch& batch, int64_t most) {
+  const std::vector<int64_t>& tokens = batch.microbatches[0].tokens;
+  const auto count = std::min<int64_t>(most, static_cast<int64_t>(tokens.size()));
+  return {tokens.begin(), tokens.begin() + count};
 }
 
 /// Control characters of both blocks, line and paragraph separators, and what changes the direction of the line.
@@ -140,6 +149,28 @@ std::vector<std::string> converted_lines(const Plan& plan) {
   return lines;
 }
 
+std::optional<std::string> explain_first_loss(double loss, int64_t vocabulary, bool is_trained, bool is_fresh) {
+  // Of a trained model, even a poor one on other text; and around what drawn weights give, whose logits are small.
+  constexpr double kKnowsNothing = 0.9, kTooLow = 0.7, kTooHigh = 1.5;
+  const double nothing_known = std::log(static_cast<double>(vocabulary));
+  const std::string shown = fmt::format(
+      "the first loss is {:.2f}, and ln V = {:.2f} is that of a model that knows "
+      "nothing (V = {} tokens)",
+      loss, nothing_known, with_thousands(vocabulary));
+  if (!std::isfinite(loss)) return std::nullopt;
+  if (is_trained && loss > kKnowsNothing * nothing_known) {
+    return shown +
+           ": after a load this mostly means that the weights are not the ones meant, or not for this tokenizer";
+  }
+  if (is_fresh && loss < kTooLow * nothing_known) {
+    return shown + ": new weights cannot be better, unless the text is very uniform or shows its labels";
+  }
+  if (is_fresh && loss > kTooHigh * nothing_known) {
+    return shown + ": new weights this much worse come of an initialisation that is too wide for this size";
+  }
+  return std::nullopt;
+}
+
 std::string excerpt(std::string text) {
   repair_utf8(text);
   std::string line;
@@ -151,6 +182,12 @@ std::string excerpt(std::string text) {
     append_utf8(disturbs_a_line(character) ? U' ' : character, line);
   }
   return line;
+}
+
+std::string Trainer::first_text(const StepBatch& batch) const {
+  std::string text = tokenizer_->decode(shown_tokens(batch, kSampleTokens));
+  repair_utf8(text);
+  return text;
 }
 
 void Trainer::show_start(const StepBatch& first) const {
@@ -172,10 +209,8 @@ void Trainer::show_start(const StepBatch& first) const {
     log_.shared_warning(
         "optimizer.early_step_in_backward: weights are stepped before the whole norm is known; clipping is off");
   }
-  const std::vector<int64_t>& tokens = first.microbatches[0].tokens;
-  const auto count = std::min<int64_t>(kExcerptTokens, static_cast<int64_t>(tokens.size()));
-  const std::vector<int32_t> head(tokens.begin(), tokens.begin() + count);
-  log_.info("first {} tokens of the first batch: {}", count, excerpt(tokenizer_->decode(head)));
+  const std::vector<int32_t> head = shown_tokens(first, kExcerptTokens);
+  log_.info("first {} tokens of the first batch: {}", head.size(), excerpt(tokenizer_->decode(head)));
   const BatchPlan batch = make_batch_plan(config_, place_);
   log_.info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "

@@ -61,7 +61,11 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
       static_cast<double>(tokens_per_step_) / static_cast<double>(ranks_) * steps / std::max(seconds, 1e-9);
   report.flops_per_token = flops_per_token_;
   report.peak_flops = peak_flops_;
-  report.memory_bytes = peak_memory_bytes(device_.device);
+  const MemoryUse memory = memory_use(device_.device);
+  report.memory_bytes = memory.reserved_peak;
+  report.active_bytes = memory.active_peak;
+  report.allocation_retries = memory.retries;
+  report.out_of_memory_count = memory.out_of_memory;
   report.memory_total = device_.memory_bytes;
   report.host_peak_bytes = peak_resident_bytes();
   report.tokens_seen = tokens_before_ + steps_seen_ * tokens_per_step_;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "titan/base/error.h"
 #include "titan/optimize/exact_sum.h"
 #include "titan/train/device.h"
 
@@ -59,6 +60,11 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   } else {
     control = control_from(squares_of(counted_), options_.max_norm, progress_.loss);
   }
+  at::Tensor spike;
+  if (guard_) {
+    spike = guard_->judge(progress_.loss, control.norm);
+    if (guard_->skips()) control.skip = at::maximum(control.skip, spike[0].to(control.skip.scalar_type()));
+  }
   if (dump) dump->add_gradients(progress_.loss, control.norm);
   if (!options_.step_in_backward) optimizer_.step(step, rate, control);
   executor_.weights_changed();
@@ -66,9 +72,14 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
     executor_.scale_weights(communicators_.gather.get(), communicators_.tensor.get());
   }
   executor_.finish_step();
-  StepOutcome outcome{progress_.loss, control, progress_.wishes, progress_.own_loss};
+  StepOutcome outcome{progress_.loss, control, progress_.wishes, progress_.own_loss, spike};
   progress_ = {};
   return outcome;
+}
+
+void StepRunner::guard_with(SpikeGuard* guard) {
+  TITAN_CHECK(!guard || !guard->skips() || !options_.step_in_backward);
+  guard_ = guard;
 }
 
 void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {

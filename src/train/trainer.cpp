@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "titan/base/error.h"
@@ -33,6 +34,7 @@ ExitCode Trainer::run() {
   }
   resume();
   next_batch_ = stream_->next();
+  open_record();
   if (next_batch_) show_start(*next_batch_);
   tokens_per_step_ = make_batch_plan(config_, place_).global_batch() * config_.training.seq_len;
   meter_ = std::make_unique<StepMeter>(device_, steps, tokens_per_step_, assembly_.executor->plan().flops_per_token,
@@ -58,6 +60,9 @@ void Trainer::resume() {
   position_ = checkpoints_->load();
   if (position_.samples) find_data_position(*position_.samples);
   if (position_.data) stream_->restore(*position_.data);
+  if (guard_ && position_.guard && !guard_->restore(*position_.guard)) {
+    log_.shared_warning("training.spike_window is not that of the checkpoint: the spike guard begins anew");
+  }
   first_step_ = position_.step + 1;
 }
 
@@ -101,7 +106,7 @@ void Trainer::validate_when_due() {
   auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
   if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
     log_.info(console_line(*report, colour_));
-    if (metrics_) metrics_->append(json_line(*report));
+    if (record_) record_->add(*report);
   }
   meter_->exclude(std::chrono::steady_clock::now() - start);
 }
@@ -123,7 +128,9 @@ bool Trainer::train_step() {
   if (checked) groups_.reset_traffic();
   const StepOutcome outcome = run_step(microbatches, rate, dump.get());
   if (checked) show_traffic(step);
+  const bool is_trained = position_.is_trained;
   position_ = {step, position_.tokens + tokens_per_step_, position_.optimizer_steps + 1, batch.state};
+  position_.is_trained = is_trained;
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
@@ -214,7 +221,15 @@ void Trainer::settle(PendingStep& pending) {
     groups_.set_timeout(timeout);
     if (assembly_.peer_memory) assembly_.peer_memory->set_timeout(timeout);
   }
-  if (values.skipped) {
+  judge(pending, values);
+  if (pending.step == first_step_ || pending.step % config_.metrics.log_freq == 0) {
+    report_step(pending, values);
+  }
+}
+
+void Trainer::judge(const PendingStep& pending, const StepValues& values) {
+  const bool is_spike = values.spike && std::isfinite(values.loss) && std::isfinite(values.grad_norm);
+  if (values.skipped && !is_spike) {
     // In backward the units are judged one by one, so those with finite gradients have been stepped.
     const std::string_view changed = config_.optimizer.early_step_in_backward
                                          ? "the units whose own gradients are not were left unchanged"
@@ -228,18 +243,16 @@ void Trainer::settle(PendingStep& pending) {
     }
     log_.shared_warning("{}; the step is skipped", what);
   }
-  if (pending.step != first_step_ && pending.step % config_.metrics.log_freq != 0) return;
-  StepReport report = meter_->report(pending.step, pending.learning_rate, values, pending.counters);
-  report.data_queue_ready = pending.batches_ready;
-  report.data_queue_depth = stream_->depth();
-  std::optional<double> own_loss;
-  if (pending.own_share > 0) own_loss = values.own_loss / pending.own_share;
-  compare_ranks(report, own_loss, groups_.world.get(), device_.device);
-  log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
-  if (metrics_) metrics_->append(json_line(report));
-  if (pending.step == first_step_) {
-    show_memory(report.memory_bytes);
-  }
+  if (!is_spike) return;
+  const auto [what, value, deviations] =
+      values.spike->norm_deviations > values.spike->loss_deviations
+          ? std::tuple("gradient norm", values.grad_norm, values.spike->norm_deviations)
+          : std::tuple("loss", values.loss, values.spike->loss_deviations);
+  log_.shared_warning("step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of the last {} steps; {}",
+                      pending.step, what, value, deviations, config_.training.spike_window,
+                      values.skipped ? "the step is skipped" : "the step was made all the same");
+  if (!record_) return;
+  record_->add(SpikeReport{pending.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
 }
 
 void Trainer::settle_all() {
@@ -262,7 +275,7 @@ ExitCode Trainer::finish() {
     log_.info("Training completed");
   }
   log_.info("outputs lie in {}", config_.job.dump_folder);
-  if (metrics_) log_.info("  metrics       {}", metrics_->path().string());
+  if (record_) close_record(stopped);
   if (!stopped) return ExitCode::success;
   return saved ? ExitCode::requeue : ExitCode::interrupted;
 }

@@ -68,7 +68,9 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   const auto ranks = static_cast<double>(place_.mesh.non_data_parallel_size());  // that share these tokens
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.tokens_per_second = static_cast<double>(tokens) / ranks / std::max(seconds, 1e-9);
-  report.memory_bytes = peak_memory_bytes(device.device);
+  const MemoryUse memory = memory_use(device.device);
+  report.memory_bytes = memory.reserved_peak;
+  report.active_bytes = memory.active_peak;
   report.memory_total = device.memory_bytes;
   return report;
 }

@@ -21,7 +21,7 @@ TEST(TrainCommand, TrainsAndSaysWhereTheOutputsLie) {
   EXPECT_EQ(outcome.errors, "");
   EXPECT_EQ(metrics_of(folder).size(), 3u);
   EXPECT_TRUE(holds(outcome.output, "Training completed"));
-  EXPECT_TRUE(outcome.output.ends_with(folder / "out" + "/metrics.jsonl\n")) << outcome.output;
+  EXPECT_TRUE(outcome.output.ends_with(folder / "out" + "/report.html\n")) << outcome.output;
 }
 
 TEST(TrainCommand, TheStartTellsDeviceModelMemoryAndTextBeforeTheFirstStep) {

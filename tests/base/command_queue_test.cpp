@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <utility>
 #include <vector>
 
+#include "titan/base/filesystem.h"
 #include "titan/base/stop_signals.h"
 
 namespace titan {
@@ -25,6 +27,21 @@ TEST(CommandQueue, CommandsRunInOrderAndTheirExitCodesAreTold) {
   queue.submit("kill -KILL $$");
   queue.finish();
   EXPECT_EQ(ended, (Ended{{"exit 7", 7}, {"true", 0}, {"kill -KILL $$", 128 + SIGKILL}}));
+}
+
+TEST(CommandQueue, TheShellTakesAValueAsItIsWhateverItHolds) {
+  const std::string said_file = testing::TempDir() + fmt::format("titan-command-{}", ::getpid());
+  for (const std::string value : {"/plain/step-10", "with space", "it's", "a\"b`c$HOME\\d;e*", "-"}) {
+    for (const char* written : {"{dir}", "\"{dir}\"", "'{dir}'", "\"x\"{dir}", "'x'\\'{dir}"}) {
+      const std::string command = command_with(std::string("printf %s ") + written + " > " + said_file, "{dir}", value);
+      CommandQueue queue([&](const std::string&, int code) { EXPECT_EQ(code, 0) << command; });
+      queue.submit(command);
+      queue.finish();
+      const std::string said = read_file(said_file);
+      EXPECT_TRUE(said.ends_with(value) && said.size() <= value.size() + 2) << command << "\n" << said;
+    }
+  }
+  std::filesystem::remove(said_file);
 }
 
 TEST(CommandQueue, NobodyWaitsForACommandThatRunsLongUnlessAsked) {

@@ -1,13 +1,17 @@
-"""The page of one run, or of several side by side: whole by itself."""
+"""report.html: there while the run goes on and after it, whole by itself; of several runs on demand."""
 
 from __future__ import annotations
 
 import html.parser
 import json
 import re
+import signal
+import subprocess
+import time
 import unittest
 
-from program import BAD_CONFIG, BAD_DATA, OK, STORAGE, BehaviourTest
+from program import BAD_CONFIG, BAD_DATA, NON_FINITE, OK, ROOT, STORAGE, BehaviourTest
+from rank_processes import RanksTest
 
 
 class Page(html.parser.HTMLParser):
@@ -44,12 +48,70 @@ class Report(BehaviourTest):
     def page(self, path) -> Page:
         page = Page(path.read_text())
         self.assertEqual(page.outside, [])
-        self.assertNotIn("http:", page.text)
+        self.assertNotIn("http:", page.text.replace('http-equiv="refresh"', ""))
         return page
+
+    def test_a_finished_run_leaves_a_whole_page_that_says_what_it_was(self):
+        words = ["--job.description=<first> run", "--validation.enable", "--validation.dataset=stories"]
+        words += ["--validation.freq=4", "--validation.steps=1", "--validation.seq_len=64"]
+        run = self.train(*words, steps=8)
+        page = self.page(run.folder / "report.html")
+        self.assertEqual(page.figures, 7)
+        for said in ("<first> run", "finished", "llama3 debugmodel", "<|begin_of_text|>", "dots: validation", "[optimizer]"):
+            self.assertTrue(page.says(said), said)
+        self.assertIn("class=\"dots c0\"", page.text)
+        self.assertNotIn("http-equiv=\"refresh\"", page.text)
+        facts = json.loads((run.folder / "run.json").read_text())
+        self.assertEqual(facts["config"]["training"]["steps"], 8)
+        self.assertEqual(run.messages()[-1], f"  report        {run.folder / 'report.html'}")
+        self.assertEqual(sorted(path.name for path in run.folder.glob("*.tmp*")), [])
+
+    def test_while_a_run_goes_on_the_page_is_whole_at_any_time(self):
+        folder = self.folder / "run"
+        process = subprocess.Popen(self.command("--training.steps=1000000", folder=folder), cwd=ROOT,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        limit = time.monotonic() + 60
+        while not (folder / "report.html").exists() and time.monotonic() < limit:
+            time.sleep(0.05)
+        page = self.page(folder / "report.html")
+        self.assertTrue(page.says("running"))
+        self.assertIn("http-equiv=\"refresh\"", page.text)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        self.assertTrue(self.page(folder / "report.html").says("stopped"))
+
+    def test_a_run_that_goes_on_shows_what_came_before(self):
+        words = ["--checkpoint.enable", "--checkpoint.interval=3", "--checkpoint.last_save_model_only=false"]
+        first = self.train(*words, steps=5)
+        self.train(*words, "--checkpoint.load_step=3", steps=9, folder=first.folder)
+        page = self.page(first.folder / "report.html")
+        curve = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page.text)[1])
+        self.assertEqual(curve["d"][0]["x"], list(range(1, 10)))
+
+    def test_a_run_that_ends_by_an_error_says_so(self):
+        run = self.train("--optimizer.lr=1e30", "--optimizer.weight_decay=0", "--training.max_norm=0", steps=20, exit_code=NON_FINITE)
+        self.assertTrue(self.page(run.folder / "report.html").says("ended by an error"))
+
+    def test_it_can_be_left_out(self):
+        run = self.train("--metrics.no-report", steps=1)
+        self.assertEqual([path.name for path in run.folder.glob("r*.*") if path.suffix in (".html", ".json")], [])
+
+    def test_several_runs_are_shown_side_by_side(self):
+        runs = [self.train(f"--optimizer.lr={rate}", steps=3) for rate in ("1e-3", "2e-3")]
+        out = self.folder / "both.html"
+        done = self.titan("report", *(run.folder for run in runs), "--out", out)
+        self.expect(done, OK)
+        self.assertEqual(done.output.strip(), str(out))
+        page = self.page(out)
+        for said in ("2 runs side by side", "run-1", "run-2", "optimizer.lr", "0.001", "0.002"):
+            self.assertTrue(page.says(said), said)
+        self.assertFalse(page.says("[optimizer]"))
 
     def test_of_one_run_the_page_lies_in_its_folder(self):
         words = ["--validation.enable", "--validation.dataset=stories", "--validation.freq=4", "--validation.steps=1"]
-        run = self.train(*words, "--validation.seq_len=64", steps=8)
+        run = self.train(*words, "--validation.seq_len=64", "--metrics.no-report", steps=8)
         for word in (run.folder / "metrics.jsonl", f"{run.folder}/"):
             done = self.titan("report", word)
             self.expect(done, OK)
@@ -60,16 +122,6 @@ class Report(BehaviourTest):
         curve = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page.text)[1])
         self.assertEqual(curve["d"][0]["x"], list(range(1, 9)))
         self.assertEqual(len(curve["d"][0]["y"]), 8)
-
-    def test_several_runs_are_shown_side_by_side(self):
-        runs = [self.train(f"--optimizer.lr={rate}", steps=3) for rate in ("1e-3", "2e-3")]
-        out = self.folder / "both.html"
-        done = self.titan("report", *(run.folder for run in runs), "--out", out)
-        self.expect(done, OK)
-        self.assertEqual(done.output.strip(), str(out))
-        page = self.page(out)
-        for said in ("2 runs side by side", "run-1", "run-2"):
-            self.assertTrue(page.says(said), said)
 
     def test_what_is_no_run_is_refused_with_its_place(self):
         (self.folder / "empty").mkdir()
@@ -89,6 +141,22 @@ class Report(BehaviourTest):
             refused = self.titan("report", *words)
             self.expect(refused, code)
             self.assertIn(says, refused.errors)
+
+    def test_a_place_that_cannot_be_written_to_costs_the_page_and_not_the_run(self):
+        folder = self.fresh_folder()
+        (folder / "report.html").mkdir(parents=True)
+        run = self.train(folder=folder)
+        warnings = [line for line in run.messages("WARNING") if "report" in line]
+        self.assertEqual(len(warnings), 1, run.output)
+        self.assertIn(str(folder / "report.html"), warnings[0])
+
+
+class ReportOfRanks(RanksTest):
+    def test_rank_0_keeps_the_page_and_names_the_layout(self):
+        run = self.launch_training(2, "--training.steps=2", "--parallelism.data_parallel_shard_degree=-1")
+        self.assertEqual(run.end(), OK, run.text())
+        self.assertEqual([path.parent.name for path in self.folder.rglob("report.html")], ["run"])
+        self.assertTrue(Page((self.folder / "run" / "report.html").read_text()).says("dp_shard 2"))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,9 @@ class Shown(BehaviourTest):
             r"^Training completed$",
         ):
             self.assertRegex(text, re.compile(pattern, re.MULTILINE))
-        self.assertIn(f"outputs lie in {run.folder}", run.messages()[-2])
-        self.assertTrue(run.messages()[-1].endswith(str(run.folder / "metrics.jsonl")))
+        self.assertIn(f"outputs lie in {run.folder}", run.messages()[-3])
+        self.assertEqual([message.split()[-1] for message in run.messages()[-2:]],
+                         [str(run.folder / name) for name in ("metrics.jsonl", "report.html")])  # fmt: skip
 
     def test_the_console_line_keeps_its_fields_in_order(self):
         lines = [line for line in self.train(steps=3).messages() if line.startswith("step: ")]

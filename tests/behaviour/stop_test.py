@@ -56,7 +56,7 @@ class Stop(BehaviourTest):
         messages = [match[2] for match in map(LOG_LINE.match, rest.splitlines()) if match]
         self.assertTrue(any(line.startswith("stopped by a signal after step ") for line in messages), rest)
         self.assertIn("nothing was saved", rest)
-        self.assertIn(str(self.folder / "run" / "metrics.jsonl"), messages[-1])
+        self.assertIn(str(self.folder / "run" / "metrics.jsonl"), messages[-2])
 
     def test_ctrl_c_between_steps_ends_with_the_step_reached_and_the_outputs(self):
         rest = self.stop(until="step:  3")

@@ -22,11 +22,10 @@ TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
 enable_profiling = true
 profile_freq = 5
 )",
-                                   {"--memory_estimation.enable", "--metrics.enable_tensorboard"});
+                                   {"--memory_estimation.enable"});
   EXPECT_TRUE(
       contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part that is not built yet: profiling"));
   EXPECT_TRUE(contains(text, "command line: --memory_estimation.enable: memory_estimation.enable = true"));
-  EXPECT_TRUE(contains(text, "metrics.enable_tensorboard = true"));
 }
 
 TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace titan {
@@ -151,6 +152,40 @@ TEST(PeakFlops, KnowsTheDevicesOfTheTableAndKeepsTheirVariantsApart) {
   EXPECT_EQ(peak_flops_of("NVIDIA GB200"), 2.5e15);
   EXPECT_EQ(peak_flops_of("NVIDIA L40S"), 362e12);
   EXPECT_EQ(peak_flops_of("AMD EPYC 9654"), std::nullopt);
+}
+
+std::vector<std::string> tags_of(const std::vector<TaggedValue>& values) {
+  std::vector<std::string> tags;
+  for (const TaggedValue& value : values) tags.push_back(value.tag);
+  return tags;
+}
+
+TEST(TaggedValues, AreTorchtitansInItsOrderThenOurs) {
+  EXPECT_EQ(tags_of(tagged_values(a_step())),
+            (std::vector<std::string>{"loss_metrics/global_avg_loss", "loss_metrics/global_max_loss", "throughput(tps)",
+                                      "tflops", "mfu(%)", "time_metrics/end_to_end(s)", "time_metrics/data_loading(s)",
+                                      "time_metrics/data_loading(%)", "memory/max_active(GiB)", "memory/max_active(%)",
+                                      "memory/max_reserved(GiB)", "memory/max_reserved(%)", "memory/num_alloc_retries",
+                                      "memory/num_ooms", "grad_norm", "n_tokens_seen", "lr", "skipped_steps"}));
+  EXPECT_EQ(tags_of(tagged_values(ValidationReport{})),
+            (std::vector<std::string>{
+                "validation_metrics/loss", "validation_metrics/throughput(tps)",
+                "validation_metrics/memory/max_active(GiB)", "validation_metrics/memory/max_active(%)",
+                "validation_metrics/memory/max_reserved(GiB)", "validation_metrics/memory/max_reserved(%)"}));
+}
+
+TEST(TaggedValues, AreInTheUnitsOfTheirNames) {
+  StepReport report = a_step();
+  report.active_bytes = int64_t{4} << 30;
+  report.allocation_retries = 3;
+  std::map<std::string, double> values;
+  for (const TaggedValue& one : tagged_values(report)) values[one.tag] = one.value;
+  EXPECT_EQ(values["loss_metrics/global_max_loss"], 4.5);
+  EXPECT_NEAR(values["mfu(%)"], 72.29, 0.005);
+  EXPECT_NEAR(values["time_metrics/data_loading(%)"], 0.246, 1e-9);
+  EXPECT_EQ(values["memory/max_active(GiB)"], 4);
+  EXPECT_EQ(values["memory/max_reserved(%)"], 6.25);
+  EXPECT_EQ(values["memory/num_alloc_retries"], 3);
 }
 
 }  // namespace

@@ -4,8 +4,12 @@
 
 #include <ATen/ops/empty.h>
 
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace titan {
 namespace {
@@ -113,6 +117,31 @@ TEST(Excerpt, LongTextIsCutAtACharacterAndSaysSo) {
   for (int i = 0; i < 120; ++i) expected += "é";
   EXPECT_EQ(excerpt(text), expected + "…");
   EXPECT_EQ(excerpt(expected), expected);
+}
+
+TEST(FirstLoss, IsExplainedOnlyWhereItCannotBeThatOfTheWeightsThatWereMeant) {
+  struct Case {
+    double loss;
+    bool is_trained, is_fresh;
+    const char* says;  // empty: nothing
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // ln 2048 = 7.62
+  for (const auto& [loss, is_trained, is_fresh, says] : std::vector<Case>{{7.6, false, true, ""},
+                                                                          {8.3, false, true, ""},
+                                                                          {12, false, true, "much worse"},
+                                                                          {4, false, true, "cannot be better"},
+                                                                          {4, true, false, ""},
+                                                                          {7.6, true, false, "after a load"},
+                                                                          {30, true, false, "after a load"},
+                                                                          {7.6, false, false, ""},
+                                                                          {kInfinity, true, false, ""}}) {
+    const std::optional<std::string> said = explain_first_loss(loss, 2048, is_trained, is_fresh);
+    EXPECT_EQ(said.has_value(), *says != '\0') << loss;
+    if (!said) continue;
+    EXPECT_NE(said->find(says), std::string::npos) << *said;
+    EXPECT_NE(said->find("ln V = 7.62"), std::string::npos) << *said;
+  }
 }
 
 }  // namespace

@@ -7,8 +7,13 @@
 #include <mutex>
 #include <queue>
 #include <string>
+#include <string_view>
 
 namespace titan {
+
+/// `command` with every `{dir}`-like `mark` replaced by `value` so that the shell takes it as it is, whatever
+/// characters it holds and whether the mark stands bare or between quotes.
+std::string command_with(std::string_view command, std::string_view mark, std::string_view value);
 
 class CommandQueue {
  public:

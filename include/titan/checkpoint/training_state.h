@@ -46,6 +46,7 @@ struct RunProgress {
   nlohmann::json data_position;                           // the data stream's own words
   int64_t data_ranks = 1;                                 // ranks that read different data
   std::optional<int64_t> optimizer_steps = std::nullopt;  // that the moments have seen; nothing: all
+  nlohmann::json guard = nullptr;                         // the spike guard's own words; null: there is none
 };
 
 /// The states that exclude_from_loading names.

@@ -39,6 +39,8 @@ struct MetricsSection {
   std::string save_tb_folder;
   bool save_for_all_ranks{};
   bool enable_wandb{};
+  std::optional<std::string> prometheus_file;  ///< relative to dump_folder
+  bool report{};                               ///< write report.html
 };
 
 /// Sizes in place of the flavor's; 0 keeps the flavor's.
@@ -107,6 +109,9 @@ struct TrainingSection {
   std::string device;                  ///< auto, cpu, cuda
   int64_t threads{};                   ///< CPU threads; 0: all cores
   std::string non_finite;              ///< abort, skip
+  std::string spike_guard;             ///< off, warn, skip
+  int64_t spike_window{};              ///< steps that a loss and a norm are compared with
+  double spike_threshold{};            ///< standard deviations
   int64_t loss_chunks{};
   std::string weight_gradient_dtype;   ///< float32, bfloat16
   std::vector<std::string> keep_fp32;  ///< units whose parameters stay in fp32 under mixed precision

@@ -56,6 +56,7 @@ class PrefetchThread {
     }
     item = std::move(shared_->items.front());
     shared_->items.pop_front();
+    lock.unlock();
     shared_->changed.notify_all();
     return Outcome::item;
   }
@@ -98,10 +99,12 @@ class PrefetchThread {
         if (stopping) return false;
       }
       std::optional<Item> item = produce();
-      std::lock_guard lock(mutex);
-      if (!item || stopping) return false;
-      items.push_back(std::move(*item));
-      changed.notify_all();
+      {
+        std::lock_guard lock(mutex);
+        if (!item || stopping) return false;
+        items.push_back(std::move(*item));
+      }
+      changed.notify_all();  // unlocked: whoever waits does not wake only to wait for the mutex
       return true;
     }
   };

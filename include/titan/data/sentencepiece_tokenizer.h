@@ -34,8 +34,8 @@ class SentencePieceTokenizer : public Tokenizer {
  private:
   struct Scratch;
 
-  void encode_stretch(std::string_view text, size_t begin, size_t end, Scratch& scratch,
-                      std::vector<int32_t>& ids) const;
+  template <class Encode>
+  void for_each_stretch(std::string_view text, std::string& normalized, const Encode& encode) const;
   const SentencePiece& piece(int32_t id) const;
 
   SentencePieceModel model_;

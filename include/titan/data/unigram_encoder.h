@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "titan/data/piece_cache.h"
+#include "titan/data/ready_ids.h"
 #include "titan/data/sentencepiece_model.h"
 
 namespace titan {
@@ -31,14 +32,12 @@ class UnigramEncoder {
       int32_t begin = -1;   // of its last piece; −1: nothing ends here
       float runner_up = 0;  // the best sum among the other last pieces
     };
-    static constexpr size_t kMostIds = 9;
-    struct alignas(64) Word {  // a word cut before: enough to repeat the sums without the search
+    static constexpr size_t kMostIds = 8;
+    struct alignas(64) Word {  // a word cut before: enough to repeat the sums without the search, in one cache line
       PieceCache::Key key{};
       float most_sum = -1;  // up to which sum, in absolute value, no rounding can decide otherwise
-      uint16_t id_count = 0;
-      uint16_t score_count = 0;
+      uint32_t count = 0;
       std::array<int32_t, kMostIds> ids{};
-      std::array<float, kMostIds> scores{};
     };
     float sum_ = 0;
     std::vector<Node> nodes_;
@@ -49,7 +48,7 @@ class UnigramEncoder {
   /// Appends the ids of the stretch [begin, end) of normalised text, which no piece reaches out of; stretches follow
   /// one another. A run of unknown characters may give the unknown id several times, byte fallback the ids of their
   /// bytes.
-  void encode(std::string_view text, size_t begin, size_t end, Pass& pass, std::vector<int32_t>& ids) const;
+  void encode(std::string_view text, size_t begin, size_t end, Pass& pass, ReadyIds& ids) const;
 
  private:
   struct Slot {
@@ -67,11 +66,12 @@ class UnigramEncoder {
   void collect(std::string_view stretch, Pass& pass) const;
   void append_ids(std::string_view stretch, const Pass& pass, std::vector<int32_t>& ids) const;
   void keep(const PieceCache::Key& key, std::string_view stretch, Pass& pass, Pass::Word& word) const;
-  static bool repeat(const Pass::Word& word, Pass& pass, std::vector<int32_t>& ids);
+  float sum_of(const Pass::Word& word, float sum) const;
+  bool repeat(const Pass::Word& word, Pass& pass, ReadyIds& ids) const;
 
   std::vector<Slot> slots_;  // a trie: open addressing by node and byte
   uint32_t nodes_ = 1;
-  std::vector<float> scores_;
+  std::vector<float> scores_;  // by id; of a byte: what an id of it adds to the sum
   std::vector<int32_t> byte_ids_;
   int32_t unknown_id_;
   float unknown_score_ = 0;

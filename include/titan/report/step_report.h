@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "titan/report/tagged_value.h"
 
 namespace titan {
 
@@ -23,7 +26,10 @@ struct StepReport {
   std::optional<double> peak_flops;  // none: the device is not in the table, and no MFU is shown
   int64_t memory_bytes = 0;          // peak since the last report
   int64_t memory_total = 0;
-  int64_t host_peak_bytes = 0;  // resident memory of the process, its maximum so far
+  int64_t active_bytes = 0;         // of memory_bytes, held by tensors at their own peak; on a CPU the same
+  int64_t allocation_retries = 0;   // of the device's allocator so far: it had to give cached memory back first
+  int64_t out_of_memory_count = 0;  // so far
+  int64_t host_peak_bytes = 0;      // resident memory of the process, its maximum so far
   int64_t tokens_seen = 0;
   double eta_seconds = 0;
   int64_t data_documents = 0;  // read by this process so far, by whatever rank they are used
@@ -44,6 +50,9 @@ struct StepReport {
   std::optional<Ranks> ranks;
 };
 
+/// Share of the device's dense bf16 peak that the model's operations make up; 0 where the peak is not known.
+double utilisation(const StepReport& report);
+
 /// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.
 std::string console_line(const StepReport& report, bool colour);
 
@@ -59,9 +68,24 @@ struct ValidationReport {
   double tokens_per_second = 0;
   int64_t memory_bytes = 0;
   int64_t memory_total = 0;
+  int64_t active_bytes = 0;
 };
 std::string console_line(const ValidationReport& report, bool colour);
 std::string json_line(const ValidationReport& report);
+
+/// A step that stands out (training.spike_guard).
+struct SpikeReport {
+  int64_t step = 0;
+  double loss_deviations = 0;  // standard deviations above the mean of the window
+  double norm_deviations = 0;
+  bool skipped = false;
+};
+std::string json_line(const SpikeReport& report);
+
+/// torchtitan's names for the numbers of a report in TensorBoard and Weights & Biases, in its order; what it has not,
+/// last.
+std::vector<TaggedValue> tagged_values(const StepReport& report);
+std::vector<TaggedValue> tagged_values(const ValidationReport& report);
 
 /// Dense bf16 peak by device name (torchtitan.md §4.4), none for a device the table does not know.
 std::optional<double> peak_flops_of(const std::string& device_name);

@@ -35,9 +35,24 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 /// The uuids of the GPUs that choose_device chooses from, by their index; empty where it would choose the CPU or throw.
 std::vector<std::string> visible_gpus(const std::string& wanted);
 
+/// What the device's allocator says of itself. On the CPU, where nobody counts, both peaks are the resident memory's.
+struct MemoryUse {
+  int64_t reserved_peak = 0;  // since the last reset
+  int64_t active_peak = 0;    // of that, held by tensors
+  int64_t retries = 0;        // so far
+  int64_t out_of_memory = 0;  // so far
+};
+MemoryUse memory_use(const at::Device& device);
+
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);
 void reset_peak_memory(const at::Device& device);
+
+/// A step whose loss or gradient norm lies far above those before: by how many standard deviations each does.
+struct Spike {
+  double loss_deviations = 0;
+  double norm_deviations = 0;
+};
 
 /// Numbers for the device, which need not be waited for: fp64, in order.
 at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device);
@@ -61,6 +76,7 @@ struct StepValues {
   bool skipped = false;
   Wishes wishes = {};
   double own_loss = 0;  // what this rank's tokens brought to the loss
+  std::optional<Spike> spike = {};
 };
 
 /// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
@@ -70,7 +86,7 @@ class StepReadback {
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip, own loss, wishes}; pinned when the device is a GPU
+  at::Tensor host_;  // fp64 {loss, norm, skip, own loss, wishes, spike}; pinned when the device is a GPU
   std::optional<c10::Event> copied_;
 };
 

@@ -12,6 +12,7 @@
 #include "titan/data/chunk_stream.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
+#include "titan/optimize/spike_guard.h"
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/parameter_places.h"
 
@@ -27,6 +28,8 @@ struct RunPosition {
   std::vector<StreamState> rank_data = {};
   // Instead of `data`: where torchtitan's loader was, for the trainer to find in the corpus.
   std::optional<SamplePosition> samples = std::nullopt;
+  std::optional<SpikeGuardState> guard = {};  // of a checkpoint that was loaded
+  bool is_trained = false;                    // the weights were loaded, and not from a seed
 };
 
 /// What there is to save; all of it outlives the state.
@@ -38,6 +41,7 @@ struct RunParts {
   const Optimizer& optimizer;                 // of the assembly's
   const LearningRateSchedule& schedule;
   const MeshPlace& place;
+  const SpikeGuard* guard = nullptr;  // null: there is none
 };
 
 /// The data position as checkpoints hold it, and back: the stream of data-parallel rank `rank` of `ranks`. `split`:
@@ -45,6 +49,10 @@ struct RunParts {
 /// split, or of another number of ranks.
 nlohmann::json data_position(const RunPosition& now);
 StreamState data_position_from_json(const nlohmann::json& json, bool split, int64_t ranks, int64_t rank);
+
+/// The words of a guard's state in a checkpoint, and back; nothing when they make no sense.
+nlohmann::json to_json(const SpikeGuardState& state);
+std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words);
 
 class RunState {
  public:

@@ -9,6 +9,7 @@
 
 #include "titan/kernels/exact_sum.h"
 #include "titan/optimize/optimizer.h"
+#include "titan/optimize/spike_guard.h"
 #include "titan/parallel/executor.h"
 #include "titan/parallel/pipeline_runner.h"
 #include "titan/train/debug_dump.h"
@@ -44,6 +45,7 @@ struct StepOutcome {
   StepControl control;
   at::Tensor wishes;    // fp64 [2], stop and save: 1 where any rank has that wish, 0 where none has
   at::Tensor own_loss;  // fp64: what this rank's tokens brought to the loss; not the same on all ranks
+  at::Tensor spike;     // fp64 [3] as SpikeGuard::judge gives it; undefined without a guard
 };
 
 class StepRunner {
@@ -56,6 +58,9 @@ class StepRunner {
   /// every microbatch goes through it, cut into the pipeline's own.
   StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
              const StepOptions& options, StepCommunicators communicators = {}, PipelineRunner* pipeline = nullptr);
+  /// From now on every step is judged, and left out when the guard skips; null: no longer. It outlives this. A step in
+  /// backward has been made when its norm is known: there a guard that skips is refused.
+  void guard_with(SpikeGuard* guard);
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
@@ -90,6 +95,7 @@ class StepRunner {
   std::vector<std::vector<Parameter*>> counted_;  // by group: what this rank counts in the norm
   StepOptions options_;
   StepCommunicators communicators_;
+  SpikeGuard* guard_ = nullptr;
   at::Device device_{at::kCPU};
   Progress progress_;
 };

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "titan/base/lock_file.h"
@@ -17,7 +20,7 @@
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/pipeline_runner.h"
-#include "titan/report/metrics_log.h"
+#include "titan/report/run_record.h"
 #include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
@@ -61,11 +64,24 @@ class Trainer {
   /// What records the blocks of this plan, with a line that says so or why not; null: they run eagerly.
   std::unique_ptr<WorkRecorder> recorder_for(const Plan& plan);
   void open_data();
-  void open_metrics();
   /// Continues where a checkpoint ends, if there is one.
   void resume();
   void find_data_position(const SamplePosition& samples);
   void show_start(const StepBatch& first) const;
+  /// The beginning of a batch as text.
+  std::string first_text(const StepBatch& batch) const;
+  /// The files that say how the run goes; after resume(), which decides whether it goes on in those of before.
+  void open_record();
+  /// The folder of TensorBoard's files, the same for all ranks that write some.
+  std::filesystem::path choose_tensorboard_folder();
+  /// What run.json and the page say of the run itself.
+  nlohmann::ordered_json run_facts() const;
+  /// Says where the records lie.
+  void close_record(bool stopped);
+  /// The line of a step, in the log and wherever else it is recorded.
+  void report_step(const PendingStep& pending, const StepValues& values);
+  /// After the first step: whether its loss can be that of the weights that were meant.
+  void explain_start(const StepValues& values) const;
   /// The memory table again, with what was really taken: after the first step.
   void show_memory(int64_t peak_bytes) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
@@ -85,6 +101,8 @@ class Trainer {
   void tell_differences(const TrafficCheck& check) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
   void settle(PendingStep& pending);
+  /// What a step that was left out, or stands out, is worth saying.
+  void judge(const PendingStep& pending, const StepValues& values);
   void settle_all();
   ExitCode finish();
 
@@ -105,11 +123,13 @@ class Trainer {
   std::unique_ptr<PipelineRunner> pipeline_;  // null without a pipeline
   std::vector<ParameterGroup> model_groups_;  // of all_parameters_
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<SpikeGuard> guard_;  // null: off
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
+  std::string data_description_;
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
   int64_t tokens_per_step_ = 0;
@@ -120,8 +140,9 @@ class Trainer {
   DataCounters read_;     // up to the last step
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<Validator> validator_;
-  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<RunRecord> record_;  // null on a rank that records nothing
   std::unique_ptr<StepMeter> meter_;
+  int64_t allocation_retries_ = 0;  // that were told
   std::deque<PendingStep> pending_;
 };
 

@@ -1,0 +1,43 @@
+// report.html beside a run that goes on: keeps what the page shows, and writes it now and then, so rarely that training
+// does not notice. What it says of the run itself lies in run.json as well, for `titan_train report` and others.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "titan/base/log.h"
+#include "titan/report/page.h"
+#include "titan/report/run_history.h"
+
+namespace titan {
+
+class ReportFile {
+ public:
+  /// In `folder`, beside run.json and metrics.jsonl. Of a run that goes on at `first_step` above 1, what metrics.jsonl
+  /// tells of the steps before is shown too. `facts`: run.json. Failed writes cost one warning.
+  ReportFile(std::filesystem::path folder, nlohmann::ordered_json facts, int64_t first_step, const Log& log);
+
+  /// A line of metrics.jsonl.
+  void add(const std::string& line);
+  /// Writes the page when enough time has passed: at least kPause seconds and kShare times what writing took. `now` and
+  /// below: seconds since 1970.
+  void refresh(double now, double eta_seconds);
+  void finish(RunStanding standing, double now);
+
+  static constexpr double kPause = 5;
+  static constexpr double kShare = 100;
+
+ private:
+  void write(RunStanding standing, double now);
+
+  std::filesystem::path folder_;
+  nlohmann::ordered_json facts_;
+  RunHistory history_;
+  const Log& log_;
+  double eta_seconds_ = 0;
+  double next_write_ = 0;
+  bool warned_ = false;
+};
+
+}  // namespace titan

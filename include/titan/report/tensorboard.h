@@ -1,0 +1,49 @@
+// TensorBoard event files: records of TFRecord's framing (length, crc32c, bytes, crc32c) around Event messages of
+// Protocol Buffers, written by hand since only four small messages are needed. Owned by whoever records a run; knows
+// tags and numbers, and nothing of what they mean.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "titan/base/log.h"
+#include "titan/report/tagged_value.h"
+
+namespace titan {
+
+/// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of RFC 3720: "123456789" → 0xE3069283.
+uint32_t crc32c(std::string_view bytes);
+
+/// One event file, made when this is. Values are stored as float32, which is what TensorBoard's scalars are. A disk
+/// that fills up costs events and one warning, never the run: a record is in the file whole or not at all, so that
+/// readers go on after the gap.
+class EventFile {
+ public:
+  /// In `folder`, which is made if need be. The name sorts after those of the event files that are there, whatever the
+  /// clock says: TensorBoard reads a folder's files in the order of their names. `now`: seconds since 1970.
+  EventFile(const std::filesystem::path& folder, double now, const Log& log);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  /// From here on the run is at `step`: what earlier files of the folder say of this step and of later ones is void.
+  void begin_at(int64_t step, double now);
+  void add(int64_t step, double now, std::span<const TaggedValue> values);
+
+ private:
+  void append_event(const std::string& event);
+
+  std::filesystem::path path_;
+  const Log& log_;
+  int descriptor_ = -1;
+  bool warned_ = false;
+};
+
+/// Where a run's event files go: a folder of its own, named after the local time `now` in minutes (20261122-0930); or,
+/// for a run that `goes_on`, the newest such folder of `root`, so that it stays one curve.
+std::filesystem::path tensorboard_folder(const std::filesystem::path& root, bool goes_on, double now);
+
+}  // namespace titan

@@ -1,0 +1,55 @@
+#include "titan/optimize/spike_guard.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+/// σ of values that do not differ at all is taken for this share of their size, so that a rounding is no spike.
+constexpr double kLeastDeviation = 1e-6;
+
+}  // namespace
+
+SpikeGuard::SpikeGuard(const SpikeGuardOptions& options, const at::Device& device)
+    : options_(options),
+      values_(at::full({2, options.window}, std::numeric_limits<double>::quiet_NaN(),
+                       at::TensorOptions(device).dtype(at::kDouble))) {
+  TITAN_CHECK(options.window >= 2 && options.threshold > 0, options.window, options.threshold);
+}
+
+at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
+  const at::Tensor fresh = at::stack({loss.to(at::kDouble), norm.to(at::kDouble)});
+  const at::Tensor finite = at::isfinite(values_);
+  const at::Tensor count = finite.sum(1).to(at::kDouble);
+  const at::Tensor mean = at::where(finite, values_, 0.0).sum(1) / count;
+  const at::Tensor variance = at::where(finite, (values_ - mean.unsqueeze(1)).square(), 0.0).sum(1) / count;
+  const at::Tensor deviation = at::maximum(variance.sqrt(), mean.abs() * kLeastDeviation);
+  const at::Tensor z = (fresh - mean) / deviation;
+  const at::Tensor enough = count * 2 >= static_cast<double>(options_.window);
+  const at::Tensor spike = (z > options_.threshold).logical_and_(enough).logical_and_(at::isfinite(fresh)).any();
+  values_.select(1, steps_ % options_.window).copy_(fresh);
+  ++steps_;
+  return at::cat({spike.to(at::kDouble).view({1}), z});
+}
+
+SpikeGuardState SpikeGuard::state() const {
+  const at::Tensor host = values_.cpu().contiguous();
+  const double* const losses = host.const_data_ptr<double>();
+  const double* const norms = losses + options_.window;
+  return {steps_, {losses, norms}, {norms, norms + options_.window}};
+}
+
+bool SpikeGuard::restore(const SpikeGuardState& state) {
+  const auto window = static_cast<size_t>(options_.window);
+  if (state.losses.size() != window || state.norms.size() != window || state.steps < 0) return false;
+  values_.select(0, 0).copy_(at::tensor(state.losses, at::kDouble));
+  values_.select(0, 1).copy_(at::tensor(state.norms, at::kDouble));
+  steps_ = state.steps;
+  return true;
+}
+
+}  // namespace titan

@@ -1,0 +1,50 @@
+#include "titan/report/report_file.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "titan/base/error.h"
+#include "titan/base/replace_file.h"
+
+namespace titan {
+
+ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json facts, int64_t first_step, const Log& log)
+    : folder_(std::move(folder)), facts_(std::move(facts)), log_(log) {
+  const std::filesystem::path metrics = folder_ / "metrics.jsonl";
+  std::error_code ignored;
+  try {
+    replace_file(folder_ / "run.json",
+                 facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    if (first_step > 1 && std::filesystem::is_regular_file(metrics, ignored)) {
+      history_ = read_history(metrics, first_step);
+    }
+  } catch (const Error& error) {
+    warned_ = true;
+    log_.warning("metrics.report: {}; training goes on", error.what());
+  }
+}
+
+void ReportFile::add(const std::string& line) { history_.add_line(line); }
+
+void ReportFile::refresh(double now, double eta_seconds) {
+  eta_seconds_ = eta_seconds;
+  // A clock that was set back must not stop the page for long.
+  if (now >= next_write_ || next_write_ - now > 1e4) write(RunStanding::going_on, now);
+}
+
+void ReportFile::finish(RunStanding standing, double now) { write(standing, now); }
+
+void ReportFile::write(RunStanding standing, double now) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
+    replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, standing, now, eta_seconds_}}));
+  } catch (const Error& error) {
+    if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training goes on without it", error.what());
+  }
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  next_write_ = now + std::max(kPause, kShare * took);
+}
+
+}  // namespace titan

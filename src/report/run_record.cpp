@@ -1,0 +1,70 @@
+#include "titan/report/run_record.h"
+
+#include <chrono>
+
+namespace titan {
+namespace {
+
+/// Seconds since 1970.
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// `path`, with the folder made that it lies in; opening the file says what went wrong there.
+const std::filesystem::path& with_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  return path;
+}
+
+}  // namespace
+
+RunRecord::RunRecord(const RecordTargets& targets, int64_t first_step, const Log& log)
+    : metrics_(with_folder(targets.metrics), log) {
+  if (!targets.tensorboard.empty()) {
+    events_ = std::make_unique<EventFile>(targets.tensorboard, wall_time(), log);
+    events_->begin_at(first_step, wall_time());
+  }
+  if (!targets.prometheus.empty()) {
+    prometheus_ = std::make_unique<PrometheusFile>(targets.prometheus, targets.run, log);
+  }
+  if (targets.report) {
+    report_ = std::make_unique<ReportFile>(targets.metrics.parent_path(), targets.facts, first_step, log);
+  }
+}
+
+RunRecord::~RunRecord() {
+  if (!finished_) finish(RunStanding::broken_off);
+}
+
+void RunRecord::add(const StepReport& report) {
+  const std::string line = json_line(report);
+  metrics_.append(line);
+  if (events_) events_->add(report.step, wall_time(), tagged_values(report));
+  if (prometheus_) prometheus_->add(report, wall_time());
+  if (!report_) return;
+  report_->add(line);
+  report_->refresh(wall_time(), report.eta_seconds);
+}
+
+void RunRecord::add(const ValidationReport& report) {
+  const std::string line = json_line(report);
+  metrics_.append(line);
+  if (events_) events_->add(report.step, wall_time(), tagged_values(report));
+  if (prometheus_) prometheus_->add(report, wall_time());
+  if (report_) report_->add(line);
+}
+
+void RunRecord::add(const SpikeReport& report) {
+  const std::string line = json_line(report);
+  metrics_.append(line);
+  if (report_) report_->add(line);
+}
+
+void RunRecord::finish(RunStanding standing) {
+  finished_ = true;
+  if (prometheus_) prometheus_->finish(wall_time());
+  if (report_) report_->finish(standing, wall_time());
+}
+
+}  // namespace titan

@@ -1,0 +1,188 @@
+#include "titan/report/tensorboard.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "titan/base/process.h"
+
+namespace titan {
+namespace {
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+/// Encodes the fields of one message of Protocol Buffers.
+class Message {
+ public:
+  void add_double(int field, double value) {
+    key(field, 1);
+    raw(&value, sizeof value);
+  }
+  void add_float(int field, float value) {
+    key(field, 5);
+    raw(&value, sizeof value);
+  }
+  void add_integer(int field, int64_t value) {
+    key(field, 0);
+    variable(static_cast<uint64_t>(value));
+  }
+  void add_bytes(int field, std::string_view value) {
+    key(field, 2);
+    variable(value.size());
+    bytes_ += value;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void key(int field, int wire) { variable(static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire)); }
+  void variable(uint64_t value) {
+    for (; value > 127; value >>= 7) bytes_ += static_cast<char>(value | 128);
+    bytes_ += static_cast<char>(value);
+  }
+  void raw(const void* value, size_t size) { bytes_.append(static_cast<const char*>(value), size); }
+
+  std::string bytes_;
+};
+
+// Field numbers of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
+constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
+constexpr int kSummaryValue = 1, kTag = 1, kSimpleValue = 2;
+constexpr int kStatus = 1, kStatusStart = 1;
+
+/// A stored checksum is turned and shifted, so that the checksum of bytes that hold checksums stays a good one.
+uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u; }
+
+std::string framed(const std::string& record) {
+  auto number = [](auto value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  const std::string length = number(static_cast<uint64_t>(record.size()));
+  return length + number(masked(crc32c(length))) + record + number(masked(crc32c(record)));
+}
+
+/// The time in the name of an event file, or nothing.
+std::optional<int64_t> time_in(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t time = 0;
+  const char* const begin = name.data() + kPrefix.size();
+  const auto [end, problem] = std::from_chars(begin, name.data() + name.size(), time);
+  return problem == std::errc() && end != begin ? std::optional(time) : std::nullopt;
+}
+
+int64_t newest_time(const std::filesystem::path& folder) {
+  int64_t newest = 0;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unreadable)) {
+    newest = std::max(newest, time_in(entry.path().filename().string()).value_or(0));
+  }
+  return newest;
+}
+
+/// "20261122-0930".
+bool is_run_folder(const std::string& name) {
+  auto digits = [&](size_t from, size_t count) {
+    return std::all_of(name.begin() + static_cast<std::ptrdiff_t>(from),
+                       name.begin() + static_cast<std::ptrdiff_t>(from + count),
+                       [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  return name.size() == 13 && name[8] == '-' && digits(0, 8) && digits(9, 4);
+}
+
+}  // namespace
+
+uint32_t crc32c(std::string_view bytes) {
+  static constexpr std::array<uint32_t, 256> table = [] {
+    std::array<uint32_t, 256> entries{};
+    for (uint32_t i = 0; i < entries.size(); ++i) {
+      uint32_t value = i;
+      for (int bit = 0; bit < 8; ++bit) value = (value & 1) != 0 ? (value >> 1) ^ 0x82F63B78u : value >> 1;
+      entries[i] = value;
+    }
+    return entries;
+  }();
+  uint32_t crc = ~0u;
+  for (const char byte : bytes) crc = table[(crc ^ static_cast<unsigned char>(byte)) & 255] ^ (crc >> 8);
+  return ~crc;
+}
+
+EventFile::EventFile(const std::filesystem::path& folder, double now, const Log& log) : log_(log) {
+  std::error_code ignored;  // opening the file says it again
+  std::filesystem::create_directories(folder, ignored);
+  const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder) + 1);
+  path_ = folder / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  Message event;
+  event.add_double(kWallTime, now);
+  event.add_bytes(kFileVersion, "brain.Event:2");
+  append_event(event.bytes());
+}
+
+EventFile::~EventFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void EventFile::begin_at(int64_t step, double now) {
+  Message log, event;
+  log.add_integer(kStatus, kStatusStart);
+  event.add_double(kWallTime, now);
+  event.add_integer(kStep, step);
+  event.add_bytes(kSessionLog, log.bytes());
+  append_event(event.bytes());
+}
+
+void EventFile::add(int64_t step, double now, std::span<const TaggedValue> values) {
+  Message summary, event;
+  for (const TaggedValue& one : values) {
+    Message value;
+    value.add_bytes(kTag, one.tag);
+    value.add_float(kSimpleValue, static_cast<float>(one.value));
+    summary.add_bytes(kSummaryValue, value.bytes());
+  }
+  event.add_double(kWallTime, now);
+  event.add_integer(kStep, step);
+  event.add_bytes(kSummary, summary.bytes());
+  append_event(event.bytes());
+}
+
+void EventFile::append_event(const std::string& event) {
+  const std::string record = framed(event);
+  ssize_t written = -1;
+  if (descriptor_ >= 0) {
+    const off_t end = ::lseek(descriptor_, 0, SEEK_END);
+    do {
+      written = ::write(descriptor_, record.data(), record.size());
+    } while (written < 0 && errno == EINTR);
+    if (written == static_cast<ssize_t>(record.size())) return;
+    if (written >= 0) errno = ENOSPC;
+    // Half a record would end the file for its readers.
+    if (const int reason = errno; end >= 0 && ::ftruncate(descriptor_, end) == 0) errno = reason;
+  }
+  if (std::exchange(warned_, true)) return;
+  log_.warning("TensorBoard's events are not being written to {}: {}; training goes on without them", path_.string(),
+               std::strerror(errno));
+}
+
+std::filesystem::path tensorboard_folder(const std::filesystem::path& root, bool goes_on, double now) {
+  std::string newest;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(root, unreadable)) {
+    const std::string name = entry.path().filename().string();
+    if (is_run_folder(name)) newest = std::max(newest, name);
+  }
+  if (goes_on && !newest.empty()) return root / newest;
+  const auto seconds = static_cast<std::time_t>(now);
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  std::array<char, 32> stamp{};
+  std::strftime(stamp.data(), stamp.size(), "%Y%m%d-%H%M", &local);
+  return root / stamp.data();
+}
+
+}  // namespace titan
