@@ -55,7 +55,8 @@ StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double save
   return {loss,
           {at::scalar_tensor(norm, at::kDouble), at::ones({}), at::scalar_tensor(skip)},
           at::tensor({0.0, save}, at::kDouble),
-          loss / 4};
+          loss / 4,
+          /*spike=*/{}};
 }
 
 TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
@@ -75,6 +76,18 @@ TEST(StepReadback, ASkippedStepKeepsItsNumbersThatAreNone) {
   EXPECT_TRUE(std::isnan(values.loss));
   EXPECT_TRUE(std::isinf(values.grad_norm));
   EXPECT_TRUE(values.skipped);
+}
+
+TEST(StepReadback, TellsASpikeWhereAGuardHasFoundOne) {
+  StepOutcome step = outcome(at::scalar_tensor(2.0, at::kDouble), 1, 0);
+  EXPECT_FALSE(StepReadback(step).wait().spike.has_value()) << "there is no guard";
+  step.spike = at::tensor({0.0, 1.5, -0.5}, at::kDouble);
+  EXPECT_FALSE(StepReadback(step).wait().spike.has_value());
+  step.spike = at::tensor({1.0, 7.5, -0.5}, at::kDouble);
+  const std::optional<Spike> spike = StepReadback(step).wait().spike;
+  ASSERT_TRUE(spike.has_value());
+  EXPECT_EQ(spike->loss_deviations, 7.5);
+  EXPECT_EQ(spike->norm_deviations, -0.5);
 }
 
 TEST(StepReadback, WhatHappensToTheTensorsAfterwardsDoesNotMatter) {
