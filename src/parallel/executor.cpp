@@ -124,12 +124,14 @@ at::Tensor Executor::compute(const BatchContext& batch) {
   std::vector<UnitState>& states = states_of(0);
   Stream stream;
   for (size_t u = 0; u < chain_.size(); ++u) {
+    const ProfileRange range("forward", plan_.units[u].name);
     states[u].context = training_context(u, immediate_);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
   }
   at::Tensor loss = stream[0];
   Stream gradients = loss_gradient(batch);
   for (size_t u = chain_.size(); u-- > 0;) {
+    const ProfileRange range("backward", plan_.units[u].name);
     gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
   }
   return loss;
