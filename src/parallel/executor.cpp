@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
+#include "titan/ops/profile_range.h"
 
 namespace titan {
 
@@ -26,6 +27,7 @@ Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& 
   WeightGradientSink& sink =
       deferred_ ? static_cast<WeightGradientSink&>(deferred_products_[{stage, microbatch}]) : immediate_;
   for (size_t u = span.first; u < span.last; ++u) {
+    const ProfileRange range("forward", plan_.units[u].name);
     acquire(u, UsePhase::forward, microbatch);
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, microbatch);
     if (plan_.units[u].gradients_in_forward) gradient_storage(u);
@@ -66,6 +68,7 @@ Stream Executor::backward_units(size_t stage, Stream gradients, const BatchConte
   std::vector<UnitState>& states = states_of(microbatch);
   const StagePlan& span = plan_.stages[stage];
   for (size_t u = span.last; u-- > span.first;) {
+    const ProfileRange range("backward", plan_.units[u].name);
     const bool reads_weights = plan_.units[u].weights_in_backward;
     if (reads_weights) acquire(u, UsePhase::backward, microbatch);
     if (u > span.first && plan_.units[u - 1].weights_in_backward) prefetch(u - 1, UsePhase::backward, microbatch);
@@ -82,6 +85,7 @@ Stream Executor::backward_units(size_t stage, Stream gradients, const BatchConte
 void Executor::weight_gradients(size_t stage, int64_t microbatch) {
   const auto found = deferred_products_.find({stage, microbatch});
   if (found == deferred_products_.end()) return;
+  const ProfileRange range("weight gradients");
   found->second.run();
   deferred_products_.erase(found);
 }
@@ -104,6 +108,7 @@ void Executor::add_twins() {
 // A group's reduction goes on while the next unit's backward runs, and its slot is free before the one after that needs
 // it. A second leg, over replicas, goes on while one more unit's backward runs.
 void Executor::reduce(size_t group, bool is_last) {
+  const ProfileRange range("reduce");
   residencies_[group]->reduce(is_last);
   if (!is_last) return;
   advance();
@@ -128,6 +133,7 @@ void Executor::settle() {
 }
 
 void Executor::settle(size_t group) {
+  const ProfileRange range("reduce, end");
   residencies_[group]->settle();
   if (group_reduced_ && !plan_.groups[group].has_twin) group_reduced_(group);
 }
@@ -138,6 +144,7 @@ Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& ba
   at::NoGradGuard no_graph;
   const StagePlan& span = plan_.stages[stage];
   for (size_t u = span.first; u < span.last; ++u) {
+    const ProfileRange range("evaluate", plan_.units[u].name);
     acquire(u, UsePhase::forward, 0);
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, 0);
     UnitContext context(mode, RecomputePolicy::none(), immediate_);
@@ -202,6 +209,7 @@ Stream Executor::as_computed_in(size_t unit, Stream stream) const {
 }
 
 void Executor::acquire(size_t unit, UsePhase phase, int64_t microbatch) {
+  const ProfileRange range("gather");
   for (size_t group : plan_.units[unit].groups) residencies_[group]->acquire({unit, phase, microbatch});
 }
 

@@ -51,9 +51,9 @@ TEST(TrainCommand, TheWordTrainMayBeGivenOrLeftOut) {
 
 TEST(TrainCommand, AnOptionOfAPartThatIsNotBuiltStopsItBeforeAnythingIsWritten) {
   const TestFolder folder;
-  const Outcome outcome = train(folder, {"--profiling.enable_profiling"});
+  const Outcome outcome = train(folder, {"--memory_estimation.enable"});
   EXPECT_EQ(outcome.code, 64);
-  EXPECT_TRUE(holds(outcome.errors, "profiling.enable_profiling"));
+  EXPECT_TRUE(holds(outcome.errors, "memory_estimation.enable"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

@@ -45,22 +45,18 @@ class BadConfig(BehaviourTest):
         self.assertEqual(sum(problem.startswith(f"{config}:") for problem in problems), 2)
         self.assertEqual(sum(problem.startswith("command line: ") for problem in problems), 3)
 
-    def test_options_of_parts_that_are_not_built_are_listed_together(self):
+    def test_an_option_of_a_part_that_is_not_built_is_refused_with_the_way_out(self):
         run = self.refused(
-            BAD_CONFIG,
-            ["profiling.enable_profiling = true", "memory_estimation.enable = true", "not built yet", "leave it at false"],
-            "--profiling.enable_profiling",
-            "--memory_estimation.enable",
+            BAD_CONFIG, ["memory_estimation.enable = true", "not built yet", "leave it at false"], "--memory_estimation.enable"
         )
-        self.assertEqual(len(run.errors.strip().splitlines()), 3)
+        self.assertEqual(len(run.errors.strip().splitlines()), 2)
 
     def test_errors_missing_parts_and_missing_files_are_told_in_one_round(self):
         run = self.refused(
             BAD_CONFIG,
-            ["4 problems", "did you mean --training.steps?", "profiling.enable_profiling = true needs a part"],
+            ["4 problems", "did you mean --training.steps?", "memory_estimation.enable = true needs a part"],
             "--training.stps=4",
-            "--profiling.enable_profiling",
-            "--profiling.profile_freq=10",
+            "--memory_estimation.enable",
             "--training.threads=100000",
             f"--model.tokenizer_path={self.folder / 'none.model'}",
         )

@@ -17,28 +17,13 @@ TEST(Buildable, a_plain_run_on_one_device_asks_for_nothing_that_is_missing) {
   EXPECT_EQ(missing_parts("[parallelism]\ndata_parallel_shard_degree = 1"), "");
 }
 
-TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
-  std::string text = missing_parts(R"([profiling]
-enable_profiling = true
-profile_freq = 5
-)",
-                                   {"--memory_estimation.enable"});
+TEST(Buildable, what_is_missing_is_told_with_its_place) {
   EXPECT_TRUE(
-      contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part that is not built yet: profiling"));
-  EXPECT_TRUE(contains(text, "command line: --memory_estimation.enable: memory_estimation.enable = true"));
-}
-
-TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) {
-  EXPECT_EQ(missing_parts("[metrics]\nsave_tb_folder = \"events\"\n[profiling]\nprofile_freq = 50"), "");
-}
-
-TEST(Buildable, a_missing_part_is_told_once_by_its_switch_and_not_by_what_refines_it) {
-  const std::string text = missing_parts(
-      "[profiling]\nenable_profiling = true\nsave_traces_folder = \"traces\"\nprofile_freq = 600\n"
-      "[memory_estimation]\nenable = true\n");
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
-  EXPECT_TRUE(contains(text, "job.toml:2:20: profiling.enable_profiling = true needs a part")) << text;
-  EXPECT_TRUE(contains(text, "job.toml:6:10: memory_estimation.enable = true needs a part")) << text;
+      contains(missing_parts("[memory_estimation]\nenable = true"),
+               "job.toml:2:10: memory_estimation.enable = true needs a part that is not built yet: the estimate; "
+               "leave it at false"));
+  EXPECT_TRUE(contains(missing_parts("", {"--memory_estimation.enable"}),
+                       "command line: --memory_estimation.enable: memory_estimation.enable = true"));
 }
 
 TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_told) {
@@ -64,7 +49,7 @@ TEST(Buildable, checkpoints_are_built) {
 }
 
 TEST(Buildable, what_a_file_says_by_writing_out_a_default_asks_for_nothing) {
-  EXPECT_EQ(missing_parts("[compile]\nenable = false\n[profiling]\nenable_profiling = false"), "");
+  EXPECT_EQ(missing_parts("[memory_estimation]\nenable = false"), "");
 }
 
 TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {
@@ -88,7 +73,7 @@ TEST(OneProcess, a_world_may_have_one_rank_or_more) {
 }
 
 TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {
-  EXPECT_EQ(said_about("[profiling]\nenable_profiling = true\n[memory_estimation]\nenable = true"), "");
+  EXPECT_EQ(said_about("[memory_estimation]\nenable = true"), "");
 }
 
 class Inputs : public ScratchTest {};
@@ -185,16 +170,14 @@ TEST(Threads, a_few_per_processor_are_allowed_and_many_are_refused_with_the_limi
 
 TEST(Start, errors_missing_parts_and_missing_files_are_one_list_in_the_order_of_the_file) {
   LoadedConfig loaded = load(
-      "[profiling]\nenable_profiling = true\n[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = "
-      "\"no.model\"",
-      {"--memory_estimation.enable"});
+      "[memory_estimation]\nenable = true\n[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = "
+      "\"no.model\"");
   const StartCheck start = check_start(Schema(), loaded, 2);
   EXPECT_EQ(start.code, ExitCode::bad_config);
   std::vector<std::string> places;
   for (const Problem& problem : start.problems) places.push_back(problem.where.to_string());
-  EXPECT_EQ(places,
-            (std::vector<std::string>{"job.toml:2:20", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
-                                      "command line: --memory_estimation.enable", "default of training.dataset"}))
+  EXPECT_EQ(places, (std::vector<std::string>{"job.toml:2:10", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
+                                              "default of training.dataset"}))
       << format_problems(start.problems);
 }
 
