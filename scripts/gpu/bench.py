@@ -18,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOTAL_SECONDS = 480
 RUN_SECONDS = 120
 STEPS, COUNTED = 30, 20  # the last of them
+WARM_UP = 3  # of the profiler, after those; then one step is traced
+LAST_STEP = STEPS + WARM_UP + 1
 PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 NCCL_ROW = ["--debug.groups_of_one", "--training.steps=3"]
 
@@ -78,6 +80,7 @@ class Run:
     spread: tuple[float, float] | None = None
     memory: int | None = None
     printed: str = ""
+    kinds: dict[str, float] = dataclasses.field(default_factory=dict)  # milliseconds of the traced step
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -109,6 +112,14 @@ class Bench:
             return run
         print(f"{name}: {run.command}", file=sys.stderr, flush=True)
         begin = time.monotonic()
+        code, printed = self.execute(command, limit)
+        run.printed = self.without_paths(printed)
+        run.seconds = time.monotonic() - begin
+        run.verdict = "ok" if code == 0 else "not over in time" if code is None else f"exit code {code}"
+        return run
+
+    def execute(self, command: list[str], limit: float) -> tuple[int | None, str]:
+        """Exit code, none when it did not end, and what was printed."""
         try:
             done = subprocess.run(
                 command,
@@ -121,15 +132,11 @@ class Bench:
                 timeout=min(limit, self.seconds_left()),
                 check=False,
             )
-            code, run.printed = done.returncode, done.stdout
+            return done.returncode, done.stdout
         except subprocess.TimeoutExpired as late:
-            code, run.printed = None, (late.stdout or b"").decode(errors="replace")
+            return None, (late.stdout or b"").decode(errors="replace")
         except OSError as error:
-            code, run.printed = None, str(error)
-        run.printed = self.without_paths(run.printed)
-        run.seconds = time.monotonic() - begin
-        run.verdict = "ok" if code == 0 else "not over in time" if code is None else f"exit code {code}"
-        return run
+            return None, str(error)
 
     def words_of(self, model: Model, precision: str, mode: str, folder: str) -> list[str]:
         words = [
@@ -140,7 +147,10 @@ class Bench:
             f"--training.device={self.device}",
             f"--training.seq_len={model.sequence}",
             "--training.local_batch_size=1",
-            f"--training.steps={STEPS}",
+            f"--training.steps={LAST_STEP}",
+            "--profiling.enable_profiling",
+            f"--profiling.profile_freq={LAST_STEP}",
+            f"--profiling.profiler_warmup={WARM_UP}",
             "--training.dtype=bfloat16",
             "--optimizer.state_dtype=bfloat16",
             "--activation_checkpoint.mode=selective",
@@ -158,8 +168,6 @@ class Bench:
             words.append("--training.dataset=stories")
         if precision == "float8":
             words.append("--model.converters=quantize.linear.float8")
-            if self.device != "cuda":
-                words.append("--quantize.linear.float8.emulate")
         if mode == "fused":
             words.append("--compile.enable")
         return words
@@ -171,11 +179,20 @@ class Bench:
             run = self.run(row, [str(self.programs / "titan_train"), *self.words_of(model, precision, mode, folder)], RUN_SECONDS)
             if run.verdict == "ok":
                 self.read(run, model, pathlib.Path(folder) / "metrics.jsonl")
+            if run.verdict == "ok":
+                self.look_into_a_step(run, pathlib.Path(folder) / "profile_traces" / f"iteration_{LAST_STEP}" / "rank0_trace.json")
+
+    def look_into_a_step(self, run: Run, trace: pathlib.Path) -> None:
+        code, printed = self.execute([str(self.programs / "titan_train"), "profile", "summarize", str(trace)], 60)
+        run.kinds = kinds_of(printed) if code == 0 else {}
+        if not run.kinds:
+            run.verdict = "the last step's trace could not be read"
+            run.printed += self.without_paths(printed).replace(f"{trace.parents[2]}/", "")
 
     def read(self, run: Run, model: Model, metrics: pathlib.Path) -> None:
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-        steps = [line for line in lines if "step_seconds" in line][-COUNTED:]
-        if len(steps) < COUNTED or steps[-1]["step"] != STEPS:
+        steps = [line for line in lines if "step_seconds" in line and STEPS - COUNTED < line["step"] <= STEPS]
+        if len(steps) < COUNTED:
             run.verdict = f"{len(steps)} steps of {COUNTED} were counted"
             return
         rates = sorted(model.sequence / step["step_seconds"] for step in steps)
@@ -201,6 +218,13 @@ class Bench:
         seconds = parts["product_seconds"] + parts["attention_seconds"]
         seconds += (elementwise_bytes(model) + optimizer_bytes(model)) / parts["copy_bytes_per_second"]
         return model.sequence / seconds
+
+
+def kinds_of(summary: str) -> dict[str, float]:
+    """Milliseconds by kind of what `titan_train profile summarize` prints."""
+    table = re.search(r"^Time by kind,.*\n((?:  .*\n)+)", summary, re.MULTILINE)
+    rows = re.findall(r"^  (\S.*?) {2,}(?:\d+ +)?([\d.]+) +[\d.]+%$", table[1] if table else "", re.MULTILINE)
+    return {name: float(milliseconds) for name, milliseconds in rows}
 
 
 def elementwise_bytes(model: Model) -> float:
@@ -250,7 +274,7 @@ def page(arguments: argparse.Namespace, bench: Bench, rows: list[str]) -> str:
         f"    scripts/gpu/bench.sh {' '.join(arguments.given)}".rstrip(),
         "",
         f"{STEPS} steps of one sequence, parameters and optimizer states in bf16 with stochastic rounding; the median of the last",
-        f"{COUNTED} steps. MFU by torchtitan's formula against the card's bf16 peak, whatever the precision; TFLOP/s with causal",
+        f"{COUNTED} steps; after them one under the profiler. MFU by torchtitan's formula against the card's bf16 peak, whatever the precision; TFLOP/s with causal",
         "attention. The ceiling takes matrix products, attention and a copy as measured in the same run, each alone.",
         "",
         "| row | tokens/s | least – most | MFU % | causal TFLOP/s | peak GiB | ceiling tokens/s | share % |",
@@ -265,6 +289,13 @@ def page(arguments: argparse.Namespace, bench: Bench, rows: list[str]) -> str:
                 ratios.append(f"| {key} | {what} | {pair[0].tps / pair[1].tps:.3f} |")
     if ratios:
         lines += ["", "| model | ratio | |", "|---|---|---:|", *ratios]
+    kinds = sorted({kind for row in rows for kind in bench.runs[row].kinds}, key=lambda kind: ("gaps" in kind, kind))
+    if kinds:
+        lines += ["", f"| one step under the profiler, ms by kind | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]
+        for row in rows:
+            cells = [number(bench.runs[row].kinds.get(kind), ".1f") for kind in kinds]
+            if any(cells):
+                lines.append(f"| {row} | {' | '.join(cells)} |")
     lines += ["", "| check | seconds | |", "|---|---:|---|"]
     lines += [f"| {name} | {run.seconds:.1f} | {run.verdict} |" for name, run in bench.runs.items() if name not in rows]
     if bench.ceilings:

@@ -51,41 +51,32 @@ void describe_job_section(Schema& schema) {
 
 void describe_profiling(Schema& schema) {
   using S = ProfilingSection;
-  const std::string part = "profiling";
   Section profiling(
       schema, "profiling", "Traces of single steps and snapshots of memory.",
       [](auto& config) -> auto& { return config.profiling; });
-  profiling.add("enable_profiling", &S::enable_profiling, false)
-      .not_built(part)
-      .help("write a trace of one step per period");
+  profiling.add("enable_profiling", &S::enable_profiling, false).help("write a trace of one step per period");
   profiling.add("save_traces_folder", &S::save_traces_folder, "profile_traces")
       .not_empty()
-      .not_built(part)
       .only_when(profiling_on())
       .help("folder of traces, under job.dump_folder");
   profiling.add("profile_freq", &S::profile_freq, 10)
       .at_least(1)
-      .not_built(part)
       .only_when(any_profiling_on())
       .help("period of traces and memory snapshots in steps");
   profiling.add("profiler_active", &S::profiler_active, 1)
       .later()
       .at_least(1)
-      .not_built(part)
       .only_when(profiling_on())
       .help("steps traced per period");
   profiling.add("profiler_warmup", &S::profiler_warmup, 3)
       .later()
       .at_least(0)
-      .not_built(part)
       .only_when(profiling_on())
       .help("steps before them that warm the profiler up");
   profiling.add("enable_memory_snapshot", &S::enable_memory_snapshot, false)
-      .not_built(part)
       .help("dump the allocator's history once per period and when memory runs out");
   profiling.add("save_memory_snapshot_folder", &S::save_memory_snapshot_folder, "memory_snapshot")
       .not_empty()
-      .not_built(part)
       .only_when({"profiling.enable_memory_snapshot = true",
                   [](const JobConfig& config) { return config.profiling.enable_memory_snapshot; }})
       .help("folder of memory snapshots, under job.dump_folder");

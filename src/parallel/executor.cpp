@@ -5,18 +5,28 @@
 
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
+#include "titan/ops/profile_range.h"
 
 namespace titan {
 
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
                    std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
-                   ExecutorOptions options)
-    : plan_(plan), residencies_(std::move(residencies)), runner_(std::move(runner)), options_(options) {
+                   ExecutorOptions options, std::unique_ptr<MicrobatchGraphs> graphs)
+    : plan_(plan),
+      residencies_(std::move(residencies)),
+      runner_(std::move(runner)),
+      graphs_(std::move(graphs)),
+      options_(options) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
+  scales_.wanted = wants_magnitudes();
   if (!plan_.request.offload_activations) return;
   TITAN_CHECK(options_.activation_link && "offloaded activations have a link to cross");
   offload_ = std::make_unique<ActivationOffload>(options_.activation_link);
+}
+
+bool Executor::wants_magnitudes() const {
+  return options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
 }
 
 at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
@@ -26,16 +36,15 @@ at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
 Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& batch, int64_t microbatch) {
   std::vector<UnitState>& states = states_of(microbatch);
   const StagePlan& span = plan_.stages[stage];
+  scales_.forget_gone();
   WeightGradientSink& sink =
       deferred_ ? static_cast<WeightGradientSink&>(deferred_products_[{stage, microbatch}]) : immediate_;
   for (size_t u = span.first; u < span.last; ++u) {
+    const ProfileRange range("forward", plan_.units[u].name);
     acquire(u, UsePhase::forward, microbatch);
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, microbatch);
     if (plan_.units[u].gradients_in_forward) gradient_storage(u);
-    states[u].context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[u].policy, sink);
-    hand_kernels(*states[u].context);
-    states[u].context->count_saved = options_.count_saved_bytes;
-    states[u].context->recorder.set_hash_check(options_.check_kept_tensors);
+    states[u].context = training_context(u, sink);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
     if (plan_.units[u].offloaded) states[u].put_away = offload_->put_away(tensors_of(states[u]));
     release(u, UsePhase::forward, microbatch);
@@ -43,9 +52,18 @@ Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& 
   return stream;
 }
 
+std::unique_ptr<UnitContext> Executor::training_context(size_t unit, WeightGradientSink& sink) const {
+  auto context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[unit].policy, sink);
+  hand_kernels(*context);
+  context->count_saved = options_.count_saved_bytes;
+  context->recorder.set_hash_check(options_.check_kept_tensors);
+  return context;
+}
+
 void Executor::hand_kernels(UnitContext& context) const {
   context.kernels = options_.kernels.get();
   context.loss_kernels = options_.loss_kernels.get();
+  context.scales = scales_;
 }
 
 Stream Executor::loss_gradient(const BatchContext& batch) {
@@ -70,24 +88,65 @@ Stream Executor::backward_units(size_t stage, Stream gradients, const BatchConte
   std::vector<UnitState>& states = states_of(microbatch);
   const StagePlan& span = plan_.stages[stage];
   for (size_t u = span.last; u-- > span.first;) {
+    const ProfileRange range("backward", plan_.units[u].name);
     const bool reads_weights = plan_.units[u].weights_in_backward;
     if (reads_weights) acquire(u, UsePhase::backward, microbatch);
     if (u > span.first && plan_.units[u - 1].weights_in_backward) prefetch(u - 1, UsePhase::backward, microbatch);
     gradient_storage(u);
-    // The loss is in fp64 whatever its unit computes in.
-    if (plan_.units[u].chain_index + 1 < plan_.chain_length) gradients = as_computed_in(u, std::move(gradients));
     if (plan_.units[u].offloaded) offload_->bring_back(states[u].put_away, tensors_of(states[u]));
     if (u > span.first && plan_.units[u - 1].offloaded) offload_->start_back(states[u - 1].put_away);
-    gradients = runner_->backward(*chain_[u], gradients, batch, states[u]);
+    gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
     if (reads_weights) release(u, UsePhase::backward, microbatch);
     after_unit(u);
   }
   return gradients;
 }
 
+// The loss is in fp64 whatever its unit computes in.
+Stream Executor::gradients_into(size_t unit, Stream gradients) const {
+  return plan_.units[unit].chain_index + 1 < plan_.chain_length ? as_computed_in(unit, std::move(gradients))
+                                                                : gradients;
+}
+
+// Weights that stay are acquired once for both directions, and nothing is reduced before all gradients are there.
+at::Tensor Executor::forward_and_backward(const BatchContext& batch, bool is_last) {
+  scales_.forget_gone();
+  for (size_t u = 0; u < chain_.size(); ++u) {
+    acquire(u, UsePhase::forward, 0);
+    gradient_storage(u);
+  }
+  at::Tensor loss = graphs_->run(batch, [this](const BatchContext& placed) { return compute(placed); });
+  for (size_t u = chain_.size(); u-- > 0;) {
+    release(u, UsePhase::forward, 0);
+    for (size_t group : plan_.units[u].groups) {
+      if (plan_.groups[group].reduce_after == u) reduce(group, is_last);
+    }
+  }
+  settle();
+  return loss;
+}
+
+at::Tensor Executor::compute(const BatchContext& batch) {
+  std::vector<UnitState>& states = states_of(0);
+  Stream stream;
+  for (size_t u = 0; u < chain_.size(); ++u) {
+    const ProfileRange range("forward", plan_.units[u].name);
+    states[u].context = training_context(u, immediate_);
+    stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
+  }
+  at::Tensor loss = stream[0];
+  Stream gradients = loss_gradient(batch);
+  for (size_t u = chain_.size(); u-- > 0;) {
+    const ProfileRange range("backward", plan_.units[u].name);
+    gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
+  }
+  return loss;
+}
+
 void Executor::weight_gradients(size_t stage, int64_t microbatch) {
   const auto found = deferred_products_.find({stage, microbatch});
   if (found == deferred_products_.end()) return;
+  const ProfileRange range("weight gradients");
   found->second.run();
   deferred_products_.erase(found);
 }
@@ -110,6 +169,7 @@ void Executor::add_twins() {
 // A group's reduction goes on while the next unit's backward runs, and its slot is free before the one after that needs
 // it. A second leg, over replicas, goes on while one more unit's backward runs.
 void Executor::reduce(size_t group, bool is_last) {
+  const ProfileRange range("reduce");
   residencies_[group]->reduce(is_last);
   if (!is_last) return;
   advance();
@@ -134,6 +194,7 @@ void Executor::settle() {
 }
 
 void Executor::settle(size_t group) {
+  const ProfileRange range("reduce, end");
   residencies_[group]->settle();
   if (group_reduced_ && !plan_.groups[group].has_twin) group_reduced_(group);
 }
@@ -144,6 +205,7 @@ Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& ba
   at::NoGradGuard no_graph;
   const StagePlan& span = plan_.stages[stage];
   for (size_t u = span.first; u < span.last; ++u) {
+    const ProfileRange range("evaluate", plan_.units[u].name);
     acquire(u, UsePhase::forward, 0);
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, 0);
     UnitContext context(mode, RecomputePolicy::none(), immediate_);
@@ -156,6 +218,7 @@ Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& ba
 
 void Executor::finish_step() {
   runner_->finish_step();
+  if (graphs_) graphs_->finish_step();
   for (auto& residency : residencies_) residency->finish_step();
 }
 
@@ -224,6 +287,7 @@ std::vector<at::Tensor*> Executor::tensors_of(UnitState& state) {
 }
 
 void Executor::acquire(size_t unit, UsePhase phase, int64_t microbatch) {
+  const ProfileRange range("gather");
   last_use_ = Use{unit, phase, microbatch};
   for (size_t group : plan_.units[unit].groups) residencies_[group]->acquire({unit, phase, microbatch});
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "titan/base/error.h"
+#include "titan/ops/profile_range.h"
 
 namespace titan {
 namespace {
@@ -98,6 +99,7 @@ void PipelineRunner::weight_gradients(Key key) {
 }
 
 void PipelineRunner::transfer(std::span<const Action> actions, const BatchContext& batch) {
+  const ProfileRange range("send and receive");
   std::vector<Message> receives, sends;
   std::vector<std::pair<Parcels*, Key>> arriving;
   std::vector<at::Tensor> leaving;
@@ -170,7 +172,10 @@ Stream PipelineRunner::taken(Parcels& parcels, Key key) {
   TITAN_CHECK(found != parcels.end() && "a schedule that was checked brings every input", key.first, key.second);
   const Parcel parcel = std::move(found->second);
   parcels.erase(found);
-  if (parcel.arrival) parcel.arrival->wait();
+  if (parcel.arrival) {
+    const ProfileRange range("wait for a stage");
+    parcel.arrival->wait();
+  }
   return {parcel.stream};
 }
 

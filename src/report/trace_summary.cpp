@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <limits>
 #include <map>
 #include <utility>
+
+#include "trace_kinds.h"
 
 namespace titan {
 namespace {
@@ -19,22 +22,31 @@ std::string without_number(const std::string& name) {
   return end < name.size() && end > 0 && name[end - 1] == '.' ? name.substr(0, end) + "*" : name;
 }
 
+std::string own_name(const TraceEvent& event) { return without_number(event.name); }
+
 void by_time(Events& events) {
   std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
     return a->begin != b->begin ? a->begin < b->begin : a->length > b->length;
   });
 }
 
-/// Adds up what each event takes by itself. On one thread events lie inside each other or apart.
-void add_own_times(Events events, std::map<std::string, PartTime>& totals) {
+using Totals = std::map<std::string, PartTime>;
+using NameOf = std::function<std::string(const TraceEvent&)>;
+
+void add(Totals& totals, const std::string& name, double time) {
+  PartTime& part = totals[name];
+  ++part.calls;
+  part.total += time;
+}
+
+/// Adds up under its name what each event takes by itself. On one thread events lie inside each other or apart.
+void add_own_times(Events events, Totals& totals, const NameOf& name_of = own_name) {
   by_time(events);
   std::vector<std::pair<const TraceEvent*, double>> open;  // with what its children took
   auto close = [&] {
     const auto [event, inside] = open.back();
     open.pop_back();
-    PartTime& part = totals[without_number(event->name)];
-    ++part.calls;
-    part.total += std::max(0.0, event->length - inside);
+    add(totals, name_of(*event), std::max(0.0, event->length - inside));
     if (!open.empty()) open.back().second += event->length;
   };
   for (const TraceEvent* event : events) {
@@ -44,7 +56,7 @@ void add_own_times(Events events, std::map<std::string, PartTime>& totals) {
   while (!open.empty()) close();
 }
 
-std::vector<PartTime> longest_first(const std::map<std::string, PartTime>& totals) {
+std::vector<PartTime> longest_first(const Totals& totals) {
   std::vector<PartTime> parts;
   for (const auto& [name, part] : totals) parts.push_back({name, part.calls, part.total});
   std::stable_sort(parts.begin(), parts.end(), [](const PartTime& a, const PartTime& b) { return a.total > b.total; });
@@ -122,10 +134,42 @@ double total_of(const std::vector<Window>& windows) {
   return total;
 }
 
+Stretches stretches_of(const Events& ranges, std::string_view name) {
+  Stretches stretches;
+  for (const TraceEvent* range : ranges) {
+    if (range->name == name) stretches.add(*range);
+  }
+  return stretches;
+}
+
 void add_rest(std::vector<PartTime>& parts, double length) {
   double told = 0;
   for (const PartTime& part : parts) told += part.total;
   if (!parts.empty() && length > told) parts.push_back({"outside of named parts", 0, length - told});
+}
+
+/// By kind, what an optimizer does being one of its own; last, what nothing happens in.
+std::vector<PartTime> device_kinds(const Events& kernels, const Events& ranges, double idle) {
+  const Stretches optimizer = stretches_of(ranges, "optimizer");
+  Totals totals;
+  for (const TraceEvent* kernel : kernels) {
+    add(totals, optimizer.hold(*kernel) ? "optimizer" : kind_of_kernel(kernel->name), kernel->length);
+  }
+  std::vector<PartTime> kinds = longest_first(totals);
+  kinds.push_back({"gaps", 0, idle});
+  return kinds;
+}
+
+std::vector<PartTime> host_kinds(const Events& operations, const Events& ranges, double idle) {
+  const Stretches optimizer = stretches_of(ranges, "optimizer");
+  Totals totals;
+  add_own_times(operations, totals, [&](const TraceEvent& operation) {
+    return optimizer.hold(operation) ? "optimizer" : kind_of_operation(operation.name);
+  });
+  std::vector<PartTime> kinds = longest_first(totals);
+  // Loops of this program are no operations of the library.
+  kinds.push_back({"own loops, waits and gaps", 0, idle});
+  return kinds;
 }
 
 }  // namespace
@@ -146,14 +190,10 @@ TraceSummary summarize(std::vector<TraceEvent> events) {
     if (event.kind == Kind::kernel) device.push_back(&event);
     if (event.kind == Kind::device_range) device_ranges.push_back(&event);
   }
-  std::map<std::string, PartTime> parts, operations, kernels, on_device;
+  Totals parts, operations, kernels, on_device;
   add_own_times(ranges, parts);
   for (const auto& [thread, own] : operations_of) add_own_times(own, operations);
-  for (const TraceEvent* kernel : device) {
-    PartTime& total = kernels[kernel->name];
-    ++total.calls;
-    total.total += kernel->length;
-  }
+  for (const TraceEvent* kernel : device) add(kernels, kernel->name, kernel->length);
   add_own_times(device_ranges, on_device);
   summary.has_device = !device.empty();
   summary.host_parts = longest_first(parts);
@@ -169,6 +209,8 @@ TraceSummary summarize(std::vector<TraceEvent> events) {
     summary.length = total_of(wide);
     summary.device_busy = busy_time(device, wide, device_gaps, origin);
   }
+  summary.kinds = summary.has_device ? device_kinds(device, device_ranges, summary.length - summary.device_busy)
+                                     : host_kinds(main_operations, ranges, summary.length - summary.host_busy);
   summary.gaps = summary.has_device ? std::move(device_gaps) : std::move(host_gaps);
   return summary;
 }

@@ -59,6 +59,8 @@ std::string summary_text(const TraceSummary& s, size_t top) {
   text += fmt::format("; the main thread is in operations {:.1f}% of it", 100 * s.host_busy / s.length);
   if (s.has_device) text += fmt::format(", the device busy {:.1f}%", 100 * s.device_busy / s.length);
   text += "\n";
+  const char* const where = s.has_device ? "Time by kind, on the device" : "Time by kind, on the main thread";
+  text += table(where, s.kinds, s.length, s.kinds.size());
   text += table("Time by part, on the device", s.device_parts, s.length, top);
   text += table("Time by part, on the main thread", s.host_parts, s.length, top);
   text += table("Operations on the device", s.kernels, s.length, top);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "titan/base/error.h"
+#include "titan/ops/profile_range.h"
 #include "titan/optimize/exact_sum.h"
 #include "titan/train/device.h"
 
@@ -58,6 +59,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
     control = control_from(progress_.squares, /*max_norm=*/0, progress_.loss);
     control.skip = progress_.any_skipped;
   } else {
+    const ProfileRange range("gradient norm");
     control = control_from(squares_of(counted_), options_.max_norm, progress_.loss);
   }
   at::Tensor spike;
@@ -66,7 +68,10 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
     if (guard_->skips()) control.skip = at::maximum(control.skip, spike[0].to(control.skip.scalar_type()));
   }
   if (dump) dump->add_gradients(progress_.loss, control.norm);
-  if (!options_.step_in_backward) optimizer_.step(step, rate, control);
+  if (!options_.step_in_backward) {
+    const ProfileRange range("optimizer");
+    optimizer_.step(step, rate, control);
+  }
   executor_.weights_changed();
   if (executor_.plan().precomputes_scales()) {
     executor_.scale_weights(communicators_.gather.get(), communicators_.tensor.get());
@@ -87,6 +92,11 @@ void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
     const bool is_last = a + 1 == microbatches.size();
     if (pipeline_) {
       progress_.loss = progress_.loss + pipeline_->run(microbatches[a], is_last);
+      if (is_last) sum_loss();
+      continue;
+    }
+    if (executor_.records_microbatches()) {
+      progress_.loss = progress_.loss + executor_.forward_and_backward(microbatches[a], is_last);
       if (is_last) sum_loss();
       continue;
     }
@@ -121,6 +131,7 @@ at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> group
 }
 
 void StepRunner::step_group(size_t group) {
+  const ProfileRange range("optimizer");
   const at::Tensor squares = squares_of({&counted_[group], 1});
   const StepControl control = control_from(squares, /*max_norm=*/0, progress_.loss);
   progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;

@@ -50,19 +50,55 @@ ExitCode Trainer::train() {
   meter_ = std::make_unique<StepMeter>(device_, steps, tokens_per_step_, assembly_.executor->plan().flops_per_token,
                                        world_.size);
   meter_->continue_after(position_.tokens);
-  while (position_.step < steps) {
+  open_profilers();
+  try {
+    train();
+    settle_all();
+  } catch (const std::exception& error) {
+    if (snapshots_ && is_out_of_memory(error)) snapshots_->write_at_exit(position_.step);
+    throw;
+  }
+  if (profiler_) profiler_->finish();
+  return finish();
+}
+
+void Trainer::train() {
+  while (position_.step < config_.training.steps) {
     // Alone, a signal is followed at once; together, after the step in which all ranks have learnt of it.
     if (!world_.is_distributed()) wishes_.stop |= StopSignals::received() != 0;
     if (wishes_.stop) break;
-    if (!train_step()) {
+    if (!watched_step()) {
       log_.shared_warning("Ran out of data; last step was canceled.");
       break;
     }
     save_when_due();
     validate_when_due();
   }
-  settle_all();
-  return finish();
+}
+
+void Trainer::open_profilers() {
+  const ProfilingSection& wanted = config_.profiling;
+  const std::filesystem::path top = config_.job.dump_folder;
+  if (wanted.enable_profiling) {
+    profiler_ = std::make_unique<StepProfiler>(
+        ProfileCycle{wanted.profile_freq, wanted.profiler_warmup, wanted.profiler_active},
+        top / wanted.save_traces_folder, world_.rank, device_.device.is_cuda(), log_);
+  }
+  if (wanted.enable_memory_snapshot) {
+    snapshots_ =
+        std::make_unique<MemorySnapshots>(device_.device, top / wanted.save_memory_snapshot_folder, world_.rank, log_);
+  }
+}
+
+bool Trainer::watched_step() {
+  const int64_t step = position_.step + 1;
+  if (profiler_) profiler_->begin_step(step);
+  const bool made = train_step();
+  const auto start = std::chrono::steady_clock::now();
+  if (profiler_) profiler_->end_step(step);
+  if (snapshots_ && made && step % config_.profiling.profile_freq == 0) snapshots_->write(step);
+  meter_->exclude(std::chrono::steady_clock::now() - start);
+  return made;
 }
 
 void Trainer::resume() {
@@ -124,6 +160,7 @@ void Trainer::validate_when_due() {
 bool Trainer::train_step() {
   const int64_t step = position_.step + 1;
   if (!next_batch_) {
+    const ProfileRange range("wait for data");
     next_batch_ = stream_->next();
     if (!next_batch_) return false;
   }

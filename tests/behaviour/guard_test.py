@@ -8,14 +8,15 @@ import random
 import re
 import unittest
 
-from program import BAD_CONFIG, BehaviourTest
+from program import BAD_CONFIG, OK, BehaviourTest
+from rank_processes import RanksTest
 
 SPIKE = re.compile(r"step (\d+): (loss|gradient norm) \S+ lies \S+ standard deviations above the mean of the last 8 steps")
 WORDS = ["--debug.seed=5", "--training.spike_window=8", "--training.spike_threshold=5", "--training.dataset=text"]
 STEPS, ODD = 30, 20
 
 
-class Spikes(BehaviourTest):
+class SpikyCorpus(BehaviourTest):
     def setUp(self):
         super().setUp()
         # Sentences that are soon learnt, with a stretch of noise at the tokens of about step ODD.
@@ -26,13 +27,15 @@ class Spikes(BehaviourTest):
         sentences.insert(340, noise)
         self.words = [*WORDS, f"--training.dataset_path={self.write('corpus.txt', ''.join(sentences))}"]
 
+
+class Spikes(SpikyCorpus):
     def spikes(self, run) -> list[int]:
         return [int(match[1]) for match in map(SPIKE.match, run.messages("WARNING")) if match]
 
     def test_a_spike_is_told_and_the_step_is_made(self):
         run = self.train(*self.words, "--training.spike_guard=warn", steps=STEPS)
         found = self.spikes(run)
-        self.assertTrue(found, run.output)
+        self.assertTrue(found and all(ODD <= step < ODD + 5 for step in found), run.output)
         self.assertIn("the step was made all the same", run.output)
         self.assertEqual([line["step"] for line in run.metrics() if line.get("event") == "spike"], found)
         plain = self.train(*self.words, "--training.spike_guard=off", steps=STEPS)
@@ -77,6 +80,20 @@ class Spikes(BehaviourTest):
             "--training.spike_guard=skip",
             "--optimizer.early_step_in_backward",
         )
+
+
+class SpikesOfRanks(SpikyCorpus, RanksTest):
+    def test_all_ranks_leave_out_the_same_steps(self):
+        words = ["--parallelism.data_parallel_shard_degree=-1", "--metrics.save_for_all_ranks", f"--training.steps={STEPS}"]
+        run = self.launch_training(2, *self.words, *words, "--training.spike_guard=skip", "--training.local_batch_size=1")
+        self.assertEqual(run.end(), OK, run.text())
+        told = []
+        for folder in (self.folder / "run", self.folder / "run" / "rank-0001"):
+            lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+            told.append([line for line in lines if line.get("event") == "spike"])
+        self.assertTrue(told[0], run.text())
+        self.assertTrue(all(line["skipped"] for line in told[0]))
+        self.assertEqual(told[0], told[1])
 
 
 class FirstLoss(BehaviourTest):

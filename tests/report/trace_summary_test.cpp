@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <utility>
 
 #include "titan/base/error.h"
 
@@ -81,6 +83,59 @@ TEST(TraceSummary, ADeviceIsBusyWhileAnyStreamIsAndWorksBeyondTheHostsStep) {
   EXPECT_EQ(summary.gaps[0].length, 200);
   EXPECT_EQ(summary.gaps[0].before, "the step's beginning");
   EXPECT_EQ(summary.gaps[1].before, "copy");
+}
+
+double total_of(const std::vector<PartTime>& parts) {
+  double total = 0;
+  for (const PartTime& one : parts) total += one.total;
+  return total;
+}
+
+TEST(TraceSummary, KindsOfTheHostsWorkAddUpToTheStep) {
+  std::vector<TraceEvent> events = a_step();
+  events.push_back({Kind::range, "optimizer", 1, 700, 100});
+  events.push_back({Kind::operation, "aten::mm", 1, 710, 80});
+  events.push_back({Kind::operation, "aten::scaled_dot_product_attention", 1, 850, 30});
+  events.push_back({Kind::operation, "aten::mul", 1, 900, 20});
+  const TraceSummary summary = summarize(events);
+  EXPECT_EQ(part(summary.kinds, "matrix products").total, 320);
+  EXPECT_EQ(part(summary.kinds, "attention").total, 30);
+  EXPECT_EQ(part(summary.kinds, "elementwise and reductions").total, 20);
+  EXPECT_EQ(part(summary.kinds, "optimizer").total, 80) << "whatever it consists of";
+  EXPECT_EQ(summary.kinds.back().name, "own loops, waits and gaps");
+  EXPECT_EQ(total_of(summary.kinds), summary.length);
+}
+
+TEST(TraceSummary, KindsOfADevicesWorkGoByTheNamesOfKernels) {
+  std::vector<TraceEvent> events = a_step();
+  const std::vector<std::pair<const char*, const char*>> names = {
+      {"nvjet_tst_256x128_64x4_2x1_v_bz_coopA_NTT", "matrix products"},
+      {"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matrix products"},
+      {"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu>", "matrix products"},
+      {"void cublasLt::splitKreduce_kernel<32, 16, int>", "matrix products"},
+      {"cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_7", "attention"},
+      {"void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"},
+      {"fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention)", "attention"},
+      {"ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage)", "communication"},
+      {"Memcpy DtoD (Device -> Device)", "copies"},
+      {"void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>", "elementwise and reductions"}};
+  std::map<std::string, double> expected;
+  double begin = 0;
+  for (const auto& [name, kind] : names) {
+    events.push_back({Kind::kernel, name, 7, begin, 40});
+    expected[kind] += 40;
+    begin += 50;
+  }
+  events.push_back({Kind::device_range, "optimizer", 7, 600, 100});
+  events.push_back({Kind::kernel, "void multi_tensor_apply_kernel<gemm>", 7, 620, 60});
+  events.push_back({Kind::kernel, "gemm", 8, 620, 60});  // another stream, which goes on meanwhile
+  expected["optimizer"] = 60;
+  expected["matrix products"] += 60;
+  const TraceSummary summary = summarize(events);
+  for (const auto& [kind, total] : expected) EXPECT_EQ(part(summary.kinds, kind).total, total) << kind;
+  EXPECT_EQ(summary.kinds.size(), expected.size() + 1);
+  EXPECT_EQ(summary.kinds.back().name, "gaps");
+  EXPECT_EQ(summary.kinds.back().total, 1000 - 10 * 40 - 60) << "what two streams do at once counts once";
 }
 
 TEST(TraceSummary, LinesFitAWideTerminalWhateverTheNames) {

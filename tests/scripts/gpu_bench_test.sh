@@ -10,7 +10,11 @@ make_machine() {
   export PATH=$PWD/bin:$PATH
   cat >programs/titan_train <<'STOP'
 #!/bin/sh
-steps=30 seconds=0.5
+if [ "$1 $2" = "profile summarize" ]; then
+  cat "$3"
+  exit
+fi
+steps=34 seconds=0.5
 for word in "$@"; do
   case $word in
     --job.dump_folder=*) folder=${word#*=} ;;
@@ -24,6 +28,18 @@ while [ $step -le $steps ]; do
   echo "{\"step\": $step, \"loss\": 7.5, \"step_seconds\": $seconds, \"memory_peak_bytes\": 107374182400}"
   step=$((step + 1))
 done >"$folder/metrics.jsonl"
+mkdir -p "$folder/profile_traces/iteration_34"
+cat >"$folder/profile_traces/iteration_34/rank0_trace.json" <<'SUMMARY'
+1 step, 500.000 ms; the main thread is in operations 9.0% of it, the device busy 98.0%
+
+Time by kind, on the device                                                 calls          ms    share
+  matrix products                                                             900     300.125    60.0%
+  elementwise and reductions                                                 1200      90.000    18.0%
+  gaps                                                                             10.000     2.0%
+
+Time by part, on the device                                                 calls          ms    share
+  optimizer                                                                     1      70.000    14.0%
+SUMMARY
 STOP
   cat >programs/odd
   printf '#!/bin/sh\necho tested\n' >programs/kernels_test
@@ -56,6 +72,8 @@ all_rows() {
   expect_text "| one rank, every group over NCCL | "
   expect_text "| 8b bf16 | 200.0 | 100.0 | 4.00 |"
   expect_text "    Attention by cuDNN: 1.00 ms forward and backward"
+  expect_text "ms by kind | elementwise and reductions | matrix products | gaps |"
+  expect_text "| 8b-bf16-plain | 90.0 | 300.1 | 10.0 |"
   # The page is for other machines.
   expect_equal 0 "$(grep -c -F -e "$PWD" -e "$checkout" page.md)"
 }
@@ -70,7 +88,7 @@ failing_row() {
 }
 
 short_run() {
-  make_machine <<<'case "$*" in *steps=30*) steps=12 ;; esac'
+  make_machine <<<'case "$*" in *steps=34*) steps=22 ;; esac'
   expect 1 gpu_bench --only 8b-bf16-plain
   expect_text "12 steps of 20 were counted"
 }
@@ -83,6 +101,14 @@ what_rows_are_told() {
   expect_text "--model.name=llama3_2 --model.flavor=3B"
   expect_text "--model.override.vocab_size=128256 --training.dataset=text --training.dataset_path=text.txt"
   expect_text "--model.converters=quantize.linear.float8 --compile.enable"
+}
+
+lost_trace() {
+  make_machine <<<'trap "rm -r $folder/profile_traces" EXIT'
+  expect 1 gpu_bench --only 8b-bf16-plain
+  printed=$(cat page.md)
+  expect_text "| 8b-bf16-plain | **16,384** |"
+  expect_text "    the last step's trace could not be read"
 }
 
 wrong_arguments() {
@@ -101,6 +127,7 @@ check "gpu/bench.sh ends with 69 where there is no GPU" no_gpu
 check "gpu/bench.sh writes a page of all rows, ratios and ceilings" all_rows
 check "gpu/bench.sh fails when a row does, and shows how it ended" failing_row
 check "gpu/bench.sh fails when a run ends before its last step" short_run
+check "gpu/bench.sh keeps a row's speed and fails when its trace is lost" lost_trace
 check "gpu/bench.sh gives every row its model, precision and text" what_rows_are_told
 check "gpu/bench.sh refuses rows and arguments that it does not know" wrong_arguments
 finish

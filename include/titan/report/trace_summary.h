@@ -46,6 +46,7 @@ struct TraceSummary {
   double host_busy = 0;                            // the main thread inside operations
   double device_busy = 0;                          // any stream inside a kernel or a copy
   std::vector<PartTime> host_parts, device_parts;  // longest first; layers.0, layers.1, … as layers.*
+  std::vector<PartTime> kinds;                     // of the device's work, or the main thread's; the last one: none
   std::vector<PartTime> operations;                // of all threads, time in themselves
   std::vector<PartTime> kernels;
   std::vector<TraceGap> gaps;  // of the device, or of the main thread where there is none; longest first

@@ -21,7 +21,9 @@
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/pipeline_runner.h"
+#include "titan/report/memory_snapshot.h"
 #include "titan/report/run_record.h"
+#include "titan/report/step_profiler.h"
 #include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
 #include "titan/train/device.h"
@@ -96,8 +98,13 @@ class Trainer {
   void explain_start(const StepValues& values) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
+  /// To the last step, or until something asks to stop.
+  void train();
   /// The next step; false when the corpus has run out.
   bool train_step();
+  /// train_step with whatever watches steps around it.
+  bool watched_step();
+  void open_profilers();
   /// Whether nothing is left over that would spare the step a part of its traffic.
   bool begins_fresh(int64_t step) const;
   /// What this rank's signals and clock ask for.
@@ -154,7 +161,9 @@ class Trainer {
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<RunRecord> record_;  // null on a rank that records nothing
   std::unique_ptr<StepMeter> meter_;
-  int64_t allocation_retries_ = 0;  // that were told
+  int64_t allocation_retries_ = 0;          // that were told
+  std::unique_ptr<StepProfiler> profiler_;  // null: off, as the next
+  std::unique_ptr<MemorySnapshots> snapshots_;
   std::deque<PendingStep> pending_;
 };
 

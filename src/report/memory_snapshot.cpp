@@ -1,0 +1,77 @@
+#include "titan/report/memory_snapshot.h"
+
+#include <chrono>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "cpu_history.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/replace_file.h"
+#ifdef TITAN_WITH_CUDA
+#include <torch/csrc/cuda/memory_snapshot.h>
+#endif
+
+namespace titan {
+namespace {
+
+std::string history_of(const at::Device& device) {
+#ifdef TITAN_WITH_CUDA
+  if (device.is_cuda()) return torch::cuda::_memory_snapshot_pickled();
+#endif
+  (void)device;
+  return cpu_memory_history();
+}
+
+void record(const at::Device& device, bool on) {
+#ifdef TITAN_WITH_CUDA
+  if (device.is_cuda()) {
+    torch::cuda::_record_memory_history(on ? std::optional<std::string>("all") : std::nullopt, std::nullopt, "all",
+                                        MemorySnapshots::kMostEntries);
+    return;
+  }
+#endif
+  (void)device;
+  on ? CpuHistory::begin(MemorySnapshots::kMostEntries) : CpuHistory::end();
+}
+
+}  // namespace
+
+MemorySnapshots::MemorySnapshots(const at::Device& device, std::filesystem::path folder, int64_t rank, const Log& log)
+    : device_(device), folder_(std::move(folder)), rank_(rank), log_(log) {
+  record(device_, true);
+  log_.info("Memory profiler active. Snapshots will be saved at {}", folder_.string());
+}
+
+MemorySnapshots::~MemorySnapshots() { record(device_, false); }
+
+void MemorySnapshots::write(int64_t step) { write_to(fmt::format("iteration_{}", step)); }
+
+void MemorySnapshots::write_at_exit(int64_t last_step) { write_to(fmt::format("iteration_{}_exit", last_step)); }
+
+void MemorySnapshots::write_to(const std::string& name) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    make_folders(folder_ / name);
+    const std::filesystem::path file = folder_ / name / fmt::format("rank{}_memory_snapshot.pickle", rank_);
+    replace_file(file, history_of(device_));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    log_.info("Dumped the memory snapshot {} in {:.2f} seconds", file.string(), seconds);
+  } catch (const std::exception& error) {
+    if (std::exchange(warned_, true)) return;
+    log_.warning("profiling.save_memory_snapshot_folder: {}; there are no snapshots", error.what());
+  }
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
+  const std::string_view what = error.what();
+  return what.find("out of memory") != std::string_view::npos ||
+         what.find("can't allocate memory") != std::string_view::npos;
+}
+
+std::string cpu_memory_history() { return CpuHistory::pickle(); }
+
+}  // namespace titan
