@@ -117,6 +117,7 @@ void Trainer::report_step(const PendingStep& pending, const StepValues& values) 
     allocation_retries_ = report.allocation_retries;
   }
   if (record_) record_->add(report);
+  if (status_.is_due()) status_.show(report);
   if (pending.step == first_step_) {
     explain_start(values);
     show_memory(report.memory_bytes);
