@@ -17,8 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATCH, LENGTH, LAST, BAR = 4, 128, 100, 0.01
 STATES = {
     "float32": [],
-    "bfloat16 moments": ["--optimizer.state_dtype=bfloat16"],
     "bfloat16 weights and moments": ["--optimizer.state_dtype=bfloat16", "--training.dtype=bfloat16"],
+    "bfloat16 moments": ["--optimizer.state_dtype=bfloat16"],
 }
 
 

@@ -44,6 +44,8 @@ constexpr Renaming kRenamings[] = {
      "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", Era::early},
     {"float8.recipe_name", "quantize.linear.float8.recipe_name", Era::later},
     {"float8.filter_fqns", "quantize.linear.float8.filter_fqns", Era::later},
+    {"float8.force_recompute_fp8_weight_in_bwd", "quantize.linear.float8.force_recompute_fp8_weight_in_bwd",
+     Era::always},
     {"float8.emulate", "quantize.linear.float8.emulate", Era::later},
     {"mx.recipe_name", "quantize.linear.mx.recipe_name", Era::later},
     {"mx.filter_fqns", "quantize.linear.mx.filter_fqns", Era::later},

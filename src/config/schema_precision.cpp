@@ -73,7 +73,7 @@ void describe_compile(Schema& schema) {
   section.add("cuda_graphs", &S::cuda_graphs, true)
       .own()
       .only_when({"compile.enable = true", [](const JobConfig& config) { return config.compile.enable; }})
-      .help("record the blocks as CUDA graphs and replay them, where the layout allows it");
+      .help("record microbatches, or blocks, as CUDA graphs and replay them, where the layout allows it");
   section.accept("backend", ValueType::text, Value("inductor"))
       .later()
       .no_effect("kernels are written by hand, not generated")
@@ -101,6 +101,9 @@ void describe_linear_float8(Schema& schema) {
       .not_empty()
       .help("layers whose name contains one of these stay as they are; auto_filter_small_kn: the small ones too");
   section.add("emulate", &S::emulate, false).help("compute in float32 with rounding to float8, on any hardware");
+  section.accept("force_recompute_fp8_weight_in_bwd", ValueType::boolean, Value(false))
+      .no_effect("no weight in float8 is kept for backward, which casts again what it does not gather")
+      .help("cast weights again in backward instead of keeping them");
   for (Option& option : schema.section_options("quantize.linear.float8")) option.later().only_when(on);
 }
 

@@ -9,8 +9,23 @@ const Kernels& host_kernels() {
 #else
 const Kernels& gpu_kernels() {
 #endif
-  static const Kernels table{
-      run, run, run, run, run, run, run, run, run, run, run, run, exact_carry_slots, exact_value_of_slots};
+  static const Kernels table{run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             run,
+                             exact_carry_slots,
+                             exact_value_of_slots};
   return table;
 }
 

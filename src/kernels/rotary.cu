@@ -1,5 +1,6 @@
 #include "titan/kernels/rotary.h"
 
+#include "block.h"
 #include "launchers.h"
 
 namespace titan {
@@ -22,6 +23,7 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   const auto packs = static_cast<unsigned>(a.head_dim / kWidth);
   const auto query_packs = static_cast<unsigned>(a.query != nullptr ? a.query_heads : 0) * packs;
   const auto key_packs = static_cast<unsigned>(a.key != nullptr ? a.key_heads : 0) * packs;
+  uint32_t largest_query = 0, largest_key = 0;
   for (unsigned pack = threadIdx.x; pack < query_packs + key_packs; pack += blockDim.x) {
     const bool is_query = pack < query_packs;
     const unsigned own = is_query ? pack : pack - query_packs;
@@ -38,7 +40,19 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
       x.at[i + 1] = narrow<T>(even * imaginary + odd * real);
     }
     store(static_cast<T*>(is_query ? a.turned_query : a.turned_key) + at, x);
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) largest = larger(largest, widen(x.at[i]));
+    if (is_query) {
+      largest_query = largest > largest_query ? largest : largest_query;
+    } else {
+      largest_key = largest > largest_key ? largest : largest_key;
+    }
   }
+  if (a.largest_query != nullptr) raise_magnitude(largest_query, a.largest_query);
+  if (a.largest_key == nullptr) return;
+  if (a.largest_query != nullptr) __syncthreads();  // the other's words were read
+  raise_magnitude(largest_key, a.largest_key);
 }
 
 template <class T, int kWidth>

@@ -3,63 +3,64 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
-#include <cmath>
-#include <numbers>
-
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
+#include "titan/ops/fused_kernels.h"
 
 namespace titan {
 namespace {
 
-/// Standard normal numbers 0 and 1 of a counter block: Box & Muller, 1958.
-std::pair<double, double> normal_pair(uint64_t seed, uint64_t stream, uint64_t block) {
-  const PhiloxBlock bits = philox_at(seed, stream, block);
-  const double radius = std::sqrt(-2 * std::log(unit_interval(bits[0])));
-  const double angle = 2 * std::numbers::pi * unit_interval(bits[1]);
-  return {radius * std::cos(angle), radius * std::sin(angle)};
+NormalNumbers numbers_of(const Initialiser& initialiser, uint64_t seed, uint64_t name_key) {
+  return {seed,
+          name_key,
+          initialiser.standard_deviation,
+          initialiser.kind == Initialiser::Kind::truncated_normal,
+          initialiser.lower,
+          initialiser.upper};
 }
 
-double standard_normal(uint64_t seed, uint64_t stream, int64_t index) {
-  auto [even, odd] = normal_pair(seed, stream, static_cast<uint64_t>(index) / 2);
-  return index % 2 == 0 ? even : odd;
+/// Those of the device that the tensor lies on; null: the host makes its numbers.
+const Kernels* kernels_for(const at::Tensor& tensor) {
+#ifdef TITAN_WITH_CUDA
+  if (tensor.is_cuda()) return &gpu_kernels();
+#endif
+  (void)tensor;
+  return nullptr;
+}
+
+void draw_on_host(at::Tensor& master, const NormalNumbers& numbers, const RoundingPlace& place) {
+  at::Tensor values = at::empty(master.sizes(), at::TensorOptions(at::kFloat));
+  float* data = values.mutable_data_ptr<float>();
+  at::parallel_for(0, values.numel(), 1 << 12, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) data[i] = static_cast<float>(normal_number(numbers, place.index(i)));
+  });
+  master.copy_(values);
 }
 
 }  // namespace
 
 double initial_value(const Initialiser& initialiser, uint64_t seed, uint64_t name_key, int64_t index) {
   if (initialiser.kind == Initialiser::Kind::ones) return 1.0;
-  double value = standard_normal(seed, name_key, index) * initialiser.standard_deviation;
-  if (initialiser.kind == Initialiser::Kind::normal) return value;
-  // Redraws use other keys of the same stream; the bounds leave at least a third of the mass for every model here.
-  constexpr uint64_t kNextAttempt = 0x9E3779B97F4A7C15;
-  for (uint64_t key = seed; value < initialiser.lower || value > initialiser.upper;) {
-    key += kNextAttempt;
-    value = standard_normal(key, name_key, index) * initialiser.standard_deviation;
-  }
-  return value;
+  return normal_number(numbers_of(initialiser, seed, name_key), index);
 }
 
-void initialise(Parameter& parameter, const Box& box, uint64_t seed) {
+void initialise(Parameter& parameter, const Box& box, uint64_t seed, const Kernels* kernels) {
   const Initialiser& initialiser = parameter.spec().initialiser;
   if (initialiser.kind == Initialiser::Kind::ones) {
     parameter.master.fill_(1.0);
     return;
   }
   TITAN_CHECK(box.extent.size() == 2 && parameter.spec().shape.size() == 2, parameter.name(), box.extent.size());
-  const uint64_t key = name_key(parameter.name());
+  if (box.numel() == 0) return;
   const int64_t columns = parameter.spec().shape[1];
-  at::Tensor values = at::empty(box.extent, at::TensorOptions(at::kFloat));
-  float* data = values.mutable_data_ptr<float>();
-  at::parallel_for(0, box.extent[0], 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t first = (box.offset[0] + row) * columns + box.offset[1];
-      for (int64_t column = 0; column < box.extent[1]; ++column) {
-        data[row * box.extent[1] + column] = static_cast<float>(initial_value(initialiser, seed, key, first + column));
-      }
-    }
-  });
-  parameter.master.copy_(values);
+  const RoundingPlace place{box.offset[0] * columns + box.offset[1], box.extent[1], columns};
+  const NormalNumbers numbers = numbers_of(initialiser, seed, name_key(parameter.name()));
+  if (!kernels) kernels = kernels_for(parameter.master);
+  if (!kernels) return draw_on_host(parameter.master, numbers, place);
+  TITAN_CHECK(parameter.master.is_contiguous(), parameter.name());
+  kernels->normal_fill(
+      {kernel_type(parameter.master), parameter.master.numel(), numbers, place, parameter.master.mutable_data_ptr()},
+      current_stream(parameter.master));
 }
 
 }  // namespace titan

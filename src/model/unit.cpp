@@ -15,6 +15,7 @@ BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count)
   const std::vector<DocumentStarts>& starts = batch.bounds.document_starts;
   if (!starts.empty()) part.bounds.document_starts.assign(starts.begin() + first, starts.begin() + first + count);
   part.loss_scale = batch.loss_scale;
+  part.loss_scale_at = batch.loss_scale_at;
   return part;
 }
 

@@ -24,15 +24,19 @@ RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const
                        const UnitContext& context) {
   const bool gathers = vocabulary.communicator && !options.tensor_parallel->loss_parallel;
   at::Tensor logits = product_with_transposed(hidden, weight);
-  if (!vocabulary.communicator) {
-    auto fused = fused_row_losses(logits, labels, options.loss_scale, want_gradient, context.loss_kernels);
-    if (fused) return *fused;
-  } else if (context.loss_kernels) {
-    context.loss_kernels->fall_back("the loss over a vocabulary that ranks share");
-  }
   if (gathers) logits = vocabulary.gather(logits);
+  if (gathers && context.loss_kernels) logits = logits.contiguous();
+  const bool shares = vocabulary.communicator && !gathers;
+  std::optional<RowLosses> fused =
+      shares ? fused_parallel_row_losses(logits, labels, options.loss_scale, want_gradient, vocabulary,
+                                         context.loss_kernels)
+             : fused_row_losses(logits, labels, options.loss_scale, want_gradient, context.loss_kernels);
+  if (fused) {
+    if (gathers && want_gradient) fused->gradient = vocabulary.own(fused->gradient).contiguous();
+    return *fused;
+  }
   logits = logits.to(at::kFloat);  // narrow ones travel, and are gone before the next are made
-  if (vocabulary.communicator && !gathers) {
+  if (shares) {
     return parallel_row_losses(std::move(logits), labels, options.loss_scale, want_gradient, vocabulary);
   }
   RowLosses losses = row_losses(std::move(logits), labels, options.loss_scale, want_gradient);
@@ -41,6 +45,10 @@ RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const
 }
 
 }  // namespace
+
+void LossScale::multiply(at::Tensor& tensor) const {
+  at.defined() ? tensor.mul_(at.to(tensor.scalar_type())) : tensor.mul_(value);
+}
 
 at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input_labels, Parameter& weight,
                                 const CrossEntropyOptions& options, UnitContext& context) {
@@ -73,7 +81,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
       products.weight_gradient(dy, {.data = x}, weight);
     }
   }
-  loss.mul_(options.loss_scale);
+  options.loss_scale.multiply(loss);
   if (graph) {
     if (exchange) d_hidden = scatter_rows(*exchange, d_hidden);
     auto node = std::make_shared<HandOnBackward>();

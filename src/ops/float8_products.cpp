@@ -49,14 +49,15 @@ class Float8Products : public LinearProducts {
         tensorwise_(options_.recipe == Float8Recipe::tensorwise) {}
 
   Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
-                  UnitContext&) const override {
+                  UnitContext& context) const override {
     Operand operand{.data = input, .scale = scale, .type = input.scalar_type()};
-    if (tensorwise_ && any(weights) && !scale.defined()) operand.scale = scales_of({input}, Float8Format::e4m3)[0];
+    if (tensorwise_ && any(weights) && !scale.defined())
+      operand.scale = scales_of({input}, Float8Format::e4m3, context)[0];
     return operand;
   }
 
   std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
-                                         UnitContext&) const override {
+                                         UnitContext& context) const override {
     std::vector<Operand> operands(gradients.size());
     std::vector<at::Tensor> scaled;
     std::vector<size_t> places;
@@ -68,7 +69,7 @@ class Float8Products : public LinearProducts {
       places.push_back(i);
     }
     if (scaled.empty()) return operands;
-    const at::Tensor scales = scales_of(scaled, Float8Format::e5m2);
+    const at::Tensor scales = scales_of(scaled, Float8Format::e5m2, context);
     for (size_t i = 0; i < places.size(); ++i) operands[places[i]].scale = scales[static_cast<int64_t>(i)];
     return operands;
   }
@@ -159,11 +160,13 @@ class Float8Products : public LinearProducts {
     return tensorwise_ && operand.is_gradient ? Float8Format::e5m2 : Float8Format::e4m3;
   }
 
-  /// One for each tensor, the same on all ranks that share matrices.
-  at::Tensor scales_of(const std::vector<at::Tensor>& tensors, Float8Format format) const {
+  /// One for each tensor, the same on all ranks that share matrices. The kernel that wrote a tensor may have found it.
+  at::Tensor scales_of(const std::vector<at::Tensor>& tensors, Float8Format format, const UnitContext& context) const {
     std::vector<at::Tensor> magnitudes;
     for (const at::Tensor& tensor : tensors) {
-      magnitudes.push_back(options_.casts.largest_magnitude(tensor, Float8Extent::tensor));
+      const at::Tensor offered = context.scales.find(tensor);
+      magnitudes.push_back(offered.defined() ? offered
+                                             : options_.casts.largest_magnitude(tensor, Float8Extent::tensor));
     }
     const at::Tensor largest = at::stack(magnitudes);
     if (options_.tensor) options_.tensor->all_reduce({largest}, Reduction::max)->wait();

@@ -20,6 +20,9 @@ at::Tensor magnitude_slot(const at::Tensor& like, const UnitContext& context) {
 
 uint32_t* slot_bits(const at::Tensor& slot) { return static_cast<uint32_t*>(writable(slot)); }
 
+/// As kernels read it; undefined where they get the number.
+at::Tensor narrow_scale(const LossScale& scale) { return scale.at.defined() ? scale.at.to(at::kFloat) : at::Tensor(); }
+
 std::string shown(const char* what, const at::Tensor& tensor) {
   return fmt::format("{} of {} numbers in {}", what, tensor.size(-1), c10::toString(tensor.scalar_type()));
 }
@@ -97,7 +100,8 @@ std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at
 }
 
 bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& turned_query, at::Tensor& turned_key,
-                  const at::Tensor& table, const at::Tensor& positions, bool inverse, const FusedKernels* kernels) {
+                  const at::Tensor& table, const at::Tensor& positions, bool inverse, UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
   const at::Tensor& any = query.defined() ? query : key;
   if (!kernels || !any.defined()) return false;
   const bool fits =
@@ -121,8 +125,16 @@ bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& tu
   a.positions = static_cast<const int64_t*>(readable(positions));
   a.position_rows = positions.defined() ? positions.size(0) : 1;
   a.inverse = inverse;
+  auto slot_for = [&](const at::Tensor& turned) {
+    return inverse && turned.defined() ? magnitude_slot(turned, context) : at::Tensor();
+  };
+  const at::Tensor largest_query = slot_for(turned_query), largest_key = slot_for(turned_key);
+  a.largest_query = slot_bits(largest_query);
+  a.largest_key = slot_bits(largest_key);
   if (!supported(a)) return kernels->fall_back(shown("a rotation of heads", any));
   kernels->table().rotate(a, current_stream(any));
+  if (largest_query.defined()) context.scales.offer(turned_query, largest_query);
+  if (largest_key.defined()) context.scales.offer(turned_key, largest_key);
   return true;
 }
 
@@ -157,7 +169,7 @@ std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const
   return result;
 }
 
-std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, double scale,
+std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, const LossScale& scale,
                                           bool want_gradient, const FusedKernels* kernels) {
   if (!kernels || !kernels->fit({&logits}) || !labels.is_contiguous()) return std::nullopt;
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
@@ -168,11 +180,45 @@ std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Te
   a.logits = writable(logits);
   a.labels = labels.const_data_ptr<int64_t>();
   a.ignored = kIgnoredLabel;
-  a.scale = static_cast<float>(scale);
+  const at::Tensor scale_at = narrow_scale(scale);
+  a.scale = static_cast<float>(scale.value);
+  a.scale_at = static_cast<const float*>(readable(scale_at));
   a.gradient = want_gradient;
   a.losses = losses.mutable_data_ptr<float>();
   kernels->table().cross_entropy(a, current_stream(logits));
   return RowLosses{losses.sum(at::kDouble), want_gradient ? logits : at::Tensor()};
+}
+
+std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, const at::Tensor& labels,
+                                                   const LossScale& scale, bool want_gradient,
+                                                   const Vocabulary& vocabulary, const FusedKernels* kernels) {
+  if (!kernels || !kernels->fit({&logits}) || !labels.is_contiguous()) return std::nullopt;
+  const int64_t rows = logits.size(0);
+  const at::TensorOptions options = logits.options().dtype(at::kFloat);
+  at::Tensor own_largest = at::empty({rows}, options);
+  at::Tensor packed = at::empty({2, rows}, options);  // Σ exp, and the target's logit
+  const KernelType type = kernel_type(logits);
+  const auto* label = labels.const_data_ptr<int64_t>();
+  CUstream_st* stream = current_stream(logits);
+  kernels->table().vocabulary_sums(
+      {type, rows, logits.size(1), vocabulary.first, logits.const_data_ptr(), label,
+       own_largest.mutable_data_ptr<float>(), packed[0].mutable_data_ptr<float>(), packed[1].mutable_data_ptr<float>()},
+      stream);
+  at::Tensor largest = own_largest.clone();
+  vocabulary.communicator->all_reduce({largest}, Reduction::max)->wait();
+  packed[0].mul_((own_largest - largest).exp_());
+  vocabulary.communicator->all_reduce({packed})->wait();
+  const at::Tensor losses = at::where(labels.ne(kIgnoredLabel), packed[0].log() + (largest - packed[1]), 0.0F);
+  RowLosses result{losses.sum(at::kDouble), {}};
+  if (!want_gradient) return result;
+  const at::Tensor scale_at = narrow_scale(scale);
+  kernels->table().vocabulary_gradient(
+      {type, rows, logits.size(1), vocabulary.first, writable(logits), label, kIgnoredLabel,
+       static_cast<float>(scale.value), static_cast<const float*>(readable(scale_at)), largest.const_data_ptr<float>(),
+       packed.const_data_ptr<float>()},
+      stream);
+  result.gradient = logits;
+  return result;
 }
 
 }  // namespace titan

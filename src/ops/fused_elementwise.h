@@ -28,9 +28,9 @@ std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at
                                                   UnitContext& context);
 
 /// Whether query [B, T, Hq, d] and key (either may be undefined) were turned by `table`, complex64, into `turned_*`,
-/// which may be the same.
+/// which may be the same. The magnitudes of what `inverse` gives are offered: gradients are operands of products.
 bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& turned_query, at::Tensor& turned_key,
-                  const at::Tensor& table, const at::Tensor& positions, bool inverse, const FusedKernels* kernels);
+                  const at::Tensor& table, const at::Tensor& positions, bool inverse, UnitContext& context);
 
 std::optional<at::Tensor> fused_swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context);
 
@@ -42,7 +42,11 @@ std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const
                                                      UnitContext& context);
 
 /// Of all words of a vocabulary; the gradient takes the logits' place and dtype.
-std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, double scale,
+std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, const LossScale& scale,
                                           bool want_gradient, const FusedKernels* kernels);
+/// Of this rank's words of a vocabulary that ranks share, with the two reductions of parallel_row_losses.
+std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, const at::Tensor& labels,
+                                                   const LossScale& scale, bool want_gradient,
+                                                   const Vocabulary& vocabulary, const FusedKernels* kernels);
 
 }  // namespace titan

@@ -68,7 +68,7 @@ struct RotateBackward : BackwardNode {
         if (gradients[i].defined()) gradients[i] = gradients[i].contiguous();
         if (gradients[i].defined()) turned[i] = at::empty_like(gradients[i]);
       }
-      if (fused_rotate(gradients[0], gradients[1], turned[0], turned[1], table, positions, true, context->kernels))
+      if (fused_rotate(gradients[0], gradients[1], turned[0], turned[1], table, positions, true, *context))
         return turned;
     }
     at::Tensor rows;
@@ -114,7 +114,7 @@ std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tens
     if (context.kernels) {
       at::Tensor turned_query = query_is_free ? query.detach() : at::empty_like(query);
       at::Tensor turned_key = key_is_free ? key.detach() : at::empty_like(key);
-      if (fused_rotate(query, key, turned_query, turned_key, table, positions, false, context.kernels))
+      if (fused_rotate(query, key, turned_query, turned_key, table, positions, false, context))
         return {turned_query, turned_key};
     }
     const at::Tensor rows = rows_for(table, positions, query.size(1));

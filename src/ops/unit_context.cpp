@@ -9,15 +9,19 @@ void QueueSink::run() {
 
 void ScaleTable::offer(const at::Tensor& tensor, const at::Tensor& largest) {
   const c10::Storage& storage = tensor.storage();
-  offers_.insert_or_assign(storage.unsafeGetStorageImpl(),
-                           Offer{storage.getWeakStorageImpl(), tensor.numel(), largest});
+  offers_->insert_or_assign(storage.unsafeGetStorageImpl(),
+                            Offer{storage.getWeakStorageImpl(), tensor.numel(), largest});
 }
 
 at::Tensor ScaleTable::find(const at::Tensor& tensor) const {
-  const auto found = offers_.find(tensor.storage().unsafeGetStorageImpl());
-  if (found == offers_.end() || found->second.numel != tensor.numel()) return {};
+  const auto found = offers_->find(tensor.storage().unsafeGetStorageImpl());
+  if (found == offers_->end() || found->second.numel != tensor.numel()) return {};
   // Another tensor may have come to lie where one that is gone lay.
   return found->second.storage.expired() ? at::Tensor() : found->second.largest;
+}
+
+void ScaleTable::forget_gone() {
+  std::erase_if(*offers_, [](const auto& entry) { return entry.second.storage.expired(); });
 }
 
 void SavedLedger::add(const at::Tensor& tensor) {

@@ -14,6 +14,17 @@ Vocabulary::Vocabulary(const Parameter& output, const TensorParallel* tensor_par
       count(output.unsharded_box().extent[0]),
       communicator(tensor_parallel ? tensor_parallel->communicator.get() : nullptr) {}
 
+namespace {
+
+/// The factor of each row's gradient.
+at::Tensor scaled_rows(const at::Tensor& valid, const LossScale& scale) {
+  at::Tensor factors = valid.to(at::kFloat);
+  scale.multiply(factors);
+  return factors;
+}
+
+}  // namespace
+
 at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   if (!communicator) return logits;
   // Shards are of one size in the collective: the last ones are filled up.
@@ -30,7 +41,7 @@ at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   return all.transpose(0, 1).reshape({rows, ranks * each}).narrow(1, 0, words);
 }
 
-RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient) {
+RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient) {
   at::Tensor log_probability = at::_log_softmax(logits, 1, /*half_to_float=*/false);
   logits.reset();
   at::Tensor valid = labels.ne(kIgnoredLabel);
@@ -40,11 +51,11 @@ RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, double scale, 
   if (!want_gradient) return losses;
   losses.gradient = log_probability.exp_();
   losses.gradient.scatter_add_(1, target, at::full({1, 1}, -1.0, losses.gradient.options()).expand(target.sizes()));
-  losses.gradient.mul_(valid.to(at::kFloat).mul_(scale).unsqueeze(1));
+  losses.gradient.mul_(scaled_rows(valid, scale).unsqueeze(1));
   return losses;
 }
 
-RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, double scale, bool want_gradient,
+RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary) {
   const int64_t rows = logits.size(0);
   at::Tensor largest = vocabulary.count > 0
@@ -66,7 +77,7 @@ RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, dou
   if (!want_gradient) return losses;
   losses.gradient = logits.div_(packed[0].unsqueeze(1));
   if (vocabulary.count > 0) losses.gradient.scatter_add_(1, target, mine.to(at::kFloat).neg_().unsqueeze(1));
-  losses.gradient.mul_(valid.to(at::kFloat).mul_(scale).unsqueeze(1));
+  losses.gradient.mul_(scaled_rows(valid, scale).unsqueeze(1));
   return losses;
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "titan/ops/cross_entropy.h"
 #include "titan/ops/parameter.h"
 #include "titan/ops/token_exchange.h"
 
@@ -31,8 +32,8 @@ struct RowLosses {
 
 /// logits fp32 [rows, count], consumed; labels int64 [rows], kIgnoredLabel takes no part. With `parallel` the logits
 /// are those of this rank's words and the sums go over the ranks: two all-reduces.
-RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient);
-RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, double scale, bool want_gradient,
+RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient);
+RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary);
 
 }  // namespace titan

@@ -5,6 +5,7 @@
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/float8_products.h"
+#include "titan/ops/fused_float8.h"
 #include "titan/parallel/graph_runner.h"
 #include "titan/parallel/sharded_weights.h"
 
@@ -34,12 +35,17 @@ std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, con
       ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
 }
 
+Float8Casts float8_casts_of(const ExecutorOptions& options) {
+  return options.kernels ? make_fused_float8_casts(options.kernels) : make_aten_float8_casts();
+}
+
 std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const ModelStrategies& strategies,
-                                                         const MeshGroups& groups) {
+                                                         const MeshGroups& groups, const Float8Casts& casts) {
   const Float8Request& request = *plan.request.float8;
   return make_float8_products({.recipe = request.recipe,
                                .emulate = request.emulate,
                                .round_weight_gradient = strategies.round_weight_gradient,
+                               .casts = casts,
                                .tensor = groups.tensor,
                                .tell = strategies.tell});
 }
@@ -51,7 +57,8 @@ std::shared_ptr<HostLink> link_of(const Plan& plan, const at::Device& device) {
 }
 
 std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const Assembly& assembly,
-                                                       const MeshGroups& groups, const at::Device& device) {
+                                                       const MeshGroups& groups, const at::Device& device,
+                                                       const Float8Casts& casts) {
   const GroupCommunicators communicators{groups.gather, groups.scatter, groups.replicate, groups.tensor, groups.twins};
   std::shared_ptr<SlotPool> slots;
   if (plan.gathers_weights()) slots = std::make_shared<SlotPool>(plan, assembly.link->device());
@@ -59,11 +66,11 @@ std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const A
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const std::vector<Parameter*>& members = assembly.group_parameters[g];
     if (slots) {
-      residencies.push_back(
-          std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, slots, assembly.link, communicators));
+      residencies.push_back(std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, slots,
+                                                             assembly.link, communicators, casts));
     } else {
       residencies.push_back(std::make_unique<ResidentWeights>(plan.groups[g], members, plan.request, device,
-                                                              plan.request.step_in_backward, communicators));
+                                                              plan.request.step_in_backward, communicators, casts));
     }
   }
   return residencies;
@@ -71,7 +78,6 @@ std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const A
 
 std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std::unique_ptr<WorkRecorder> recorder) {
   if (!recorder) return std::make_unique<EagerRunner>();
-  TITAN_CHECK(!why_no_graphs(plan), *why_no_graphs(plan));
   std::vector<const Unit*> blocks;
   for (const UnitPlan& unit : plan.units) {
     if (unit.role == UnitRole::block) blocks.push_back(model.chain()[unit.chain_index].get());
@@ -91,13 +97,18 @@ std::optional<std::string> why_no_graphs(const Plan& plan) {
   return std::nullopt;
 }
 
+bool records_microbatches(const Plan& plan, const MeshGroups& groups) {
+  return groups.all().empty() && !plan.gathers_weights();
+}
+
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options,
                   std::unique_ptr<WorkRecorder> recorder) {
   Assembly assembly;
+  const Float8Casts casts = float8_casts_of(options);
   assembly.peer_memory = peer_memory_of(plan, groups);
   strategies.tensor_parallel = tensor_parallel_of(plan, groups, assembly.peer_memory);
-  if (plan.request.float8) strategies.products = float8_products_of(plan, strategies, groups);
+  if (plan.request.float8) strategies.products = float8_products_of(plan, strategies, groups, casts);
   strategies.context_parallel = context_parallel_of(plan, groups);
   assembly.model = family.build(request, strategies);
   assembly.model->prepare(device);
@@ -109,15 +120,21 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     assembly.group_parameters.push_back(std::move(members));
   }
   if (plan.gathers_weights()) assembly.link = link_of(plan, device);
-  std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device);
+  std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage
     initialise(*parameter, parameter->shard_box(), seed);
     assembly.parameters.push_back(parameter.get());
   }
   assembly.model->refresh_tree();
-  assembly.executor = std::make_unique<Executor>(plan, assembly.model->chain(), std::move(residencies),
-                                                 runner_of(plan, *assembly.model, std::move(recorder)), options);
+  TITAN_CHECK(!recorder || !why_no_graphs(plan), *why_no_graphs(plan));
+  std::unique_ptr<MicrobatchGraphs> graphs;
+  if (recorder && records_microbatches(plan, groups)) {
+    graphs = std::make_unique<MicrobatchGraphs>(assembly.parameters, std::move(recorder));
+  }
+  assembly.executor =
+      std::make_unique<Executor>(plan, assembly.model->chain(), std::move(residencies),
+                                 runner_of(plan, *assembly.model, std::move(recorder)), options, std::move(graphs));
   return assembly;
 }
 

@@ -11,10 +11,19 @@ namespace titan {
 
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
                    std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
-                   ExecutorOptions options)
-    : plan_(plan), residencies_(std::move(residencies)), runner_(std::move(runner)), options_(options) {
+                   ExecutorOptions options, std::unique_ptr<MicrobatchGraphs> graphs)
+    : plan_(plan),
+      residencies_(std::move(residencies)),
+      runner_(std::move(runner)),
+      graphs_(std::move(graphs)),
+      options_(options) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
+  scales_.wanted = wants_magnitudes();
+}
+
+bool Executor::wants_magnitudes() const {
+  return options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
 }
 
 at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
@@ -24,6 +33,7 @@ at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
 Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& batch, int64_t microbatch) {
   std::vector<UnitState>& states = states_of(microbatch);
   const StagePlan& span = plan_.stages[stage];
+  scales_.forget_gone();
   WeightGradientSink& sink =
       deferred_ ? static_cast<WeightGradientSink&>(deferred_products_[{stage, microbatch}]) : immediate_;
   for (size_t u = span.first; u < span.last; ++u) {
@@ -31,19 +41,25 @@ Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& 
     acquire(u, UsePhase::forward, microbatch);
     if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, microbatch);
     if (plan_.units[u].gradients_in_forward) gradient_storage(u);
-    states[u].context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[u].policy, sink);
-    hand_kernels(*states[u].context);
-    states[u].context->count_saved = options_.count_saved_bytes;
-    states[u].context->recorder.set_hash_check(options_.check_kept_tensors);
+    states[u].context = training_context(u, sink);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
     release(u, UsePhase::forward, microbatch);
   }
   return stream;
 }
 
+std::unique_ptr<UnitContext> Executor::training_context(size_t unit, WeightGradientSink& sink) const {
+  auto context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[unit].policy, sink);
+  hand_kernels(*context);
+  context->count_saved = options_.count_saved_bytes;
+  context->recorder.set_hash_check(options_.check_kept_tensors);
+  return context;
+}
+
 void Executor::hand_kernels(UnitContext& context) const {
   context.kernels = options_.kernels.get();
   context.loss_kernels = options_.loss_kernels.get();
+  context.scales = scales_;
 }
 
 Stream Executor::loss_gradient(const BatchContext& batch) {
@@ -73,13 +89,52 @@ Stream Executor::backward_units(size_t stage, Stream gradients, const BatchConte
     if (reads_weights) acquire(u, UsePhase::backward, microbatch);
     if (u > span.first && plan_.units[u - 1].weights_in_backward) prefetch(u - 1, UsePhase::backward, microbatch);
     gradient_storage(u);
-    // The loss is in fp64 whatever its unit computes in.
-    if (plan_.units[u].chain_index + 1 < plan_.chain_length) gradients = as_computed_in(u, std::move(gradients));
-    gradients = runner_->backward(*chain_[u], gradients, batch, states[u]);
+    gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
     if (reads_weights) release(u, UsePhase::backward, microbatch);
     after_unit(u);
   }
   return gradients;
+}
+
+// The loss is in fp64 whatever its unit computes in.
+Stream Executor::gradients_into(size_t unit, Stream gradients) const {
+  return plan_.units[unit].chain_index + 1 < plan_.chain_length ? as_computed_in(unit, std::move(gradients))
+                                                                : gradients;
+}
+
+// Weights that stay are acquired once for both directions, and nothing is reduced before all gradients are there.
+at::Tensor Executor::forward_and_backward(const BatchContext& batch, bool is_last) {
+  scales_.forget_gone();
+  for (size_t u = 0; u < chain_.size(); ++u) {
+    acquire(u, UsePhase::forward, 0);
+    gradient_storage(u);
+  }
+  at::Tensor loss = graphs_->run(batch, [this](const BatchContext& placed) { return compute(placed); });
+  for (size_t u = chain_.size(); u-- > 0;) {
+    release(u, UsePhase::forward, 0);
+    for (size_t group : plan_.units[u].groups) {
+      if (plan_.groups[group].reduce_after == u) reduce(group, is_last);
+    }
+  }
+  settle();
+  return loss;
+}
+
+at::Tensor Executor::compute(const BatchContext& batch) {
+  std::vector<UnitState>& states = states_of(0);
+  Stream stream;
+  for (size_t u = 0; u < chain_.size(); ++u) {
+    const ProfileRange range("forward", plan_.units[u].name);
+    states[u].context = training_context(u, immediate_);
+    stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
+  }
+  at::Tensor loss = stream[0];
+  Stream gradients = loss_gradient(batch);
+  for (size_t u = chain_.size(); u-- > 0;) {
+    const ProfileRange range("backward", plan_.units[u].name);
+    gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
+  }
+  return loss;
 }
 
 void Executor::weight_gradients(size_t stage, int64_t microbatch) {
@@ -157,6 +212,7 @@ Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& ba
 
 void Executor::finish_step() {
   runner_->finish_step();
+  if (graphs_) graphs_->finish_step();
   for (auto& residency : residencies_) residency->finish_step();
 }
 

@@ -6,25 +6,16 @@
 #include <utility>
 
 #include "titan/base/error.h"
+#include "titan/parallel/recorded_passes.h"
 
 namespace titan {
 namespace {
-
-constexpr int64_t kEagerPasses = 2;  // libraries set themselves up in the first runs, which cannot be recorded
-constexpr size_t kMostChains = 4;    // first and later microbatches, and as much again for a second shape
 
 void copy_to(const Stream& place, const Stream& given) {
   TITAN_CHECK(place.size() == given.size(), place.size(), given.size());
   for (size_t i = 0; i < place.size(); ++i) {
     if (place[i].const_data_ptr() != given[i].const_data_ptr()) place[i].copy_(given[i]);
   }
-}
-
-void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
-  key.push_back(tensor.defined() ? tensor.dim() : -1);
-  if (!tensor.defined()) return;
-  key.push_back(static_cast<int64_t>(tensor.scalar_type()));
-  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
 std::vector<Parameter*> parameters_of(const Unit& unit) {
@@ -38,6 +29,13 @@ std::vector<Parameter*> parameters_of(const Unit& unit) {
 }
 
 }  // namespace
+
+void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
+  key.push_back(tensor.defined() ? tensor.dim() : -1);
+  if (!tensor.defined()) return;
+  key.push_back(static_cast<int64_t>(tensor.scalar_type()));
+  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+}
 
 GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder)
     : units_(std::move(units)), recorder_(std::move(recorder)), by_graph_(units_.size(), false) {
@@ -75,7 +73,7 @@ void GraphRunner::begin_pass(const Stream& input, const BatchContext& batch) {
   for (const at::Tensor& tensor : input) append_shape(key, tensor);
   append_shape(key, batch.tokens);
   append_shape(key, batch.positions);
-  if (!chains_.contains(key) && chains_.size() == kMostChains) return;
+  if (!chains_.contains(key) && chains_.size() == kMostRecordedPasses) return;
   Chain& chain = chains_[key];
   if (++chain.seen <= kEagerPasses) return;
   chain_ = &chain;

@@ -59,7 +59,7 @@ font-variant-numeric:tabular-nums}
 tr:last-child td{border-bottom:0}th{font-weight:600;white-space:nowrap}
 td:first-child{color:var(--soft);white-space:nowrap}
 td+td{overflow-wrap:anywhere}
-.scroll td:first-child{white-space:nowrap}.scroll td+td{min-width:9em}
+.scroll td:first-child{white-space:nowrap}.scroll td+td{min-width:12em}
 pre{margin:0;padding:12px 14px;overflow-x:auto;font:12.5px/1.55 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .wrap{white-space:pre-wrap;overflow-wrap:anywhere}
 details summary{cursor:pointer;padding:10px 14px;font-weight:600;font-size:14px}

@@ -241,7 +241,8 @@ std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
     log_.info("CUDA graphs are not used: {}", *reason);
     return nullptr;
   }
-  log_.info("Blocks are recorded as CUDA graphs in step 3 and replayed from then on");
+  log_.info("{} recorded as CUDA graphs in step 3 and replayed from then on",
+            records_microbatches(plan, groups_) ? "Whole microbatches are" : "Blocks are");
   return make_cuda_recorder(device_.device);
 }
 

@@ -95,6 +95,11 @@ void StepRunner::compute_gradients(std::span<const BatchContext> microbatches) {
       if (is_last) sum_loss();
       continue;
     }
+    if (executor_.records_microbatches()) {
+      progress_.loss = progress_.loss + executor_.forward_and_backward(microbatches[a], is_last);
+      if (is_last) sum_loss();
+      continue;
+    }
     // Each is done before the next begins, so all use the first slot of the executor.
     progress_.loss = progress_.loss + executor_.forward(microbatches[a], 0);
     if (is_last) sum_loss();

@@ -13,6 +13,7 @@ struct Shape {
   int64_t rows, words;
   bool gradient;
   size_t offset;
+  bool scale_in_memory = false;
 };
 
 std::string run_rows(const Shape& s) {
@@ -38,7 +39,9 @@ std::string run_rows(const Shape& s) {
   a.logits = in.data();
   a.labels = labels_in.data();
   a.ignored = kIgnored;
-  a.scale = 0.25f;
+  const cuda_on_host::Buffer<float> scale(std::vector<float>{0.25f});
+  a.scale = s.scale_in_memory ? NAN : 0.25f;
+  if (s.scale_in_memory) a.scale_at = scale.data();
   a.gradient = s.gradient;
   a.losses = losses.data();
   std::vector<double> loss, gradient = logits;
@@ -88,13 +91,90 @@ std::string run_extremes() {
   return findings.text();
 }
 
+struct Part {
+  KernelType type;
+  int64_t rows, words, first_word;
+  size_t offset = 0;
+  bool scale_in_memory = false;
+};
+
+/// Sums and gradient of the words that one rank has, of a vocabulary of three times as many.
+std::string run_part(const Part& p) {
+  const auto count = static_cast<size_t>(p.rows * p.words), rows = static_cast<size_t>(p.rows);
+  const auto logits = numbers(count, 1, p.type, 4);
+  std::vector<int64_t> labels;
+  int64_t here = 0, counted = 0;
+  for (int64_t row = 0; row < p.rows; ++row) {
+    // Of a rank before, this rank's first and last, of a rank behind, and one nobody asks for.
+    const int64_t choices[] = {p.first_word - 1, p.first_word, p.first_word + p.words - 1, p.first_word + p.words,
+                               kIgnored};
+    labels.push_back(choices[row % 5]);
+    here += labels.back() >= p.first_word && labels.back() < p.first_word + p.words;
+    counted += labels.back() != kIgnored;
+  }
+  Numbers in(p.type, logits, p.offset);
+  const cuda_on_host::Buffer<int64_t> labels_in(labels);
+  cuda_on_host::Buffer<float> largest(rows), sums(rows), targets(rows);
+  const VocabularySums a{p.type,           p.rows,         p.words,     p.first_word,  in.data(),
+                         labels_in.data(), largest.data(), sums.data(), targets.data()};
+  std::vector<double> expected_largest, expected_sums, expected_targets;
+  for (int64_t row = 0; row < p.rows; ++row) {
+    const auto begin = logits.begin() + row * p.words;
+    expected_largest.push_back(*std::max_element(begin, begin + p.words));
+    double sum = 0;
+    for (int64_t i = 0; i < p.words; ++i) sum += std::exp(begin[i] - expected_largest.back());
+    expected_sums.push_back(sum);
+    const int64_t own = labels[static_cast<size_t>(row)] - p.first_word;
+    expected_targets.push_back(own >= 0 && own < p.words ? begin[own] : 0);
+  }
+  Findings findings;
+  cuda_on_host::reset_counted();
+  host_kernels().vocabulary_sums(a, nullptr);
+  findings.compare_traffic(traffic(a, here));
+  findings.compare("largest", largest, expected_largest, 0);
+  findings.compare("sum", sums, expected_sums, 3e-6);
+  findings.compare("target", targets, expected_targets, 0);
+  // As if the other ranks had a larger logit and twice the sum.
+  cuda_on_host::Buffer<float> all_largest(rows), all_sums(rows);
+  std::vector<double> gradient;
+  for (size_t row = 0; row < rows; ++row) {
+    all_largest.data()[row] = largest[row] + 0.5f;
+    all_sums.data()[row] = sums[row] * 3;
+    for (int64_t i = 0; i < p.words; ++i) {
+      const double probability =
+          std::exp(logits[row * static_cast<size_t>(p.words) + static_cast<size_t>(i)] - double{all_largest[row]}) /
+          double{all_sums[row]};
+      const bool is_label = labels[row] - p.first_word == i;
+      gradient.push_back(labels[row] == kIgnored ? 0 : 0.25 * (probability - (is_label ? 1 : 0)));
+    }
+  }
+  const cuda_on_host::Buffer<float> scale(std::vector<float>{0.25f});
+  VocabularyGradient b{p.type, p.rows, p.words, p.first_word, in.data(), labels_in.data(), kIgnored};
+  b.scale = p.scale_in_memory ? NAN : 0.25f;
+  b.scale_at = p.scale_in_memory ? scale.data() : nullptr;
+  b.largest = all_largest.data();
+  b.sums = all_sums.data();
+  cuda_on_host::reset_counted();
+  host_kernels().vocabulary_gradient(b, nullptr);
+  findings.compare_traffic(traffic(b, counted));
+  findings.compare("gradient", in, gradient, bound_of(p.type), 1e-3);
+  return findings.text();
+}
+
 std::vector<KernelCase> cases() {
   std::vector<KernelCase> result{{"cross_entropy_extremes", run_extremes}};
   for (KernelType type : {KernelType::fp32, KernelType::bf16}) {
+    for (const Part& p : {Part{type, 5, 59, 59}, Part{type, 6, 512, 512, 0, true}, Part{type, 5, 4099, 4099},
+                          Part{type, 5, 520, 520, 1}, Part{type, 3, 1, 1}}) {
+      result.push_back(
+          {std::string("vocabulary_") + name(type) + "_" + std::to_string(p.words) + (p.offset ? "_unaligned" : ""),
+           [p] { return run_part(p); }});
+    }
     std::vector<Shape> shapes;
     for (int64_t words : {1, 2, 59, 511, 512, 4099, 8192, 9000}) shapes.push_back({type, 5, words, true, 0});
     shapes.push_back({type, 3, 2256, false, 0});
     shapes.push_back({type, 4, 520, true, 1});
+    shapes.push_back({type, 4, 333, true, 0, true});
     for (const Shape& s : shapes) {
       result.push_back({std::string("cross_entropy_") + name(type) + "_" + std::to_string(s.words) +
                             (s.gradient ? "" : "_loss_only") + (s.offset ? "_unaligned" : ""),

@@ -114,6 +114,9 @@ std::string run_rotation(const RotationShape& s) {
   a.positions = s.position_rows > 0 ? positions_in.data() : nullptr;
   a.position_rows = std::max<int64_t>(s.position_rows, 1);
   a.inverse = s.inverse;
+  cuda_on_host::Buffer<uint32_t> largest(std::vector<uint32_t>{0, 0});
+  if (s.inverse) a.largest_query = largest.data();
+  if (s.inverse && s.key_heads > 0) a.largest_key = largest.data() + 1;
   const auto turned = [&](const std::vector<double>& x, int64_t heads) {
     std::vector<double> result;
     for (int64_t token = 0; token < tokens; ++token) {
@@ -138,6 +141,8 @@ std::string run_rotation(const RotationShape& s) {
   findings.compare_traffic(traffic(a));
   findings.compare("query", q_result, turned(q, s.query_heads), bound_of(s.type), 2);
   if (s.key_heads > 0) findings.compare("key", k_result, turned(k, s.key_heads), bound_of(s.type), 2);
+  if (a.largest_query) compare_largest(findings, "query", largest[0], q_result);
+  if (a.largest_key) compare_largest(findings, "key", largest[1], k_result);
   return findings.text();
 }
 
@@ -154,7 +159,9 @@ std::vector<KernelCase> cases() {
         {type, 1, 1, 1, 1, 2, 0, true, false, 0},    {type, 2, 5, 3, 1, 16, 0, true, false, 0},
         {type, 2, 7, 4, 2, 128, 0, false, true, 0},  {type, 3, 5, 32, 8, 64, 1, true, true, 0},
         {type, 2, 11, 3, 2, 10, 2, false, false, 0}, {type, 1, 13, 5, 0, 24, 2, true, false, 0},
-        {type, 2, 3, 4, 4, 16, 0, true, false, 2},   {type, 1, 3, 33, 11, 80, 1, false, false, 0}};
+        {type, 2, 3, 4, 4, 16, 0, true, false, 2},   {type, 1, 3, 33, 11, 80, 1, false, false, 0},
+        {type, 2, 5, 3, 2, 10, 0, false, true, 0},   {type, 1, 7, 5, 0, 24, 0, false, true, 0},
+        {type, 1, 5, 40, 8, 128, 0, false, true, 0}};
     for (size_t i = 0; i < rotations.size(); ++i) {
       RotationShape s = rotations[i];
       if (s.samples == 1 && s.position_rows == 2) s.position_rows = 1;

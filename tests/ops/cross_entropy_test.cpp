@@ -36,7 +36,7 @@ Reference full_logits(const LossCase& test) {
   const at::Tensor logits = hidden.view({-1, hidden.size(-1)}).mm(weight.t());
   const at::Tensor labels = test.labels.flatten();
   const at::Tensor picked = logits.log_softmax(1).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
-  const at::Tensor loss = -(picked * labels.ne(kIgnoredLabel)).sum() * test.options.loss_scale;
+  const at::Tensor loss = -(picked * labels.ne(kIgnoredLabel)).sum() * test.options.loss_scale.value;
   const auto gradients = backward({loss}, {at::ones({}, at::kDouble)}, {hidden, weight});
   return {loss, gradients[0], gradients[1]};
 }
@@ -69,6 +69,23 @@ TEST_P(LossShapes, AnyNumberOfChunksGivesTheLossAndGradientsOfTheFullLogits) {
 INSTANTIATE_TEST_SUITE_P(CrossEntropy, LossShapes,
                          ::testing::Combine(::testing::Values(1, 2, 4, 8, 20, 21, 64),
                                             ::testing::Values(at::kFloat, at::kBFloat16)));
+
+TEST_P(LossShapes, AScaleThatLiesOnTheDeviceGivesTheBitsOfOneThatIsKnown) {
+  const auto& [chunks, type] = GetParam();
+  std::vector<std::vector<at::Tensor>> outcomes;
+  for (const bool on_device : {false, true}) {
+    LossCase test(3, 7, 13, 101, type);
+    test.options.chunks = chunks;
+    test.labels[0][3] = kIgnoredLabel;
+    const double scale = 1.0 / 19;
+    test.options.loss_scale =
+        on_device ? LossScale(NAN, at::full({}, scale, at::TensorOptions(at::kDouble))) : LossScale(scale);
+    const at::Tensor loss = test.loss();
+    outcomes.push_back(
+        {loss, backward({loss}, {at::ones({}, at::kDouble)}, {test.hidden})[0], test.weight->gradient()});
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(outcomes[1][i], outcomes[0][i])) << i;
+}
 
 TEST(CrossEntropy, OneRowAndOneWordAreLegal) {
   LossCase one_row(1, 1, 5, 7);

@@ -199,6 +199,23 @@ TEST_P(Types, TheLossAndItsGradientsAreThoseOfPlainOperations) {
   }
 }
 
+TEST_P(Types, TheFusedLossReadsAScaleThatLiesOnTheDevice) {
+  std::vector<std::vector<at::Tensor>> outcomes;
+  for (const bool on_device : {false, true}) {
+    FusedContext fused;
+    const at::Tensor hidden = leaf(normal({2, 9, 16}, 1, GetParam()));
+    const at::Tensor labels = integers({2, 9}, 59, 2);
+    auto weight = live_parameter("output", normal({59, 16}, 3, GetParam(), 0.3));
+    CrossEntropyOptions options;
+    const double scale = 1.0 / 13;
+    options.loss_scale =
+        on_device ? LossScale(NAN, at::full({}, scale, at::TensorOptions(at::kDouble))) : LossScale(scale);
+    const at::Tensor loss = linear_cross_entropy(hidden, labels, *weight, options, fused.context);
+    outcomes.push_back({loss, backward({loss}, {at::ones({}, at::kDouble)}, {hidden})[0], weight->gradient()});
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(outcomes[1][i], outcomes[0][i])) << i;
+}
+
 TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
   const auto expect_offered = [&](const UnitContext& context, const at::Tensor& tensor) {
     const at::Tensor largest = context.scales.find(tensor);
@@ -212,7 +229,15 @@ TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
     const at::Tensor gate = leaf(normal({5, 24}, 1, GetParam())), up = leaf(normal({5, 24}, 2, GetParam()));
     const at::Tensor activated = swiglu(gate, up, fused.context);
     const auto gradients = backward({activated}, {normal({5, 24}, 3, GetParam())}, {gate, up});
-    for (const at::Tensor& tensor : {norm.result.normed, norm.gradients[0], activated, gradients[0], gradients[1]}) {
+    const at::Tensor query = leaf(normal({1, 5, 4, 10}, 4, GetParam())),
+                     key = leaf(normal({1, 5, 2, 10}, 5, GetParam()));
+    const at::Tensor table = rotary_table(32, 10, 10000, std::nullopt);
+    auto [q, k] = rotate(query, key, table, {}, fused.context);
+    EXPECT_FALSE(fused.context.scales.find(q).defined()) << "nothing multiplies it in float8";
+    const auto turned =
+        backward({q, k}, {normal(q.sizes(), 6, GetParam()), normal(k.sizes(), 7, GetParam())}, {query, key});
+    for (const at::Tensor& tensor :
+         {norm.result.normed, norm.gradients[0], activated, gradients[0], gradients[1], turned[0], turned[1]}) {
       if (wanted) {
         expect_offered(fused.context, tensor);
         expect_offered(fused.context, tensor.view({-1}));
@@ -221,6 +246,20 @@ TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
       }
     }
   }
+}
+
+TEST(Fused, CopiesOfATableShareWhatWasOfferedUntilItsTensorIsGone) {
+  ScaleTable scales;
+  ScaleTable of_next_unit = scales;
+  at::Tensor tensor = normal({4, 4}, 1);
+  const at::Tensor kept = normal({4, 4}, 2);
+  scales.offer(tensor, at::ones({}));
+  scales.offer(kept, at::ones({}));
+  EXPECT_TRUE(of_next_unit.find(tensor).defined());
+  tensor.reset();
+  of_next_unit.forget_gone();
+  EXPECT_EQ(scales.size(), 1u);
+  EXPECT_TRUE(scales.find(kept).defined());
 }
 
 TEST(Fused, AMagnitudeIsNotThatOfWhateverLiesWhereItsTensorLay) {

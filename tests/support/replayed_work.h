@@ -2,6 +2,8 @@
 // results, on what then lies where it reads.
 #pragma once
 
+#include <ATen/ops/from_blob.h>
+
 #include <memory>
 #include <utility>
 
@@ -24,9 +26,15 @@ class ReplayedWork : public WorkRecorder {
     ++counts_->recorded;
     return std::make_unique<Work>(std::move(body), counts_);
   }
-  at::Tensor unowned(const at::Tensor& tensor) override { return tensor; }
+  at::Tensor unowned(const at::Tensor& tensor) override { return view_of(tensor); }
 
  private:
+  /// Another tensor in the same memory, as with CUDA's graphs: nothing that is known of the first is known of it.
+  static at::Tensor view_of(const at::Tensor& tensor) {
+    return at::from_blob(
+        tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, tensor.options());
+  }
+
   class Work : public WorkGraph {
    public:
     Work(std::function<Stream()> body, std::shared_ptr<ReplayCounts> counts)
@@ -35,8 +43,12 @@ class ReplayedWork : public WorkRecorder {
       ++counts_->runs;
       Stream fresh = body_();
       if (results_.empty()) return results_ = std::move(fresh);
-      for (size_t i = 0; i < results_.size(); ++i) results_[i].copy_(fresh[i]);
-      return results_;
+      Stream views;
+      for (size_t i = 0; i < results_.size(); ++i) {
+        results_[i].copy_(fresh[i]);
+        views.push_back(view_of(results_[i]));
+      }
+      return views;
     }
 
    private:

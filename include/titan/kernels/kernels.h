@@ -8,6 +8,7 @@
 #include "titan/kernels/exact_sum.h"
 #include "titan/kernels/float8_cast.h"
 #include "titan/kernels/lean_adam.h"
+#include "titan/kernels/normal_numbers.h"
 #include "titan/kernels/rms_norm.h"
 #include "titan/kernels/rotary.h"
 #include "titan/kernels/swiglu.h"
@@ -21,11 +22,14 @@ struct Kernels {
   void (*swiglu_forward)(const SwigluForward&, CUstream_st*);
   void (*swiglu_backward)(const SwigluBackward&, CUstream_st*);
   void (*cross_entropy)(const CrossEntropyRows&, CUstream_st*);
+  void (*vocabulary_sums)(const VocabularySums&, CUstream_st*);
+  void (*vocabulary_gradient)(const VocabularyGradient&, CUstream_st*);
   void (*largest_magnitude)(const LargestMagnitude&, CUstream_st*);
   void (*float8_cast)(const Float8Cast&, CUstream_st*);
   void (*adam)(const AdamStep&, CUstream_st*);
   void (*lean_adam)(const LeanAdamStep&, CUstream_st*);
   void (*round_by_chance)(const RoundByChance&, CUstream_st*);
+  void (*normal_fill)(const NormalFill&, CUstream_st*);
   void (*exact_squares)(const ExactSquares&, CUstream_st*);
   void (*exact_carry)(int64_t* slots, CUstream_st*);
   /// *value = exact_value(slots).

@@ -21,6 +21,8 @@ struct RotaryTurn {
   const int64_t* positions = nullptr;  // [samples or 1, length]; null: 0 … length − 1
   int64_t position_rows = 1;
   bool inverse = false;
+  uint32_t* largest_query = nullptr;  // the largest |turned_query| is raised into it, as fp32 bits; or null
+  uint32_t* largest_key = nullptr;
 };
 
 inline bool supported(const RotaryTurn& a) { return a.head_dim % 2 == 0; }

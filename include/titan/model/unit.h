@@ -21,11 +21,12 @@ using Stream = std::vector<at::Tensor>;
 
 /// The facts of one microbatch, handed to every unit and not differentiated.
 struct BatchContext {
-  at::Tensor tokens;        // int64 [B, T]: this rank's places of every sample
-  at::Tensor labels;        // int64 [B, T], kIgnoredLabel where nothing is predicted
-  at::Tensor positions;     // int64 [B or 1, T]; undefined: 0 … T−1
-  AttentionBounds bounds;   // of the whole samples
-  double loss_scale = 1.0;  // 1 / valid tokens of the whole step
+  at::Tensor tokens;         // int64 [B, T]: this rank's places of every sample
+  at::Tensor labels;         // int64 [B, T], kIgnoredLabel where nothing is predicted
+  at::Tensor positions;      // int64 [B or 1, T]; undefined: 0 … T−1
+  AttentionBounds bounds;    // of the whole samples
+  double loss_scale = 1.0;   // 1 / valid tokens of the whole step
+  at::Tensor loss_scale_at;  // fp64 scalar on the device, in place of it where recorded work reads the scale
 };
 
 /// Samples [first, first + count) of a microbatch, as views.

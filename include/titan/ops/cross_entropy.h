@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "titan/ops/parameter.h"
 #include "titan/ops/token_exchange.h"
@@ -13,9 +14,21 @@
 
 namespace titan {
 
+/// A number that is known now, or one that lies on the device, where recorded work reads it anew.
+struct LossScale {
+  LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: a number is one
+      : value(number), at(std::move(place)) {}
+
+  /// tensor *= the number, to the same bits either way.
+  void multiply(at::Tensor& tensor) const;
+
+  double value;
+  at::Tensor at;  // fp64 scalar, in place of `value`; or undefined
+};
+
 struct CrossEntropyOptions {
-  int64_t chunks = 8;       // rows are cut into this many chunks; the peak is about 2/chunks of the fp32 logits
-  double loss_scale = 1.0;  // multiplies the sum of token losses: 1 / global valid tokens of the step
+  int64_t chunks = 8;    // rows are cut into this many chunks; the peak is about 2/chunks of the fp32 logits
+  LossScale loss_scale;  // multiplies the sum of token losses: 1 / global valid tokens of the step
   bool round_weight_gradient = false;
   const TensorParallel* tensor_parallel = nullptr;
 };

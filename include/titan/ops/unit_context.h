@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -54,7 +55,7 @@ class SavedLedger {
 };
 
 /// Largest magnitudes that kernels found while they wrote a tensor, for products that quantise it. Where nobody wants
-/// them, none are made.
+/// them, none are made. Copies share what they hold: a tensor may be written by one unit and quantised by the next.
 class ScaleTable {
  public:
   bool wanted = false;
@@ -62,6 +63,9 @@ class ScaleTable {
   void offer(const at::Tensor& tensor, const at::Tensor& largest);
   /// That of `tensor`, or of one it is a view of all of; undefined when nobody offered one.
   at::Tensor find(const at::Tensor& tensor) const;
+  /// Drops what was offered of tensors that are gone.
+  void forget_gone();
+  size_t size() const { return offers_->size(); }
 
  private:
   struct Offer {
@@ -69,7 +73,8 @@ class ScaleTable {
     int64_t numel;
     at::Tensor largest;
   };
-  std::unordered_map<const void*, Offer> offers_;
+  using Offers = std::unordered_map<const void*, Offer>;
+  std::shared_ptr<Offers> offers_ = std::make_shared<Offers>();
 };
 
 class FusedKernels;

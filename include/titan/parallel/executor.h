@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "titan/model/unit.h"
+#include "titan/parallel/microbatch_graphs.h"
 #include "titan/parallel/plan.h"
 #include "titan/parallel/residency.h"
 
@@ -55,16 +56,21 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// `chain` is the whole model's; `residencies` lie in the plan's order (one per weight group).
+  /// `chain` is the whole model's; `residencies` lie in the plan's order (one per weight group). With `graphs` whole
+  /// microbatches may be recorded; `runner` is an eager one then, and weights stay where they are.
   Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
            std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
-           ExecutorOptions options = {});
+           ExecutorOptions options = {}, std::unique_ptr<MicrobatchGraphs> graphs = nullptr);
 
   /// Training forward of one microbatch through the whole chain: its loss, already scaled (fp64 scalar). State is kept
   /// until its backward.
   at::Tensor forward(const BatchContext& batch, int64_t microbatch);
   /// Backward of a microbatch whose forward ran. `is_last`: the step's last, gradients are reduced and become shards.
   void backward(const BatchContext& batch, int64_t microbatch, bool is_last);
+  /// Both of a rank that is alone, as one recorded graph: the loss, valid until the next microbatch. Only where
+  /// records_microbatches().
+  at::Tensor forward_and_backward(const BatchContext& batch, bool is_last);
+  bool records_microbatches() const { return graphs_ != nullptr; }
   /// Forward that keeps nothing: the loss (UnitMode::evaluate) or logits (UnitMode::logits).
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
@@ -107,7 +113,14 @@ class Executor {
   void gradient_storage(size_t unit);
   /// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
   Stream as_computed_in(size_t unit, Stream stream) const;
+  std::unique_ptr<UnitContext> training_context(size_t unit, WeightGradientSink& sink) const;
   void hand_kernels(UnitContext& context) const;
+  /// Forward and backward of all units and nothing between them.
+  at::Tensor compute(const BatchContext& batch);
+  /// What enters the backward of a unit, from what left that of the next.
+  Stream gradients_into(size_t unit, Stream gradients) const;
+  /// Whether products ask for magnitudes that kernels can find while they write.
+  bool wants_magnitudes() const;
   Stream backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
                         const std::function<void(size_t unit)>& after_unit);
   void reduce(size_t group, bool is_last);
@@ -122,7 +135,9 @@ class Executor {
   std::vector<std::shared_ptr<Unit>> chain_;
   std::vector<std::unique_ptr<Residency>> residencies_;
   std::unique_ptr<UnitRunner> runner_;
+  std::unique_ptr<MicrobatchGraphs> graphs_;  // null: the executor's own loops run every microbatch
   ExecutorOptions options_;
+  ScaleTable scales_;  // of all units
   std::function<void(size_t)> group_reduced_;
   ImmediateSink immediate_;
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch

@@ -84,7 +84,8 @@ Stream LlamaHead::forward(const Stream& input, const BatchContext& batch, UnitCo
     at::Tensor logits = linear_logits(normed, output_, tensor_parallel_.get());
     return {logits.view({batch.tokens.size(0), batch.tokens.size(1), -1})};
   }
-  CrossEntropyOptions options{loss_chunks_, batch.loss_scale, round_weight_gradient_, tensor_parallel_.get()};
+  CrossEntropyOptions options{
+      loss_chunks_, {batch.loss_scale, batch.loss_scale_at}, round_weight_gradient_, tensor_parallel_.get()};
   return {linear_cross_entropy(normed, batch.labels, output_, options, context)};
 }
 

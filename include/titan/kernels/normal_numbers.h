@@ -1,0 +1,141 @@
+// Normal numbers as a pure function of (seed, stream, index), the same bits on a GPU and on the host: Box & Muller,
+// 1958, over Philox. Only operations that IEEE 754 rounds exactly are used, none of them contracted, because logarithms
+// and cosines of two libraries differ in their last bit. For host and device alike; no tensors.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "titan/base/philox_words.h"
+#include "titan/kernels/elements.h"
+#include "titan/kernels/stochastic_rounding.h"
+
+namespace titan {
+
+/// What numbers: deviation · N(0, 1), redrawn outside of [lower, upper] when `truncated`.
+struct NormalNumbers {
+  uint64_t seed = 0;
+  uint64_t stream = 0;  // of the parameter's name
+  double deviation = 1;
+  bool truncated = false;
+  double lower = 0;
+  double upper = 0;
+};
+
+namespace exact {
+
+#ifdef __CUDA_ARCH__
+TITAN_HOST_DEVICE inline double times(double a, double b) { return __dmul_rn(a, b); }
+TITAN_HOST_DEVICE inline double plus(double a, double b) { return __dadd_rn(a, b); }
+#else
+TITAN_HOST_DEVICE inline double times(double a, double b) { return a * b; }
+TITAN_HOST_DEVICE inline double plus(double a, double b) { return a + b; }
+#endif
+
+/// c[0] + z·(c[1] + z·(…)).
+template <int N>
+TITAN_HOST_DEVICE inline double polynomial(double z, const double (&c)[N]) {
+  double sum = c[N - 1];
+  for (int i = N - 2; i >= 0; --i) sum = plus(c[i], times(z, sum));
+  return sum;
+}
+
+/// ln u for u in (0, 1): with u = m·2^e and s = (m − 1) / (m + 1), e·ln 2 + 2·(s + s³/3 + s⁵/5 + …), |s| < 0.172.
+TITAN_HOST_DEVICE inline double logarithm(double u) {
+  constexpr double kHalfRoot = 0.70710678118654752440;
+  constexpr double kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
+  constexpr double kOdd[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11, 1.0 / 13,
+                             1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23, 1.0 / 25};
+  int exponent = 0;
+  double m = u;
+  // At most 33 halvings away: the smallest u is 2^-33.
+  while (m < kHalfRoot) m = times(m, 2), --exponent;
+  const double f = plus(m, -1);
+  const double s = f / plus(f, 2);
+  const double z = times(s, s);
+  const double twice = times(2, s);
+  const double tail = times(twice, times(z, polynomial(z, kOdd)));
+  return plus(times(exponent, kLn2High), plus(twice, plus(tail, times(exponent, kLn2Low))));
+}
+
+struct CosineAndSine {
+  double cosine, sine;
+};
+
+/// Of an angle in [0, 2π], by the remainder to the nearest multiple of π/2.
+TITAN_HOST_DEVICE inline CosineAndSine cosine_and_sine(double angle) {
+  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0, kHalfPiLow = 0x1.0b4611a626331p-34;  // 33 bits, and the rest
+  constexpr double kCosine[] = {1.0,
+                                -1.0 / 2,
+                                1.0 / 24,
+                                -1.0 / 720,
+                                1.0 / 40320,
+                                -1.0 / 3628800,
+                                1.0 / 479001600,
+                                -1.0 / 87178291200,
+                                1.0 / 20922789888000};
+  constexpr double kSine[] = {-1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+                              -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
+  constexpr double kTwoOverPi = 0.63661977236758134308;
+  const int quarter = static_cast<int>(plus(times(angle, kTwoOverPi), 0.5));
+  const double x = plus(plus(angle, -times(quarter, kHalfPiHigh)), -times(quarter, kHalfPiLow));
+  const double z = times(x, x);
+  const double cosine = polynomial(z, kCosine);
+  const double sine = plus(x, times(x, times(z, polynomial(z, kSine))));
+  switch (quarter % 4) {
+    case 0:
+      return {cosine, sine};
+    case 1:
+      return {-sine, cosine};
+    case 2:
+      return {-cosine, -sine};
+    default:
+      return {sine, -cosine};
+  }
+}
+
+/// In (0, 1): never 0, never 1, so that logarithms are finite.
+TITAN_HOST_DEVICE inline double unit_interval(uint32_t bits) {
+  return times(plus(static_cast<double>(bits), 0.5), 0x1p-32);
+}
+
+}  // namespace exact
+
+/// Numbers 2n and 2n + 1 of N(0, 1) share block n of the stream.
+TITAN_HOST_DEVICE inline double standard_normal(uint64_t seed, uint64_t stream, int64_t index) {
+  const auto block = static_cast<uint64_t>(index) / 2;
+  auto word0 = static_cast<uint32_t>(block);
+  auto word1 = static_cast<uint32_t>(block >> 32);
+  auto word2 = static_cast<uint32_t>(stream);
+  auto word3 = static_cast<uint32_t>(stream >> 32);
+  philox_words(word0, word1, word2, word3, seed);
+  const double radius = sqrt(exact::times(-2, exact::logarithm(exact::unit_interval(word0))));
+  const exact::CosineAndSine turned =
+      exact::cosine_and_sine(exact::times(6.283185307179586, exact::unit_interval(word1)));
+  return exact::times(radius, index % 2 == 0 ? turned.cosine : turned.sine);
+}
+
+TITAN_HOST_DEVICE inline double normal_number(const NormalNumbers& of, int64_t index) {
+  double value = exact::times(standard_normal(of.seed, of.stream, index), of.deviation);
+  if (!of.truncated) return value;
+  // Redraws use other keys of the same stream; the bounds leave at least a third of the mass for every model here.
+  constexpr uint64_t kNextAttempt = 0x9E3779B97F4A7C15;
+  for (uint64_t seed = of.seed; value < of.lower || value > of.upper;) {
+    seed += kNextAttempt;
+    value = exact::times(standard_normal(seed, of.stream, index), of.deviation);
+  }
+  return value;
+}
+
+/// Element i of `values` becomes number place.index(i), rounded to fp32 and from there to `type`.
+struct NormalFill {
+  KernelType type = KernelType::fp32;
+  int64_t count = 0;
+  NormalNumbers of{};
+  RoundingPlace place{};
+  void* values = nullptr;
+};
+
+constexpr KernelTraffic traffic(const NormalFill& a) { return {0, a.count * bytes_of(a.type), 0}; }
+
+}  // namespace titan

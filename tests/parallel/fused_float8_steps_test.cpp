@@ -1,0 +1,158 @@
+// Whole steps in float8 on the fused kernels (compiled for the host): which magnitudes fall out of the kernel that
+// wrote an operand, and that nothing depends on where they come from.
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "support/selections.h"
+#include "titan/ops/float8_products.h"
+#include "titan/ops/fused_float8.h"
+
+namespace titan {
+namespace {
+
+ModelRequest float8_request() {
+  ModelRequest request = small_request();
+  request.sequence_length = 16;
+  request.sizes = {.dim = 64, .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  return request;
+}
+
+PlanRequest float8_plan(Float8Recipe recipe = Float8Recipe::tensorwise, const RecomputeSelection& selection = {}) {
+  PlanRequest request = small_plan();
+  request.compute = ElementType::bfloat16;
+  request.float8 = Float8Request{.recipe = recipe};
+  request.recompute = selection;
+  return request;
+}
+
+std::shared_ptr<const FusedKernels> host() { return std::make_shared<FusedKernels>(host_kernels(), at::kCPU); }
+
+ExecutorOptions fused_options() {
+  ExecutorOptions options;
+  options.kernels = host();
+  options.loss_kernels = options.kernels;
+  return options;
+}
+
+/// Counts the passes over a whole matrix that look for its magnitude.
+Float8Casts counting(Float8Casts casts, int64_t* passes) {
+  auto find = casts.largest_magnitude;
+  casts.largest_magnitude = [find, passes](const at::Tensor& matrix, Float8Extent extent) {
+    *passes += extent == Float8Extent::tensor;
+    return find(matrix, extent);
+  };
+  return casts;
+}
+
+/// Products that are told of no magnitude and look for all of them.
+class Unaware : public LinearProducts {
+ public:
+  explicit Unaware(std::shared_ptr<const LinearProducts> of) : of_(std::move(of)) {}
+  Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+                  UnitContext&) const override {
+    UnitContext knows_nothing(UnitMode::train, RecomputePolicy::none(), sink_);
+    return of_->prepare(input, weights, scale, knows_nothing);
+  }
+  std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
+                                         UnitContext&) const override {
+    UnitContext knows_nothing(UnitMode::train, RecomputePolicy::none(), sink_);
+    return of_->prepare_gradients(std::move(gradients), weights, knows_nothing);
+  }
+  at::Tensor message(const Operand& operand, const Weights& weights) const override {
+    return of_->message(operand, weights);
+  }
+  Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
+    return of_->arrived(rows, mine, weights);
+  }
+  Operand ready(Operand operand, const Weights& weights) const override {
+    return of_->ready(std::move(operand), weights);
+  }
+  at::Tensor forward(const Operand& x, const Parameter& weight) const override { return of_->forward(x, weight); }
+  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
+    of_->input_gradient(dy, weight, dx);
+  }
+  Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
+    return of_->for_weight_gradients(x, weights);
+  }
+  void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override {
+    of_->weight_gradient(dy, x, weight);
+  }
+
+ private:
+  std::shared_ptr<const LinearProducts> of_;
+  mutable ImmediateSink sink_;
+};
+
+struct Float8Model {
+  /// The casts of the products are counted, those of the weights' scales are not.
+  explicit Float8Model(const Float8Casts& casts, const PlanRequest& plan = float8_plan(),
+                       const ExecutorOptions& options = fused_options(), bool unaware = false)
+      : small(float8_request(), plan, options, SmallModel::resident,
+              products(counting(casts, passes.get()), plan.float8->recipe, unaware)) {}
+
+  static std::shared_ptr<const LinearProducts> products(Float8Casts casts, Float8Recipe recipe, bool unaware) {
+    Float8Options options{.recipe = recipe};
+    options.casts = std::move(casts);
+    auto made = make_float8_products(std::move(options));
+    return unaware ? std::make_shared<Unaware>(made) : made;
+  }
+
+  std::shared_ptr<int64_t> passes = std::make_shared<int64_t>(0);
+  SmallModel small;
+};
+
+constexpr int64_t kBlocks = 3;
+
+TEST(FusedFloat8Steps, LookOnlyForMagnitudesThatNoKernelOfThisProjectCouldFind) {
+  Float8Model fused(make_fused_float8_casts(host()));
+  const BatchContext batch = fused.small.batch();
+  fused.small.executor->forward(batch, 0);
+  EXPECT_EQ(*fused.passes, kBlocks) << "what attention wrote";
+  fused.small.executor->backward(batch, 0, /*is_last=*/true);
+  EXPECT_EQ(*fused.passes, 2 * kBlocks) << "and its gradient of the values";
+}
+
+TEST(FusedFloat8Steps, WithoutTheKernelsLookForTheMagnitudeOfEveryOperand) {
+  Float8Model plain(make_aten_float8_casts(), float8_plan(), {});
+  const BatchContext batch = plain.small.batch();
+  plain.small.executor->forward(batch, 0);
+  EXPECT_EQ(*plain.passes, 4 * kBlocks) << "inputs of q, k and v, of the output, of gate and up, of down";
+  plain.small.executor->backward(batch, 0, /*is_last=*/true);
+  EXPECT_EQ(*plain.passes, (4 + 7) * kBlocks) << "a gradient of every layer";
+}
+
+TEST(FusedFloat8Steps, AreTheBitsOfPlainCastsThatLookForEveryMagnitude) {
+  for (const Float8Recipe recipe :
+       {Float8Recipe::tensorwise, Float8Recipe::rowwise, Float8Recipe::rowwise_with_gw_hp}) {
+    Float8Model fused(make_fused_float8_casts(host()), float8_plan(recipe));
+    Float8Model plain(make_aten_float8_casts(), float8_plan(recipe), fused_options(), /*unaware=*/true);
+    for (const int64_t microbatch : {0, 1}) {
+      const BatchContext batch = fused.small.batch(static_cast<uint64_t>(5 + microbatch));
+      std::vector<at::Tensor> losses;
+      for (SmallModel* model : {&fused.small, &plain.small}) {
+        losses.push_back(model->executor->forward(batch, microbatch));
+        model->executor->backward(batch, microbatch, microbatch == 1);
+      }
+      EXPECT_TRUE(same_bits(losses[0], losses[1]));
+    }
+    expect_same_gradients(fused.small.gradients(), plain.small.gradients());
+    if (recipe == Float8Recipe::tensorwise) {
+      EXPECT_LT(*fused.passes, *plain.passes);
+    }
+  }
+}
+
+TEST(FusedFloat8Steps, AreTheSameBitsWhateverIsRecomputed) {
+  Float8Model kept(make_fused_float8_casts(host()));
+  const BatchContext batch = kept.small.batch();
+  const at::Tensor loss = kept.small.run(batch);
+  for (const NamedSelection& named : all_selections()) {
+    SCOPED_TRACE(named.name);
+    Float8Model checked(make_fused_float8_casts(host()), float8_plan(Float8Recipe::tensorwise, named.selection));
+    EXPECT_TRUE(same_bits(checked.small.run(batch), loss));
+    expect_same_gradients(checked.small.gradients(), kept.small.gradients());
+  }
+}
+
+}  // namespace
+}  // namespace titan

@@ -1,0 +1,194 @@
+#include "titan/parallel/microbatch_graphs.h"
+
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "support/replayed_work.h"
+#include "support/selections.h"
+#include "titan/ops/fused_kernels.h"
+#include "titan/parallel/assembly.h"
+
+namespace titan {
+namespace {
+
+ExecutorOptions fused_options() {
+  ExecutorOptions options;
+  options.kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
+  options.loss_kernels = options.kernels;
+  return options;
+}
+
+/// A rank that is alone: its model, and what was recorded of it; `recorded` false: without graphs.
+struct Alone {
+  explicit Alone(bool recorded, const PlanRequest& plan_request = small_plan(), const ExecutorOptions& options = {},
+                 ModelRequest request = small_request()) {
+    PlanRequest asked = plan_request;
+    asked.sequence_length = request.sequence_length;
+    const ModelFamily& family = *find_model_family(request.name);
+    description = family.describe(request);
+    plan = make_plan(description, family, asked);
+    assembly = assemble(family, request, {std::make_shared<DenseProducts>(), plan.request.loss_chunks, false}, plan, {},
+                        at::kCPU, /*seed=*/11, options, recorded ? std::make_unique<ReplayedWork>(counts) : nullptr);
+    executor = assembly.executor.get();
+  }
+
+  BatchContext batch(uint64_t seed, int64_t ignored = 2) const {
+    BatchContext context;
+    context.tokens = integers({plan.request.samples, plan.request.sequence_length}, description.vocabulary, seed);
+    context.labels = integers({plan.request.samples, plan.request.sequence_length}, description.vocabulary, seed + 1);
+    context.labels[0].narrow(0, 0, ignored).fill_(kIgnoredLabel);
+    context.loss_scale = 1.0 / static_cast<double>(context.labels.numel() - ignored);
+    return context;
+  }
+
+  /// A step of these microbatches: their losses. Gradients stay until the next.
+  std::vector<double> step(const std::vector<BatchContext>& batches) {
+    executor->finish_step();
+    std::vector<double> losses;
+    for (size_t i = 0; i < batches.size(); ++i) {
+      const bool is_last = i + 1 == batches.size();
+      if (executor->records_microbatches()) {
+        losses.push_back(executor->forward_and_backward(batches[i], is_last).item<double>());
+      } else {
+        losses.push_back(executor->forward(batches[i], 0).item<double>());
+        executor->backward(batches[i], 0, is_last);
+      }
+    }
+    return losses;
+  }
+
+  std::map<std::string, at::Tensor> gradients() const {
+    std::map<std::string, at::Tensor> result;
+    for (const Parameter* parameter : assembly.parameters)
+      result[parameter->name()] = parameter->gradient_shard.clone();
+    return result;
+  }
+
+  void change_weights() {
+    for (Parameter* parameter : assembly.parameters) parameter->master.mul_(1.01);
+    executor->weights_changed();
+  }
+
+  std::shared_ptr<ReplayCounts> counts = std::make_shared<ReplayCounts>();
+  ModelDescription description;
+  Plan plan;
+  Assembly assembly;
+  Executor* executor = nullptr;
+};
+
+/// Steps with other tokens, masks and weights each time are the same bits with and without graphs.
+void expect_same_steps(Alone& recorded, Alone& plain, int64_t steps, size_t microbatches = 1) {
+  for (int64_t i = 1; i <= steps; ++i) {
+    std::vector<BatchContext> batches;
+    for (size_t m = 0; m < microbatches; ++m)
+      batches.push_back(plain.batch(static_cast<uint64_t>(10 * i) + m, /*ignored=*/i + static_cast<int64_t>(m)));
+    EXPECT_EQ(recorded.step(batches), plain.step(batches)) << i;
+    expect_same_gradients(recorded.gradients(), plain.gradients());
+    recorded.change_weights();
+    plain.change_weights();
+  }
+}
+
+PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
+  PlanRequest request = small_plan();
+  request.compute = compute;
+  request.recompute = selection;
+  return request;
+}
+
+TEST(MicrobatchGraphs, RecordOneGraphOfForwardAndBackwardInTheThirdStepAndReplayIt) {
+  Alone recorded(true);
+  ASSERT_TRUE(recorded.executor->records_microbatches());
+  for (int64_t i = 1; i <= 5; ++i) {
+    recorded.step({recorded.batch(1)});
+    EXPECT_EQ(recorded.counts->recorded, i < 3 ? 0 : 1) << i;
+    EXPECT_EQ(recorded.counts->runs, i < 3 ? 0 : i - 2) << i;
+  }
+}
+
+TEST(MicrobatchGraphs, SeeNewTokensMasksAndWeightsInOldPlaces) {
+  for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
+    Alone recorded(true, plan_in(compute)), plain(false, plan_in(compute));
+    expect_same_steps(recorded, plain, 6);
+    EXPECT_EQ(recorded.counts->runs, 4);
+  }
+}
+
+TEST(MicrobatchGraphs, AreTheBitsOfEagerFusedKernelsToo) {
+  Alone recorded(true, plan_in(ElementType::bfloat16), fused_options());
+  Alone plain(false, plan_in(ElementType::bfloat16), fused_options());
+  expect_same_steps(recorded, plain, 5);
+  EXPECT_EQ(recorded.counts->runs, 3);
+}
+
+TEST(MicrobatchGraphs, InFloat8AreTheBitsOfEagerSteps) {
+  ModelRequest request = small_request();
+  request.sequence_length = 16;
+  request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  PlanRequest plan = plan_in(ElementType::bfloat16);
+  plan.float8 = Float8Request{};
+  Alone recorded(true, plan, fused_options(), request), plain(false, plan, fused_options(), request);
+  expect_same_steps(recorded, plain, 6);
+  EXPECT_EQ(recorded.counts->runs, 4);
+}
+
+TEST(MicrobatchGraphs, TellFirstMicrobatchesFromThoseThatAddToThem) {
+  Alone recorded(true), plain(false);
+  expect_same_steps(recorded, plain, 5, /*microbatches=*/3);
+  EXPECT_EQ(recorded.counts->recorded, 2);
+  EXPECT_EQ(recorded.counts->runs, (5 - 2) + (2 * 5 - 2));
+}
+
+TEST(MicrobatchGraphs, ReplayUnitsThatAreRecomputed) {
+  for (const NamedSelection& named : all_selections()) {
+    SCOPED_TRACE(named.name);
+    Alone recorded(true, plan_in(ElementType::float32, named.selection));
+    Alone plain(false, plan_in(ElementType::float32, named.selection));
+    expect_same_steps(recorded, plain, 4);
+    EXPECT_EQ(recorded.counts->runs, 2);
+  }
+}
+
+TEST(MicrobatchGraphs, RunEagerlyOnceWeightsLieElsewhere) {
+  Alone recorded(true), plain(false);
+  const BatchContext batch = plain.batch(3);
+  for (int i = 1; i <= 4; ++i) recorded.step({batch});
+  Parameter& moved = recorded.assembly.model->parameter("layers.0.feed_forward.w2.weight");
+  moved.set_weight(moved.weight().clone());
+  EXPECT_EQ(recorded.step({batch}), plain.step({batch}));
+  expect_same_gradients(recorded.gradients(), plain.gradients());
+  EXPECT_EQ(recorded.counts->runs, 2);
+}
+
+TEST(MicrobatchGraphs, KeepToAFewShapes) {
+  PlanRequest plan = small_plan();
+  plan.samples = 6;
+  Alone recorded(true, plan);
+  const BatchContext batch = recorded.batch(1);
+  for (int64_t samples = 1; samples <= 6; ++samples) {
+    for (int i = 0; i < 3; ++i) recorded.step({samples_of(batch, 0, samples)});
+  }
+  EXPECT_EQ(recorded.counts->prepared, 4);
+}
+
+TEST(MicrobatchGraphs, LeaveStepsWithDocumentsToTheirOwnKernelCalls) {
+  ModelRequest request = small_request();
+  request.flavor = "debugmodel_varlen_attn";
+  Alone recorded(true, small_plan(), {}, request);
+  BatchContext batch = recorded.batch(1);
+  batch.bounds.document_starts = {{0, 4, 5}, {0}};
+  for (int i = 1; i <= 5; ++i) recorded.step({batch});
+  EXPECT_EQ(recorded.counts->recorded, 0);
+}
+
+TEST(MicrobatchGraphs, AreNotForWeightsThatComeAndGo) {
+  PlanRequest plan = small_plan();
+  plan.cpu_offload = true;
+  Alone offloaded(true, plan);
+  EXPECT_FALSE(offloaded.executor->records_microbatches());
+  for (int i = 1; i <= 3; ++i) offloaded.step({offloaded.batch(1)});
+  EXPECT_EQ(offloaded.counts->recorded, 2 * 3) << "both directions of three blocks";
+}
+
+}  // namespace
+}  // namespace titan
