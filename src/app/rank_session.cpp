@@ -49,6 +49,7 @@ bool shows_status(const Launch& launch) {
 LogTargets log_targets(const JobConfig& config, const Launch& launch) {
   LogTargets targets;
   targets.colour = wants_colour(config, launch);
+  targets.quiet = config.metrics.quiet;
   if (launch.rank == 0 || launch.fake) {
     targets.terminal = shows_status(launch);
     return targets;

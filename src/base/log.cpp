@@ -86,8 +86,9 @@ Log::Log(const LogTargets& targets)
   logger_ = std::make_shared<spdlog::logger>("titan");
   auto& sinks = logger_->sinks();
   if (targets.console) {
-    if (targets.terminal) terminal_ = std::make_shared<TerminalSink>(targets.colour);
+    if (targets.terminal && !targets.quiet) terminal_ = std::make_shared<TerminalSink>(targets.colour);
     sinks.push_back(console_sink(targets, terminal_));
+    if (targets.quiet) sinks.back()->set_level(spdlog::level::warn);
   }
   if (!targets.file.empty()) {
     sinks.push_back(std::make_shared<FileSink>(targets.file, targets.error_prefix.value_or("")));

@@ -101,12 +101,14 @@ TEST(LogStatus, StandsBelowTheNewestLineAndIsRewrittenInPlace) {
   EXPECT_EQ(std::count(shown.begin(), shown.end(), '\n'), 3) << shown;
 }
 
-TEST(LogStatus, IsNotShownWhereThereIsNoTerminal) {
-  const std::string text = console_of({}, [](const Log& log) {
-    EXPECT_FALSE(log.shows_status());
-    log.status("step 1");
-  });
-  EXPECT_EQ(text, "");
+TEST(LogStatus, IsNotShownWhereThereIsNoTerminalOrNothingIsWanted) {
+  for (const LogTargets& targets : {LogTargets{}, LogTargets{.terminal = true, .quiet = true}}) {
+    const std::string text = console_of(targets, [](const Log& log) {
+      EXPECT_FALSE(log.shows_status());
+      log.status("step 1");
+    });
+    EXPECT_EQ(text, "");
+  }
 }
 
 TEST(LogStatus, ColoursOfATerminalSurroundWarningsAlone) {
@@ -116,6 +118,17 @@ TEST(LogStatus, ColoursOfATerminalSurroundWarningsAlone) {
   });
   EXPECT_EQ(text.find("\x1b[33m"), text.rfind("\x1b[33m")) << text;
   EXPECT_NE(text.find("WARNING - hot\x1b[m\n"), std::string::npos) << text;
+}
+
+TEST(QuietLog, LetsWarningsAndErrorsThrough) {
+  const std::string text = console_of({.quiet = true}, [](const Log& log) {
+    log.info("step");
+    log.warning("odd");
+    log.error("broken");
+  });
+  EXPECT_EQ(text.find("step"), std::string::npos) << text;
+  EXPECT_NE(text.find("WARNING - odd"), std::string::npos) << text;
+  EXPECT_NE(text.find("ERROR - broken"), std::string::npos) << text;
 }
 
 }  // namespace

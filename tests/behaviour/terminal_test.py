@@ -84,6 +84,19 @@ class Terminal(BehaviourTest):
         self.assertTrue(any(re.match(r"titan_train: step \d+: loss", line) for line in shown), text)
         self.assertEqual([line for line in shown if not LOG_LINE.match(line) and not line.startswith("titan_train: ")], [])
 
+    def test_quiet_shows_nothing_where_nothing_is_wrong(self):
+        code, text = self.run_on_terminal("--training.steps=3", "--quiet")
+        self.assertEqual((code, text), (0, ""))
+        self.assertTrue((self.folder / "run" / "metrics.jsonl").exists())
+
+    def test_quiet_lets_warnings_through(self):
+        diverging = ["--optimizer.lr=1e30", "--optimizer.weight_decay=0", "--training.non_finite=skip"]
+        code, text = self.run_on_terminal("--training.steps=5", "--quiet", *diverging)
+        self.assertEqual(code, 0, text)
+        matches = [LOG_LINE.match(line) for line in text.splitlines()]
+        self.assertTrue(all(match and match[1] == "WARNING" for match in matches), text)
+        self.assertIn("the step is skipped", text)
+
     def test_ctrl_c_says_what_comes_of_it(self):
         code, text = self.run_on_terminal(ENDLESS, until="step:  3 ", signals=1)
         self.assertEqual(code, INTERRUPTED)
