@@ -20,7 +20,9 @@ int run_help(const Schema& schema, std::span<const std::string> arguments) {
     for (const Command& command : commands()) {
       std::cout << fmt::format("  titan_train {:<11}{:<36} {}\n", command.name, command.arguments, command.purpose);
     }
-    std::cout << "\nOptions, given as --section.key value after the config file, or in it:\n\n";
+    std::cout
+        << "\nOptions, given as --section.key value after the config file, or in it (--quiet: warnings and errors "
+           "alone):\n\n";
   }
   std::cout << help_text(schema, arguments.empty() ? std::string_view() : std::string_view(arguments[0]));
   return 0;

@@ -40,10 +40,20 @@ bool wants_colour(const JobConfig& config, const Launch& launch) {
   return launch.launcher != "mpirun" && ::isatty(STDOUT_FILENO) != 0;
 }
 
+/// Another rank whose lines stand on the same terminal would write into the status line; a dry run goes nowhere.
+bool shows_status(const Launch& launch) {
+  return !launch.fake && launch.launcher != "mpirun" && variable("LOG_RANK").empty() && ::isatty(STDOUT_FILENO) != 0 &&
+         variable("TERM") != "dumb";
+}
+
 LogTargets log_targets(const JobConfig& config, const Launch& launch) {
   LogTargets targets;
   targets.colour = wants_colour(config, launch);
-  if (launch.rank == 0 || launch.fake) return targets;
+  targets.quiet = config.metrics.quiet;
+  if (launch.rank == 0 || launch.fake) {
+    targets.terminal = shows_status(launch);
+    return targets;
+  }
   targets.console = is_shown(launch.rank);
   targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);
   // titan_train launch marks every line itself.

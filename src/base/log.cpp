@@ -4,10 +4,12 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <optional>
 
+#include "terminal_sink.h"
 #include "titan/base/filesystem.h"
 
 namespace titan {
@@ -17,7 +19,7 @@ constexpr std::string_view kAfterLevel = " - ";
 constexpr const char* kLine = "[titan] %Y-%m-%d %H:%M:%S,%e - root - %^%v%$";
 
 void print_error(const std::string& prefix, const char* kind, std::string_view text) {
-  const std::string line = fmt::format("{}{}: {}\n", prefix, kind, text);
+  const std::string line = fmt::format("{}{}{}: {}\n", line_start(STDERR_FILENO), prefix, kind, text);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -71,14 +73,23 @@ class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
   std::string prefix_;
 };
 
+spdlog::sink_ptr console_sink(const LogTargets& targets, const std::shared_ptr<TerminalSink>& terminal) {
+  if (terminal) return terminal;
+  if (targets.colour) return std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>();
+  return std::make_shared<spdlog::sinks::stdout_sink_mt>();
+}
+
 }  // namespace
 
 Log::Log(const LogTargets& targets)
     : colour_(targets.console && targets.colour), speaks_for_all_(!targets.error_prefix) {
   logger_ = std::make_shared<spdlog::logger>("titan");
   auto& sinks = logger_->sinks();
-  if (targets.console && targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>());
-  if (targets.console && !targets.colour) sinks.push_back(std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  if (targets.console) {
+    if (targets.terminal && !targets.quiet) terminal_ = std::make_shared<TerminalSink>(targets.colour);
+    sinks.push_back(console_sink(targets, terminal_));
+    if (targets.quiet) sinks.back()->set_level(spdlog::level::warn);
+  }
   if (!targets.file.empty()) {
     sinks.push_back(std::make_shared<FileSink>(targets.file, targets.error_prefix.value_or("")));
   }
@@ -92,6 +103,9 @@ Log::~Log() = default;
 void Log::info(std::string_view message) const { logger_->info("INFO - {}", message); }
 void Log::warning(std::string_view message) const { logger_->warn("WARNING - {}", message); }
 void Log::error(std::string_view message) const { logger_->error("ERROR - {}", message); }
+void Log::status(std::string_view line) const {
+  if (terminal_) terminal_->show(line);
+}
 void Log::flush() const { logger_->flush(); }
 
 }  // namespace titan

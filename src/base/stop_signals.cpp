@@ -11,8 +11,10 @@
 #include <cerrno>
 #include <chrono>
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "terminal_sink.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -34,8 +36,14 @@ constexpr std::chrono::seconds kTerminateLimit{25};
 
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
+/// On a terminal, in place of the status line that may stand there.
+void tell(std::string_view line) {
+  const std::string text = std::string(line_start(STDERR_FILENO)) + std::string(line);
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
 [[noreturn]] void end_now(std::string_view line) {
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  tell(line);
   ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
@@ -130,7 +138,13 @@ void StopSignals::watch() const {
         continue;
       }
       if (signal == SIGINT && received_signal != 0) end_now("");
-      if (received_signal == 0) received_signal = signal;
+      if (received_signal == 0) {
+        received_signal = signal;
+        // Whoever reads a log knows who sent the signal; whoever presses keys may wonder what comes of it.
+        if (signal == SIGINT && ::isatty(STDERR_FILENO) != 0) {
+          tell("Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once\n");
+        }
+      }
       if (limit || !StopSignals::limit(signal)) continue;  // the first limit stands
       is_short = signal == SIGINT;
       limit = Clock::now() + *StopSignals::limit(signal);

@@ -11,6 +11,9 @@
 namespace titan::detail {
 namespace {
 
+/// The one option that has a short name.
+constexpr std::string_view kQuiet = "--quiet";
+
 /// What a word such as `--training.no-compile=…` stands for.
 struct Name {
   std::string key;
@@ -54,7 +57,9 @@ class Normaliser {
   std::vector<std::string> run() {
     for (at_ = 0; at_ < arguments_.size(); ++at_) {
       const std::string& word = arguments_[at_];
-      if (word.starts_with("--") && word.size() > 2) {
+      if (word == kQuiet) {
+        option("--metrics.quiet");
+      } else if (word.starts_with("--") && word.size() > 2) {
         option(word);
       } else if (word.starts_with("-") && word.size() > 1) {
         problem(word, "no option begins with a single dash", "write --section.key value");

@@ -112,6 +112,7 @@ void describe_metrics(Schema& schema) {
   metrics.add("report", &S::report, true)
       .own()
       .help("keep report.html, a page of the run's curves, under job.dump_folder");
+  metrics.add("quiet", &S::quiet, false).own().help("only warnings and errors on the console; --quiet says the same");
 }
 
 }  // namespace

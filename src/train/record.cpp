@@ -120,6 +120,7 @@ void Trainer::report_step(const PendingStep& pending, const StepValues& values) 
   const std::vector<MemoryRow> memory = is_first ? memory_now(report.memory_bytes) : std::vector<MemoryRow>();
   for (const MemoryRow& row : memory) report.memory_by_purpose.push_back({row.purpose, row.planned, row.actual});
   if (record_) record_->add(report);
+  if (status_.is_due()) status_.show(report);
   if (!is_first) return;
   explain_start(values);
   log_.info("memory by purpose, at the peak of the first step:");

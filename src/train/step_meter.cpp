@@ -45,8 +45,8 @@ void StepMeter::add_step(double data_wait_seconds, bool skipped) {
   if (skipped) ++skipped_steps_;
 }
 
-StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
-                             Clock::time_point now) {
+StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValues& values,
+                              const DataCounters& counters, Clock::time_point now) const {
   const double seconds = std::chrono::duration<double>(now - interval_start_).count();
   const double steps = static_cast<double>(std::max<int64_t>(1, interval_steps_));
   StepReport report;
@@ -75,6 +75,12 @@ StepReport StepMeter::report(int64_t step, double learning_rate, const StepValue
   report.bad_records = counters.bad_records;
   report.data_loops = counters.re_loops;
   report.skipped_steps = skipped_steps_;
+  return report;
+}
+
+StepReport StepMeter::report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
+                             Clock::time_point now) {
+  StepReport report = measure(step, learning_rate, values, counters, now);
   reset_peak_memory(device_.device);
   interval_start_ = now;
   interval_steps_ = 0;

@@ -271,6 +271,8 @@ void Trainer::settle(PendingStep& pending) {
   judge(pending, values);
   if (pending.step == first_step_ || pending.step % config_.metrics.log_freq == 0) {
     report_step(pending, values);
+  } else if (status_.is_due()) {
+    status_.show(meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
   }
 }
 
@@ -308,6 +310,7 @@ void Trainer::settle_all() {
 }
 
 ExitCode Trainer::finish() {
+  log_.status({});
   if (meter_->skipped_steps() > 0) log_.shared_warning("{} steps were skipped", meter_->skipped_steps());
   if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
   if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);

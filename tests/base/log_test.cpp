@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <string>
 
 #include "titan/base/filesystem.h"
 
@@ -62,6 +65,70 @@ TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndOneWarningAndNotTheRun) {
                           "it\n",
                           path, reason));
   }
+}
+
+std::string console_of(const LogTargets& targets, const std::function<void(const Log&)>& act) {
+  testing::internal::CaptureStdout();
+  { act(Log(targets)); }
+  return testing::internal::GetCapturedStdout();
+}
+
+/// What a terminal shows in the end: a carriage return goes back, and the code after it erases the line.
+std::string as_shown(std::string text) {
+  const std::string erase = "\r\x1b[K";
+  for (size_t at = text.find(erase); at != std::string::npos; at = text.find(erase)) {
+    const size_t line = text.rfind('\n', at) + 1;  // 0 after npos
+    text.erase(line, at + erase.size() - line);
+  }
+  return text;
+}
+
+TEST(LogStatus, StandsBelowTheNewestLineAndIsRewrittenInPlace) {
+  const std::string text = console_of({.terminal = true}, [](const Log& log) {
+    EXPECT_TRUE(log.shows_status());
+    log.info("first");
+    log.status("step 1");
+    log.info("second");
+    log.status("step 2");
+    log.status({});
+    log.info("third");
+    log.status("step 3");
+  });
+  EXPECT_NE(text.find("step 1\r\x1b[K[titan] "), std::string::npos) << text;
+  EXPECT_NE(text.find(" second\nstep 1\r\x1b[Kstep 2\r\x1b[K[titan] "), std::string::npos) << text;
+  const std::string shown = as_shown(text);
+  EXPECT_EQ(shown.find("step"), std::string::npos) << "the end of the log leaves none behind: " << shown;
+  EXPECT_EQ(std::count(shown.begin(), shown.end(), '\n'), 3) << shown;
+}
+
+TEST(LogStatus, IsNotShownWhereThereIsNoTerminalOrNothingIsWanted) {
+  for (const LogTargets& targets : {LogTargets{}, LogTargets{.terminal = true, .quiet = true}}) {
+    const std::string text = console_of(targets, [](const Log& log) {
+      EXPECT_FALSE(log.shows_status());
+      log.status("step 1");
+    });
+    EXPECT_EQ(text, "");
+  }
+}
+
+TEST(LogStatus, ColoursOfATerminalSurroundWarningsAlone) {
+  const std::string text = console_of({.colour = true, .terminal = true}, [](const Log& log) {
+    log.info("plain");
+    log.warning("hot");
+  });
+  EXPECT_EQ(text.find("\x1b[33m"), text.rfind("\x1b[33m")) << text;
+  EXPECT_NE(text.find("WARNING - hot\x1b[m\n"), std::string::npos) << text;
+}
+
+TEST(QuietLog, LetsWarningsAndErrorsThrough) {
+  const std::string text = console_of({.quiet = true}, [](const Log& log) {
+    log.info("step");
+    log.warning("odd");
+    log.error("broken");
+  });
+  EXPECT_EQ(text.find("step"), std::string::npos) << text;
+  EXPECT_NE(text.find("WARNING - odd"), std::string::npos) << text;
+  EXPECT_NE(text.find("ERROR - broken"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -17,10 +17,14 @@ class logger;
 
 namespace titan {
 
+class TerminalSink;
+
 /// Where one rank's lines go.
 struct LogTargets {
   bool console = true;
   bool colour = false;           ///< ANSI colours for warnings and errors on the console
+  bool terminal = false;         ///< the console is a terminal: a status line may stand below the lines
+  bool quiet = false;            ///< warnings and errors alone on the console, and no status line
   std::filesystem::path file{};  ///< appended to, made with its folders at the first line; empty: none
   /// When given, warnings and errors go to standard error, too, with this before them ("[rank 3] ").
   std::optional<std::string> error_prefix{};
@@ -51,12 +55,17 @@ class Log {
   void shared_warning(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest) const {
     shared_warning(std::string_view(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)));
   }
+  /// Shows `line` below the newest line of a terminal, in place of the status before; empty: nothing. Ignored where
+  /// there is no terminal (shows_status).
+  void status(std::string_view line) const;
+  bool shows_status() const { return terminal_ != nullptr; }
   void flush() const;
   bool colour() const { return colour_; }
 
  private:
   bool colour_;
   bool speaks_for_all_;
+  std::shared_ptr<TerminalSink> terminal_;  // null: none
   std::shared_ptr<spdlog::logger> logger_;
 };
 

@@ -13,10 +13,10 @@ namespace titan {
 
 /// Turns the first SIGINT, SIGTERM or SIGUSR1 into a number that loops look at. When the process has not ended 4 s
 /// after a SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), it is ended with exit code
-/// 130 and a line that says so; SIGUSR1 sets no limit. A SIGINT after the first signal ends it at once. SIGUSR2 asks
-/// for a checkpoint and for nothing else. One object lives in the main thread, made before other threads: these signals
-/// are blocked in this thread and in those that it starts. A thread that was there before passes a signal on.
-/// Everything is as it was when the object goes.
+/// 130 and a line that says so; SIGUSR1 sets no limit. A SIGINT after the first signal ends it at once,
+/// and on a terminal the first one says so. SIGUSR2 asks for a checkpoint and for nothing else. One object lives in the
+/// main thread, made before other threads: these signals are blocked in this thread and in those that it starts. A
+/// thread that was there before passes a signal on. Everything is as it was when the object goes.
 class StopSignals {
  public:
   StopSignals();

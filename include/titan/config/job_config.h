@@ -39,6 +39,7 @@ struct MetricsSection {
   std::string save_tb_folder;
   bool save_for_all_ranks{};
   bool enable_wandb{};
+  bool quiet{};                                ///< warnings and errors alone on the console
   std::optional<std::string> prometheus_file;  ///< relative to dump_folder
   bool report{};                               ///< write report.html
 };

@@ -33,6 +33,9 @@ class StepMeter {
   /// The report of `step`, over everything since the last one; starts a new interval.
   StepReport report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
                     Clock::time_point now = Clock::now());
+  /// The same without a new interval: how it goes between two reports.
+  StepReport measure(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
+                     Clock::time_point now = Clock::now()) const;
   /// Time spent elsewhere (validation) does not count as training time.
   void exclude(Clock::duration time) { interval_start_ += time; }
   int64_t skipped_steps() const { return skipped_steps_; }

@@ -23,6 +23,7 @@
 #include "titan/parallel/pipeline_runner.h"
 #include "titan/report/memory_snapshot.h"
 #include "titan/report/run_record.h"
+#include "titan/report/status_line.h"
 #include "titan/report/step_profiler.h"
 #include "titan/train/batch.h"
 #include "titan/train/debug_dump.h"
@@ -161,6 +162,7 @@ class Trainer {
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<RunRecord> record_;  // null on a rank that records nothing
   std::unique_ptr<StepMeter> meter_;
+  StatusDisplay status_{log_};
   int64_t allocation_retries_ = 0;          // that were told
   std::unique_ptr<StepProfiler> profiler_;  // null: off, as the next
   std::unique_ptr<MemorySnapshots> snapshots_;

@@ -1,0 +1,28 @@
+// What stands below the lines of a terminal while a run goes on: where it is, how fast, how long yet.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "titan/base/log.h"
+#include "titan/report/step_report.h"
+
+namespace titan {
+
+/// One line of at most `width` ASCII characters; fields that do not fit are left out, the least important first.
+std::string status_line(const StepReport& report, size_t width);
+
+/// Shows it on the log's terminal, ten times a second at most. Nothing where there is none.
+class StatusDisplay {
+ public:
+  explicit StatusDisplay(const Log& log) : log_(log) {}
+  bool is_due() const;
+  void show(const StepReport& report);
+
+ private:
+  const Log& log_;
+  std::chrono::steady_clock::time_point shown_{};
+};
+
+}  // namespace titan

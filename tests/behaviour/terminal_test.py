@@ -1,0 +1,122 @@
+"""What a person at a terminal sees: the status line, and what Ctrl-C says."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import time
+import unittest
+
+from program import INTERRUPTED, LOG_LINE, NON_FINITE, ROOT, BehaviourTest
+
+ERASE = "\r\x1b[K"
+ENDLESS = "--training.steps=1000000"
+ANNOUNCED = "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once"
+REQUEUE = 75
+
+
+def as_shown(text: str) -> list[str]:
+    """The lines of a terminal in the end: a carriage return goes to the line's beginning, the code erases the rest."""
+    return [line.split(ERASE)[-1].rstrip("\r") for line in text.split("\n")]
+
+
+class Terminal(BehaviourTest):
+    def run_on_terminal(self, *words, until="", signals=0, columns=110, kind="xterm") -> tuple[int, str]:
+        """The program with a terminal for its output: exit code, and everything written to it."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        environment = {**os.environ, "TERM": kind, "NO_COLOR": "1"}
+        process = subprocess.Popen(self.command(*words, folder=self.folder / "run"), cwd=ROOT, env=environment,
+                                   stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)  # fmt: skip
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        os.close(theirs)
+        text = ""
+        while True:
+            try:
+                got = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            text += got.decode(errors="replace")
+            if until and until in text and signals:
+                for _ in range(signals):
+                    process.send_signal(signal.SIGINT)
+                    time.sleep(0.05)
+                signals = 0
+        os.close(ours)
+        return process.wait(timeout=60), text.replace("\r\n", "\n")
+
+    def test_the_status_line_stands_below_the_lines_and_replaces_none(self):
+        code, text = self.run_on_terminal("--training.steps=30", "--metrics.log_freq=10")
+        self.assertEqual(code, 0, text)
+        status = re.findall(r"step (\d+)/30 [\d.]+%  loss [\d.]+  tok/s [\d,]+ .*?eta \S+", text)
+        self.assertTrue(status, text)
+        shown = as_shown(text)
+        self.assertEqual([line for line in shown if line and not LOG_LINE.match(line)], [], "every line is whole")
+        steps = re.findall(r"step: +(\d+)  loss", "\n".join(shown))
+        self.assertEqual(steps, ["1", "10", "20", "30"])
+        self.assertTrue(any("Training completed" in line for line in shown))
+
+    def test_a_narrow_terminal_shows_less_and_never_a_second_line(self):
+        code, text = self.run_on_terminal("--training.steps=30", "--metrics.log_freq=10", columns=30)
+        self.assertEqual(code, 0, text)
+        status = re.findall(r"(?<=\x1b\[K)step \d+/30[^\r\n]*", text)
+        self.assertTrue(status, text)
+        self.assertLess(max(map(len, status)), 30)
+
+    def test_a_terminal_that_erases_nothing_gets_lines_alone(self):
+        code, text = self.run_on_terminal("--training.steps=3", kind="dumb")
+        self.assertEqual(code, 0, text)
+        self.assertNotIn("\x1b", text)
+        self.assertTrue(all(LOG_LINE.match(line) for line in text.splitlines()), text)
+
+    def test_what_ends_a_run_stands_on_a_line_of_its_own(self):
+        diverging = ["--optimizer.lr=1e30", "--optimizer.weight_decay=0", "--training.non_finite=abort", "--metrics.log_freq=100"]
+        code, text = self.run_on_terminal("--training.steps=100", *diverging)
+        self.assertEqual(code, NON_FINITE, text)
+        shown = [line for line in as_shown(text) if line]
+        self.assertTrue(any(re.match(r"titan_train: step \d+: loss", line) for line in shown), text)
+        self.assertEqual([line for line in shown if not LOG_LINE.match(line) and not line.startswith("titan_train: ")], [])
+
+    def test_quiet_shows_nothing_where_nothing_is_wrong(self):
+        code, text = self.run_on_terminal("--training.steps=3", "--quiet")
+        self.assertEqual((code, text), (0, ""))
+        self.assertTrue((self.folder / "run" / "metrics.jsonl").exists())
+
+    def test_quiet_lets_warnings_through(self):
+        diverging = ["--optimizer.lr=1e30", "--optimizer.weight_decay=0", "--training.non_finite=skip"]
+        code, text = self.run_on_terminal("--training.steps=5", "--quiet", *diverging)
+        self.assertEqual(code, 0, text)
+        matches = [LOG_LINE.match(line) for line in text.splitlines()]
+        self.assertTrue(all(match and match[1] == "WARNING" for match in matches), text)
+        self.assertIn("the step is skipped", text)
+
+    def test_ctrl_c_says_what_comes_of_it(self):
+        code, text = self.run_on_terminal(ENDLESS, until="step:  3 ", signals=1)
+        self.assertEqual(code, INTERRUPTED)
+        shown = as_shown(text)
+        self.assertEqual(shown.count(ANNOUNCED), 1, text)
+        self.assertIn("stopped by a signal after step", text)
+
+    def test_ctrl_c_saves_where_the_config_does(self):
+        code, text = self.run_on_terminal(ENDLESS, "--checkpoint.enable", until="step:  3 ", signals=1)
+        self.assertEqual(code, REQUEUE, text)
+        self.assertIn(ANNOUNCED, as_shown(text))
+        self.assertIn("it is saved: the same command goes on from here", text)
+
+    def test_ctrl_c_twice_ends_at_once(self):
+        long_step = ["--training.local_batch_size=256", "--training.seq_len=2048", "--training.global_batch_size=4096"]
+        code, text = self.run_on_terminal(ENDLESS, *long_step, until="Training starts", signals=2)
+        self.assertEqual(code, INTERRUPTED)
+        self.assertIn(ANNOUNCED, as_shown(text))
+        self.assertNotIn("stopped by a signal", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
