@@ -31,11 +31,11 @@ ExitCode Trainer::run() {
     const std::string unit = assembly_.executor->position();
     return fmt::format("{}step {}", unit.empty() ? "" : unit + ", ", position_.step + 1);
   };
-  with_memory_report(where, [&] { code = train(); });
+  with_memory_report(where, [&] { code = run_job(); });
   return code;
 }
 
-ExitCode Trainer::train() {
+ExitCode Trainer::run_job() {
   const int64_t steps = config_.training.steps;
   if (checkpoints_ && config_.checkpoint.create_seed_checkpoint) {
     checkpoints_->save_seed();

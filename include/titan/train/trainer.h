@@ -122,7 +122,7 @@ class Trainer {
   /// What a step that was left out, or stands out, is worth saying.
   void judge(const PendingStep& pending, const StepValues& values);
   void settle_all();
-  ExitCode train();
+  ExitCode run_job();
   ExitCode finish();
 
   const JobConfig& config_;
