@@ -119,6 +119,9 @@ def render(parts: list[Part], unbuilt: dict[str, list[str]]) -> str:
             shown_by = ", ".join(f"`{pattern}`" for pattern in feature.tests)
             lines.append(f"| {feature.name} | {cpu} | {cuda} | {shown_by} |")
         lines.append("")
+    if not unbuilt:
+        lines += ["Every option is of a part that is built."]
+        return "\n".join(lines) + "\n"
     lines += ["## Options of parts that are not built", "", "| part | options |", "|---|---|"]
     for name in sorted(unbuilt, key=str.casefold):
         shown = ", ".join(f"`{option}`" for option in unbuilt[name][:3])
