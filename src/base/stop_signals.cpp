@@ -38,7 +38,7 @@ constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 /// On a terminal, in place of the status line that may stand there.
 void tell(std::string_view line) {
-  const std::string text = std::string(line_start(STDERR_FILENO)) + std::string(line);
+  const std::string text = line_start(STDERR_FILENO) + std::string(line);
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -10,8 +10,9 @@
 
 namespace titan {
 
-/// What is written before a line to `descriptor`, past any sink: on a terminal a status line may stand there.
-std::string_view line_start(int descriptor);
+/// What is written before a line that goes to the terminal past the sink: it wipes the status line that may stand
+/// there. Empty when none does, or `descriptor` is no terminal.
+std::string line_start(int descriptor);
 
 class TerminalSink : public spdlog::sinks::base_sink<std::mutex> {
  public:

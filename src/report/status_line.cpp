@@ -56,10 +56,11 @@ std::string status_line(const StepReport& r, size_t width) {
 
 bool StatusDisplay::is_due() const { return log_.shows_status() && Clock::now() - shown_ >= kPause; }
 
-// The last column stays free: some terminals begin a new line as soon as it is written.
+// The last column stays free, since some terminals begin a new line as soon as it is written, and two for what Ctrl-C
+// shows behind the line.
 void StatusDisplay::show(const StepReport& report) {
   shown_ = Clock::now();
-  log_.status(status_line(report, terminal_width() - 1));
+  log_.status(status_line(report, std::max<size_t>(terminal_width(), 4) - 3));
 }
 
 }  // namespace titan

@@ -13,7 +13,6 @@ from program import OK, ROOT, BehaviourTest
 
 NUMBER = r"-?[\d.,]+(e[+-]\d+)?"
 # Former releases' fields first, in their order and form; then what this program adds.
-COLOUR = r"\x1b\[[0-9;]*m"  # the status line is wiped with another code
 CONSOLE_LINE = re.compile(
     r"step: +(?P<step>\d+)  loss: +(?P<loss>\d+\.\d{5})  grad_norm: +(?P<grad_norm>\d+\.\d{4})"
     r"  memory: +(?P<memory>\d+\.\d\d)GiB\((?P<share>\d+\.\d\d)%\)  tps: (?P<tps>[\d,]+)  tflops: (?P<tflops>[\d,.]+)"
@@ -126,8 +125,8 @@ class Colours(BehaviourTest):
 
     def test_a_terminal_sees_colours_unless_they_are_switched_off(self):
         self.assertIn("\x1b[31mstep:  1", self.on_terminal())
-        self.assertNotRegex(self.on_terminal("--metrics.disable_color_printing"), COLOUR)
-        self.assertNotRegex(self.on_terminal(NO_COLOR="1"), COLOUR)
+        self.assertNotIn("\x1b", self.on_terminal("--metrics.disable_color_printing"))
+        self.assertNotIn("\x1b", self.on_terminal(NO_COLOR="1"))
 
     def test_the_terminal_that_mpirun_gives_its_ranks_is_none(self):
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
