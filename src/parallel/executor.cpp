@@ -115,7 +115,11 @@ at::Tensor Executor::forward_and_backward(const BatchContext& batch, bool is_las
     acquire(u, UsePhase::forward, 0);
     gradient_storage(u);
   }
-  at::Tensor loss = graphs_->run(batch, [this](const BatchContext& placed) { return compute(placed); });
+  at::Tensor loss;
+  {
+    const ProfileRange range("microbatch");  // the units' own are silent when graphs are replayed
+    loss = graphs_->run(batch, [this](const BatchContext& placed) { return compute(placed); });
+  }
   for (size_t u = chain_.size(); u-- > 0;) {
     release(u, UsePhase::forward, 0);
     for (size_t group : plan_.units[u].groups) {

@@ -47,6 +47,8 @@ TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
   EXPECT_EQ(by_name["parameters, compute copy"].actual, 10 * 2) << "found, though nobody planned it";
   EXPECT_EQ(by_name["process and libraries"].actual, 1000);
   EXPECT_EQ(by_name["optimizer state"].planned, 592);
+  EXPECT_EQ(by_name["optimizer state"].actual, 600);
+  EXPECT_EQ(by_name["gradients"].actual, 70);
   EXPECT_EQ(by_name["activations and the rest"].planned, 850) << "what cannot be told apart is one sum";
 }
 
