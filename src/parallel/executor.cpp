@@ -230,6 +230,12 @@ void Executor::weights_changed() {
   for (auto& residency : residencies_) residency->weights_changed();
 }
 
+int64_t Executor::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& residency : residencies_) bytes += residency->gradient_bytes();
+  return bytes;
+}
+
 void Executor::scale_weights(Communicator* gather, Communicator* tensor) {
   std::vector<Residency*> owners;
   std::vector<at::Tensor> magnitudes;
