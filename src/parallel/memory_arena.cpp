@@ -38,7 +38,7 @@ Crossing HostLink::start(const at::Tensor& target, const at::Tensor& source) {
   const at::Device& device = device_->device();
   if (device.is_cpu()) {
     target.copy_(source);
-    return {};
+    return {target, source, nullptr};
   }
   const c10::impl::VirtualGuardImpl streams(device.type());
   if (!copies_) copies_ = streams.getStreamFromGlobalPool(device, /*isHighPriority=*/false);

@@ -46,7 +46,7 @@ class Crossing {
 
  private:
   at::Tensor target_, source_;
-  std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun
+  std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun, but both ends live as long
 };
 
 /// Where shards live and where units run, and what crosses between the two. One arena for both: nothing crosses.
