@@ -27,12 +27,19 @@ class Row:
     def met(self) -> bool:
         return self.median >= self.bar if self.higher_is_better else self.median <= self.bar
 
+    @property
+    def undecided(self) -> bool:
+        """Some pairs lie above the bar and some below: the machine was too busy to tell."""
+        return min(self.samples) < self.bar < max(self.samples)
+
     def cells(self) -> list[str]:
         bar = f"{'≥' if self.higher_is_better else '≤'} {self.bar:g}{self.unit}"
         spread = f"{min(self.samples):.3g} to {max(self.samples):.3g}"
         return [self.what, self.titan, self.other, f"{self.median:.3g}{self.unit}", spread, bar, self.verdict()]
 
     def verdict(self) -> str:
+        if self.undecided:
+            return "undecided"
         if self.met:
             return "met"
         return f"missed by {abs(self.median / self.bar - 1):.1%}"

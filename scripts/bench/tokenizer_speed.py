@@ -140,7 +140,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Tokenizers' speed as ratios to the Python packages.")
     parser.add_argument("--binary", required=True, help="the titan_train to measure")
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs (default 7)")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a median misses its bar")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(arguments.binary, arguments.pairs, pathlib.Path(folder))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import json
 import pathlib
 import subprocess
@@ -12,6 +15,7 @@ import unittest
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
+import driver  # noqa: E402
 import ratios  # noqa: E402
 
 
@@ -27,9 +31,30 @@ class Ratios(unittest.TestCase):
         self.assertEqual(calls, ["titan", "python", "python", "titan", "titan", "python"])
 
     def test_the_median_decides_and_the_spread_is_shown(self):
-        row = ratios.Row("speed", "", "", [1.2, 0.9, 1.04], 1.05, True)
+        row = ratios.Row("speed", "", "", [1.03, 0.9, 1.02], 1.05, True)
         self.assertFalse(row.met)
-        self.assertEqual(row.cells()[3:], ["1.04×", "0.9 to 1.2", "≥ 1.05×", "missed by 1.0%"])
+        self.assertEqual(row.cells()[3:], ["1.02×", "0.9 to 1.03", "≥ 1.05×", "missed by 2.9%"])
+
+    def test_a_spread_on_both_sides_of_the_bar_decides_nothing_whatever_its_median(self):
+        for higher_is_better in (True, False):
+            for samples in ([1.2, 0.9, 1.04], [1.2, 0.9, 1.06]):
+                row = ratios.Row("speed", "", "", samples, 1.05, higher_is_better)
+                self.assertEqual(row.verdict(), "undecided")
+        self.assertEqual(ratios.Row("speed", "", "", [1.05, 1.2], 1.05, True).verdict(), "met")
+        self.assertEqual(ratios.Row("speed", "", "", [1.05, 0.9], 1.05, False).verdict(), "met")
+
+    def test_the_summary_names_what_is_undecided_and_the_medians_make_the_exit_code(self):
+        rows = [
+            ratios.Row("sure", "", "", [1.2], 1.05, True),
+            ratios.Row("busy", "", "", [1.2, 0.9, 1.1], 1.05, True),
+            ratios.Row("slow", "", "", [0.9], 1.05, True),
+        ]
+        for count, code in ((2, 0), (3, 1)):
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                self.assertEqual(driver.verdict(rows[:count], argparse.Namespace(quick=False, check=True)), code)
+            self.assertIn(f"1 of {count} bars met\nundecided, median met: busy\n", said.getvalue())
+            self.assertEqual("missed: slow" in said.getvalue(), count == 3)
 
     def test_a_bar_itself_is_met_in_both_directions(self):
         for higher_is_better in (True, False):
