@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,12 @@ struct GroupMembers {
   bool wait_for(int64_t peer, const Came& came) const {
     return wait_for(std::span(&peer, 1), came);
   }
+
+  /// All of them but `own` of the group, as ranks of the run, for `noted`; null: not known, or nobody asks.
+  PeerWaits::Ranks others(int64_t own) const;
+  /// For work that no host thread waits for: this rank waits for `ranks` from now on until `is_complete` has said so
+  /// once. When it throws, the note stays.
+  std::function<bool()> noted(PeerWaits::Ranks ranks, std::function<bool()> is_complete) const;
 
   /// Ends a wait in vain: throws Error(peer_failure) that names group and peer.
   [[noreturn]] void fail_silent(int64_t peer, std::chrono::milliseconds timeout) const;

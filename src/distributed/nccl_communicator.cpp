@@ -3,6 +3,7 @@
 // the host. So the limits are kept by an OverdueWatch, which ends the run in an orderly way; LibTorch's own watchdog,
 // which aborts the process, comes later and only when that failed.
 #include "c10d_reduction.h"
+#include "group_members.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
 #include "titan/distributed/overdue_watch.h"
@@ -44,6 +45,8 @@ class NcclCommunicator : public Communicator {
                    std::shared_ptr<OverdueWatch> watch)
       : Communicator(request.name, request.rank, request.size),
         group_(std::move(group)),
+        members_{request.name, request.members, request.waits},
+        others_(members_.others(request.rank)),
         watch_(std::move(watch)),
         timeout_(request.timeout) {}
 
@@ -55,15 +58,15 @@ class NcclCommunicator : public Communicator {
 
  protected:
   Pending start_all_gather(Tensors outputs, Tensors inputs) override {
-    return watched(Collective::all_gather, group_->allgather_into_tensor_coalesced(outputs, inputs));
+    return watched(Collective::all_gather, others_, group_->allgather_into_tensor_coalesced(outputs, inputs));
   }
   Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
-    return watched(Collective::reduce_scatter, group_->reduce_scatter_tensor_coalesced(outputs, inputs));
+    return watched(Collective::reduce_scatter, others_, group_->reduce_scatter_tensor_coalesced(outputs, inputs));
   }
   Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
     c10d::AllreduceCoalescedOptions options;
     options.reduceOp = c10d_reduction(reduction);
-    return watched(Collective::all_reduce, group_->allreduce_coalesced(tensors, options));
+    return watched(Collective::all_reduce, others_, group_->allreduce_coalesced(tensors, options));
   }
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     group_->startCoalescing();
@@ -79,20 +82,31 @@ class NcclCommunicator : public Communicator {
         group_->recv(received, static_cast<int>(message.peer), /*tag=*/0);
       }
     }
-    return watched(Collective::permute, group_->endCoalescing());
+    return watched(Collective::permute, peers_of(receives, sends), group_->endCoalescing());
   }
 
  private:
-  Pending watched(Collective kind, c10::intrusive_ptr<c10d::Work> work) {
+  PeerWaits::Ranks peers_of(const std::vector<Message>& receives, const std::vector<Message>& sends) const {
+    if (!others_) return nullptr;
+    auto ranks = std::make_shared<std::vector<int64_t>>();
+    for (const std::vector<Message>* messages : {&receives, &sends}) {
+      for (const Message& message : *messages) ranks->push_back(members_.run_rank(message.peer));
+    }
+    return ranks;
+  }
+
+  Pending watched(Collective kind, const PeerWaits::Ranks& peers, c10::intrusive_ptr<c10d::Work> work) {
     ++calls_;
     if (watch_ && work) {
-      watch_->add([work] { return work->isCompleted(); },
+      watch_->add(members_.noted(peers, [work] { return work->isCompleted(); }),
                   fmt::format("{} {} of group {}", titan::name(kind), calls_, name()), timeout_);
     }
     return std::make_unique<NcclPending>(std::move(work));
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  GroupMembers members_;
+  PeerWaits::Ranks others_;
   std::shared_ptr<OverdueWatch> watch_;
   std::chrono::milliseconds timeout_;
   int64_t calls_ = 0;

@@ -4,6 +4,16 @@
 
 namespace titan {
 
+namespace {
+
+template <class Key>
+void end_one(std::map<Key, int64_t>& waiting, const Key& key) {
+  const auto found = waiting.find(key);
+  if (found != waiting.end() && --found->second == 0) waiting.erase(found);
+}
+
+}  // namespace
+
 void PeerWaits::begin(int64_t rank) {
   const std::lock_guard lock(mutex_);
   if (!kept_) ++waiting_[rank];
@@ -11,9 +21,17 @@ void PeerWaits::begin(int64_t rank) {
 
 void PeerWaits::end(int64_t rank) {
   const std::lock_guard lock(mutex_);
-  if (kept_) return;
-  const auto found = waiting_.find(rank);
-  if (found != waiting_.end() && --found->second == 0) waiting_.erase(found);
+  if (!kept_) end_one(waiting_, rank);
+}
+
+void PeerWaits::begin(const Ranks& ranks) {
+  const std::lock_guard lock(mutex_);
+  if (!kept_) ++together_[ranks];
+}
+
+void PeerWaits::end(const Ranks& ranks) {
+  const std::lock_guard lock(mutex_);
+  if (!kept_) end_one(together_, ranks);
 }
 
 void PeerWaits::keep() {
@@ -23,9 +41,10 @@ void PeerWaits::keep() {
 
 std::vector<int64_t> PeerWaits::now() const {
   const std::lock_guard lock(mutex_);
-  std::vector<int64_t> ranks;
-  for (const auto& [rank, count] : waiting_) ranks.push_back(rank);
-  return ranks;
+  std::set<int64_t> ranks;
+  for (const auto& [rank, count] : waiting_) ranks.insert(rank);
+  for (const auto& [many, count] : together_) ranks.insert(many->begin(), many->end());
+  return {ranks.begin(), ranks.end()};
 }
 
 WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter) {

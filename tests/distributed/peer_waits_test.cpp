@@ -28,6 +28,26 @@ TEST(PeerWaits, AreThoseOfThisMomentAsRanksOfTheRun) {
   EXPECT_EQ(members.waits->now(), Ranks{});
 }
 
+TEST(PeerWaits, OfWorkThatNoHostThreadWaitsForAreThoseOfItsGroupUntilItIsComplete) {
+  const GroupMembers members = members_of({4, 6, 9});
+  bool first_done = false, second_done = false;
+  const PeerWaits::Ranks others = members.others(/*own=*/1);
+  const auto first = members.noted(others, [&] { return first_done; });
+  const auto second = members.noted(others, [&] { return second_done; });
+  EXPECT_FALSE(first());
+  EXPECT_EQ(members.waits->now(), (Ranks{4, 9}));
+  first_done = true;
+  EXPECT_TRUE(first());
+  EXPECT_EQ(members.waits->now(), (Ranks{4, 9})) << "the second is under way";
+  second_done = true;
+  EXPECT_TRUE(second());
+  EXPECT_EQ(members.waits->now(), Ranks{});
+  const auto failing = members.noted(others, []() -> bool { throw std::runtime_error("the card is lost"); });
+  EXPECT_THROW(failing(), std::runtime_error);
+  EXPECT_EQ(members.waits->now(), (Ranks{4, 9})) << "it says whom it waited for on its way out";
+  EXPECT_EQ((GroupMembers{"tp", {}, members.waits}.others(0)), nullptr) << "nothing to note: which ranks is not known";
+}
+
 TEST(PeerWaits, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
   for (const bool throws : {false, true}) {
     const GroupMembers members = members_of({4, 6, 9});

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -13,8 +14,13 @@ namespace titan {
 /// Of one rank; may be used from any thread.
 class PeerWaits {
  public:
+  using Ranks = std::shared_ptr<const std::vector<int64_t>>;
+
   void begin(int64_t rank);
   void end(int64_t rank);
+  /// For many ranks at once, the same object in both: costs no more than for one.
+  void begin(const Ranks& ranks);
+  void end(const Ranks& ranks);
   /// This rank has waited in vain: what is noted now stays, whatever else it lets go of on its way out.
   void keep();
   /// Ranks of the run, rising, each once.
@@ -24,6 +30,7 @@ class PeerWaits {
   mutable std::mutex mutex_;
   bool kept_ = false;
   std::map<int64_t, int64_t> waiting_;  // how often, by rank
+  std::map<Ranks, int64_t> together_;   // the same of many at once
 };
 
 /// What a rank says when it is asked whom it waits for.
