@@ -9,7 +9,6 @@
 #include "cpu_history.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/replace_file.h"
 #ifdef TITAN_WITH_CUDA
 #include <torch/csrc/cuda/memory_snapshot.h>
 #endif

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "titan/base/error.h"
-#include "titan/base/replace_file.h"
+#include "titan/base/filesystem.h"
 
 namespace titan {
 
