@@ -29,7 +29,11 @@ RunRecord::RunRecord(const RecordTargets& targets, int64_t first_step, const Log
 }
 
 RunRecord::~RunRecord() {
-  if (!finished_) finish(RunStanding::broken_off);
+  if (finished_) return;
+  try {
+    finish(RunStanding::broken_off);
+  } catch (...) {  // what ends the run is on its way up, and no trouble of a writer may take its place
+  }
 }
 
 void RunRecord::add(const StepReport& report) {

@@ -116,8 +116,8 @@ void Trainer::explain_start(const StepValues& values) const {
   if (world_.fake) return;
   // A run that goes on after a few steps may know nothing yet, and rightly.
   const bool begins = first_step_ == 1;
-  const std::optional<std::string> note = explain_first_loss(
-      values.loss, description_.vocabulary, begins && position_.is_trained, begins && !position_.is_trained);
+  const std::optional<std::string> note =
+      explain_first_loss(values.loss, description_.vocabulary, begins && is_trained_, begins && !is_trained_);
   if (note) log_.shared_warning(*note);
 }
 
