@@ -16,8 +16,8 @@ struct PlannedJob {
 /// where that is not there, which is said. Throws Error(bad_config) for degrees that do not fit.
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank);
 
-/// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than there
-/// is. Bytes are those of `rank`.
-std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank);
+/// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than is
+/// left to one of the `sharers` ranks of this machine. Bytes are those of `rank`.
+std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t sharers);
 
 }  // namespace titan

@@ -1,10 +1,15 @@
 #include "titan/app/program.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
+#include <new>
 #include <span>
+#include <string_view>
 
 #include "titan/app/commands.h"
 #include "titan/app/failure.h"
@@ -17,6 +22,22 @@ int fail(const Failure& failure) {
   std::cout.flush();
   std::cerr << "titan_train: " << failure.text << std::endl;
   return static_cast<int>(failure.code);
+}
+
+/// For an exception that leaves a thread, for want of memory mostly: ends as one of the main thread does, without a
+/// tear-down, and with a core for whom looks for a bug.
+[[noreturn]] void end_uncaught() {
+  const std::exception_ptr error = std::current_exception();
+  auto code = static_cast<int>(ExitCode::bug);
+  try {
+    if (error) code = fail(describe_failure(error));
+  } catch (const std::bad_alloc&) {  // not even memory for the words
+    constexpr std::string_view kWords = "titan_train: out of memory\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWords.data(), kWords.size());
+    code = static_cast<int>(ExitCode::out_of_memory);
+  }
+  if (code == static_cast<int>(ExitCode::bug)) std::abort();
+  std::_Exit(code);
 }
 
 int dispatch(const std::vector<std::string>& words) {
@@ -52,6 +73,7 @@ int exit_code_of(const std::function<int()>& act) {
 int run_program(const std::vector<std::string>& words) {
   // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
   ::signal(SIGXFSZ, SIG_IGN);
+  std::set_terminate(end_uncaught);
   return exit_code_of([&words] { return dispatch(words); });
 }
 

@@ -71,16 +71,33 @@ int64_t kilobytes_line(const char* path, const std::string& name) {
   return 0;
 }
 
+/// What the group of processes this one is in may still take; file pages that can be dropped count as free.
+int64_t group_left_bytes() {
+  const int64_t limit = read_limit("/sys/fs/cgroup/memory.max");
+  if (limit == std::numeric_limits<int64_t>::max()) return limit;
+  int64_t droppable = 0;
+  std::ifstream statistics("/sys/fs/cgroup/memory.stat");
+  for (std::string name; statistics >> name;) {
+    int64_t bytes = 0;
+    statistics >> bytes;
+    if (name == "inactive_file") droppable = bytes;
+  }
+  std::ifstream file("/sys/fs/cgroup/memory.current");
+  int64_t used = 0;
+  file >> used;
+  return limit - std::max(used - droppable, int64_t{0});
+}
+
 }  // namespace
 
-int64_t memory_left_bytes() {
-  int64_t left = kilobytes_line("/proc/meminfo", "MemAvailable");
-  const int64_t group = read_limit("/sys/fs/cgroup/memory.max");
-  if (group != std::numeric_limits<int64_t>::max()) left = std::min(left, group - resident_bytes());
+int64_t memory_left_bytes(int64_t sharers) {
+  int64_t left = std::min(kilobytes_line("/proc/meminfo", "MemAvailable"), group_left_bytes()) / sharers;
   const auto consider = [&](auto resource, const char* taken) {
     struct rlimit limit {};
     if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    left = std::min(left, static_cast<int64_t>(limit.rlim_cur) - kilobytes_line("/proc/self/status", taken));
+    // Never 0, which would say that nobody knows.
+    const int64_t rest = static_cast<int64_t>(limit.rlim_cur) - kilobytes_line("/proc/self/status", taken);
+    left = std::min(left, std::max(rest, int64_t{1}));
   };
   consider(RLIMIT_AS, "VmSize");
   consider(RLIMIT_DATA, "VmData");

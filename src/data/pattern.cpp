@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "titan/base/error.h"
 #include "titan/data/utf8.h"
@@ -133,7 +134,7 @@ Pattern::Scratch::Scratch(const Pattern& pattern) : buffers_(std::make_unique<Bu
   buffers_->match = pcre2_match_data_create_from_pattern(pattern.program_->code, nullptr);
   buffers_->context = pcre2_match_context_create(nullptr);
   buffers_->stack = pcre2_jit_stack_create(kJitStackStart, kJitStackMost, nullptr);
-  TITAN_CHECK(buffers_->match && buffers_->context && buffers_->stack);
+  if (!buffers_->match || !buffers_->context || !buffers_->stack) throw std::bad_alloc();
   pcre2_jit_stack_assign(buffers_->context, nullptr, buffers_->stack);
 }
 

@@ -143,7 +143,7 @@ void RankHub::watch() {
     ::poll(entries.data(), entries.size(), poll_time(next));
     wake_.clear();
     for (Member& member : members_) {
-      if (member.channel.is_open()) hear(member);
+      if (!member.is_gone) hear(member);
     }
     {
       const std::lock_guard lock(mutex_);
@@ -158,7 +158,7 @@ void RankHub::watch() {
 }
 
 void RankHub::hear(Member& member) {
-  member.channel.read_arrived();
+  if (member.channel.is_open()) member.channel.read_arrived();  // else it was lost while it was welcomed
   while (const std::optional<std::string> line = member.channel.take_line()) {
     const RankMessage message = parse_message(*line);
     if (message.leaving) member.left = true;
@@ -170,7 +170,8 @@ void RankHub::hear(Member& member) {
                           message.failed->code, message.failed->text)});
     }
   }
-  if (!member.channel.is_open()) lost(member);
+  member.is_gone = !member.channel.is_open();
+  if (member.is_gone) lost(member);
 }
 
 void RankHub::lost(const Member& member) {

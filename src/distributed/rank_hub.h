@@ -34,6 +34,7 @@ class RankHub : public AbortWatcher {
     int64_t rank;
     Channel channel;
     bool left = false;
+    bool is_gone = false;  // its channel is closed, and that was looked into
   };
 
   /// Waits until somebody calls or speaks; those who say who they are become members.

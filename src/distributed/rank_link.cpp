@@ -107,8 +107,8 @@ void RankLink::watch() {
 }
 
 void RankLink::hear() {
-  if (!channel_.is_open()) return;
-  channel_.read_arrived();
+  if (is_alone_) return;
+  if (channel_.is_open()) channel_.read_arrived();  // else it was closed behind the welcome
   while (const std::optional<std::string> line = channel_.take_line()) {
     const RankMessage message = parse_message(*line);
     const std::lock_guard lock(mutex_);
@@ -137,7 +137,8 @@ void RankLink::hear() {
     tell_(message.ended->text, /*aloud=*/false);
     end_for_peer();
   }
-  if (!channel_.is_open()) rank_zero_is_gone();
+  is_alone_ = !channel_.is_open();
+  if (is_alone_) rank_zero_is_gone();
 }
 
 void RankLink::rank_zero_is_gone() {

@@ -50,6 +50,7 @@ class RankLink : public AbortWatcher {
   bool leaving_ = false;
   bool farewell_ = false;
   bool stop_ = false;
+  bool is_alone_ = false;  // rank 0 is gone, and this rank has said so; of the link's thread
 
   Wake wake_;
   std::thread thread_;

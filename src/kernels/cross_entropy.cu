@@ -1,5 +1,7 @@
 #include "titan/kernels/cross_entropy.h"
 
+#include <type_traits>
+
 #include "exponential_sum.h"
 #include "launchers.h"
 
@@ -54,38 +56,36 @@ __global__ void __launch_bounds__(kThreads) vocabulary_gradient_kernel(Vocabular
   write_gradient<T, kWidth>(row, a.words, label - a.first_word, all, scale);
 }
 
+/// launch_rows(number, width, grid): the type of the logits, how many of them a thread takes at once, a block a row.
+template <class Rows, class Launch>
+void by_row(const Rows& a, const Launch& launch_rows) {
+  if (a.rows == 0) return;
+  const dim3 grid(static_cast<unsigned>(a.rows));
+  with_type(a.type, [&](auto number) {
+    in_packs(a.type, a.words, {a.logits})
+        ? launch_rows(number, std::integral_constant<int, kPackOf<decltype(number)>>{}, grid)
+        : launch_rows(number, std::integral_constant<int, 1>{}, grid);
+  });
+}
+
 }  // namespace
 
 void run(const CrossEntropyRows& a, CUstream_st* stream) {
-  if (a.rows == 0) return;
-  const dim3 rows(static_cast<unsigned>(a.rows));
-  with_type(a.type, [&](auto number) {
-    using T = decltype(number);
-    in_packs(a.type, a.words, {a.logits})
-        ? launch("cross_entropy", cross_entropy_kernel<T, kPackOf<T>>, rows, dim3(kThreads), stream, a)
-        : launch("cross_entropy", cross_entropy_kernel<T, 1>, rows, dim3(kThreads), stream, a);
+  by_row(a, [&](auto number, auto width, dim3 grid) {
+    launch("cross_entropy", cross_entropy_kernel<decltype(number), width()>, grid, dim3(kThreads), stream, a);
   });
 }
 
 void run(const VocabularySums& a, CUstream_st* stream) {
-  if (a.rows == 0) return;
-  const dim3 rows(static_cast<unsigned>(a.rows));
-  with_type(a.type, [&](auto number) {
-    using T = decltype(number);
-    in_packs(a.type, a.words, {a.logits})
-        ? launch("vocabulary_sums", vocabulary_sums_kernel<T, kPackOf<T>>, rows, dim3(kThreads), stream, a)
-        : launch("vocabulary_sums", vocabulary_sums_kernel<T, 1>, rows, dim3(kThreads), stream, a);
+  by_row(a, [&](auto number, auto width, dim3 grid) {
+    launch("vocabulary_sums", vocabulary_sums_kernel<decltype(number), width()>, grid, dim3(kThreads), stream, a);
   });
 }
 
 void run(const VocabularyGradient& a, CUstream_st* stream) {
-  if (a.rows == 0) return;
-  const dim3 rows(static_cast<unsigned>(a.rows));
-  with_type(a.type, [&](auto number) {
-    using T = decltype(number);
-    in_packs(a.type, a.words, {a.logits})
-        ? launch("vocabulary_gradient", vocabulary_gradient_kernel<T, kPackOf<T>>, rows, dim3(kThreads), stream, a)
-        : launch("vocabulary_gradient", vocabulary_gradient_kernel<T, 1>, rows, dim3(kThreads), stream, a);
+  by_row(a, [&](auto number, auto width, dim3 grid) {
+    launch("vocabulary_gradient", vocabulary_gradient_kernel<decltype(number), width()>, grid, dim3(kThreads), stream,
+           a);
   });
 }
 

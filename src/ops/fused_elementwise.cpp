@@ -192,7 +192,8 @@ std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Te
 std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, const at::Tensor& labels,
                                                    const LossScale& scale, bool want_gradient,
                                                    const Vocabulary& vocabulary, const FusedKernels* kernels) {
-  if (!kernels || !kernels->fit({&logits}) || !labels.is_contiguous()) return std::nullopt;
+  // What ranks send must be alike, so one without words does as those with them.
+  if (!kernels || !kernels->fit({&logits}, /*may_be_empty=*/true) || !labels.is_contiguous()) return std::nullopt;
   const int64_t rows = logits.size(0);
   const at::TensorOptions options = logits.options().dtype(at::kFloat);
   at::Tensor own_largest = at::empty({rows}, options);
@@ -208,7 +209,7 @@ std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, con
   vocabulary.communicator->all_reduce({largest}, Reduction::max)->wait();
   packed[0].mul_((own_largest - largest).exp_());
   vocabulary.communicator->all_reduce({packed})->wait();
-  const at::Tensor losses = at::where(labels.ne(kIgnoredLabel), packed[0].log() + (largest - packed[1]), 0.0F);
+  const at::Tensor losses = losses_of_words(packed[0].log() + (largest - packed[1]), labels, vocabulary.words);
   RowLosses result{losses.sum(at::kDouble), {}};
   if (!want_gradient) return result;
   const at::Tensor scale_at = narrow_scale(scale);

@@ -9,12 +9,12 @@
 
 namespace titan {
 
-bool FusedKernels::fit(std::initializer_list<const at::Tensor*> tensors) const {
+bool FusedKernels::fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty) const {
   const at::ScalarType type = (*tensors.begin())->scalar_type();
   if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
     return !tensor->defined() || (tensor->device().type() == device_ && tensor->is_contiguous() &&
-                                  tensor->scalar_type() == type && tensor->numel() > 0);
+                                  tensor->scalar_type() == type && (may_be_empty || tensor->numel() > 0));
   });
 }
 

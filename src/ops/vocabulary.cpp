@@ -41,13 +41,19 @@ at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   return all.transpose(0, 1).reshape({rows, ranks * each}).narrow(1, 0, words);
 }
 
+at::Tensor losses_of_words(const at::Tensor& losses, const at::Tensor& labels, int64_t words) {
+  const at::Tensor known = labels.ge(0).logical_and_(labels.lt(words));
+  return at::where(labels.eq(kIgnoredLabel), 0.0F, at::where(known, losses, std::numeric_limits<float>::quiet_NaN()));
+}
+
 RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient) {
   at::Tensor log_probability = at::_log_softmax(logits, 1, /*half_to_float=*/false);
   logits.reset();
   at::Tensor valid = labels.ne(kIgnoredLabel);
-  at::Tensor target = labels.clamp_min(0).unsqueeze(1);
+  const int64_t words = log_probability.size(1);
+  at::Tensor target = labels.clamp(0, words - 1).unsqueeze(1);
   at::Tensor picked = log_probability.gather(1, target).squeeze(1);
-  RowLosses losses{at::where(valid, picked, at::zeros({}, picked.options())).sum(at::kDouble).neg_(), {}};
+  RowLosses losses{losses_of_words(picked, labels, words).sum(at::kDouble).neg_(), {}};
   if (!want_gradient) return losses;
   losses.gradient = log_probability.exp_();
   losses.gradient.scatter_add_(1, target, at::full({1, 1}, -1.0, losses.gradient.options()).expand(target.sizes()));
@@ -73,7 +79,7 @@ RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, con
   packed[0].copy_(logits.sum(1));
   vocabulary.communicator->all_reduce({packed})->wait();
   at::Tensor token_losses = packed[0].log() - packed[1];
-  RowLosses losses{at::where(valid, token_losses, at::zeros({}, packed.options())).sum(at::kDouble), {}};
+  RowLosses losses{losses_of_words(token_losses, labels, vocabulary.words).sum(at::kDouble), {}};
   if (!want_gradient) return losses;
   losses.gradient = logits.div_(packed[0].unsqueeze(1));
   if (vocabulary.count > 0) losses.gradient.scatter_add_(1, target, mine.to(at::kFloat).neg_().unsqueeze(1));

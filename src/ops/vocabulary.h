@@ -30,6 +30,9 @@ struct RowLosses {
   at::Tensor gradient;  // scale · (softmax − one-hot), fp32, of the words the logits are of; undefined unless wanted
 };
 
+/// `losses` of rows by their labels: 0 where a label is ignored, NaN where it is none of the vocabulary's words.
+at::Tensor losses_of_words(const at::Tensor& losses, const at::Tensor& labels, int64_t words);
+
 /// logits fp32 [rows, count], consumed; labels int64 [rows], kIgnoredLabel takes no part. With `parallel` the logits
 /// are those of this rank's words and the sums go over the ranks: two all-reduces.
 RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient);

@@ -95,6 +95,16 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   }
 }
 
+const at::Tensor& Optimizer::first_moment(size_t index) const {
+  for (Crossing& crossing : returns_) crossing.wait();
+  return states_[index].first;
+}
+
+const at::Tensor& Optimizer::second_moment(size_t index) const {
+  for (Crossing& crossing : returns_) crossing.wait();
+  return states_[index].second;
+}
+
 int64_t Optimizer::state_bytes() const {
   int64_t bytes = 0;
   for (const State& state : states_) {
@@ -120,7 +130,7 @@ void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, 
   link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
 }
 
-// The next parameter's moments are on their way while one is stepped, and its own go home beside the next step.
+// While one parameter is stepped the next one's moments come and the previous one's go home.
 void Optimizer::step_from_home(const std::vector<const State*>& states, int64_t step, double lr,
                                const StepControl& control) {
   struct Visit {
@@ -137,20 +147,19 @@ void Optimizer::step_from_home(const std::vector<const State*>& states, int64_t 
     visit.second = to_device(state.second, visit.state.second);
     return visit;
   };
-  std::vector<Crossing> returns;
   std::optional<Visit> next;
   for (size_t i = 0; i < states.size(); ++i) {
     Visit visit = next ? *std::exchange(next, std::nullopt) : fetch(*states[i]);
-    for (Crossing& crossing : returns) crossing.order();
-    returns.clear();
     if (i + 1 < states.size()) next = fetch(*states[i + 1]);
+    for (Crossing& crossing : returns_) crossing.order();
+    returns_.clear();
     visit.first.order();
     visit.second.order();
     step_states({&visit.state}, step, lr, control);
-    returns.push_back(link_->start_to_home(states[i]->first, visit.state.first));
-    returns.push_back(link_->start_to_home(states[i]->second, visit.state.second));
+    returns_.push_back(link_->start_to_home(states[i]->first, visit.state.first));
+    returns_.push_back(link_->start_to_home(states[i]->second, visit.state.second));
   }
-  for (Crossing& crossing : returns) crossing.wait();
+  for (Crossing& crossing : returns_) crossing.order();
 }
 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "titan/base/error.h"
@@ -11,6 +12,10 @@ namespace {
 
 /// σ of values that do not differ at all is taken for this share of their size, so that a rounding is no spike.
 constexpr double kLeastDeviation = 1e-6;
+
+/// Standard deviations above the mean that a spike enters the window with at least. Below √3 a window of spikes alone
+/// would narrow, and a lasting change of level never end being one.
+constexpr double kLeastReach = 3;
 
 }  // namespace
 
@@ -30,10 +35,13 @@ at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
   const at::Tensor deviation = at::maximum(variance.sqrt(), mean.abs() * kLeastDeviation);
   const at::Tensor z = (fresh - mean) / deviation;
   const at::Tensor enough = count * 2 >= static_cast<double>(options_.window);
-  const at::Tensor spike = (z > options_.threshold).logical_and_(enough).logical_and_(at::isfinite(fresh)).any();
-  values_.select(1, steps_ % options_.window).copy_(fresh);
+  const at::Tensor spike = (z > options_.threshold).logical_and_(enough).logical_and_(at::isfinite(fresh));
+  const at::Tensor highest = mean + std::max(options_.threshold, kLeastReach) * deviation;
+  // Of a window that holds nothing but zeros there is no deviation to go by.
+  const at::Tensor kept = at::where(spike.logical_and(deviation > 0), at::minimum(fresh, highest), fresh);
+  values_.select(1, steps_ % options_.window).copy_(kept);
   ++steps_;
-  return at::cat({spike.to(at::kDouble).view({1}), z});
+  return at::cat({spike.any().to(at::kDouble).view({1}), z});
 }
 
 SpikeGuardState SpikeGuard::state() const {

@@ -25,10 +25,14 @@ PutAway::View view_of(const at::Tensor& tensor, int64_t block) {
 
 }  // namespace
 
-PutAway ActivationOffload::put_away(const std::vector<at::Tensor*>& tensors) {
-  // By now the copies before this have a unit's time behind them: what they read may be used again.
+// By now the copies before this have a unit's time behind them: what they read may be used again.
+void ActivationOffload::let_go() {
   for (Crossing& crossing : leaving_) crossing.order();
   leaving_.clear();
+}
+
+PutAway ActivationOffload::put_away(const std::vector<at::Tensor*>& tensors) {
+  let_go();
   PutAway away;
   std::unordered_map<const void*, int64_t> block_of;
   for (at::Tensor* tensor : tensors) {
@@ -51,6 +55,7 @@ PutAway ActivationOffload::put_away(const std::vector<at::Tensor*>& tensors) {
 }
 
 void ActivationOffload::start_back(PutAway& away) {
+  let_go();
   for (PutAway::Block& block : away.blocks) {
     if (block.device.defined()) continue;
     block.device = link_->device().allocate(block.host.numel(), at::kByte);

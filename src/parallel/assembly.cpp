@@ -61,13 +61,11 @@ std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const A
                                                        const MeshGroups& groups, const at::Device& device,
                                                        const Float8Casts& casts) {
   const GroupCommunicators communicators{groups.gather, groups.scatter, groups.replicate, groups.tensor, groups.twins};
-  std::shared_ptr<SlotPool> slots;
-  if (plan.gathers_weights()) slots = std::make_shared<SlotPool>(plan, assembly.link->device());
   std::vector<std::unique_ptr<Residency>> residencies;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const std::vector<Parameter*>& members = assembly.group_parameters[g];
-    if (slots) {
-      residencies.push_back(std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, slots,
+    if (assembly.slots) {
+      residencies.push_back(std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, assembly.slots,
                                                              assembly.link, communicators, casts));
     } else {
       residencies.push_back(std::make_unique<ResidentWeights>(plan.groups[g], members, plan.request, device,
@@ -121,7 +119,10 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     }
     assembly.group_parameters.push_back(std::move(members));
   }
-  if (plan.gathers_weights()) assembly.link = link_of(device, plan.request.cpu_offload);
+  if (plan.gathers_weights()) {
+    assembly.link = link_of(device, plan.request.cpu_offload);
+    assembly.slots = std::make_shared<SlotPool>(plan, assembly.link->device());
+  }
   if (plan.request.offload_activations) assembly.activation_link = link_of(device, /*crosses=*/true);
   if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
   options.activation_link = assembly.activation_link;

@@ -135,6 +135,7 @@ at::Tensor Executor::compute(const BatchContext& batch) {
   Stream stream;
   for (size_t u = 0; u < chain_.size(); ++u) {
     const ProfileRange range("forward", plan_.units[u].name);
+    last_use_ = Use{u, UsePhase::forward, 0};
     states[u].context = training_context(u, immediate_);
     stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
   }
@@ -142,6 +143,7 @@ at::Tensor Executor::compute(const BatchContext& batch) {
   Stream gradients = loss_gradient(batch);
   for (size_t u = chain_.size(); u-- > 0;) {
     const ProfileRange range("backward", plan_.units[u].name);
+    last_use_ = Use{u, UsePhase::backward, 0};
     gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
   }
   return loss;
@@ -208,6 +210,7 @@ at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) { return in
 Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& batch, UnitMode mode) {
   at::NoGradGuard no_graph;
   const StagePlan& span = plan_.stages[stage];
+  scales_.forget_gone();
   for (size_t u = span.first; u < span.last; ++u) {
     const ProfileRange range("evaluate", plan_.units[u].name);
     acquire(u, UsePhase::forward, 0);
@@ -228,6 +231,12 @@ void Executor::finish_step() {
 
 void Executor::weights_changed() {
   for (auto& residency : residencies_) residency->weights_changed();
+}
+
+int64_t Executor::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& residency : residencies_) bytes += residency->gradient_bytes();
+  return bytes;
 }
 
 void Executor::scale_weights(Communicator* gather, Communicator* tensor) {

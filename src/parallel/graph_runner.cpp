@@ -30,13 +30,6 @@ std::vector<Parameter*> parameters_of(const Unit& unit) {
 
 }  // namespace
 
-void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
-  key.push_back(tensor.defined() ? tensor.dim() : -1);
-  if (!tensor.defined()) return;
-  key.push_back(static_cast<int64_t>(tensor.scalar_type()));
-  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
-}
-
 GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder)
     : units_(std::move(units)), recorder_(std::move(recorder)), by_graph_(units_.size(), false) {
   TITAN_CHECK(!units_.empty() && recorder_ != nullptr, units_.size());
@@ -49,18 +42,6 @@ GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRec
 size_t GraphRunner::index_of(const Unit& unit) const {
   const auto found = indices_.find(&unit);
   return found == indices_.end() ? units_.size() : found->second;
-}
-
-// Whether a weight's gradient is written or added to is fixed in a graph, so it belongs to what must agree.
-std::vector<const void*> GraphRunner::addresses(size_t index, bool with_gradients) const {
-  std::vector<const void*> result;
-  for (Parameter* parameter : parameters_[index]) {
-    result.push_back(parameter->weight().const_data_ptr());
-    if (!with_gradients || !parameter->trainable()) continue;
-    result.push_back(parameter->gradient().const_data_ptr());
-    result.push_back(parameter->gradient_written() ? parameter : nullptr);
-  }
-  return result;
 }
 
 void GraphRunner::begin_pass(const Stream& input, const BatchContext& batch) {
@@ -105,7 +86,8 @@ Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext&
     if (mode_ == Mode::record) return record_forward(index, unit, input, batch, *state.context);
     if (mode_ == Mode::replay) {
       Entry& entry = chain_->entries[index];
-      entry.usable = entry.usable && entry.forward_addresses == addresses(index, /*with_gradients=*/false);
+      entry.usable =
+          entry.usable && entry.forward_addresses == addresses_of(parameters_[index], /*with_gradients=*/false);
       if (entry.usable) {
         copy_to(entry.input, input);
         by_graph_[index] = true;
@@ -121,7 +103,7 @@ Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext&
 Stream GraphRunner::record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch,
                                    const UnitContext& context) {
   Entry& entry = chain_->entries[index];
-  entry.forward_addresses = addresses(index, /*with_gradients=*/false);
+  entry.forward_addresses = addresses_of(parameters_[index], /*with_gradients=*/false);
   entry.batch = batch;
   if (chain_->positions.defined()) entry.batch.positions = chain_->positions;
   entry.input = place_for(input);
@@ -146,7 +128,7 @@ Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const B
   state = UnitState();
   Entry& entry = chain_->entries[index];
   if (mode_ == Mode::record) return record_backward(index, unit, output_gradients);
-  if (entry.backward_addresses != addresses(index, /*with_gradients=*/true)) {
+  if (entry.backward_addresses != addresses_of(parameters_[index], /*with_gradients=*/true)) {
     return backward_after_all(index, unit, output_gradients, batch, *context);
   }
   copy_to(entry.gradient, output_gradients);
@@ -158,7 +140,7 @@ Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const B
 
 Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& output_gradients) {
   Entry& entry = chain_->entries[index];
-  entry.backward_addresses = addresses(index, /*with_gradients=*/true);
+  entry.backward_addresses = addresses_of(parameters_[index], /*with_gradients=*/true);
   entry.gradient = place_for(output_gradients);
   entry.held_gradient = output_gradients;
   entry.backward = recorder_->record(

@@ -9,7 +9,8 @@
 namespace titan {
 
 at::Tensor MemoryArena::allocate(int64_t numel, at::ScalarType type, bool pinned) {
-  at::Tensor tensor = at::empty({numel}, at::TensorOptions(device_).dtype(type).pinned_memory(pinned));
+  at::Tensor tensor =
+      pinned ? pinned_->allocate(numel, type) : at::empty({numel}, at::TensorOptions(device_).dtype(type));
   storages_.emplace_back(tensor.storage().getWeakStorageImpl());
   peak_ = std::max(peak_, held_bytes());
   return tensor;
@@ -26,7 +27,8 @@ int64_t MemoryArena::held_bytes() {
 
 void Crossing::order() {
   if (done_) done_->block(c10::impl::VirtualGuardImpl(done_->device_type()).getStream(done_->device()));
-  *this = {};
+  target_.reset();
+  source_.reset();
 }
 
 void Crossing::wait() {
@@ -34,32 +36,32 @@ void Crossing::wait() {
   *this = {};
 }
 
-Crossing HostLink::start(const at::Tensor& target, const at::Tensor& source) {
+Crossing HostLink::start(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies) {
   const at::Device& device = device_->device();
   if (device.is_cpu()) {
     target.copy_(source);
-    return {};
+    return {target, source, nullptr};
   }
   const c10::impl::VirtualGuardImpl streams(device.type());
-  if (!copies_) copies_ = streams.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+  if (!copies) copies = streams.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
   c10::Event before(device.type());
   before.record(streams.getStream(device));
-  const c10::StreamGuard on_copies(*copies_);
-  before.block(*copies_);
+  const c10::StreamGuard on_copies(*copies);
+  before.block(*copies);
   target.copy_(source, /*non_blocking=*/true);
   auto done = std::make_shared<c10::Event>(device.type());
-  done->record(*copies_);
+  done->record(*copies);
   return {target, source, std::move(done)};
 }
 
 Crossing HostLink::start_to_device(const at::Tensor& target, const at::Tensor& source) {
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
-  return start(target, source);
+  return start(target, source, copies_to_device_);
 }
 
 Crossing HostLink::start_to_home(const at::Tensor& target, const at::Tensor& source) {
   to_home_bytes_ += static_cast<int64_t>(source.nbytes());
-  return start(target, source);
+  return start(target, source, copies_to_home_);
 }
 
 void HostLink::to_device(const at::Tensor& target, const at::Tensor& source) {

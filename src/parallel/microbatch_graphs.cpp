@@ -34,19 +34,6 @@ MicrobatchGraphs::MicrobatchGraphs(std::vector<Parameter*> parameters, std::uniq
   TITAN_CHECK(recorder_ != nullptr, parameters_.size());
 }
 
-// Whether a weight's gradient is written or added to is fixed in a graph, so it belongs to what must agree.
-std::vector<const void*> MicrobatchGraphs::addresses() const {
-  std::vector<const void*> result;
-  for (Parameter* parameter : parameters_) {
-    result.push_back(parameter->weight().const_data_ptr());
-    result.push_back(parameter->float8_scale.defined() ? parameter->float8_scale.const_data_ptr() : nullptr);
-    if (!parameter->trainable()) continue;
-    result.push_back(parameter->gradient().const_data_ptr());
-    result.push_back(parameter->gradient_written() ? parameter : nullptr);
-  }
-  return result;
-}
-
 MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) {
   const bool first = std::exchange(first_of_step_, false);
   if (!batch.bounds.document_starts.empty()) return nullptr;  // other documents, other kernel calls
@@ -60,13 +47,9 @@ MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) 
 at::Tensor MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
   Entry* entry = entry_for(batch);
   if (entry && !entry->graph) return record(*entry, batch, compute);
-  if (entry) entry->usable = entry->usable && entry->addresses == addresses();
-  if (!entry || !entry->usable) {
-    ++counts_.eager;
-    return compute(batch);
-  }
+  if (entry) entry->usable = entry->usable && entry->addresses == addresses_of(parameters_, /*with_gradients=*/true);
+  if (!entry || !entry->usable) return compute(batch);
   copy_batch(entry->batch, batch);
-  ++counts_.replayed;
   const at::Tensor loss = entry->graph->run()[0];
   for (Parameter* parameter : entry->written) parameter->mark_gradient_written();
   return loss;
@@ -74,10 +57,9 @@ at::Tensor MicrobatchGraphs::run(const BatchContext& batch, const Compute& compu
 
 at::Tensor MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {
   recorder_->prepare();
-  entry.addresses = addresses();
+  entry.addresses = addresses_of(parameters_, /*with_gradients=*/true);
   entry.batch = place_for(batch);
   entry.graph = recorder_->record([&entry, compute]() -> Stream { return {compute(entry.batch)}; });
-  ++counts_.recorded;
   const at::Tensor loss = entry.graph->run()[0];
   for (Parameter* parameter : parameters_) {
     if (parameter->trainable() && parameter->gradient_written()) entry.written.push_back(parameter);

@@ -103,17 +103,15 @@ int64_t crossing_activations(const Plan& plan) {
   return 2 * most;
 }
 
-/// Of offloaded moments: those of a parameter that is stepped and of the next one, on their way.
+/// Of offloaded moments: those of a parameter that is stepped, of the next one and of the one before, on their way.
 int64_t crossing_moments(const Plan& plan) {
-  int64_t first = 0, second = 0;
+  std::vector<int64_t> numels;
   for (const WeightGroupPlan& group : plan.groups) {
-    for (const ParameterPlan& parameter : group.parameters) {
-      const int64_t numel = parameter.shard.numel();
-      second = std::max(second, std::min(first, numel));
-      first = std::max(first, numel);
-    }
+    for (const ParameterPlan& parameter : group.parameters) numels.push_back(parameter.shard.numel());
   }
-  return (first + second) * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+  std::sort(numels.rbegin(), numels.rend());
+  numels.resize(std::min(numels.size(), size_t{3}));
+  return sum(numels) * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
 }
 
 }  // namespace

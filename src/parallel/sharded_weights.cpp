@@ -32,6 +32,12 @@ at::Tensor padded(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
   return chunk;
 }
 
+int64_t bytes_of(const std::vector<Slot>& slots) {
+  int64_t bytes = 0;
+  for (const Slot& slot : slots) bytes += static_cast<int64_t>(slot.memory.nbytes());
+  return bytes;
+}
+
 }  // namespace
 
 SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
@@ -43,6 +49,9 @@ SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
 int64_t SlotPool::in_use() const {
   return std::count_if(weights_.begin(), weights_.end(), [](const Slot& slot) { return slot.users > 0; });
 }
+
+int64_t SlotPool::weight_bytes() const { return bytes_of(weights_); }
+int64_t SlotPool::gradient_bytes() const { return bytes_of(gradients_); }
 
 void ShardedWeights::Transfer::finish() {
   if (!under_way) return;

@@ -16,6 +16,10 @@ namespace {
 constexpr double kWidth = 1000, kHeight = 400;
 /// Values this far beyond the middle 96 % are cut off, in widths of that middle: one outlier must not flatten a curve.
 constexpr double kFarthest = 3;
+/// More points than these would run together and hide the curve: they are drawn smaller.
+constexpr size_t kFewPoints = 40;
+/// Values that differ by less, as a share of themselves, are drawn as one.
+constexpr double kAlike = 1e-5;
 
 struct Range {
   double low = 0, high = 1;
@@ -29,18 +33,6 @@ struct Frame {
                        kHeight * (1 - std::clamp(values.share(value), 0.0, 1.0)));
   }
 };
-
-Range step_range(const std::vector<ChartCurve>& curves) {
-  double low = 1e300, high = -1e300;
-  for (const ChartCurve& curve : curves) {
-    for (const Series* series : {curve.series, curve.points}) {
-      if (!series || series->empty()) continue;
-      low = std::min(low, static_cast<double>(series->buckets().front().first));
-      high = std::max(high, static_cast<double>(series->buckets().back().last));
-    }
-  }
-  return {low, std::max(high, low + 1)};
-}
 
 Range value_range(const std::vector<ChartCurve>& curves, const ChartStyle& style) {
   std::vector<double> values;
@@ -56,7 +48,7 @@ Range value_range(const std::vector<ChartCurve>& curves, const ChartStyle& style
   double low = std::max(values.front(), at(0.02) - kFarthest * middle);
   double high = std::min(values.back(), at(0.98) + kFarthest * middle);
   if (style.from_zero) low = 0;
-  if (!(high - low > 1e-9 * std::max(std::abs(high), std::abs(low)))) {
+  if (!(high - low > kAlike * std::max(std::abs(high), std::abs(low)))) {
     const double room = std::max(std::abs(high) * 0.05, 1e-12);
     return {style.from_zero ? 0 : low - room, high + room};
   }
@@ -91,8 +83,7 @@ std::string path_of(const Series& series, const std::vector<double>& values, con
     path +=
         fmt::format("{}{}", path.empty() ? "M" : "L", frame.point(series.buckets()[i].middle(), values[i] * factor));
   }
-  // A single value is a dot: round ends make one of a line without length.
-  return values.size() == 1 ? path + "h0" : path;
+  return path;
 }
 
 std::vector<double> means(const Series& series) {
@@ -111,6 +102,7 @@ std::string band_of(const Series& series, const Frame& frame, double factor) {
   return there + back + "Z";
 }
 
+/// Round ends make a dot of a line without length.
 std::string dots_of(const Series& points, const Frame& frame, double factor) {
   std::string path;
   for (const Series::Bucket& bucket : points.buckets()) {
@@ -131,9 +123,14 @@ std::string curve_svg(const ChartCurve& curve, const ChartStyle& style, const Fr
     if (gathered && curve.name.empty()) path("band", band_of(series, frame, style.factor));
     if (style.smooth) path("faint", path_of(series, means(series), frame, style.factor));
     path("line", path_of(series, style.smooth ? series.smoothed() : means(series), frame, style.factor));
+    if (series.buckets().size() == 1) path("dots", dots_of(series, frame, style.factor));
   }
-  if (curve.points && !curve.points->empty()) path("dots", dots_of(*curve.points, frame, style.factor));
   return svg;
+}
+
+std::string points_svg(const Series& points, int colour, const ChartStyle& style, const Frame& frame) {
+  return fmt::format("<path class=\"{} c{}\" d=\"{}\"/>", points.buckets().size() > kFewPoints ? "dots many" : "dots",
+                     colour, dots_of(points, frame, style.factor));
 }
 
 /// As JSON, without what would end a script element.
@@ -144,25 +141,33 @@ std::string json_in_page(const std::string& text) {
 }
 
 /// What the pointer reads: steps and values of a curve, as the script of the page takes them.
-std::string data_of(const ChartCurve& curve, const ChartStyle& style) {
+std::string data_of(const Series& series, const std::string& name, int colour, const ChartStyle& style) {
   std::string steps, values;
-  for (const Series::Bucket& bucket : curve.series->buckets()) {
+  for (const Series::Bucket& bucket : series.buckets()) {
     const char* comma = steps.empty() ? "" : ",";
     steps += fmt::format("{}{:.0f}", comma, bucket.middle());
     values += fmt::format("{}{:.6g}", comma, bucket.mean() * style.factor);
   }
-  return fmt::format(R"({{"n":{},"c":{},"x":[{}],"y":[{}]}})", json_in_page(curve.name), curve.colour, steps, values);
+  return fmt::format(R"({{"n":{},"c":{},"x":[{}],"y":[{}]}})", json_in_page(name), colour, steps, values);
 }
 
-std::string labels(const Frame& frame) {
-  std::string html = "<div class=\"ys\">";
-  for (const double tick : ticks(frame.values, 5)) {
-    html += fmt::format("<span style=\"bottom:{:.2f}%\">{}</span>", 100 * frame.values.share(tick), short_number(tick));
-  }
-  html += "</div><div class=\"xs\">";
-  for (const double tick : ticks(frame.steps, 5)) {
-    if (tick != std::floor(tick)) continue;
-    html += fmt::format("<span style=\"left:{:.2f}%\">{}</span>", 100 * frame.steps.share(tick), short_number(tick));
+/// Short, unless that would write neighbours alike.
+std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
+  std::vector<std::string> texts;
+  for (const double tick : ticks) texts.push_back(short_number(tick));
+  if (std::adjacent_find(texts.begin(), texts.end()) == texts.end()) return texts;
+  const int digits = std::max(0, static_cast<int>(std::ceil(-std::log10(ticks[1] - ticks[0]) - 1e-9)));
+  for (size_t i = 0; i < ticks.size(); ++i) texts[i] = fmt::format("{:.{}f}", ticks[i], digits);
+  return texts;
+}
+
+std::string labels(const Range& range, const char* kind, const char* side, bool whole) {
+  std::vector<double> at = ticks(range, 5);
+  if (whole) std::erase_if(at, [](double tick) { return tick != std::floor(tick); });
+  const std::vector<std::string> texts = tick_texts(at);
+  std::string html = fmt::format("<div class=\"{}\">", kind);
+  for (size_t i = 0; i < at.size(); ++i) {
+    html += fmt::format("<span style=\"{}:{:.2f}%\">{}</span>", side, 100 * range.share(at[i]), texts[i]);
   }
   return html + "</div>";
 }
@@ -196,17 +201,26 @@ std::string short_number(double value) {
   return trimmed(value, size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : size >= 0.01 ? 4 : 6);
 }
 
-std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& given) {
+std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& given, StepRange steps) {
   std::vector<ChartCurve> curves;
   for (const ChartCurve& curve : given) {
     if (!curve.series->empty() || (curve.points && !curve.points->empty())) curves.push_back(curve);
   }
   if (curves.empty()) return {};
-  const Frame frame{step_range(curves), value_range(curves, style)};
-  std::string svg, data, newest;
+  const Range across{static_cast<double>(steps.first), static_cast<double>(std::max(steps.last, steps.first + 1))};
+  const Frame frame{across, value_range(curves, style)};
+  const bool alone = given.size() == 1;
+  std::string svg, dots, data, newest, legend;
   for (const ChartCurve& curve : curves) {
     svg += curve_svg(curve, style, frame);
-    data += (data.empty() ? "" : ",") + data_of(curve, style);
+    data += (data.empty() ? "" : ",") + data_of(*curve.series, curve.name, curve.colour, style);
+    if (!curve.points || curve.points->empty()) continue;
+    const int colour = alone ? curve.colour + 1 : curve.colour;
+    dots += points_svg(*curve.points, colour, style, frame);
+    if (!alone) continue;
+    data += "," + data_of(*curve.points, "validation", colour, style);
+    legend =
+        fmt::format(" <small><i class=\"key\" style=\"background:var(--c{})\"></i>dots: validation</small>", colour);
   }
   const Series& first = *curves[0].series;
   if (curves.size() == 1 && !first.empty()) {
@@ -214,14 +228,15 @@ std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& given)
     newest = fmt::format("<b>{}</b>", short_number(value * style.factor));
   }
   return fmt::format(
-      "<figure><figcaption>{}{}{}</figcaption><div class=\"plot\">{}<svg viewBox=\"0 0 {:.0f} {:.0f}\" "
+      "<figure><figcaption>{}{}{}{}</figcaption><div class=\"plot\">{}<svg viewBox=\"0 0 {:.0f} {:.0f}\" "
       "preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{} over steps\">{}{}</svg><div class=\"tip\" "
       "hidden></div><script type=\"application/json\">{{\"a\":{},\"b\":{},\"u\":{},\"d\":[{}]}}</script></div>"
       "</figure>\n",
       escaped_html(style.title),
-      style.unit.empty() ? "" : fmt::format(" <small>{}</small>", escaped_html(trim(style.unit))), newest,
-      labels(frame), kWidth, kHeight, escaped_html(style.title), grid(frame), svg, frame.steps.low, frame.steps.high,
-      json_in_page(style.unit), data);
+      style.unit.empty() ? "" : fmt::format(" <small>{}</small>", escaped_html(trim(style.unit))), legend, newest,
+      labels(frame.values, "ys", "bottom", false) + labels(frame.steps, "xs", "left", true), kWidth, kHeight,
+      escaped_html(style.title), grid(frame), svg + dots, frame.steps.low, frame.steps.high, json_in_page(style.unit),
+      data);
 }
 
 }  // namespace titan

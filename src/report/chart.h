@@ -1,6 +1,7 @@
 // One chart of the page: curves of one or several runs over steps, as SVG without a fixed width. Private to report.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,18 @@ struct ChartStyle {
 
 struct ChartCurve {
   const Series* series = nullptr;
-  const Series* points = nullptr;  // marked one by one, such as validations; may be null
-  int colour = 0;                  // 0 to 7
+  const Series* points = nullptr;  // validations, marked one by one; may be null
+  int colour = 0;                  // 0 to 7; points of a chart with a single curve have the next one
   std::string name;                // of the run; empty where there is one
 };
 
+/// From the first to the last.
+struct StepRange {
+  int64_t first = 0, last = 0;
+};
+
 /// Nothing when no curve has a value.
-std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& curves);
+std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& curves, StepRange steps);
 
 /// Three significant digits, without a power of ten between 1e-4 and 1e6, with "k", "M" above.
 std::string short_number(double value);

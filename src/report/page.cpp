@@ -67,12 +67,14 @@ struct Number {
 
 std::string text_of(const std::optional<double>& value, double factor = 1) {
   if (!value) return "–";
-  return std::isfinite(*value) ? short_number(*value * factor) : std::isnan(*value) ? "NaN" : "∞";
+  return std::isfinite(*value) ? short_number(*value * factor) : std::isnan(*value) ? "NaN" : *value > 0 ? "∞" : "−∞";
 }
 
 std::string smoothed_loss(const RunHistory& history) {
-  const Series& loss = history.series("loss");
-  return loss.empty() ? text_of(history.newest("loss")) : fmt::format("{:.4f}", loss.smoothed().back());
+  const std::optional<double> newest = history.newest("loss");
+  // A loss that is not finite any more must not be smoothed away.
+  if (!newest || !std::isfinite(*newest)) return text_of(newest);
+  return fmt::format("{:.4f}", history.series("loss").smoothed().back());
 }
 
 std::vector<Number> numbers_of(const RunView& run) {
@@ -115,7 +117,7 @@ std::string comparison(const std::vector<RunView>& runs) {
       if (std::find(names.begin(), names.end(), number.name) == names.end()) names.push_back(number.name);
     }
   }
-  std::string html = "<div class=\"card scroll\" style=\"margin:20px 0\"><table><tr><th>run</th>";
+  std::string html = "<div class=\"card scroll numbers\"><table><tr><th>run</th>";
   for (const std::string& name : names) html += "<th>" + name + "</th>";
   html += "</tr>";
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -124,7 +126,9 @@ std::string comparison(const std::vector<RunView>& runs) {
     const std::vector<Number> numbers = numbers_of(runs[i]);
     for (const std::string& name : names) {
       const auto found = std::find_if(numbers.begin(), numbers.end(), [&](const Number& n) { return n.name == name; });
-      html += fmt::format("<td>{}</td>", found == numbers.end() ? "" : escaped_html(found->value + " " + found->more));
+      html += found == numbers.end()
+                  ? "<td></td>"
+                  : fmt::format("<td>{} <small>{}</small></td>", escaped_html(found->value), found->more);
     }
     html += "</tr>";
   }
@@ -139,6 +143,21 @@ struct ChartOf {
   const char* points = nullptr;
 };
 
+/// All charts cover the same steps, so that a curve without newer values shows it.
+StepRange steps_of(const std::vector<RunView>& runs, const std::array<ChartOf, 8>& all) {
+  StepRange steps{INT64_MAX, 0};
+  for (const RunView& run : runs) {
+    for (const ChartOf& one : all) {
+      for (const char* key : {one.key, one.points}) {
+        if (!key || run.history->series(key).empty()) continue;
+        const std::vector<Series::Bucket>& buckets = run.history->series(key).buckets();
+        steps = {std::min(steps.first, buckets.front().first), std::max(steps.last, buckets.back().last)};
+      }
+    }
+  }
+  return steps;
+}
+
 std::string charts(const std::vector<RunView>& runs) {
   const std::array<ChartOf, 8> all{{
       {"loss", {"Loss", "", 1, /*smooth=*/true, false}, "validation_loss"},
@@ -150,6 +169,7 @@ std::string charts(const std::vector<RunView>& runs) {
       {"step_seconds", {"Time of a step", " ms", 1e3, false, true}},
       {"data_wait_seconds", {"Waiting for data, per step", " ms", 1e3, false, true}},
   }};
+  const StepRange steps = steps_of(runs, all);
   std::string html = "<div class=\"charts\">\n";
   for (const ChartOf& one : all) {
     std::vector<ChartCurve> curves;
@@ -158,11 +178,7 @@ std::string charts(const std::vector<RunView>& runs) {
       curves.push_back({&runs[i].history->series(one.key), points,
                         static_cast<int>(i % static_cast<size_t>(kPageColours)), runs.size() > 1 ? runs[i].name : ""});
     }
-    ChartStyle style = one.style;
-    if (one.points && runs.size() == 1 && !runs[0].history->series(one.points).empty()) {
-      style.title += " (dots: validation)";
-    }
-    html += chart(style, curves);
+    html += chart(one.style, curves, steps);
   }
   return html + "</div>\n";
 }

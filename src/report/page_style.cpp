@@ -5,7 +5,7 @@ namespace titan {
 // Colours of curves keep a contrast of 3 : 1 on both grounds, and differ in lightness too.
 const char* const kPageStyle = R"css(
 :root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--text:#16191d;--soft:#5c6673;--edge:#e1e5ea;--grid:#e9ecf0;
---c0:#2563c9;--c1:#c2570c;--c2:#0f8a5f;--c3:#a3329a;--c4:#8a6d00;--c5:#c02a4a;--c6:#0c7f93;--c7:#5b5bd6;--good:#0f8a5f;
+--c0:#2563c9;--c1:#c2570c;--c2:#0f8a5f;--c3:#a3329a;--c4:#8a6d00;--c5:#c02a4a;--c6:#0c7f93;--c7:#5b5bd6;--good:#0a7550;
 --warn:#b45309;--bad:#c02a4a}
 @media(prefers-color-scheme:dark){:root{--bg:#0f1216;--card:#181c22;--text:#e8ebef;--soft:#98a3b1;--edge:#2a3038;
 --grid:#242a31;--c0:#6ea8fe;--c1:#f59e5b;--c2:#4fd1a1;--c3:#e58ade;--c4:#e3c04d;--c5:#ff8095;--c6:#5cd0e3;--c7:#a5a5ff;
@@ -31,8 +31,10 @@ header p{margin:4px 0 0;color:var(--soft);overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:14px}
 .charts figure:first-child{grid-column:1/-1}
 .charts figure:first-child .plot{height:300px}
+@media(min-width:1208px){.charts figure:last-child:nth-child(3n+2){grid-column:1/-1}}
+@media(min-width:814px) and (max-width:1207px){.charts figure:last-child:nth-child(2n){grid-column:1/-1}}
 figure{margin:0;padding:12px 14px 10px;min-width:0}
-figcaption{display:flex;gap:6px;align-items:baseline;font-weight:600;font-size:14px;margin-bottom:8px}
+figcaption{display:flex;flex-wrap:wrap;gap:0 8px;align-items:baseline;font-weight:600;font-size:14px;margin-bottom:8px}
 figcaption small{color:var(--soft);font-weight:400}
 figcaption b{margin-left:auto;font-weight:600;font-variant-numeric:tabular-nums;color:var(--soft)}
 .plot{position:relative;height:176px;margin:0 6px 22px 52px;touch-action:pan-y}
@@ -42,13 +44,14 @@ path{vector-effect:non-scaling-stroke;fill:none;stroke-linejoin:round;stroke-lin
 .c0{--line:var(--c0)}.c1{--line:var(--c1)}.c2{--line:var(--c2)}.c3{--line:var(--c3)}
 .c4{--line:var(--c4)}.c5{--line:var(--c5)}.c6{--line:var(--c6)}.c7{--line:var(--c7)}
 .line,.faint,.dots{stroke:var(--line)}
-.line{stroke-width:1.8}.faint{stroke-width:1;opacity:.32}.dots{stroke-width:8}.band{fill:var(--line);opacity:.14}
+.line{stroke-width:1.8}.faint{stroke-width:1;opacity:.32}.dots{stroke-width:7}.many{stroke-width:4}.band{fill:var(--line);opacity:.14}
 .ys span,.xs span{position:absolute;font-size:11.5px;color:var(--soft);font-variant-numeric:tabular-nums;white-space:nowrap}
 .ys span{right:calc(100% + 8px);transform:translateY(50%);line-height:1}
 .xs span{top:calc(100% + 6px);transform:translateX(-50%);line-height:1}
 .tip{position:absolute;top:4px;z-index:2;background:var(--card);border:1px solid var(--edge);border-radius:8px;
 padding:5px 9px;font-size:12px;line-height:1.45;pointer-events:none;white-space:nowrap;box-shadow:0 4px 14px #0003;
 font-variant-numeric:tabular-nums}
+.tip div{overflow:hidden;text-overflow:ellipsis}
 .rule{position:absolute;top:0;bottom:0;width:1px;background:var(--soft);opacity:.5;pointer-events:none}
 .key{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px;vertical-align:-1px}
 .legend{display:flex;flex-wrap:wrap;gap:6px 18px;margin:14px 0 0;padding:0;list-style:none;overflow-wrap:anywhere}
@@ -58,8 +61,9 @@ td,th{padding:7px 14px;text-align:left;border-bottom:1px solid var(--edge);verti
 font-variant-numeric:tabular-nums}
 tr:last-child td{border-bottom:0}th{font-weight:600;white-space:nowrap}
 td:first-child{color:var(--soft);white-space:nowrap}
-td+td{overflow-wrap:anywhere}
-.scroll td:first-child{white-space:nowrap}.scroll td+td{min-width:12em}
+td:first-child{width:1%}td+td{overflow-wrap:anywhere}
+.scroll td+td{min-width:12em}.numbers{margin:20px 0}.numbers td+td{min-width:0;white-space:nowrap}
+.scroll tr>:first-child{position:sticky;left:0;background:var(--card)}
 pre{margin:0;padding:12px 14px;overflow-x:auto;font:12.5px/1.55 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .wrap{white-space:pre-wrap;overflow-wrap:anywhere}
 details summary{cursor:pointer;padding:10px 14px;font-weight:600;font-size:14px}
@@ -67,7 +71,7 @@ details[open] summary{border-bottom:1px solid var(--edge)}
 footer{color:var(--soft);font-size:12.5px;margin-top:28px}
 @media(max-width:560px){main{padding:18px 12px 36px}h1{font-size:20px}.tiles{grid-template-columns:1fr 1fr;gap:8px}
 .charts figure:first-child .plot{height:220px}.plot{margin-left:46px}.tile b{font-size:18px}
-td,th{padding:7px 10px}td:first-child{white-space:normal}}
+td,th{padding:7px 10px}.scroll td:first-child{white-space:normal;overflow-wrap:anywhere;min-width:38vw}}
 )css";
 
 // clang-format off
@@ -82,17 +86,20 @@ const hide=()=>{tip.hidden=rule.hidden=true};
 plot.addEventListener("pointermove",event=>{
 const box=plot.getBoundingClientRect(),share=(event.clientX-box.left)/box.width;
 const step=about.a+share*(about.b-about.a),rows=[];let where=null;
-for(const curve of about.d){let best=-1,far=Infinity;
-curve.x.forEach((x,i)=>{const d=Math.abs(x-step);if(d<far){far=d;best=i}});
-if(best<0)continue;if(where===null)where=curve.x[best];
+const far=x=>Math.abs(x-step),found=about.d.filter(curve=>curve.x.length).map(curve=>
+[curve,curve.x.reduce((best,x,i)=>far(x)<far(curve.x[best])?i:best,0)]);
+for(const[curve,i]of found)if(where===null||far(curve.x[i])<far(where))where=curve.x[i];
+for(const[curve,i]of found){if(Math.abs(curve.x[i]-where)>.02*(about.b-about.a))continue;
 const row=document.createElement("div"),key=document.createElement("i");
 key.className="key";key.style.background="var(--c"+curve.c+")";
-row.append(key,short(curve.y[best])+about.u,curve.n?"  "+curve.n:"");rows.push(row)}
+row.append(key,short(curve.y[i])+about.u,curve.n?"  "+curve.n:"");rows.push(row)}
 if(where===null)return hide();
 tip.replaceChildren("step "+where.toLocaleString("en"),...rows);tip.hidden=rule.hidden=false;
 const at=100*(where-about.a)/(about.b-about.a);rule.style.left=at+"%";
-tip.style.left=at<50?"calc("+at+"% + 10px)":"auto";tip.style.right=at<50?"auto":"calc("+(100-at)+"% + 10px)"});
+tip.style.maxWidth=Math.max(at,100-at)+"%";tip.style.left=at<50?"calc("+at+"% + 10px)":"auto";tip.style.right=at<50?"auto":"calc("+(100-at)+"% + 10px)"});
 plot.addEventListener("pointerleave",hide)}
+const details=document.querySelector("details"),open=location.pathname+" open";
+if(details)try{details.open=sessionStorage[open]==1;details.ontoggle=()=>{sessionStorage[open]=+details.open}}catch{}
 const written=document.querySelector("[data-written]");
 if(written){const quiet=Date.now()/1e3-Number(written.dataset.written);
 if(quiet>600)written.textContent="silent for "+(quiet>5400?Math.round(quiet/3600)+" h":Math.round(quiet/60)+" min")}

@@ -7,6 +7,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/text.h"
 
 namespace titan {
 namespace {
@@ -33,6 +34,13 @@ std::string spike_text(const nlohmann::json& line) {
   return fmt::format("spike: loss {:+.1f}σ, gradient norm {:+.1f}σ{}", loss, norm, skipped ? ", step skipped" : "");
 }
 
+std::string words_of(std::string_view key) {
+  if (key == "grad_norm") return "gradient norm";
+  std::string words(key);
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
+
 bool is_training_line(std::string_view line) {
   return line.find("\"loss\":") != std::string_view::npos && line.find("\"event\":") == std::string_view::npos;
 }
@@ -49,7 +57,7 @@ void RunHistory::add(const nlohmann::json& line) {
   if (is_step && step <= last_step_) {
     for (auto& [key, series] : series_) series.rewind(step);
     std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
-    note(step, step == 1 ? "started anew" : fmt::format("went on from step {}", step - 1));
+    note(step, step == 1 ? "started anew" : fmt::format("went on from step {}", with_thousands(step - 1)));
   }
   if (is_step) last_step_ = step;
   for (const char* key : kCurves) {
@@ -58,8 +66,18 @@ void RunHistory::add(const nlohmann::json& line) {
     const std::optional<double> value = number_of(*found);
     if (!value) continue;
     series_[key].add(step, *value);
+    const double before = newest_.contains(key) ? newest_[key] : 0;
     newest_[key] = *value;
-    if (!std::isfinite(*value)) note(step, fmt::format("{} is not finite", key));
+    if (std::isfinite(*value)) continue;
+    const std::string text = words_of(key) + " is not finite";
+    // Steps in a row are one event, or they would drive out all others.
+    const auto begun = std::find_if(events_.rbegin(), events_.rend(),
+                                    [&](const RunEvent& event) { return event.text.starts_with(text); });
+    if (std::isfinite(before) || begun == events_.rend()) {
+      note(step, text);
+    } else {
+      begun->text = fmt::format("{}, up to step {}", text, with_thousands(step));
+    }
   }
   for (const char* key : kNumbers) {
     const auto found = line.find(key);

@@ -49,12 +49,20 @@ void Series::widen() {
 std::vector<double> Series::smoothed() const {
   const double keep = std::exp(-1.0 / std::max(1.0, static_cast<double>(buckets_.size()) / 100));
   double sum = 0, weight = 0;
-  std::vector<double> values;
+  auto pass = [&](const Bucket& bucket) {
+    sum = keep * sum + bucket.sum;
+    weight = keep * weight + static_cast<double>(bucket.count);
+  };
+  std::vector<double> values, weights;
   for (const Bucket& bucket : buckets_) {
-    const auto count = static_cast<double>(bucket.count);
-    sum = keep * sum + count * bucket.mean();
-    weight = keep * weight + count;
-    values.push_back(sum / weight);
+    pass(bucket);
+    values.push_back(sum);
+    weights.push_back(weight);
+  }
+  sum = weight = 0;
+  for (size_t i = buckets_.size(); i-- > 0;) {
+    values[i] = (values[i] + keep * sum) / (weights[i] + keep * weight);
+    pass(buckets_[i]);
   }
   return values;
 }

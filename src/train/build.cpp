@@ -48,9 +48,6 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   return seed;
 }
 
-/// What a device holds beside tensors: contexts, libraries' code and workspaces.
-constexpr int64_t kDeviceOverhead = int64_t{2} << 30;
-
 /// The cores that this rank may count on.
 int64_t default_threads(const World& world) {
   return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
@@ -104,7 +101,8 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   hold_folder();
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
-  bytes_left_ = device_.device.is_cpu() ? memory_left_bytes() : device_.memory_bytes - kDeviceOverhead;
+  bytes_left_ =
+      memory_left_bytes(device_, device_.device.is_cpu() || config.debug.share_gpu ? std::ssize(world.host_ranks) : 1);
   seed_ = choose_seed(config, world, log);
   log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));
@@ -174,7 +172,7 @@ void Trainer::build_model() {
   if (config_.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log_.info(line);
   }
-  check_memory();
+  check_memory(plan);
   ModelStrategies strategies = strategies_for(config_);
   strategies.attention_kernel = attention_kernel_for(plan);
   strategies.tell = [this](const std::string& what) { log_.shared_warning(what); };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <system_error>
 
 #include "titan/base/text.h"
 
@@ -33,13 +34,14 @@ std::map<std::string, int64_t> found_bytes(std::span<Parameter* const> parameter
     copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
     if (parameter->float8_send.defined()) copies += static_cast<int64_t>(parameter->float8_send.nbytes());
   }
-  return {{"parameters", masters},
-          {"parameters, compute copy", copies},
-          {"gathered weights", measured.weight_slot_bytes},
-          {"gradients before reduction", measured.gradient_slot_bytes},
-          {"gradients", measured.gradient_bytes},
-          {"optimizer state", measured.optimizer_bytes},
-          {"activations on the host", measured.host_activation_bytes}};
+  std::map<std::string, int64_t> found{{"parameters", masters},
+                                       {"parameters, compute copy", copies},
+                                       {"gathered weights", measured.weight_slot_bytes},
+                                       {"gradients before reduction", measured.gradient_slot_bytes},
+                                       {"optimizer state", measured.optimizer_bytes},
+                                       {"activations on the host", measured.host_activation_bytes}};
+  if (measured.gradient_bytes) found["gradients"] = *measured.gradient_bytes;
+  return found;
 }
 
 }  // namespace
@@ -51,6 +53,10 @@ std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const>
   if (measured.before_bytes > 0) rows.push_back({kBefore, 0, measured.before_bytes});
   int64_t rest = 0, known = measured.before_bytes;
   for (const MemoryPurpose& purpose : plan.memory) {
+    if (measured.device_only && purpose.on_host) {
+      found.erase(purpose.name);
+      continue;
+    }
     const auto actual = found.find(purpose.name);
     if (actual == found.end()) {
       rest += purpose.bytes;
@@ -91,6 +97,9 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) 
     std::rethrow_exception(error);
   } catch (const std::bad_alloc&) {
     return "";
+  } catch (const std::system_error& refused) {
+    if (refused.code() == std::errc::resource_unavailable_try_again) return "the system starts no more threads";
+    if (refused.code() == std::errc::not_enough_memory) return "";
   } catch (const c10::Error& internal) {
     const std::string message = internal.what_without_backtrace();
     const std::string first_line = message.substr(0, message.find('\n'));

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "titan/base/text.h"
 #include "titan/data/utf8.h"
+#include "titan/parallel/sharded_weights.h"
 #include "titan/train/job.h"
 #include "titan/train/trainer.h"
 
@@ -226,18 +226,15 @@ std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
   measured.before_bytes = bytes_before_;
   measured.peak_bytes = peak_bytes;
   const Plan& plan = assembly_.executor->plan();
-  const bool is_cpu = device_.device.is_cpu();  // elsewhere, what lies on the host is not part of the peak
-  if (optimizer_ && (is_cpu || !assembly_.optimizer_link)) measured.optimizer_bytes = optimizer_->state_bytes();
-  if (is_cpu && assembly_.activation_link) {
-    measured.host_activation_bytes = assembly_.activation_link->home().peak_bytes();
+  measured.device_only = !device_.device.is_cpu();
+  if (optimizer_) measured.optimizer_bytes = optimizer_->state_bytes();
+  if (assembly_.activation_link) measured.host_activation_bytes = assembly_.activation_link->home().peak_bytes();
+  if (assembly_.slots) {
+    measured.weight_slot_bytes = assembly_.slots->weight_bytes();
+    measured.gradient_slot_bytes = assembly_.slots->gradient_bytes();
   }
-  measured.weight_slot_bytes = std::accumulate(plan.weight_slots.begin(), plan.weight_slots.end(), int64_t{0});
-  measured.gradient_slot_bytes = std::accumulate(plan.gradient_slots.begin(), plan.gradient_slots.end(), int64_t{0});
-  // With a step in backward, resident gradients live only as long as their unit's.
   if (!config_.optimizer.early_step_in_backward || plan.gathers_weights()) {
-    for (const WeightGroupPlan& group : plan.groups) {
-      measured.gradient_bytes += group.shard_numel * size_of(ElementType::float32);
-    }
+    measured.gradient_bytes = assembly_.executor->gradient_bytes();
   }
   return memory_rows(plan, assembly_.parameters, measured);
 }

@@ -23,9 +23,9 @@ MemoryQuestion Trainer::memory_question() const {
   return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), bytes_left_};
 }
 
-void Trainer::check_memory() const {
+void Trainer::check_memory(const Plan& plan) const {
   const MemoryQuestion question = memory_question();
-  const int64_t planned = predicted_bytes(question);
+  const int64_t planned = plan.predicted_bytes(question.device_only);
   if (world_.fake || bytes_left_ <= 0 || planned <= bytes_left_) return;
   const std::vector<MemorySetting> settings = settings_that_fit(question);
   log_.warning("the plan takes {} on this rank, and there are {}; it would fit with {}", gibibytes(planned),

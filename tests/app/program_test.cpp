@@ -7,6 +7,7 @@
 #include <functional>
 #include <new>
 #include <stdexcept>
+#include <thread>
 
 #include "run.h"
 #include "titan/app/commands.h"
@@ -76,6 +77,16 @@ TEST(ExitCodeOf, WithoutAFailureItIsWhatTheFunctionReturns) {
   const Outcome outcome = outcome_of([] { return exit_code_of([] { return 37; }); });
   EXPECT_EQ(outcome.code, 37);
   EXPECT_EQ(outcome.errors, "");
+}
+
+TEST(RunProgram, AnExceptionThatLeavesAThreadEndsAsOneOfTheMainThreadDoes) {
+  const auto uncaught = [](const auto& exception) {
+    run_program({"--version"});
+    std::thread([&] { throw exception; }).join();
+  };
+  EXPECT_EXIT(uncaught(std::bad_alloc()), testing::ExitedWithCode(71), "titan_train: out of memory");
+  EXPECT_EXIT(uncaught(std::runtime_error("broken")), testing::KilledBySignal(SIGABRT),
+              "titan_train: internal error: broken");
 }
 
 TEST(RunProgram, VersionNamesTheCommitAndTheLibrariesAndKernelsOfThisBuild) {

@@ -5,16 +5,18 @@ The exact places are those of `dying_titan_train`: titan_train whose ranks kill 
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import random
 import re
 import signal
+import socket
 import time
 import unittest
 
 from program import FULL
-from rank_processes import END_LIMIT_SECONDS, PEER_FAILURE, Process, RanksTest
+from rank_processes import END_LIMIT_SECONDS, PEER_FAILURE, Process, RanksTest, free_port
 
 KILLED = 128 + signal.SIGKILL
 HANG = 76
@@ -139,6 +141,21 @@ class ExactPlaces(KilledRanks):
         told = rf"rank 3 \(\S+, process {stopped}\) hangs: it gives no sign of life"
         self.assertRegex(run.text(), rf"(?m)^\[rank0\] titan_train: {told}")
         self.expect_nothing_left()
+
+
+class RankZero(RanksTest):
+    def test_that_is_lost_right_behind_its_welcome_ends_the_others(self):
+        """It played by this test: the welcome and the end of the connection arrive as one."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            rank = self.train_by_hand(1, 2, listener.getsockname()[1], LOG_RANK="all")
+            caller, _ = listener.accept()
+            with caller, caller.makefile("rw") as line:
+                line.write('{"titan": "by hand, attempt 0"}\n')
+                line.flush()
+                self.assertEqual(json.loads(line.readline())["rank"], 1)
+                welcome = {"store": free_port(), "cores": 1, "by": "rank 0 (played)", "place": 1, "beside": [0, 1]}
+                line.write(json.dumps({"welcome": welcome}) + "\n")
+        self.expect_end(rank, PEER_FAILURE, time.monotonic(), r"rank 0 \(played\) ended without a word")
 
 
 class AnyMoment(KilledRanks):

@@ -13,6 +13,15 @@ from rank_processes import PEER_FAILURE, RanksTest, free_port
 MIB = 1 << 20
 BIG = ("--training.local_batch_size=64", "--training.seq_len=512", "--model.override.dim=128")
 PLAIN = "--activation_checkpoint.mode=none"
+SPARE = 530 * MIB  # less than BIG takes, and enough for what is named then
+
+
+def limits_that_leave(test: BehaviourTest, spare: int) -> dict[int, int]:
+    """Limits with which the program says that `spare` bytes are left to it: libraries take more in a build for GPUs."""
+    most = 1024 * MIB
+    run = test.train("--memory_estimation.enable", limits={resource.RLIMIT_DATA: most})
+    left = float(re.search(r"([\d.]+) MiB of it for this rank", run.output)[1])
+    return {resource.RLIMIT_DATA: most - round(left * MIB) + spare}
 
 
 class Table(BehaviourTest):
@@ -28,6 +37,7 @@ class Table(BehaviourTest):
         rows = lines[0]["memory_by_purpose"]
         self.assertEqual(rows["optimizer state"]["planned_bytes"], rows["optimizer state"]["actual_bytes"])
         self.assertEqual(sum(row["actual_bytes"] for row in rows.values()), lines[0]["memory_peak_bytes"])
+        self.assertGreater(rows["activations and the rest"]["actual_bytes"], 0)
 
     def test_lean_states_are_planned_and_taken(self):
         wide = self.rows()
@@ -44,7 +54,7 @@ class Table(BehaviourTest):
 
 class Limit(BehaviourTest):
     def test_every_setting_that_is_named_does_fit(self):
-        limits = {resource.RLIMIT_DATA: 640 * MIB}
+        limits = limits_that_leave(self, SPARE)
         run = self.refused(
             OUT_OF_MEMORY,
             ["out of memory", "in forward of layers.", "step 1", "the plan takes", "it would fit with: "],
@@ -65,30 +75,41 @@ class Limit(BehaviourTest):
                 self.train(*BIG, PLAIN, *options, steps=1, limits=limits)
 
     def test_a_plan_beyond_the_limit_is_warned_about_before_anything_is_made(self):
-        run = self.refused(OUT_OF_MEMORY, ["out of memory"], *BIG, PLAIN, limits={resource.RLIMIT_DATA: 640 * MIB})
+        run = self.refused(OUT_OF_MEMORY, ["out of memory"], *BIG, PLAIN, limits=limits_that_leave(self, SPARE))
         warnings = [line for line in run.messages("WARNING") if "the plan takes" in line]
         self.assertEqual(len(warnings), 1, run.output)
         self.assertIn("it would fit with training.local_batch_size", warnings[0])
 
 
 class LimitOfOneRank(RanksTest):
+    def expect_end_of_all(self, limited: int, limits: dict[int, int]) -> str:
+        """What the ranks say; rank 0 says what it hears of another's failure."""
+        port = free_port()
+        words = (*BIG, PLAIN, "--parallelism.data_parallel_shard_degree=2")
+        ranks = [
+            self.train_by_hand(rank, 2, port, *words, limits=limits if rank == limited else None) for rank in range(2)
+        ]
+        codes = [OUT_OF_MEMORY if rank == limited else PEER_FAILURE for rank in range(2)]
+        self.assertEqual([rank.end() for rank in ranks], codes, ranks[limited].text())
+        said = "".join(rank.text() for rank in ranks)
+        self.expect_friendly(said)
+        self.expect_nothing_left()
+        return said
+
     def test_all_end_with_it_and_its_report_and_nothing_is_left(self):
+        limits = limits_that_leave(self, SPARE)
         for limited in (0, 1):
             with self.subTest(limited=limited):
-                port = free_port()
-                words = (*BIG, PLAIN, "--parallelism.data_parallel_shard_degree=2")
-                limits = {resource.RLIMIT_DATA: 640 * MIB}
-                ranks = [
-                    self.train_by_hand(rank, 2, port, *words, limits=limits if rank == limited else None)
-                    for rank in range(2)
-                ]
-                codes = [OUT_OF_MEMORY if rank == limited else PEER_FAILURE for rank in range(2)]
-                self.assertEqual([rank.end() for rank in ranks], codes, ranks[limited].text())
-                said = "".join(rank.text() for rank in ranks)  # rank 0 says what it hears of another's failure
+                said = self.expect_end_of_all(limited, limits)
                 self.assertRegex(said, r"out of memory.* in (forward|backward) of \S+, step 1; the plan takes")
                 self.assertIn("it would fit with: ", said)
-                self.expect_friendly(said)
-                self.expect_nothing_left()
+
+    def test_that_leaves_not_enough_for_its_threads_ends_all(self):
+        for spare in (46, 54, 62):
+            for limited in (0, 1):
+                with self.subTest(limited=limited, spare=spare):
+                    said = self.expect_end_of_all(limited, limits_that_leave(self, spare * MIB))
+                    self.assertIn("out of memory", said)
 
 
 class Estimate(BehaviourTest):
@@ -97,7 +118,7 @@ class Estimate(BehaviourTest):
         run = self.train("--memory_estimation.enable", folder=folder)
         self.assertRegex(run.output, r"memory of rank 0 of 1, .* predicted by purpose:")
         self.assertRegex(run.output, r"layers\.0")
-        self.assertRegex(run.output, r"Peak of tensors: \S+ \S+; this machine's .* has ")
+        self.assertRegex(run.output, r"Peak of tensors: \S+ \S+; this machine's .* has \S+ \S+, \S+ \S+ of it for this rank")
         self.assertNotIn("step: ", run.output)
         self.assertFalse((folder / "metrics.jsonl").exists())
 

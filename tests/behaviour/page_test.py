@@ -59,7 +59,7 @@ class Report(BehaviourTest):
         self.assertEqual(page.figures, 7)
         for said in ("<first> run", "finished", "llama3 debugmodel", "<|begin_of_text|>", "dots: validation", "[optimizer]"):
             self.assertTrue(page.says(said), said)
-        self.assertIn("class=\"dots c0\"", page.text)
+        self.assertIn("class=\"dots c1\"", page.text)
         self.assertNotIn("http-equiv=\"refresh\"", page.text)
         facts = json.loads((run.folder / "run.json").read_text())
         self.assertEqual(facts["config"]["training"]["steps"], 8)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 
 #include "support/allocations.h"
@@ -101,6 +102,14 @@ TEST(CrossEntropy, LabelsThatAreAllIgnoredGiveZeroLossAndZeroGradients) {
   EXPECT_EQ(loss.item<double>(), 0.0);
   EXPECT_TRUE(same_bits(test.weight->gradient().abs(), at::zeros({17, 6})));
   EXPECT_TRUE(same_bits(backward({loss}, {at::ones({}, at::kDouble)}, {test.hidden})[0].abs(), at::zeros({2, 5, 6})));
+}
+
+TEST(CrossEntropy, ALabelThatIsNoWordMakesTheLossNotANumber) {
+  for (const int64_t label : {17, -5}) {
+    LossCase test(2, 5, 6, 17);
+    test.labels[1][2] = label;
+    EXPECT_TRUE(std::isnan(test.loss().item<double>())) << label;
+  }
 }
 
 TEST(CrossEntropy, LargeLogitsDoNotOverflow) {

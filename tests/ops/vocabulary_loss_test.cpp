@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -43,6 +44,7 @@ struct Case {
   bool loss_parallel = true;
   at::ScalarType type = at::kFloat;
   bool scale_on_device = false;
+  int64_t first_label = 0;
 };
 
 struct Outcome {
@@ -56,7 +58,7 @@ const std::vector<int64_t> kTokens{3, 7};
 
 at::Tensor labels_of(const Case& c) {
   at::Tensor labels = integers(kTokens, c.words, 2);
-  labels[0][0] = 0;
+  labels[0][0] = c.first_label;
   labels[1][1] = c.words - 1;
   labels[2].narrow(0, 2, 3).fill_(kIgnoredLabel);
   return labels;
@@ -115,7 +117,7 @@ class SharedVocabulary : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(SharedVocabulary, HasTheLossAndGradientsOfPlainOperationsAndSendsTheSame) {
   for (const Case& c :
-       {Case{2, 59}, {3, 96}, {4, 13}, {2, 64, false}, {3, 59, false}, {2, 59, true, at::kFloat, true}}) {
+       {Case{2, 59}, {3, 96}, {4, 13}, {4, 5}, {2, 64, false}, {3, 59, false}, {2, 59, true, at::kFloat, true}}) {
     Case test = c;
     test.type = GetParam();
     const std::vector<Outcome> fused = on_ranks(test, true), plain = on_ranks(test, false);
@@ -144,6 +146,19 @@ TEST_P(SharedVocabulary, IsTheWholeOnesLossOnTheFusedKernels) {
   EXPECT_TRUE(near(parts[0].loss, whole.loss, tolerance(at::kFloat)));
   EXPECT_TRUE(near(d_hidden, whole.d_hidden, 1.5 * tolerance(test.type)));
   EXPECT_TRUE(near(at::cat(d_weight), whole.d_weight, 1.5 * tolerance(test.type)));
+}
+
+TEST_P(SharedVocabulary, ALabelThatIsNoWordMakesEveryRanksLossNotANumber) {
+  for (const int64_t label : {59, -5}) {
+    for (const bool fused : {true, false}) {
+      Case test{3, 59};
+      test.type = GetParam();
+      test.first_label = label;
+      for (const Outcome& outcome : on_ranks(test, fused)) {
+        EXPECT_TRUE(std::isnan(outcome.loss.item<double>())) << label << ", fused: " << fused;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, SharedVocabulary, ::testing::Values(at::kFloat, at::kBFloat16));

@@ -65,6 +65,17 @@ TEST(SpikeGuard, ASpikeOfEitherIsFoundAndOrdinaryStepsAreNot) {
   EXPECT_FALSE(judge(guard, 0.1, 0.001).spike) << "far below is no spike";
 }
 
+TEST(SpikeGuard, AHugeSpikeDoesNotHideTheNext) {
+  SpikeGuard guard = a_guard(128, 6);
+  Ordinary steps;
+  for (int i = 0; i < 150; ++i) {
+    const auto [loss, norm] = steps.next();
+    judge(guard, i == 140 ? 1e6 : loss, i == 145 ? 1e6 : norm);
+  }
+  EXPECT_TRUE(judge(guard, 5, 1).spike) << "20 deviations";
+  EXPECT_TRUE(judge(guard, 3, 2).spike);
+}
+
 TEST(SpikeGuard, NothingIsJudgedBeforeHalfOfTheWindowIsFull) {
   SpikeGuard guard = a_guard(16);
   Ordinary steps;
@@ -90,6 +101,15 @@ TEST(SpikeGuard, ALastingChangeEndsBeingASpike) {
   }
   EXPECT_GE(spikes, 1);
   EXPECT_LE(spikes, 8);
+}
+
+TEST(SpikeGuard, ALastingChangeEndsBeingASpikeWithAnyThresholdAndFromZero) {
+  for (const double threshold : {1.0, 6.0}) {
+    SpikeGuard guard = a_guard(16, threshold);
+    for (int i = 0; i < 32; ++i) judge(guard, 3, 0);
+    for (int i = 0; i < 200; ++i) judge(guard, 4, 1);
+    EXPECT_FALSE(judge(guard, 4, 1).spike) << threshold;
+  }
 }
 
 TEST(SpikeGuard, WhatIsNotFiniteIsNoSpikeAndLeavesNoTrace) {

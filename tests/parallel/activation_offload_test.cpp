@@ -81,6 +81,16 @@ TEST(ActivationsOnTheHost, TakeAtMostTwoUnitsOfTheDevice) {
   }
 }
 
+TEST(ActivationsOnTheHost, AreGoneFromTheDeviceBeforeAnyComeBack) {
+  ActivationOffload offload(two_arenas());
+  at::Tensor tensor = normal({6, 4}, 1);
+  const auto original = tensor.storage().getWeakStorageImpl();
+  PutAway away = offload.put_away({&tensor});
+  EXPECT_FALSE(original.expired()) << "a copy under way reads it";
+  offload.start_back(away);
+  EXPECT_TRUE(original.expired());
+}
+
 TEST(ActivationsOnTheHost, OfSeveralMicrobatchesWaitSideBySide) {
   Pair pair(selection(RecomputeSelection::Mode::full));
   for (const int64_t m : {0, 1}) pair.away.executor->forward(pair.away.batch(), m);

@@ -44,12 +44,14 @@ Float8Casts counting(Float8Casts casts, int64_t* passes) {
   return casts;
 }
 
-/// Products that are told of no magnitude and look for all of them.
+/// Products that are told of no magnitude and look for all of them; `offers`: of how many they could have been told.
 class Unaware : public LinearProducts {
  public:
-  explicit Unaware(std::shared_ptr<const LinearProducts> of) : of_(std::move(of)) {}
+  Unaware(std::shared_ptr<const LinearProducts> of, std::shared_ptr<size_t> offers)
+      : of_(std::move(of)), offers_(std::move(offers)) {}
   Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
-                  UnitContext&) const override {
+                  UnitContext& context) const override {
+    *offers_ = context.scales.size();
     UnitContext knows_nothing(UnitMode::train, RecomputePolicy::none(), sink_);
     return of_->prepare(input, weights, scale, knows_nothing);
   }
@@ -80,6 +82,7 @@ class Unaware : public LinearProducts {
 
  private:
   std::shared_ptr<const LinearProducts> of_;
+  std::shared_ptr<size_t> offers_;
   mutable ImmediateSink sink_;
 };
 
@@ -90,14 +93,15 @@ struct Float8Model {
       : small(float8_request(), plan, options, SmallModel::resident,
               products(counting(casts, passes.get()), plan.float8->recipe, unaware)) {}
 
-  static std::shared_ptr<const LinearProducts> products(Float8Casts casts, Float8Recipe recipe, bool unaware) {
+  std::shared_ptr<const LinearProducts> products(Float8Casts casts, Float8Recipe recipe, bool unaware) const {
     Float8Options options{.recipe = recipe};
     options.casts = std::move(casts);
     auto made = make_float8_products(std::move(options));
-    return unaware ? std::make_shared<Unaware>(made) : made;
+    return unaware ? std::make_shared<Unaware>(made, offers) : made;
   }
 
   std::shared_ptr<int64_t> passes = std::make_shared<int64_t>(0);
+  std::shared_ptr<size_t> offers = std::make_shared<size_t>(0);
   SmallModel small;
 };
 
@@ -110,6 +114,16 @@ TEST(FusedFloat8Steps, LookOnlyForMagnitudesThatNoKernelOfThisProjectCouldFind) 
   EXPECT_EQ(*fused.passes, kBlocks) << "what attention wrote";
   fused.small.executor->backward(batch, 0, /*is_last=*/true);
   EXPECT_EQ(*fused.passes, 2 * kBlocks) << "and its gradient of the values";
+}
+
+TEST(FusedFloat8Steps, OfAValidationForgetTheMagnitudesOfItsLastBatch) {
+  Float8Model fused(make_fused_float8_casts(host()), float8_plan(), fused_options(), /*unaware=*/true);
+  const BatchContext batch = fused.small.batch();
+  fused.small.executor->infer(batch, UnitMode::evaluate);
+  const size_t offers = *fused.offers;
+  EXPECT_GT(offers, 0u);
+  for (int i = 0; i < 3; ++i) fused.small.executor->infer(batch, UnitMode::evaluate);
+  EXPECT_EQ(*fused.offers, offers);
 }
 
 TEST(FusedFloat8Steps, WithoutTheKernelsLookForTheMagnitudeOfEveryOperand) {

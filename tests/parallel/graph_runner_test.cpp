@@ -105,6 +105,16 @@ TEST(GraphRunner, RunsAUnitEagerlyOnceItsWeightsLieElsewhere) {
   EXPECT_EQ(recorded.runner->counts().replayed - replayed, 2 * (recorded.block_count - 1));
 }
 
+TEST(GraphRunner, RunsAUnitEagerlyOnceTheScaleOfAWeightLiesElsewhere) {
+  Recorded recorded;
+  const BatchContext batch = recorded.small.batch();
+  for (int i = 1; i <= 4; ++i) step(recorded.small, batch);
+  const int64_t replayed = recorded.runner->counts().replayed;
+  recorded.small.model->parameter("layers.0.feed_forward.w2.weight").float8_scale = at::ones({});
+  step(recorded.small, batch);
+  EXPECT_EQ(recorded.runner->counts().replayed - replayed, 2 * (recorded.block_count - 1));
+}
+
 TEST(GraphRunner, RunsBothDirectionsAgainWhenWeightsMoveBetweenThem) {
   Recorded recorded;
   SmallModel plain(small_request());

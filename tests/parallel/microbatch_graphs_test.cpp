@@ -89,6 +89,25 @@ void expect_same_steps(Alone& recorded, Alone& plain, int64_t steps, size_t micr
   }
 }
 
+/// Kernels that ask first which unit the executor says is under way.
+struct Asking {
+  static inline const Executor* executor = nullptr;
+  static inline std::vector<std::string> heard;
+
+  static Kernels kernels() {
+    Kernels table = host_kernels();
+    table.swiglu_forward = [](const SwigluForward& a, CUstream_st* stream) {
+      heard.push_back(executor->position());
+      host_kernels().swiglu_forward(a, stream);
+    };
+    table.swiglu_backward = [](const SwigluBackward& a, CUstream_st* stream) {
+      heard.push_back(executor->position());
+      host_kernels().swiglu_backward(a, stream);
+    };
+    return table;
+  }
+};
+
 PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
   PlanRequest request = small_plan();
   request.compute = compute;
@@ -179,6 +198,18 @@ TEST(MicrobatchGraphs, LeaveStepsWithDocumentsToTheirOwnKernelCalls) {
   batch.bounds.document_starts = {{0, 4, 5}, {0}};
   for (int i = 1; i <= 5; ++i) recorded.step({batch});
   EXPECT_EQ(recorded.counts->recorded, 0);
+}
+
+TEST(MicrobatchGraphs, LetTheExecutorSayWhichUnitIsUnderWay) {
+  const Kernels table = Asking::kernels();
+  ExecutorOptions options;
+  options.kernels = std::make_shared<FusedKernels>(table, at::kCPU);
+  Alone recorded(true, plan_in(ElementType::bfloat16), options);
+  Asking::executor = recorded.executor;
+  recorded.step({recorded.batch(1)});
+  EXPECT_EQ(Asking::heard,
+            (std::vector<std::string>{"forward of layers.0", "forward of layers.1", "forward of layers.2",
+                                      "backward of layers.2", "backward of layers.1", "backward of layers.0"}));
 }
 
 TEST(MicrobatchGraphs, AreNotForWeightsThatComeAndGo) {

@@ -199,7 +199,13 @@ TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) 
   SmallModel usual(small_request());
   for (SmallModel* each : {&small, &usual}) each->run(each->batch());
   expect_same_gradients(small.gradients(), usual.gradients());
+  const Plan& plan = usual.executor->plan();
+  int64_t all = 0;
+  for (const WeightGroupPlan& group : plan.groups) all += group.numel * 4;
+  EXPECT_EQ(usual.executor->gradient_bytes(), all);
+  EXPECT_EQ(small.executor->gradient_bytes(), all);
   small.executor->finish_group(2);
+  EXPECT_EQ(small.executor->gradient_bytes(), all - plan.groups[2].numel * 4);
   EXPECT_THROW(small.model->parameter("layers.1.attention.wq.weight").gradient(), InvariantError);
   EXPECT_TRUE(small.model->parameter("layers.0.attention.wq.weight").gradient_shard.defined());
 }

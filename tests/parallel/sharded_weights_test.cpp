@@ -221,10 +221,15 @@ TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
     request.reduce = reduce;
     request.cpu_offload = offload;
     Sharded sharded(request);
-    int64_t shards = 0, slots = 0;
-    for (const WeightGroupPlan& group : sharded.plan.groups) shards += group.shard_numel * (4 + 2 + 4);
+    int64_t shards = 0, slots = 0, gradients = 0;
+    for (const WeightGroupPlan& group : sharded.plan.groups) {
+      shards += group.shard_numel * (4 + 2 + 4);
+      gradients += group.shard_numel * 4;
+    }
+    EXPECT_EQ(sharded.assembly.executor->gradient_bytes(), gradients);
     for (int64_t bytes : sharded.plan.weight_slots) slots += bytes;
     for (int64_t bytes : sharded.plan.gradient_slots) slots += bytes;
+    EXPECT_EQ(sharded.assembly.slots->weight_bytes() + sharded.assembly.slots->gradient_bytes(), slots);
     for (int64_t bytes : sharded.plan.message_slots) slots += bytes;
     HostLink& link = *sharded.assembly.link;
     if (offload) {

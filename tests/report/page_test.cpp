@@ -59,7 +59,7 @@ TEST(Page, ValidationsAreDotsInTheChartOfTheLoss) {
   RunHistory history = a_history(50);
   for (const int64_t step : {10, 20}) history.add(nlohmann::json{{"step", step}, {"validation_loss", 4.5}});
   const std::string page = render_page({a_run(history)});
-  EXPECT_EQ(count(page, "class=\"dots c0\""), 1u);
+  EXPECT_EQ(count(page, "class=\"dots c1\""), 1u);
   EXPECT_NE(page.find("dots: validation"), std::string::npos);
 }
 
@@ -117,9 +117,36 @@ TEST(Page, OfALongRunIsNoLargerThanItMayBe) {
   EXPECT_LT(render_page({a_run(history)}).size(), size_t{1} << 20);
 }
 
+TEST(Page, ALossThatIsNoLongerFiniteIsShownAsSuch) {
+  RunHistory history = a_history(20);
+  for (const auto& [written, shown] : {std::pair("nan", "NaN"), std::pair("inf", "∞"), std::pair("-inf", "−∞")}) {
+    history.add(nlohmann::json{{"step", history.last_step() + 1}, {"loss", written}});
+    EXPECT_NE(render_page({a_run(history)}).find(std::string("<span>loss, smoothed</span><b>") + shown),
+              std::string::npos)
+        << written;
+  }
+}
+
+TEST(Page, AllChartsCoverTheSameSteps) {
+  RunHistory history = a_history(20);
+  history.add(nlohmann::json{{"step", 60}, {"loss", "nan"}, {"tps", 1000.0}});
+  EXPECT_EQ(count(render_page({a_run(history)}), R"("a":1,"b":60,)"), 7u);
+}
+
+TEST(Page, NoTwoLabelsOfAnAxisAreAlike) {
+  RunHistory history;
+  for (int64_t step = 1'000'000; step < 1'000'010; ++step) {
+    history.add(nlohmann::json{{"step", step}, {"loss", 1.7435 + 1e-5 * static_cast<double>(step % 10)}});
+  }
+  const std::string page = render_page({a_run(history)});
+  for (const char* label : {">1.74350<", ">1.74355<", ">1000002<", ">1000004<"}) {
+    EXPECT_EQ(count(page, label), 1u) << label;
+  }
+}
+
 TEST(Page, ARunWithASingleStepOrOddNumbersIsDrawn) {
   const RunHistory single = a_history(1);
-  EXPECT_NE(render_page({a_run(single)}).find("<svg"), std::string::npos);
+  EXPECT_EQ(count(render_page({a_run(single)}), "class=\"dots c0\""), 7u) << "a line without length shows nothing";
   RunHistory odd;
   odd.add(nlohmann::json{{"step", 1}, {"loss", "nan"}, {"lr", 0.0}});
   odd.add(nlohmann::json{{"step", 1'000'000'000'000}, {"loss", 1e300}, {"lr", -1e-300}});

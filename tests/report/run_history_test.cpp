@@ -61,8 +61,19 @@ TEST(RunHistory, SpikesAndValuesThatAreNotFiniteAreEvents) {
       R"({"step":3,"event":"spike","loss_deviations":7.25,"grad_norm_deviations":-0.5,"skipped":true})"));
   history.add_line(std::string_view(R"({"step":3,"loss":"nan","grad_norm":"inf"})"));
   EXPECT_EQ(texts(history), (std::vector<std::string>{"3: spike: loss +7.2σ, gradient norm -0.5σ, step skipped",
-                                                      "3: loss is not finite", "3: grad_norm is not finite"}));
+                                                      "3: loss is not finite", "3: gradient norm is not finite"}));
   EXPECT_TRUE(std::isnan(history.newest("loss").value()));
+}
+
+TEST(RunHistory, StepsInARowThatAreNotFiniteAreOneEvent) {
+  RunHistory history;
+  for (const int64_t step : {1, 2, 3, 4, 6, 7}) {
+    history.add(nlohmann::json{{"step", step}, {"loss", "nan"}, {"grad_norm", "nan"}});
+    if (step == 4) history.add(nlohmann::json{{"step", 5}, {"loss", 2.0}});
+  }
+  EXPECT_EQ(texts(history), (std::vector<std::string>{"1: loss is not finite, up to step 4",
+                                                      "1: gradient norm is not finite, up to step 7",
+                                                      "6: loss is not finite, up to step 7"}));
 }
 
 class HistoryFile : public ::testing::Test {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <system_error>
 
 #include "job.h"
 #include "titan/base/error.h"
@@ -52,6 +53,46 @@ TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
   EXPECT_EQ(by_name["activations and the rest"].planned, 850) << "what cannot be told apart is one sum";
 }
 
+TEST(MemoryRows, OnADeviceLeaveOutWhatLiesOnTheHost) {
+  const auto a = a_parameter("a", {16, 4}, true);
+  const std::vector<Parameter*> parameters{a.get()};
+  Plan plan;
+  plan.memory = {{"parameters", 256, /*on_host=*/true},
+                 {"parameters, compute copy", 128, true},
+                 {"gathered weights", 64},
+                 {"gradients", 256, true},
+                 {"optimizer state", 512, true},
+                 {"activations kept", 800},
+                 {"activations on the host", 900, true}};
+  MeasuredMemory measured{.weight_slot_bytes = 64,
+                          .gradient_bytes = 256,
+                          .optimizer_bytes = 512,
+                          .host_activation_bytes = 900,
+                          .peak_bytes = 1000};
+  const auto rows_with = [&](bool device_only) {
+    measured.device_only = device_only;
+    std::vector<std::string> lines;
+    for (const MemoryRow& row : memory_rows(plan, parameters, measured)) {
+      lines.push_back(fmt::format("{}: {} {}", row.purpose, row.planned, row.actual));
+    }
+    return lines;
+  };
+  EXPECT_EQ(rows_with(true),
+            (std::vector<std::string>{"gathered weights: 64 64", "activations and the rest: 800 936"}));
+  measured.peak_bytes = 4000;
+  EXPECT_EQ(rows_with(false).size(), 7u) << "on a CPU it is the same memory";
+  EXPECT_EQ(rows_with(false).back(), "activations and the rest: 800 1884");
+}
+
+TEST(MemoryRows, OfGradientsThatPassAreOneOfTheRest) {
+  Plan plan;
+  plan.memory = {{"gradients", 70}, {"activations kept", 800}};
+  const std::vector<MemoryRow> rows = memory_rows(plan, {}, {.peak_bytes = 900});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].planned, 870);
+  EXPECT_EQ(rows[0].actual, 900);
+}
+
 TEST(MemoryRows, AreShownWithTheirSums) {
   const std::vector<MemoryRow> rows{{"process and libraries", 0, 1 << 20},
                                     {"parameters", 3 << 20, 3 << 20},
@@ -76,6 +117,11 @@ std::optional<std::string> words_of(const Throw& fail) {
 
 TEST(OutOfMemory, IsToldFromOtherFailuresWithTheAllocatorsWords) {
   EXPECT_EQ(words_of([] { throw std::bad_alloc(); }), "");
+  const auto system = [](std::errc code) { throw std::system_error(std::make_error_code(code)); };
+  EXPECT_EQ(words_of([&] { system(std::errc::resource_unavailable_try_again); }), "the system starts no more threads")
+      << "of std::thread";
+  EXPECT_EQ(words_of([&] { system(std::errc::not_enough_memory); }), "");
+  EXPECT_EQ(words_of([&] { system(std::errc::permission_denied); }), std::nullopt);
   EXPECT_EQ(words_of([] {
               TORCH_CHECK(false,
                           "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: "

@@ -12,8 +12,9 @@ int64_t resident_bytes();
 int64_t peak_resident_bytes();
 /// Memory of the machine, or of this process's control group where that is smaller.
 int64_t total_memory_bytes();
-/// What this process may still take before the machine or a limit on it says no.
-int64_t memory_left_bytes();
+/// What this process may still take before the machine, its control group or a limit on it says no, when `sharers`
+/// processes share the first two evenly.
+int64_t memory_left_bytes(int64_t sharers = 1);
 std::string processor_name();
 std::string host_name();
 /// Differs between machines, and is the same for all processes of one until it starts anew; empty where it is unknown.

@@ -38,8 +38,7 @@ OptimizerOptions make_optimizer_options(const JobConfig& config);
 class Optimizer {
  public:
   /// `parameters` in canonical order, masters allocated; `groups` index into them. With a `link` the moments live in
-  /// its home, and those of one parameter after the other come to the device to be stepped there; the host waits for
-  /// the last of them to be back.
+  /// its home, and those of one parameter after the other come to the device to be stepped there.
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
             const OptimizerOptions& options, std::shared_ptr<HostLink> link = nullptr);
 
@@ -50,9 +49,9 @@ class Optimizer {
   /// The same for one weight group's parameters (stepping in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
 
-  /// Moments of parameter `index`, shaped as its master.
-  const at::Tensor& first_moment(size_t index) const { return states_[index].first; }
-  const at::Tensor& second_moment(size_t index) const { return states_[index].second; }
+  /// Moments of parameter `index`, shaped as its master; the host waits until they are there.
+  const at::Tensor& first_moment(size_t index) const;
+  const at::Tensor& second_moment(size_t index) const;
   int64_t state_bytes() const;
 
  private:
@@ -86,6 +85,7 @@ class Optimizer {
   OptimizerOptions options_;
   std::shared_ptr<HostLink> link_;
   std::vector<State> states_;
+  mutable std::vector<Crossing> returns_;  // of moments to their home, the latest
 };
 
 }  // namespace titan

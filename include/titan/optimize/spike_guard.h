@@ -32,8 +32,8 @@ class SpikeGuard {
   /// `loss` and `norm` of a step, fp64 scalars on the device. Gives fp64 [3]: whether it is a spike, then by how many
   /// standard deviations loss and norm lie above the mean of the finite values in the window, z = (x − μ) / σ with
   /// σ² = mean of (x − μ)². Nothing is a spike before half of the window holds values, and what is not finite is none:
-  /// that is training.non_finite's business. The values enter the window whatever comes of them, so that a lasting
-  /// change of level ends being one.
+  /// that is training.non_finite's business. A spike enters the window as μ + threshold·σ (at least 3σ), whatever comes
+  /// of it: the next one is seen, and a lasting change of level ends being one.
   at::Tensor judge(const at::Tensor& loss, const at::Tensor& norm);
   bool skips() const { return options_.skips; }
 

@@ -35,8 +35,8 @@ class ActivationOffload {
  public:
   explicit ActivationOffload(std::shared_ptr<HostLink> link) : link_(std::move(link)) {}
 
-  /// Copies what the tensors hold to the host and takes the tensors away; each storage crosses once. On a GPU the
-  /// memory is free for what is enqueued after the next call.
+  /// Copies what the tensors hold to the host and takes the tensors away; each storage crosses once. The
+  /// memory is free for what is enqueued after the next call, be it start_back.
   PutAway put_away(const std::vector<at::Tensor*>& tensors);
   /// Storages begin to come back; bring_back will find them on their way.
   void start_back(PutAway& away);
@@ -44,6 +44,8 @@ class ActivationOffload {
   void bring_back(PutAway& away, const std::vector<at::Tensor*>& tensors);
 
  private:
+  void let_go();
+
   std::shared_ptr<HostLink> link_;
   std::vector<Crossing> leaving_;  // of the last call of put_away
 };

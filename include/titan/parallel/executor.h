@@ -103,6 +103,8 @@ class Executor {
   /// One group alone, when its optimizer step is done before the others' (stepping in backward).
   void finish_group(size_t group) { residencies_[group]->finish_step(); }
   void weights_changed();
+  /// Memory held now for the gradients that the optimizer reads, of all groups.
+  int64_t gradient_bytes() const;
   /// Finds the scales of all weights that travel in float8, in one reduction over the ranks that hold shards of them
   /// and those that share matrices (null: there is one of a kind).
   void scale_weights(Communicator* gather, Communicator* tensor);

@@ -61,7 +61,6 @@ class GraphRunner : public UnitRunner {
                             const UnitContext& context);
   /// Where a graph shall read `given`: where it is, when the graph before left it there; else memory of its own.
   Stream place_for(const Stream& given);
-  std::vector<const void*> addresses(size_t index, bool with_gradients) const;
   size_t index_of(const Unit& unit) const;
 
   EagerRunner eager_;

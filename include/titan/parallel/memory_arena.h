@@ -12,14 +12,17 @@
 #include <optional>
 #include <vector>
 
+#include "titan/parallel/pinned_memory.h"
+
 namespace titan {
 
 class MemoryArena {
  public:
-  explicit MemoryArena(at::Device device) : device_(device) {}
+  explicit MemoryArena(at::Device device, PinnedMemory::Source pinned = PinnedMemory::cuda())
+      : device_(device), pinned_(std::make_shared<PinnedMemory>(pinned)) {}
 
   const at::Device& device() const { return device_; }
-  /// Uninitialised, flat, freed as any tensor. On the host of a machine with a GPU: pinned when `pinned`.
+  /// Uninitialised, flat, freed as any tensor. `pinned`: of the host, on a machine with a GPU.
   at::Tensor allocate(int64_t numel, at::ScalarType type, bool pinned = false);
 
   /// Bytes of the tensors that live now, and the most there were after any allocation.
@@ -28,6 +31,7 @@ class MemoryArena {
 
  private:
   at::Device device_;
+  std::shared_ptr<PinnedMemory> pinned_;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
   int64_t peak_ = 0;
 };
@@ -41,12 +45,12 @@ class Crossing {
 
   /// What the device's current stream does from here on comes after the copy; lets go of both ends.
   void order();
-  /// The host waits for the copy, and lets go of both ends.
+  /// The host waits for the copy, ordered or not; lets go of both ends.
   void wait();
 
  private:
   at::Tensor target_, source_;
-  std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun
+  std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun, but both ends live as long
 };
 
 /// Where shards live and where units run, and what crosses between the two. One arena for both: nothing crosses.
@@ -61,7 +65,8 @@ class HostLink {
 
   void to_device(const at::Tensor& target, const at::Tensor& source);
   void to_home(const at::Tensor& target, const at::Tensor& source);
-  /// The same on a stream of the link's own, behind what the device's current stream has to do by now.
+  /// The same on streams of the link's own, one each way, behind what the device's current stream has to do by now. A
+  /// copy that reads what one the other way writes has to begin after that one's order().
   Crossing start_to_device(const at::Tensor& target, const at::Tensor& source);
   Crossing start_to_home(const at::Tensor& target, const at::Tensor& source);
   /// Whether memory of the home is best pinned.
@@ -72,9 +77,9 @@ class HostLink {
   void reset() { to_device_bytes_ = to_home_bytes_ = 0; }
 
  private:
-  Crossing start(const at::Tensor& target, const at::Tensor& source);
+  Crossing start(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies);
 
-  std::optional<c10::Stream> copies_;  // made with the first copy
+  std::optional<c10::Stream> copies_to_device_, copies_to_home_;  // made with the first copy
   std::shared_ptr<MemoryArena> home_;
   std::shared_ptr<MemoryArena> device_;
   int64_t to_device_bytes_ = 0;

@@ -27,14 +27,6 @@ class MicrobatchGraphs {
   /// The next microbatch is the first of a step.
   void finish_step() { first_of_step_ = true; }
 
-  /// Microbatches so far.
-  struct Counts {
-    int64_t eager = 0;
-    int64_t recorded = 0;
-    int64_t replayed = 0;
-  };
-  const Counts& counts() const { return counts_; }
-
  private:
   struct Entry {
     int64_t seen = 0;
@@ -47,14 +39,12 @@ class MicrobatchGraphs {
 
   /// The entry that this microbatch is an instance of; null where it has to run eagerly.
   Entry* entry_for(const BatchContext& batch);
-  std::vector<const void*> addresses() const;
   at::Tensor record(Entry& entry, const BatchContext& batch, const Compute& compute);
 
   std::vector<Parameter*> parameters_;
   std::unique_ptr<WorkRecorder> recorder_;
   std::map<std::vector<int64_t>, Entry> entries_;  // by first or later microbatch, and shapes
   bool first_of_step_ = true;
-  Counts counts_;
 };
 
 }  // namespace titan

@@ -5,7 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "titan/ops/parameter.h"
 
 namespace titan {
 
@@ -14,5 +17,8 @@ constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, and 
 
 /// Adds the tensor's shape and type to what must agree.
 void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor);
+/// Where the parameters lie, which must agree too. Whether a weight's gradient is written or added to is fixed in a
+/// graph, so it belongs to it.
+std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bool with_gradients);
 
 }  // namespace titan

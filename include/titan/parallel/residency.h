@@ -46,6 +46,8 @@ class Residency {
   virtual void add_twin() = 0;
   /// The optimizer is done with the gradient shards.
   virtual void finish_step() = 0;
+  /// Memory held now for the gradients that the optimizer reads.
+  virtual int64_t gradient_bytes() const { return 0; }
   /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
   /// writer wrote them too (Parameter::send_written).
   virtual void weights_changed() = 0;
@@ -86,6 +88,9 @@ class ResidentWeights : public Residency {
   void settle() override;
   void add_twin() override;
   void finish_step() override;
+  int64_t gradient_bytes() const override {
+    return gradients_.defined() ? static_cast<int64_t>(gradients_.nbytes()) : 0;
+  }
   void weights_changed() override;
 
  private:

@@ -31,6 +31,8 @@ class SlotPool {
   const at::Tensor& messages(size_t index) { return messages_.at(index); }
   /// Weight slots in use now.
   int64_t in_use() const;
+  int64_t weight_bytes() const;
+  int64_t gradient_bytes() const;
 
  private:
   std::vector<Slot> weights_;
@@ -55,6 +57,7 @@ class ShardedWeights : public Residency {
   void settle() override;
   void add_twin() override;
   void finish_step() override;
+  int64_t gradient_bytes() const override { return static_cast<int64_t>(gradient_shards_.nbytes()); }
   void weights_changed() override;
   at::Tensor largest_magnitudes() override;
   void set_largest_magnitudes(const at::Tensor& largest) override;

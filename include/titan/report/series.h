@@ -31,8 +31,8 @@ class Series {
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   bool empty() const { return buckets_.empty(); }
-  /// The means, smoothed: an exponential moving average over buckets, weighted by their counts, that forgets in about a
-  /// hundredth of the curve and owes nothing to where it began.
+  /// The means, smoothed: averages over the buckets on both sides, weighted by their counts and less with distance (by
+  /// e in a hundredth of the curve). They do not lag behind a slope and owe nothing to where it began.
   std::vector<double> smoothed() const;
 
  private:

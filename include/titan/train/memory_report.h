@@ -20,11 +20,12 @@ namespace titan {
 struct MeasuredMemory {
   int64_t before_bytes = 0;       // of the process before the job made anything; 0 where only the job's own is counted
   int64_t weight_slot_bytes = 0;  // where weights are gathered
-  int64_t gradient_slot_bytes = 0;  // where gradients are made before they are reduced
-  int64_t gradient_bytes = 0;
+  int64_t gradient_slot_bytes = 0;             // where gradients are made before they are reduced
+  std::optional<int64_t> gradient_bytes = {};  // none: they live only as long as their unit's backward
   int64_t optimizer_bytes = 0;
   int64_t host_activation_bytes = 0;  // activations that wait on the host
   int64_t peak_bytes = 0;
+  bool device_only = false;  // what lies on the host is other memory, and no part of the peak
 };
 
 /// One purpose: bytes that the plan said and that were found. Only what nobody accounts for has no plan.
@@ -34,8 +35,8 @@ struct MemoryRow {
   int64_t actual = 0;
 };
 
-/// Rows of purposes that take any bytes. What cannot be told apart afterwards, all that comes and goes within a step,
-/// is the last row, planned as one sum.
+/// Rows of purposes that take any of the measured memory. What cannot be told apart afterwards, all that comes and goes
+/// within a step, is the last row, planned as one sum.
 std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured);
 /// The same as lines with a head, and the sums as "together".

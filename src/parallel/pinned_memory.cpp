@@ -1,0 +1,54 @@
+#include "titan/parallel/pinned_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#ifdef TITAN_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+#endif
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+PinnedMemory::Source PinnedMemory::cuda() {
+#ifdef TITAN_WITH_CUDA
+  return {[](size_t bytes) {
+            void* block = nullptr;
+            C10_CUDA_CHECK(cudaHostAlloc(&block, bytes, cudaHostAllocDefault));
+            return block;
+          },
+          [](void* block) { C10_CUDA_IGNORE_ERROR(cudaFreeHost(block)); }};
+#else
+  return {[](size_t) -> void* { throw InvariantError("internal error: pinned memory in a CPU-only build"); },
+          [](void*) {}};
+#endif
+}
+
+PinnedMemory::~PinnedMemory() {
+  for (const auto& [bytes, blocks] : free_) {
+    for (void* block : blocks) source_.free(block);
+  }
+}
+
+at::Tensor PinnedMemory::allocate(int64_t numel, at::ScalarType type) {
+  const size_t bytes = static_cast<size_t>(numel) * c10::elementSize(type);
+  if (bytes == 0) return at::empty({0}, at::TensorOptions(type));
+  void* block = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<void*>& free = free_[bytes];
+    if (!free.empty()) {
+      block = free.back();
+      free.pop_back();
+    }
+  }
+  if (block == nullptr) block = source_.allocate(bytes);
+  const auto give_back = [self = shared_from_this(), bytes](void* given) {
+    const std::lock_guard<std::mutex> lock(self->mutex_);
+    self->free_[bytes].push_back(given);
+  };
+  return at::from_blob(block, {numel}, give_back, at::TensorOptions(type));
+}
+
+}  // namespace titan
