@@ -1,11 +1,10 @@
 """Writes docs/support.md: what works on which device, and the tests that show it.
 
-    support_matrix.py RESULTS BINARY [--write]
+    support_matrix.py RESULTS [--write]
 
 tests/features.toml names the features and, for each, patterns over names of tests. RESULTS is the folder of one run of
-scripts/test.sh: GoogleTest's JSON reports and python.json. BINARY is the titan_train that was tested; it says itself
-which parts are not built. A pattern that fits no passed test, or a failed one, is an error, so a row cannot outlive its
-tests. Without --write the page must be what comes out.
+scripts/test.sh: GoogleTest's JSON reports and python.json. A pattern that fits no passed test, or a failed one, is an error,
+so a row cannot outlive its tests. Without --write the page must be what comes out.
 """
 
 import argparse
@@ -14,20 +13,17 @@ import fnmatch
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FEATURES = ROOT / "tests" / "features.toml"
 PAGE = ROOT / "docs" / "support.md"
-NOT_BUILT = re.compile(r"\*not built yet: ([^*]+)\*")
-OPTION = re.compile(r"^\| `([^`]+)` \|")
 HEAD = """# What works
 
-Each row names the tests that show it (`tests/features.toml`); what is not built is what the program itself says. The
-page is made from a run of the tests by `scripts/test.sh --update-support`, and `scripts/test.sh` fails when it is not
-what the tests show: when one of them failed, was left out or is gone.
+Each row names the tests that show it (`tests/features.toml`). The page is made from a run of the tests by
+`scripts/test.sh --update-support`, and `scripts/test.sh` fails when it is not what the tests show: when one of them
+failed, was left out or is gone.
 
 * **tested**: these tests ran and passed.
 * **compiles only**: the code is part of the CUDA build, and no test has run it on a GPU.
@@ -96,20 +92,7 @@ def problems_of(feature: Feature, outcomes: dict[str, str]) -> list[str]:
     return problems
 
 
-def unbuilt_parts(option_tables: str) -> dict[str, list[str]]:
-    """From `titan_train config docs`: the options of each part that is not built."""
-    parts: dict[str, list[str]] = {}
-    section = ""
-    for line in option_tables.splitlines():
-        if line.startswith("### "):
-            section = line[4:].strip("` ")
-        option, part = OPTION.match(line), NOT_BUILT.search(line)
-        if option and part:
-            parts.setdefault(part[1], []).append(f"{section}.{option[1]}")
-    return parts
-
-
-def render(parts: list[Part], unbuilt: dict[str, list[str]]) -> str:
+def render(parts: list[Part]) -> str:
     lines = [HEAD]
     for part in parts:
         lines += [f"## {part.title}", "", "| | CPU | CUDA | shown by |", "|---|---|---|---|"]
@@ -119,28 +102,18 @@ def render(parts: list[Part], unbuilt: dict[str, list[str]]) -> str:
             shown_by = ", ".join(f"`{pattern}`" for pattern in feature.tests)
             lines.append(f"| {feature.name} | {cpu} | {cuda} | {shown_by} |")
         lines.append("")
-    if not unbuilt:
-        lines += ["Every option is of a part that is built."]
-        return "\n".join(lines) + "\n"
-    lines += ["## Options of parts that are not built", "", "| part | options |", "|---|---|"]
-    for name in sorted(unbuilt, key=str.casefold):
-        shown = ", ".join(f"`{option}`" for option in unbuilt[name][:3])
-        more = len(unbuilt[name]) - 3
-        lines.append(f"| {name} | {shown}{f' and {more} more' if more > 0 else ''} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Checks or writes docs/support.md.")
     parser.add_argument("results", type=pathlib.Path)
-    parser.add_argument("binary")
     parser.add_argument("--write", action="store_true", help="write the page instead of checking it")
     arguments = parser.parse_args()
     parts = read_features(FEATURES)
     outcomes = read_outcomes(arguments.results)
     problems = [problem for part in parts for feature in part.features for problem in problems_of(feature, outcomes)]
-    tables = subprocess.run([arguments.binary, "config", "docs"], check=True, capture_output=True, text=True).stdout
-    page = render(parts, unbuilt_parts(tables))
+    page = render(parts)
     if not problems and arguments.write:
         PAGE.write_text(page)
     elif not problems and (not PAGE.exists() or PAGE.read_text() != page):

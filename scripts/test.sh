@@ -63,7 +63,7 @@ check_support() {
   section "Support matrix"
   local status=0 log=$results/support.log
   # shellcheck disable=SC2086  # a word or none
-  python3 "$TITAN_ROOT/scripts/support_matrix.py" "$results" "$TITAN_BUILD/titan_train" $support_argument 2>&1 |
+  python3 "$TITAN_ROOT/scripts/support_matrix.py" "$results" $support_argument 2>&1 |
     tee "$log" || status=$?
   count "$(lines '^ok ' "$log")" "$(lines '^not ok ' "$log")" 0 "$status"
 }

@@ -61,8 +61,8 @@ int report_config_problems(const LoadedConfig& loaded) {
   return tell_problems(find_launch(loaded.config.comm), loaded.problems, ExitCode::bad_config);
 }
 
-int report_job_problems(const Schema& schema, const LoadedConfig& loaded, bool is_rank) {
-  const StartCheck start = check_start(schema, loaded, std::thread::hardware_concurrency());
+int report_job_problems(const LoadedConfig& loaded, bool is_rank) {
+  const StartCheck start = check_start(loaded, std::thread::hardware_concurrency());
   return tell_problems(is_rank ? find_launch(loaded.config.comm) : std::nullopt, start.problems, start.code);
 }
 

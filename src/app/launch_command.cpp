@@ -86,8 +86,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
                     loaded.origins.place("comm.rank").to_string(), *loaded.config.comm.rank));
   }
   // This process is none of the ranks.
-  if (const int code =
-          trains ? report_job_problems(schema, loaded, /*is_rank=*/false) : report_config_problems(loaded)) {
+  if (const int code = trains ? report_job_problems(loaded, /*is_rank=*/false) : report_config_problems(loaded)) {
     return code;
   }
   request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";

@@ -27,11 +27,13 @@ std::string size_words(int64_t bytes) { return human_bytes(static_cast<double>(b
 
 /// A line per unit, those in a row that are alike once.
 std::vector<std::string> unit_table(const Plan& plan) {
-  const auto line = [](const std::string& unit, const std::string& a, const std::string& b, const std::string& c,
-                       const std::string& d) {
-    return fmt::format("  {:<26} {:>12} {:>12} {:>12} {:>12}", unit, a, b, c, d);
+  const auto numbers = [](const std::string& a, const std::string& b, const std::string& c, const std::string& d) {
+    return fmt::format(" {:>12} {:>12} {:>12} {:>12}", a, b, c, d);
   };
-  std::vector<std::string> lines{line("by unit", "parameters", "gradients", "optimizer", "activations")};
+  const auto line = [](const std::string& unit, const std::string& rest) {
+    return fmt::format("  {:<26}", unit) + rest;
+  };
+  std::vector<std::string> lines{line("by unit", numbers("parameters", "gradients", "optimizer", "activations"))};
   std::string last, first_name;
   for (const UnitPlan& unit : plan.units) {
     int64_t owned = 0;
@@ -41,15 +43,15 @@ std::vector<std::string> unit_table(const Plan& plan) {
     }
     const int64_t moments = plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
     const std::string text =
-        line("", size_words(owned * size_of(plan.request.master)), size_words(owned * size_of(ElementType::float32)),
-             size_words(owned * moments), size_words(unit.saved_bytes));
+        numbers(size_words(owned * size_of(plan.request.master)), size_words(owned * size_of(ElementType::float32)),
+                size_words(owned * moments), size_words(unit.saved_bytes));
     if (text == last) {
-      lines.back() = fmt::format("  {:<26}", first_name + " to " + unit.name) + text.substr(28);
+      lines.back() = line(first_name + " to " + unit.name, text);
       continue;
     }
     last = text;
     first_name = unit.name;
-    lines.push_back(fmt::format("  {:<26}", unit.name) + text.substr(28));
+    lines.push_back(line(unit.name, text));
   }
   return lines;
 }

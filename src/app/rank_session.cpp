@@ -158,7 +158,10 @@ void RankSession::move_near(const DeviceInfo& device) const {
 }
 
 Rendezvous RankSession::meet() {
-  if (launch_.fake) log_.info("Dry run as rank {} of {}: communication does nothing", launch_.rank, launch_.size);
+  if (launch_.fake) {
+    log_.info("Dry run as rank {} of {}: communication does nothing, and nothing of it is recorded", launch_.rank,
+              launch_.size);
+  }
   if (launch_.meeting.kind == MeetingPoint::Kind::nowhere) return meet_ranks(launch_, {}, {}, {});
   log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
             launch_.meeting.host);

@@ -84,7 +84,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<ConfigCheck> checks = config_checks();
   checks.push_back(world_check());
   LoadedConfig loaded = load_config(schema, arguments, checks);
-  if (const int code = report_job_problems(schema, loaded)) return code;
+  if (const int code = report_job_problems(loaded)) return code;
   limit_spinning(arguments);
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;

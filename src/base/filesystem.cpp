@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace titan {
 namespace {
@@ -37,6 +38,32 @@ void sync_folder(const std::filesystem::path& folder) {
   if (directory.value < 0 || ::fsync(directory.value) != 0) fail(ExitCode::storage, "sync", folder, errno);
 }
 
+void put_in_place(const std::filesystem::path& path, std::string_view bytes, bool sync) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    // Renaming over a device (/dev/null, a pipe) would put a file in its place for every program of the machine. Who
+    // does not wait for the disk does not wait for a pipe's reader either.
+    Descriptor place{::open(path.c_str(), O_WRONLY | O_CLOEXEC | (sync ? 0 : O_NONBLOCK))};
+    if (place.value < 0) fail(ExitCode::storage, "write", path, errno);
+    if (int reason = write_all(place.value, bytes)) fail(ExitCode::storage, "write", path, reason);
+    return;
+  }
+  std::filesystem::path temporary = path;
+  temporary += fmt::format(".tmp-{}", ::getpid());
+  try {
+    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    if (file.value < 0) fail(ExitCode::storage, "write", path, errno);
+    if (int reason = write_all(file.value, bytes)) fail(ExitCode::storage, "write", path, reason);
+    if (sync && ::fdatasync(file.value) != 0) fail(ExitCode::storage, "write", path, errno);
+    if (::close(std::exchange(file.value, -1)) != 0) fail(ExitCode::storage, "write", path, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(ExitCode::storage, "write", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  if (sync) sync_folder(path.parent_path());
+}
+
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, ExitCode code) {
@@ -60,27 +87,11 @@ std::string read_file(const std::filesystem::path& path, ExitCode code) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    // Renaming over a device (/dev/null, a pipe) would put a file in its place for every program of the machine.
-    Descriptor place{::open(path.c_str(), O_WRONLY | O_CLOEXEC)};
-    if (place.value < 0) fail(ExitCode::storage, "write", path, errno);
-    if (int reason = write_all(place.value, bytes)) fail(ExitCode::storage, "write", path, reason);
-    return;
-  }
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".tmp-{}", ::getpid());
-  try {
-    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (file.value < 0) fail(ExitCode::storage, "write", path, errno);
-    if (int reason = write_all(file.value, bytes)) fail(ExitCode::storage, "write", path, reason);
-    if (::fdatasync(file.value) != 0) fail(ExitCode::storage, "write", path, errno);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(ExitCode::storage, "write", path, errno);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  sync_folder(path.parent_path());
+  put_in_place(path, bytes, /*sync=*/true);
+}
+
+void replace_file(const std::filesystem::path& path, std::string_view bytes) {
+  put_in_place(path, bytes, /*sync=*/false);
 }
 
 void make_folders(const std::filesystem::path& path) {

@@ -81,12 +81,12 @@ void judge_effects(const Schema& schema, const Settings& settings, const JobConf
     if (!settings.is_set(option.key)) continue;
     const Value& value = settings.value(option.key);
     std::string place = settings.origins().place(option.key).to_string();
-    if (option.availability == Availability::no_effect) {
+    if (!option.idle.empty()) {
       if (option.is_harmless(value)) {
-        notes.push_back(fmt::format("{}: {} has no effect here: {}", place, option.key, option.reason));
+        notes.push_back(fmt::format("{}: {} has no effect here: {}", place, option.key, option.idle));
       } else {
         problems.push_back(settings.origins().problem(
-            option.key, fmt::format("{} = {} is not offered here: {}", option.key, to_toml(value), option.reason),
+            option.key, fmt::format("{} = {} is not offered here: {}", option.key, to_toml(value), option.idle),
             "leave it out"));
       }
       continue;

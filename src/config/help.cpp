@@ -18,15 +18,7 @@ std::string default_text(const Option& option) {
 
 std::string status_text(const Option& option) {
   if (!option.idle_alone.empty()) return "no effect in a run of one process: " + option.idle_alone;
-  switch (option.availability) {
-    case Availability::built:
-      return {};
-    case Availability::not_built:
-      return "not built yet: " + option.reason;
-    case Availability::no_effect:
-      return "no effect here: " + option.reason;
-  }
-  return {};
+  return option.idle.empty() ? "" : "no effect here: " + option.idle;
 }
 
 /// Words of `text` in lines of at most `width` bytes.
@@ -153,8 +145,7 @@ std::string explain_text(const Schema& schema, std::string_view key, const Loade
   line("allowed", option->allowed());
   line("needs", option->condition ? option->condition->text : std::string());
   line("formerly", join(former_spellings(schema, option->key), ", "));
-  const std::string status = status_text(*option);
-  line("status", status.empty() ? "built" : status);
+  line("status", status_text(*option));
   for (const Option& field : option->fields) line(field.name().c_str(), field.description);
   if (loaded != nullptr && option->read) {
     line("value",

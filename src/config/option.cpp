@@ -85,15 +85,8 @@ Option& Option::rule(std::string text, std::function<std::optional<std::string>(
   rule_ = std::move(wrong);
   return *this;
 }
-Option& Option::not_built(std::string part, std::vector<Value> harmless_values) {
-  availability = Availability::not_built;
-  reason = std::move(part);
-  harmless = std::move(harmless_values);
-  return *this;
-}
 Option& Option::no_effect(std::string why, std::vector<Value> harmless_values) {
-  availability = Availability::no_effect;
-  reason = std::move(why);
+  idle = std::move(why);
   harmless = std::move(harmless_values);
   return *this;
 }
@@ -194,8 +187,7 @@ std::string Option::allowed() const {
 }
 
 bool Option::is_harmless(const Value& value) const {
-  if (availability == Availability::built) return true;
-  if (availability == Availability::no_effect && harmless.empty()) return true;
+  if (idle.empty() || harmless.empty()) return true;
   bool is_default = value == default_2024 || value == default_2026;
   return is_default || std::find(harmless.begin(), harmless.end(), value) != harmless.end();
 }

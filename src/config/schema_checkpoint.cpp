@@ -110,9 +110,7 @@ void describe_checkpoint(Schema& schema) {
   describe_saving(checkpoint);
   describe_loading(checkpoint);
   for (Option& option : schema.section_options("checkpoint")) {
-    if (option.name() != "enable" && option.availability == Availability::built && !option.condition) {
-      option.only_when(on);
-    }
+    if (option.name() != "enable" && option.idle.empty() && !option.condition) option.only_when(on);
   }
   checkpoint.accept("enable_ft_dataloader_checkpoints", ValueType::boolean, Value(true))
       .later()

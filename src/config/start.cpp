@@ -1,4 +1,4 @@
-// What a config asks for that this build, this run or this machine cannot give, and all of it as one list.
+// What a config asks for that this run or this machine cannot give, and all of it as one list.
 #include "titan/config/start.h"
 
 #include <fmt/format.h>
@@ -29,22 +29,6 @@ bool says_something(const Option& option, const LoadedConfig& loaded) {
 
 }  // namespace
 
-std::vector<Problem> check_buildable(const Schema& schema, const LoadedConfig& loaded) {
-  std::vector<Problem> problems;
-  for (const Option& option : schema.options()) {
-    // An option that only refines a missing part (it has a condition) is told by the switch that asks for the part.
-    if (option.availability != Availability::not_built || option.condition || !says_something(option, loaded)) continue;
-    const Value value = option.read(loaded.config);
-    const Value& otherwise = option.default_for(generation_of(loaded.config));
-    if (option.is_harmless(value) || value == otherwise) continue;
-    problems.push_back(loaded.origins.problem(
-        option.key,
-        fmt::format("{} = {} needs a part that is not built yet: {}", option.key, to_toml(value), option.reason),
-        fmt::format("leave it at {}", to_toml(otherwise))));
-  }
-  return problems;
-}
-
 std::vector<std::string> notes_for_one_process(const Schema& schema, const LoadedConfig& loaded) {
   std::vector<std::string> notes;
   for (const Option& option : schema.options()) {
@@ -65,7 +49,7 @@ std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processor
                                  fmt::format("use at most {}, or 0 for one per processor", most))};
 }
 
-StartCheck check_start(const Schema& schema, const LoadedConfig& loaded, int64_t processors) {
+StartCheck check_start(const LoadedConfig& loaded, int64_t processors) {
   StartCheck start{loaded.problems, ExitCode::success};
   auto add = [&](const std::vector<Problem>& more, ExitCode code) {
     for (const Problem& problem : more) {
@@ -75,7 +59,6 @@ StartCheck check_start(const Schema& schema, const LoadedConfig& loaded, int64_t
     }
   };
   if (!loaded.problems.empty()) start.code = ExitCode::bad_config;
-  add(check_buildable(schema, loaded), ExitCode::bad_config);
   add(check_threads(loaded, processors), ExitCode::bad_config);
   add(check_inputs(loaded), ExitCode::bad_data);
   sort_by_place(start.problems);

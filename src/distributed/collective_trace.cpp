@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "titan/base/clock.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -56,9 +57,7 @@ std::string CollectiveTrace::json() const {
     if (call.waited != Clock::time_point{}) shown["waited"] = seconds_ago(call.waited);
     calls.push_back(std::move(shown));
   }
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  const nlohmann::ordered_json trace{{"time", std::chrono::duration<double>(since_1970).count()},
-                                     {"calls", std::move(calls)}};
+  const nlohmann::ordered_json trace{{"time", wall_time()}, {"calls", std::move(calls)}};
   return trace.dump(/*indent=*/1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

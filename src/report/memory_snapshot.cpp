@@ -1,15 +1,12 @@
 #include "titan/report/memory_snapshot.h"
 
 #include <chrono>
-#include <new>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "cpu_history.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/replace_file.h"
 #ifdef TITAN_WITH_CUDA
 #include <torch/csrc/cuda/memory_snapshot.h>
 #endif
@@ -63,13 +60,6 @@ void MemorySnapshots::write_to(const std::string& name) {
     if (std::exchange(warned_, true)) return;
     log_.warning("profiling.save_memory_snapshot_folder: {}; there are no snapshots", error.what());
   }
-}
-
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error)) return true;
-  const std::string_view what = error.what();
-  return what.find("out of memory") != std::string_view::npos ||
-         what.find("can't allocate memory") != std::string_view::npos;
 }
 
 std::string cpu_memory_history() { return CpuHistory::pickle(); }

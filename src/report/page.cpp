@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ctime>
 #include <functional>
 #include <map>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "chart.h"
 #include "page_style.h"
+#include "titan/base/clock.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -40,15 +40,6 @@ Standing describe(RunStanding standing) {
       break;
   }
   return {"plain", ""};
-}
-
-std::string clock_text(double seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm local{};
-  ::localtime_r(&time, &local);
-  std::array<char, 64> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
-  return text.data();
 }
 
 /// A fact as text; empty when it is not there.
@@ -357,7 +348,7 @@ std::string render_page(const std::vector<RunView>& runs) {
   } else {
     html += differences(runs);
   }
-  html += fmt::format("<footer>{}</footer>\n", first.written > 0 ? "Written " + clock_text(first.written) : "");
+  html += fmt::format("<footer>{}</footer>\n", first.written > 0 ? "Written " + local_time(first.written) : "");
   return html + "</main><script>" + kPageScript + "</script></body></html>\n";
 }
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "titan/base/error.h"
-#include "titan/base/replace_file.h"
+#include "titan/base/filesystem.h"
 
 namespace titan {
 namespace {
@@ -101,7 +101,7 @@ void PrometheusFile::write(double now, bool at_once) {
   last_write_ = state_.now = now;
   try {
     replace_file(path_, prometheus_text(state_));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     if (std::exchange(warned_, true)) return;
     log_.warning("metrics.prometheus_file: {}; training goes on without it", error.what());
   }

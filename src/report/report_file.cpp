@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "titan/base/error.h"
-#include "titan/base/replace_file.h"
+#include "titan/base/filesystem.h"
 
 namespace titan {
 
@@ -19,7 +19,7 @@ ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json fact
     if (first_step > 1 && std::filesystem::is_regular_file(metrics, ignored)) {
       history_ = read_history(metrics, first_step);
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     warned_ = true;
     log_.warning("metrics.report: {}; training goes on", error.what());
   }
@@ -40,7 +40,7 @@ void ReportFile::write(RunStanding standing, double now) {
   try {
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
     replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, standing, now, eta_seconds_}}));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training goes on without it", error.what());
   }
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

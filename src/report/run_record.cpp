@@ -1,14 +1,9 @@
 #include "titan/report/run_record.h"
 
-#include <chrono>
+#include "titan/base/clock.h"
 
 namespace titan {
 namespace {
-
-/// Seconds since 1970.
-double wall_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 /// `path`, with the folder made that it lies in; opening the file says what went wrong there.
 const std::filesystem::path& with_folder(const std::filesystem::path& path) {
@@ -34,7 +29,11 @@ RunRecord::RunRecord(const RecordTargets& targets, int64_t first_step, const Log
 }
 
 RunRecord::~RunRecord() {
-  if (!finished_) finish(RunStanding::broken_off);
+  if (finished_) return;
+  try {
+    finish(RunStanding::broken_off);
+  } catch (...) {  // what ends the run is on its way up, and no trouble of a writer may take its place
+  }
 }
 
 void RunRecord::add(const StepReport& report) {

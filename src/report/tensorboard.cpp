@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <utility>
 
+#include "titan/base/clock.h"
 #include "titan/base/process.h"
 
 namespace titan {
@@ -177,12 +177,7 @@ std::filesystem::path tensorboard_folder(const std::filesystem::path& root, bool
     if (is_run_folder(name)) newest = std::max(newest, name);
   }
   if (goes_on && !newest.empty()) return root / newest;
-  const auto seconds = static_cast<std::time_t>(now);
-  std::tm local{};
-  ::localtime_r(&seconds, &local);
-  std::array<char, 32> stamp{};
-  std::strftime(stamp.data(), stamp.size(), "%Y%m%d-%H%M", &local);
-  return root / stamp.data();
+  return root / local_time(now, "%Y%m%d-%H%M");
 }
 
 }  // namespace titan

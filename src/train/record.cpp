@@ -1,10 +1,7 @@
 // What a trainer shows and records of its steps.
 #include <ATen/Parallel.h>
 
-#include <array>
-#include <chrono>
-#include <ctime>
-
+#include "titan/base/clock.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/config/dump.h"
@@ -14,13 +11,6 @@
 #include "titan/train/trainer.h"
 
 namespace titan {
-namespace {
-
-double wall_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 // A dry run stands for a run elsewhere: the numbers it comes by are none of its folder's.
 void Trainer::open_record() {
@@ -66,11 +56,6 @@ std::filesystem::path Trainer::choose_tensorboard_folder() {
 
 nlohmann::ordered_json Trainer::run_facts() const {
   const BatchPlan batch = make_batch_plan(config_, place_);
-  const auto time = static_cast<std::time_t>(wall_time());
-  std::tm local{};
-  ::localtime_r(&time, &local);
-  std::array<char, 32> started{};
-  std::strftime(started.data(), started.size(), "%Y-%m-%d %H:%M:%S", &local);
   std::vector<std::string> layout;
   for (const MeshAxis axis : kMeshAxes) {
     if (place_.mesh.size(axis) > 1) layout.push_back(fmt::format("{} {}", name(axis), place_.mesh.size(axis)));
@@ -87,7 +72,7 @@ nlohmann::ordered_json Trainer::run_facts() const {
       {"layout", join(layout, ", ")},
       {"threads", at::get_num_threads()},
       {"host", host_name()},
-      {"started", started.data()},
+      {"started", local_time(wall_time())},
       {"data", data_description_},
       {"folder", std::filesystem::absolute(config_.job.dump_folder).lexically_normal().string()}};
   if (next_batch_) facts["sample"] = first_text(*next_batch_);
@@ -131,8 +116,8 @@ void Trainer::explain_start(const StepValues& values) const {
   if (world_.fake) return;
   // A run that goes on after a few steps may know nothing yet, and rightly.
   const bool begins = first_step_ == 1;
-  const std::optional<std::string> note = explain_first_loss(
-      values.loss, description_.vocabulary, begins && position_.is_trained, begins && !position_.is_trained);
+  const std::optional<std::string> note =
+      explain_first_loss(values.loss, description_.vocabulary, begins && is_trained_, begins && !is_trained_);
   if (note) log_.shared_warning(*note);
 }
 

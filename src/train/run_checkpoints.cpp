@@ -191,21 +191,22 @@ LoadOutcome RunCheckpoints::load_newest(RunPosition& start, std::vector<std::str
   return outcome;
 }
 
-RunPosition RunCheckpoints::load() {
-  RunPosition start;
+RunCheckpoints::Start RunCheckpoints::load() {
+  Start start;
+  RunPosition& position = start.position;
   std::vector<std::string> notes;
   const std::optional<LoadOutcome> over = finished_export();
-  const LoadOutcome outcome = over ? *over : load_newest(start, notes);
+  const LoadOutcome outcome = over ? *over : load_newest(position, notes);
   if (over) {
-    start.step = start.optimizer_steps = config_.training.steps;
-    notes.push_back(finished_note(start.step));
+    position.step = position.optimizer_steps = config_.training.steps;
+    notes.push_back(finished_note(position.step));
   }
   log_.info(outcome.line);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
   start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
-  saved_step_ = start.step;
+  saved_step_ = position.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);

@@ -54,8 +54,8 @@ ExitCode Trainer::run_job() {
   try {
     train();
     settle_all();
-  } catch (const std::exception& error) {
-    if (snapshots_ && is_out_of_memory(error)) snapshots_->write_at_exit(position_.step);
+  } catch (...) {
+    if (snapshots_ && out_of_memory_words(std::current_exception())) snapshots_->write_at_exit(position_.step);
     throw;
   }
   if (profiler_) profiler_->finish();
@@ -77,6 +77,7 @@ void Trainer::train() {
 }
 
 void Trainer::open_profilers() {
+  if (world_.fake) return;
   const ProfilingSection& wanted = config_.profiling;
   const std::filesystem::path top = config_.job.dump_folder;
   if (wanted.enable_profiling) {
@@ -103,7 +104,9 @@ bool Trainer::watched_step() {
 
 void Trainer::resume() {
   if (!checkpoints_) return;
-  position_ = checkpoints_->load();
+  RunCheckpoints::Start start = checkpoints_->load();
+  position_ = std::move(start.position);
+  is_trained_ = start.is_trained;
   if (position_.samples) find_data_position(*position_.samples);
   if (position_.data) stream_->restore(*position_.data);
   if (guard_ && position_.guard && !guard_->restore(*position_.guard)) {
@@ -175,9 +178,7 @@ bool Trainer::train_step() {
   if (checked) groups_.reset_traffic();
   const StepOutcome outcome = run_step(microbatches, rate, dump.get());
   if (checked) show_traffic(step);
-  const bool is_trained = position_.is_trained;
   position_ = {step, position_.tokens + tokens_per_step_, position_.optimizer_steps + 1, batch.state};
-  position_.is_trained = is_trained;
   if (dump) log_.info("step {} was dumped to {}", step, dump->write(config_.job.dump_folder, step).string());
 
   if (batch.counters.invalid_utf8 > 0 && read_.invalid_utf8 == 0) {
@@ -248,7 +249,7 @@ at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
 
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
-  if (std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
+  if (world_.fake || std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
   DumpRanks ranks{groups_.world, groups_.data, share_.split, world_.rank == 0, pipeline_ != nullptr};
   auto dump = std::make_unique<DebugDump>(all_parameters_, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
@@ -297,9 +298,10 @@ void Trainer::judge(const PendingStep& pending, const StepValues& values) {
       values.spike->norm_deviations > values.spike->loss_deviations
           ? std::tuple("gradient norm", values.grad_norm, values.spike->norm_deviations)
           : std::tuple("loss", values.loss, values.spike->loss_deviations);
-  log_.shared_warning("step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of the last {} steps; {}",
-                      pending.step, what, value, deviations, config_.training.spike_window,
-                      values.skipped ? "the step is skipped" : "the step was made all the same");
+  log_.shared_warning(
+      "step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of up to the last {} steps; {}", pending.step,
+      what, value, deviations, config_.training.spike_window,
+      values.skipped ? "the step is skipped" : "the step was made all the same");
   if (!record_) return;
   record_->add(SpikeReport{pending.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
 }

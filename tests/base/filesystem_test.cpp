@@ -12,6 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using Write = void (*)(const fs::path&, std::string_view);
+
 /// A folder of its own for each test.
 class Files : public ::testing::Test {
  protected:
@@ -22,9 +24,9 @@ class Files : public ::testing::Test {
   ~Files() override { fs::remove_all(folder_); }
 
   /// The message of the storage error that writing to `path` ends with.
-  static std::string refused(const fs::path& path) {
+  static std::string refused(Write write, const fs::path& path) {
     try {
-      write_file_atomically(path, "bytes");
+      write(path, "bytes");
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::storage);
       return error.what();
@@ -40,18 +42,22 @@ class Files : public ::testing::Test {
 };
 
 TEST_F(Files, WritingReplacesTheWholeFileAndLeavesNothingElse) {
-  for (const std::string bytes : {"first and longer", "second", ""}) {
-    write_file_atomically(folder_ / "a", bytes);
-    EXPECT_EQ(read_file(folder_ / "a"), bytes);
+  for (const Write write : {write_file_atomically, replace_file}) {
+    for (const std::string bytes : {"first and longer", "second", ""}) {
+      write(folder_ / "a", bytes);
+      EXPECT_EQ(read_file(folder_ / "a"), bytes);
+    }
   }
   EXPECT_EQ(entries(), 1u);
 }
 
 TEST_F(Files, AFailedWriteNamesThePlaceAskedForAndLeavesNothing) {
-  EXPECT_EQ(refused(folder_ / "none/a"),
-            "cannot write " + (folder_ / "none/a").string() + ": No such file or directory");
   fs::create_directory(folder_ / "b");
-  EXPECT_EQ(refused(folder_ / "b"), "cannot write " + (folder_ / "b").string() + ": Is a directory");
+  for (const Write write : {write_file_atomically, replace_file}) {
+    EXPECT_EQ(refused(write, folder_ / "none/a"),
+              "cannot write " + (folder_ / "none/a").string() + ": No such file or directory");
+    EXPECT_EQ(refused(write, folder_ / "b"), "cannot write " + (folder_ / "b").string() + ": Is a directory");
+  }
   EXPECT_EQ(entries(), 1u);
 }
 
@@ -60,11 +66,21 @@ TEST_F(Files, WhatIsNoRegularFileIsWrittenToAndNotReplaced) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);
-  write_file_atomically(pipe, "through");
-  std::array<char, 16> buffer{};
-  EXPECT_EQ(::read(reader, buffer.data(), buffer.size()), 7);
-  EXPECT_STREQ(buffer.data(), "through");
+  for (const Write write : {write_file_atomically, replace_file}) {
+    write(pipe, "through");
+    std::array<char, 16> buffer{};
+    EXPECT_EQ(::read(reader, buffer.data(), buffer.size()), 7);
+    EXPECT_STREQ(buffer.data(), "through");
+    EXPECT_TRUE(fs::is_fifo(pipe));
+  }
   ::close(reader);
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, WhatIsShownDoesNotWaitForAPipesReader) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(refused(replace_file, pipe), "cannot write " + pipe.string() + ": No such device or address");
   EXPECT_TRUE(fs::is_fifo(pipe));
 }
 

@@ -8,74 +8,11 @@
 namespace titan {
 namespace {
 
-std::string missing_parts(std::string_view text, const std::vector<std::string>& overrides = {}) {
-  return format_problems(check_buildable(IncompleteSchema(), load(text, overrides)));
-}
-
-TEST(Buildable, a_plain_run_on_one_device_asks_for_nothing_that_is_missing) {
-  EXPECT_EQ(missing_parts(""), "");
-  EXPECT_EQ(missing_parts("[parallelism]\ndata_parallel_shard_degree = 1"), "");
-}
-
-TEST(Buildable, what_no_part_is_missing_for_is_no_obstacle) {
-  const LoadedConfig loaded = load("[validation]\nenable = true\nfreq = 5\n", {"--optimizer.early_step_in_backward"});
-  EXPECT_EQ(format_problems(check_buildable(Schema(), loaded)), "");
-}
-
-TEST(Buildable, everything_missing_is_listed_together_with_its_place) {
-  const std::string text =
-      missing_parts("[validation]\nenable = true\nfreq = 5\n", {"--optimizer.early_step_in_backward"});
-  EXPECT_TRUE(contains(text,
-                       "job.toml:2:10: validation.enable = true needs a part that is not built yet: validation; "
-                       "leave it at false"))
-      << text;
-  EXPECT_TRUE(contains(text,
-                       "command line: --optimizer.early_step_in_backward: "
-                       "optimizer.early_step_in_backward = true needs a part that is not built yet"))
-      << text;
-}
-
-TEST(Buildable, options_of_a_missing_part_that_is_switched_off_are_no_obstacle) {
-  EXPECT_EQ(missing_parts("[validation]\nfreq = 50\ndataset = \"stories\""), "");
-}
-
-TEST(Buildable, a_missing_part_is_told_once_by_its_switch_and_not_by_what_refines_it) {
-  const std::string text = missing_parts("[validation]\nenable = true\nfreq = 50\nseq_len = 64\n");
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
-  EXPECT_TRUE(contains(text, "job.toml:2:10: validation.enable = true needs a part")) << text;
-}
-
-TEST(Buildable, whatever_refines_a_missing_part_names_the_switch_that_would_be_told) {
-  Schema schema;
-  for (const Option& option : schema.options()) {
-    if (option.availability != Availability::not_built || !option.condition) continue;
-    for (Generation generation : {Generation::december_2024, Generation::last_2026}) {
-      EXPECT_FALSE(option.condition->holds(default_config(schema, generation))) << option.key;
-    }
-    auto is_its_switch = [&](const Option& other) {
-      return other.availability == Availability::not_built && !other.condition &&
-             contains(option.condition->text, other.key);
-    };
-    EXPECT_TRUE(std::any_of(schema.options().begin(), schema.options().end(), is_its_switch)) << option.key;
-  }
-}
-
-TEST(Buildable, checkpoints_are_built) {
-  EXPECT_EQ(missing_parts("[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 600\n"), "");
-  EXPECT_EQ(
-      missing_parts("[checkpoint]\nenable = true\ninitial_load_in_hf = true\ninitial_load_in_hf_quantized = true\n"),
-      "");
-}
-
-TEST(Buildable, what_a_file_says_by_writing_out_a_default_asks_for_nothing) {
-  EXPECT_EQ(missing_parts("[optimizer]\nearly_step_in_backward = false\n[validation]\nenable = false"), "");
-}
-
 TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {
   const char* text =
       "[comm]\ntrain_timeout_seconds = 30\ntrace_buf_size = 0\n[metrics]\nsave_for_all_ranks = true\n"
       "[parallelism]\nfsdp_reshard_after_forward = \"never\"\n";
-  EXPECT_EQ(missing_parts(text), "");
+  EXPECT_EQ(said_about(text), "");
   EXPECT_EQ(join(notes_for_one_process(Schema(), load(text)), "\n"),
             "job.toml:5:22: metrics.save_for_all_ranks has no effect here: its one rank writes its metrics anyway\n"
             "job.toml:7:30: parallelism.fsdp_reshard_after_forward has no effect here: one process holds every "
@@ -87,13 +24,8 @@ TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_
 
 TEST(OneProcess, a_world_may_have_one_rank_or_more) {
   const char* text = "[comm]\nrank = 0\nmaster = \"a:1\"\n";
-  EXPECT_EQ(missing_parts(text, {"--comm.world_size", "1"}), "");
-  EXPECT_EQ(missing_parts(text, {"--comm.world_size", "2"}), "");
-}
-
-TEST(Buildable, a_config_with_missing_parts_is_a_valid_config_all_the_same) {
-  const LoadedConfig loaded = load_config_text(IncompleteSchema(), "[validation]\nenable = true", "job.toml", {});
-  EXPECT_EQ(said(loaded), "");
+  EXPECT_EQ(said_about(text, {"--comm.world_size", "1"}), "");
+  EXPECT_EQ(said_about(text, {"--comm.world_size", "2"}), "");
 }
 
 class Inputs : public ScratchTest {};
@@ -188,22 +120,20 @@ TEST(Threads, a_few_per_processor_are_allowed_and_many_are_refused_with_the_limi
             "use at most 8, or 0 for one per processor\n");
 }
 
-TEST(Start, errors_missing_parts_and_missing_files_are_one_list_in_the_order_of_the_file) {
-  const LoadedConfig loaded = load(
-      "[optimizer]\nearly_step_in_backward = true\n[training]\nstps = 3\nthreads = 100000\n[model]\n"
-      "tokenizer_path = \"no.model\"",
-      {"--validation.enable", "--validation.dataset=stories"});
-  const StartCheck start = check_start(IncompleteSchema(), loaded, 2);
+TEST(Start, errors_and_missing_files_are_one_list_in_the_order_of_the_file) {
+  const LoadedConfig loaded =
+      load("[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = \"no.model\"", {"--metrics.log_freq=0"});
+  const StartCheck start = check_start(loaded, 2);
   EXPECT_EQ(start.code, ExitCode::bad_config);
   std::vector<std::string> places;
   for (const Problem& problem : start.problems) places.push_back(problem.where.to_string());
-  EXPECT_EQ(places, (std::vector<std::string>{"job.toml:2:26", "job.toml:4:1", "job.toml:5:11", "job.toml:7:18",
-                                              "command line: --validation.enable", "default of training.dataset"}))
+  EXPECT_EQ(places, (std::vector<std::string>{"job.toml:2:1", "job.toml:3:11", "job.toml:5:18",
+                                              "command line: --metrics.log_freq", "default of training.dataset"}))
       << format_problems(start.problems);
 }
 
 TEST(Start, only_what_is_missing_on_this_machine_ends_with_the_code_of_bad_data) {
-  const StartCheck start = check_start(Schema(), load("[training]\ndataset = \"stories\""), 2);
+  const StartCheck start = check_start(load("[training]\ndataset = \"stories\""), 2);
   EXPECT_EQ(start.code, ExitCode::bad_data);
   EXPECT_EQ(start.problems.size(), 1u);
 }
@@ -212,14 +142,14 @@ TEST(Start, a_default_is_not_held_against_somebody_who_mistyped_the_option) {
   for (const char* text : {"[model]\ntokenizer_pth = \"x\"\n[training]\ndataset = \"stories\"",
                            "[modl]\ntokenizer_path = \"x\"\n[training]\ndataset = \"stories\"",
                            "[model]\ntokenizer_path = 3\n[training]\ndataset = \"stories\"", "[model"}) {
-    const StartCheck start = check_start(Schema(), load(text), 2);
+    const StartCheck start = check_start(load(text), 2);
     EXPECT_EQ(start.problems.size(), 1u) << format_problems(start.problems);
     EXPECT_EQ(start.code, ExitCode::bad_config);
   }
 }
 
 TEST(Start, a_sound_config_with_its_files_has_nothing_against_it) {
-  const StartCheck start = check_start(Schema(), load_words({source_folder() / "configs/debug_model.toml"}), 2);
+  const StartCheck start = check_start(load_words({source_folder() / "configs/debug_model.toml"}), 2);
   EXPECT_EQ(format_problems(start.problems), "");
   EXPECT_EQ(start.code, ExitCode::success);
 }

@@ -23,18 +23,6 @@ inline LoadedConfig load(std::string_view text, const std::vector<std::string>& 
 
 inline LoadedConfig load_words(const std::vector<std::string>& arguments) { return load_config(Schema(), arguments); }
 
-/// A schema that lacks two parts, so that what is said of missing parts is tested whatever is missing today:
-/// validation, a switch with options that refine it, and the steps in backward, a switch alone.
-class IncompleteSchema : public Schema {
- public:
-  IncompleteSchema() {
-    for (Option& option : section_options("validation")) option.not_built("validation");
-    for (Option& option : section_options("optimizer")) {
-      if (option.key == "optimizer.early_step_in_backward") option.not_built("steps in backward");
-    }
-  }
-};
-
 /// Problems as the user sees them, one per line.
 inline std::string said(const LoadedConfig& loaded) { return format_problems(loaded.problems); }
 

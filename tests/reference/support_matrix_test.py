@@ -20,18 +20,6 @@ OUTCOMES = {
     "ops_test: Rotary.Works": "passed",
     "data_test: Files.NeedTheSharedFolder": "skipped",
 }
-OPTION_TABLES = """### checkpoint
-
-| option | type | default | allowed | meaning |
-|---|---|---|---|---|
-| `enable` | BOOL | `false` |  | save. *not built yet: checkpoints* |
-| `folder` | TEXT | `"c"` |  | where |
-| `interval` | INT | `1` |  | how often. *not built yet: checkpoints* |
-
-### compile
-
-| `enable` | BOOL | `false` |  | use them. *not built yet: fused kernels* |
-"""
 
 
 def problems(*tests: str) -> list[str]:
@@ -87,22 +75,15 @@ class Outcomes(unittest.TestCase):
 
 
 class Page(unittest.TestCase):
-    def test_parts_that_are_not_built_are_those_the_program_names(self):
-        self.assertEqual(
-            support_matrix.unbuilt_parts(OPTION_TABLES),
-            {"checkpoints": ["checkpoint.enable", "checkpoint.interval"], "fused kernels": ["compile.enable"]},
-        )
-
     def test_a_row_says_what_is_known_of_each_device(self):
         parts = [
             Part("Models", [Feature("one", ["a_test: A.*"]), Feature("two", ["a_test: B.*"], built=False)]),
             Part("Data", [Feature("three", ["a_test: C.*"])], on_device=False),
         ]
-        page = support_matrix.render(parts, {"checkpoints": ["a.b", "a.c", "a.d", "a.e"]})
+        page = support_matrix.render(parts)
         self.assertIn("| one | tested | compiles only | `a_test: A.*` |", page)
         self.assertIn("| two | not built | not built | `a_test: B.*` |", page)
         self.assertIn("| three | tested | — | `a_test: C.*` |", page)
-        self.assertIn("| checkpoints | `a.b`, `a.c`, `a.d` and 1 more |", page)
 
 
 if __name__ == "__main__":

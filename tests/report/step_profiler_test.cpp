@@ -8,7 +8,6 @@
 #include <set>
 
 #include "titan/base/error.h"
-#include "titan/report/memory_snapshot.h"
 #include "titan/report/trace_summary.h"
 
 namespace titan {
@@ -95,18 +94,6 @@ TEST_F(Profiled, AStepThatThrowsLeavesNoProfilerBehind) {
     a_step(1);
   }
   EXPECT_FALSE(at::hasCallbacks());
-}
-
-TEST(ProfileRange, WithoutAListenerNothingHappens) {
-  ASSERT_FALSE(at::hasCallbacks());
-  const ProfileRange range("forward", "layers.0");
-}
-
-TEST(OutOfMemory, IsToldFromOtherErrors) {
-  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
-  EXPECT_TRUE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory: you tried …")));
-  EXPECT_TRUE(is_out_of_memory(std::runtime_error("CUDA out of memory. Tried to allocate 2 GiB")));
-  EXPECT_FALSE(is_out_of_memory(std::runtime_error("something else")));
 }
 
 }  // namespace

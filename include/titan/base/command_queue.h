@@ -12,7 +12,8 @@
 namespace titan {
 
 /// `command` with every `{dir}`-like `mark` replaced by `value` so that the shell takes it as it is, whatever
-/// characters it holds and whether the mark stands bare or between quotes.
+/// characters it holds and whether the mark stands bare or between quotes. A command substitution between double quotes
+/// is not followed: a mark in "$(…)" is quoted as if it stood in the double quotes themselves.
 std::string command_with(std::string_view command, std::string_view mark, std::string_view value);
 
 class CommandQueue {

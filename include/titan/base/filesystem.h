@@ -18,6 +18,10 @@ std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCod
 /// reason".
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
+/// The same without syncing, for what is shown rather than kept (a page, a snapshot): a power cut may lose it. Waits
+/// for nobody: a pipe that has no reader, or no room, is an error.
+void replace_file(const std::filesystem::path& path, std::string_view bytes);
+
 /// Makes `path` and its parents; throws Error(storage) with the reason when that fails.
 void make_folders(const std::filesystem::path& path);
 

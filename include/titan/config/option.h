@@ -21,8 +21,6 @@ enum class Era {
   own      ///< this program's; says nothing about the generation
 };
 
-enum class Availability { built, not_built, no_effect };
-
 /// When an option has an effect at all, in words and as a predicate.
 struct Condition {
   std::string text;  ///< "checkpoint.enable = true"
@@ -40,9 +38,8 @@ class Option {
   std::string description;
   Era era = Era::always;
 
-  Availability availability = Availability::built;
-  std::string reason;           ///< the part that is to come, or why there is no effect
-  std::vector<Value> harmless;  ///< values that ask for nothing; for no_effect, empty means all
+  std::string idle;             ///< why it has no effect here; empty: it has one
+  std::vector<Value> harmless;  ///< values of such an option that ask for nothing; empty means all
   std::optional<Condition> condition;
   std::string idle_alone;  ///< why it has no effect in a run of one process; empty: it has one there too
 
@@ -74,7 +71,6 @@ class Option {
   Option& integer_spelling();  ///< a text that may be written as a bare integer: 2 for "2"
   /// A rule of its own: `wrong` returns what is wrong with a value, or nothing.
   Option& rule(std::string text, std::function<std::optional<std::string>(const Value&)> wrong);
-  Option& not_built(std::string part, std::vector<Value> harmless_values = {});
   Option& no_effect(std::string why, std::vector<Value> harmless_values = {});
   Option& only_when(Condition when);
   Option& among_several(std::string why_idle_alone);  ///< matters only in a run of several processes
@@ -89,7 +85,7 @@ class Option {
   std::optional<Value> accept(const Value& value) const;
   /// "≥ 1 or -1", "a, b or c": what is allowed, for messages and tables; empty when anything is.
   std::string allowed() const;
-  /// Whether `value` asks for nothing that is missing.
+  /// Whether `value` asks for nothing that is not offered.
   bool is_harmless(const Value& value) const;
   const std::vector<std::string>& choice_list() const { return choices_; }
 

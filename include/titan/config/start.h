@@ -1,6 +1,6 @@
-// What a training start needs beyond a valid config: parts that are built, files that are there, enough processors.
-// Asked by `titan_train train` alone: `config show` judges a config wherever it lies. It looks at the file system and
-// opens nothing; what is in a file is for the part that reads it.
+// What a training start needs beyond a valid config: files that are there, enough processors. Asked by
+// `titan_train train` alone: `config show` judges a config wherever it lies. It looks at the file system and opens
+// nothing; what is in a file is for the part that reads it.
 #pragma once
 
 #include <string>
@@ -10,9 +10,6 @@
 #include "titan/config/load.h"
 
 namespace titan {
-
-/// What the user asks for and this build cannot do yet: each switch once, without the options that only refine it.
-std::vector<Problem> check_buildable(const Schema& schema, const LoadedConfig& loaded);
 
 /// One line per given option that matters only among several processes.
 std::vector<std::string> notes_for_one_process(const Schema& schema, const LoadedConfig& loaded);
@@ -33,6 +30,6 @@ struct StartCheck {
   std::vector<Problem> problems;      ///< by place, those of the config itself included
   ExitCode code = ExitCode::success;  ///< bad_data when files are missing and nothing else is wrong, else bad_config
 };
-StartCheck check_start(const Schema& schema, const LoadedConfig& loaded, int64_t processors);
+StartCheck check_start(const LoadedConfig& loaded, int64_t processors);
 
 }  // namespace titan

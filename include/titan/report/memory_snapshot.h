@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <string>
 
@@ -39,9 +38,6 @@ class MemorySnapshots {
   const Log& log_;
   bool warned_ = false;
 };
-
-/// Whether it says that an allocation failed.
-bool is_out_of_memory(const std::exception& error);
 
 /// The history of the CPU's allocator as a pickle; for tests.
 std::string cpu_memory_history();

@@ -42,8 +42,9 @@ class EventFile {
   bool warned_ = false;
 };
 
-/// Where a run's event files go: a folder of its own, named after the local time `now` in minutes (20261122-0930); or,
-/// for a run that `goes_on`, the newest such folder of `root`, so that it stays one curve.
+/// Where a run's event files go: a folder named after the local time `now` in minutes (20261122-0930), as torchtitan
+/// names it; or, for a run that `goes_on`, the newest such folder of `root`, so that it stays one curve. A run that
+/// begins anew within the same minute shares the folder; its file's begin_at() voids the curve of the one before.
 std::filesystem::path tensorboard_folder(const std::filesystem::path& root, bool goes_on, double now);
 
 }  // namespace titan

@@ -19,9 +19,13 @@ class RunCheckpoints {
   /// All ranks call alike, here and below.
   RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log);
 
+  struct Start {
+    RunPosition position;
+    bool is_trained = false;  // the weights were loaded, and not from a seed
+  };
   /// Loads what `checkpoint.*` names, and says so in one line; the weights' copies are declared stale. Then sees
   /// whether checkpoints can be written.
-  RunPosition load();
+  Start load();
   /// Step 0, for checkpoint.create_seed_checkpoint. Throws Error(storage).
   void save_seed();
   /// Whether this rank's clock says that a checkpoint is due (checkpoint.interval_seconds). The first one of any rank

@@ -29,7 +29,6 @@ struct RunPosition {
   // Instead of `data`: where torchtitan's loader was, for the trainer to find in the corpus.
   std::optional<SamplePosition> samples = std::nullopt;
   std::optional<SpikeGuardState> guard = {};  // of a checkpoint that was loaded
-  bool is_trained = false;                    // the weights were loaded, and not from a seed
 };
 
 /// What there is to save; all of it outlives the state.

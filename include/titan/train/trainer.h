@@ -153,7 +153,8 @@ class Trainer {
   std::unique_ptr<BatchStream> stream_;
   std::optional<StepBatch> next_batch_;
   int64_t tokens_per_step_ = 0;
-  int64_t first_step_ = 1;  // of this process
+  int64_t first_step_ = 1;   // of this process
+  bool is_trained_ = false;  // it began with weights that were loaded, and not from a seed
   bool traffic_shown_ = false;
   RunPosition position_;  // after the last step
   Wishes wishes_;         // that all ranks agreed to follow

@@ -1,0 +1,49 @@
+#include "titan/report/run_record.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A run whose paths are relative to a current folder of its own.
+class Recorded : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(folder_);
+    fs::current_path(folder_);
+  }
+  void TearDown() override {
+    fs::current_path(before_);
+    fs::remove_all(folder_);
+  }
+
+  const fs::path before_ = fs::current_path();
+  const fs::path folder_ = fs::temp_directory_path() / ("titan-record-" + std::to_string(::getpid()));
+  const Log log_;
+};
+
+TEST_F(Recorded, AFolderThatIsGoneWhenTheRunBreaksOffCostsOneWarningAndHidesNoError) {
+  ::testing::internal::CaptureStdout();
+  try {
+    const RunRecord record({.metrics = "run/metrics.jsonl",
+                            .tensorboard = {},
+                            .prometheus = {},
+                            .run = "run",
+                            .report = true,
+                            .facts = {}},
+                           1, log_);
+    fs::remove_all(folder_);
+    throw 7;
+  } catch (const int value) {
+    EXPECT_EQ(value, 7);
+  }
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_NE(said.find("metrics.report: "), std::string::npos) << said;
+  EXPECT_EQ(said.find("training goes on"), said.rfind("training goes on")) << said;
+}
+
+}  // namespace
+}  // namespace titan
