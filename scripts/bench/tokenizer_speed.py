@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,19 @@ def corpus(folder: pathlib.Path) -> pathlib.Path:
     made = folder / "text.txt"
     text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("**/*.md")))
     made.write_text(text * (1_000_000 // len(text) + 1), encoding="utf-8")
+    return made
+
+
+def long_text(folder: pathlib.Path) -> pathlib.Path:
+    """24 MB to train on: 200,000 words of one to four syllables, as frequent as words of a language are."""
+    chance = random.Random(1)
+    syllables = [begin + end for begin in "b c d f g h k l m n p r s t v w z ch sh tr".split() for end in "aeiou"]
+    words = ["".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(200_000)]
+    weights = [1 / (rank + 10) for rank in range(len(words))]
+    made = folder / "long.txt"
+    with made.open("w") as file:
+        for _ in range(40):
+            file.write(" ".join(chance.choices(words, weights=weights, k=100_000)) + ".\n")
     return made
 
 
@@ -76,6 +90,7 @@ def package_train(text: pathlib.Path, size: int) -> tuple[float, Tokenizer]:
 
 
 def titan_train(binary: str, text: pathlib.Path, size: int, output: pathlib.Path) -> float:
+    """1 / seconds, the program's start and end among them."""
     words = [binary, "tokenizer", "train", "--dataset", "text", "--dataset-path", str(text), "--bytes", str(1 << 40)]
     words += ["--vocab-size", str(size + 256), "--output", str(output)]
     began = time.perf_counter()
@@ -127,12 +142,13 @@ def measure(binary: str, count: int, folder: pathlib.Path) -> list[ratios.Row]:
             count, lambda: titan_encode(binary, model, path), lambda: package_encode(encode, text)
         )
         rows.append(row(what, bar, "MB/s", pairs))
+    long = long_text(folder)
     pairs = ratios.interleaved(
         count,
-        lambda: titan_train(binary, path, VOCABULARY, folder / "made.model"),
-        lambda: package_train(path, VOCABULARY)[0],
+        lambda: titan_train(binary, long, 4 * VOCABULARY, folder / "made.model"),
+        lambda: package_train(long, 4 * VOCABULARY)[0],
     )
-    rows.append(row(f"train {VOCABULARY} tokens", 1.0, "per s", pairs))
+    rows.append(row(f"train {4 * VOCABULARY:,} tokens on {long.stat().st_size / 1e6:.0f} MB", 1.0, "per s", pairs))
     return rows
 
 
