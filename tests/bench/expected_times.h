@@ -124,8 +124,8 @@ class ExpectedStep {
   }
 
   // Every operand of a product is cast for its two uses at once: inputs and output gradients of this sequence, weights
-  // once a step. Magnitudes of what a kernel of ours made are there already; those of weights, of attention's output
-  // and of its gradients are looked for.
+  // once a step. Magnitudes of what a kernel of ours made are there already, gradients of queries and keys among them;
+  // those of weights, of attention's output and of the values' gradient are looked for.
   void count_casts() {
     const int64_t kv = a_.kv_heads * a_.head_dim();
     const int64_t inputs = kTokens * (3 * a_.dim + a_.hidden);
@@ -139,13 +139,13 @@ class ExpectedStep {
     cast.data = cast.transposed = &somewhere;
     KernelTraffic casts = traffic(cast);
     add(casts, "casts and transposes", a_.layers * (4 + 7 + 7));
-    const int64_t searched = block_weights() + kTokens * (2 * a_.dim + 2 * kv);
+    const int64_t searched = block_weights() + kTokens * (a_.dim + kv);
     LargestMagnitude search;
     search.type = KernelType::bf16;
     search.rows = searched;
     search.columns = 1;
     KernelTraffic searches = traffic(search);
-    add(searches, "largest magnitudes of weights and of attention's", a_.layers * (7 + 4));
+    add(searches, "largest magnitudes of weights and of attention's", a_.layers * (7 + 2));
   }
   /// `each_block` bytes in a number of launches.
   void add(const KernelTraffic& each_block, const std::string& name, int64_t launches) {
