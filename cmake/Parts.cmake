@@ -51,6 +51,9 @@ if(TITAN_TORCH)
     INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_stub)
   if(TITAN_WITH_CUDA)
     target_compile_definitions(titan_core PUBLIC TITAN_WITH_CUDA)
+    string(JOIN "," architectures ${CMAKE_CUDA_ARCHITECTURES})
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/train/compile.cpp PROPERTIES
+      COMPILE_DEFINITIONS "TITAN_GPU_ARCHITECTURES=\"${architectures}\"")
   endif()
 endif()
 

@@ -37,7 +37,7 @@ build_jobs() {
 # CMake files need nothing here: ninja notices them.
 configure_build() {
   local settings recorded=$TITAN_BUILD/.configured-with site
-  settings="libtorch=${TITAN_LIBTORCH:-} cuda=${TITAN_CUDA:-AUTO} nvcc=$(command -v nvcc || true)"
+  settings="libtorch=${TITAN_LIBTORCH:-} cuda=${TITAN_CUDA:-AUTO}${CUDAARCHS:+ for $CUDAARCHS} nvcc=$(command -v nvcc || true)"
   if [ -f "$TITAN_BUILD/build.ninja" ] && [ -f "$recorded" ] && [ "$(head -n 1 "$recorded")" = "$settings" ]; then
     site=$(sed -n 's/^TITAN_LIBTORCH_FOUND:INTERNAL=//p' "$TITAN_BUILD/CMakeCache.txt")
     [ ! -e "$site/torch/lib/libtorch_cpu.so" ] || return 0

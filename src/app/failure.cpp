@@ -12,6 +12,10 @@ namespace {
 /// Gloo's exceptions are of types whose headers LibTorch does not ship; each message names its source file.
 bool is_from_gloo(const std::string& message) { return message.find("/gloo/") != std::string::npos; }
 
+bool is_for_other_gpus(const std::string& message) {
+  return message.find("no kernel image is available") != std::string::npos;
+}
+
 std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
 
 /// With the allocator's own words on the size, without where in LibTorch they were thrown.
@@ -35,6 +39,12 @@ Failure describe_failure(const std::exception_ptr& error) {
   } catch (const c10::DistError& lost) {
     return lost_peer(lost.what_without_backtrace());
   } catch (const c10::Error& internal) {
+    if (is_for_other_gpus(internal.what_without_backtrace())) {
+      return {
+          ExitCode::bad_config,
+          "this program's LibTorch has no code for this GPU's architecture (no kernel image is available); train on "
+          "another GPU, or build with a LibTorch for it (TITAN_LIBTORCH)"};
+    }
     return {ExitCode::bug, "internal error: " + first_line(internal.what_without_backtrace())};
   } catch (const std::filesystem::filesystem_error& file) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};

@@ -179,7 +179,7 @@ void Trainer::build_model() {
   with_memory_report([] { return "building the model"; },
                      [&] {
                        assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_,
-                                            choose_kernels(config_, device_.device, log_), recorder_for(plan));
+                                            choose_kernels(config_, device_, log_), recorder_for(plan));
                      });
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {

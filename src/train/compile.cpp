@@ -1,6 +1,10 @@
 #include "titan/train/compile.h"
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
 
 namespace titan {
 namespace {
@@ -17,10 +21,22 @@ std::shared_ptr<const FusedKernels> gpu_kernels_that_say(const Log& log) {
 
 }  // namespace
 
-ExecutorOptions choose_kernels(const JobConfig& config, const at::Device& device, const Log& log) {
+bool runs_on(std::string_view architectures, int capability) {
+  for (const std::string& architecture : split(architectures, ',')) {
+    const int built_for = std::atoi(architecture.c_str());
+    const bool that_one_alone = architecture.find('a') < architecture.find('-');
+    const bool has_ptx = architecture.find("-real") == std::string::npos;
+    if (capability == built_for) return true;
+    if (that_one_alone || capability < built_for) continue;
+    if (has_ptx || capability / 10 == built_for / 10) return true;
+  }
+  return false;
+}
+
+ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log) {
   ExecutorOptions options;
   if (!config.compile.enable) return options;
-  if (device.is_cpu()) {
+  if (device.device.is_cpu()) {
     log.shared_warning(
         "compile.enable = true changes nothing on a CPU: the fused kernels are for GPUs, and plain operations have "
         "loops "
@@ -28,6 +44,13 @@ ExecutorOptions choose_kernels(const JobConfig& config, const at::Device& device
     return options;
   }
 #ifdef TITAN_WITH_CUDA
+  if (!runs_on(TITAN_GPU_ARCHITECTURES, device.capability)) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("compile.enable = true, but the fused kernels of this program are built for {}, and {} has "
+                            "compute capability {}.{}; build it with CUDAARCHS={}-real, or set compile.enable = false",
+                            TITAN_GPU_ARCHITECTURES, device.name, device.capability / 10, device.capability % 10,
+                            device.capability));
+  }
   const std::shared_ptr<const FusedKernels> kernels = gpu_kernels_that_say(log);
   if (has(config.compile.components, "model")) options.kernels = kernels;
   if (has(config.compile.components, "loss")) options.loss_kernels = kernels;

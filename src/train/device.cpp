@@ -9,6 +9,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 #include <fmt/ranges.h>
 #endif
 
@@ -20,6 +21,20 @@
 namespace titan {
 
 namespace {
+
+CudaState cuda_state() {
+  CudaState state;
+#ifdef TITAN_WITH_CUDA
+  int count = 0;
+  const cudaError_t error = ::cudaGetDeviceCount(&count);
+  state.error = error;
+  state.says = ::cudaGetErrorString(error);
+  (void)::cudaGetLastError();  // told here, and no later call's
+  if (::cudaDriverGetVersion(&state.driver) != cudaSuccess) state.driver = 0;
+  if (::cudaRuntimeGetVersion(&state.runtime) != cudaSuccess) state.runtime = CUDART_VERSION;
+#endif
+  return state;
+}
 
 bool may_use_cuda(const std::string& wanted) { return wanted != "cpu" && at::hasCUDA(); }
 
@@ -53,8 +68,23 @@ std::vector<std::string> visible_gpus(const std::string& wanted) {
   return uuids;
 }
 
+std::string gpu_obstacle(const CudaState& state) {
+  constexpr int kNoDevice = 100, kOldDriver = 35;  // cudaErrorNoDevice, cudaErrorInsufficientDriver
+  if (state.error == 0 || state.error == kNoDevice || state.driver == 0) return {};
+  const auto dotted = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  if (state.error == kOldDriver) {
+    return fmt::format(
+        "the NVIDIA driver of this machine is too old: it knows CUDA {}, and this program needs {}; update the driver",
+        dotted(state.driver), dotted(state.runtime));
+  }
+  return fmt::format("the GPUs of this machine cannot be used: CUDA says \"{}\" (error {}); see what nvidia-smi says",
+                     state.says, state.error);
+}
+
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   const bool present = may_use_cuda(wanted);
+  const std::string obstacle = present || wanted == "cpu" ? "" : gpu_obstacle(cuda_state());
+  if (!obstacle.empty()) throw Error(ExitCode::bad_config, obstacle + ", or say training.device = \"cpu\"");
   if (wanted == "cuda" && !present) {
     throw Error(
         ExitCode::bad_config,

@@ -41,6 +41,8 @@ std::vector<Failure> failures() {
        71, "out of memory (you tried to allocate 8 bytes)"},
       {"DeviceAllocation", [] { TORCH_CHECK(false, "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has"); }, 71,
        "out of memory (Tried to allocate 2 GiB)"},
+      {"OtherGpu", [] { TORCH_CHECK(false, "CUDA error: no kernel image is available for execution on the device"); },
+       64, "no code for this GPU's architecture"},
       {"Tensors", [] { TORCH_CHECK(false, "shapes differ\nand a second line"); }, 70,
        "titan_train: internal error: shapes differ\n"},
       {"FileSystem",

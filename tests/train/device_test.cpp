@@ -9,6 +9,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/process.h"
+#include "titan/train/compile.h"
 
 namespace titan {
 namespace {
@@ -30,6 +31,29 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
     EXPECT_NE(std::string(error.what()).find("training.device = \"cpu\""), std::string::npos) << error.what();
   }
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
+}
+
+TEST(GpuObstacle, IsSaidWhereADriverIsAndNowhereElse) {
+  constexpr int kOldDriver = 35, kNoDevice = 100, kMismatch = 803;
+  EXPECT_EQ(gpu_obstacle({}), "");
+  EXPECT_EQ(gpu_obstacle({kNoDevice, "no CUDA-capable device is detected", 13000, 13000}), "") << "or they are hidden";
+  EXPECT_EQ(gpu_obstacle({kOldDriver, "insufficient", 0, 13000}), "")
+      << "a machine without a driver is one for the CPU";
+  EXPECT_EQ(gpu_obstacle({kOldDriver, "insufficient", 12040, 13000}),
+            "the NVIDIA driver of this machine is too old: it knows CUDA 12.4, and this program needs 13.0; update the "
+            "driver");
+  EXPECT_EQ(gpu_obstacle({kMismatch, "system has unsupported display driver / cuda driver combination", 13000, 13000}),
+            "the GPUs of this machine cannot be used: CUDA says \"system has unsupported display driver / cuda driver "
+            "combination\" (error 803); see what nvidia-smi says");
+}
+
+TEST(BuiltKernels, RunOnTheGpusOfTheirArchitectures) {
+  for (const int capability : {80, 86, 89, 90}) EXPECT_TRUE(runs_on("80-real,90a-real", capability)) << capability;
+  for (const int capability : {75, 100, 103, 120}) EXPECT_FALSE(runs_on("80-real,90a-real", capability)) << capability;
+  EXPECT_FALSE(runs_on("90a-real", 91)) << "that very one";
+  EXPECT_FALSE(runs_on("86-real", 80)) << "a newer minor version";
+  EXPECT_TRUE(runs_on("80", 120)) << "PTX is translated";
+  EXPECT_FALSE(runs_on("90a", 100)) << "but not that of one architecture alone";
 }
 
 TEST(Float8OnADevice, NeedsAGpuThatMultipliesItAndSaysWhatToDoOtherwise) {

@@ -1,14 +1,25 @@
 // What compile.enable and compile.components choose of the fused kernels (docs/kernels.md).
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/parallel/executor.h"
+#include "titan/train/device.h"
 
 namespace titan {
 
-/// The kernels of a run on `device`; none when compile.enable is false, and none on a CPU, which is said.
-ExecutorOptions choose_kernels(const JobConfig& config, const at::Device& device, const Log& log);
+/// Whether code built for `architectures` ("80-real,90a-real", as CMake names them) runs on a GPU of `capability`
+/// (10 · major + minor): machine code on its own major version from its minor one on, with an `a` on that very one;
+/// what is not `-real` also holds PTX, which the driver translates for anything newer. Source: NVIDIA, "CUDA C++
+/// Programming Guide", Binary Compatibility and PTX Compatibility.
+bool runs_on(std::string_view architectures, int capability);
+
+/// The kernels of a run on `device`; none when compile.enable is false, and none on a CPU, which is said. Throws
+/// Error(bad_config) for a GPU that they were not built for.
+ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log);
 
 }  // namespace titan

@@ -28,8 +28,20 @@ struct DeviceInfo {
 /// Throws Error(bad_config) for a GPU that does not multiply float8 (before Ada and Hopper).
 void require_float8(const DeviceInfo& device);
 
+/// What CUDA says of this machine's GPUs.
+struct CudaState {
+  int error = 0;     // of counting them
+  std::string says;  // the error in CUDA's words
+  int driver = 0;    // the newest CUDA that the driver knows, as CUDA writes versions (13020: 13.2); 0: no driver
+  int runtime = 0;   // that of this program
+};
+/// Why GPUs cannot be used although a driver is here, and what to do; empty without a driver and where nothing is
+/// wrong.
+std::string gpu_obstacle(const CudaState& state);
+
 /// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
-/// Error(bad_config) when cuda is wanted and there is none, Error(launcher) when the place has no GPU.
+/// Error(bad_config) when cuda is wanted and there is none, or when there is something to use but for an obstacle and
+/// the CPU is not asked for; Error(launcher) when the place has no GPU.
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 
 /// The uuids of the GPUs that choose_device chooses from, by their index; empty where it would choose the CPU or throw.
