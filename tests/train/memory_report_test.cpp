@@ -217,7 +217,9 @@ TEST_F(SettingsThatFit, LeaveOutWhatTheRanksCannotDoAndAreEmptyWhereNothingHelps
   // A step of 32 samples: batches that do not divide it are no settings.
   const JobConfig config = job({"--training.global_batch_size=32"});
   const int64_t now = predicted_bytes(question(config, 0));
-  for (const MemorySetting& setting : settings_that_fit(question(config, now * 3 / 4), 20)) {
+  const std::vector<MemorySetting> settings = settings_that_fit(question(config, now * 3 / 4), 20);
+  EXPECT_TRUE(offers(settings, "training.local_batch_size = "));
+  for (const MemorySetting& setting : settings) {
     if (setting.words.find("training.local_batch_size = ") != 0) continue;
     EXPECT_EQ(32 % std::stoll(setting.words.substr(28)), 0) << setting.words;
   }

@@ -2,25 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <ATen/ops/empty.h>
-
 #include <limits>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace titan {
 namespace {
-
-std::unique_ptr<Parameter> a_parameter(const std::string& name, std::vector<int64_t> shape, bool own_copy) {
-  ParameterSpec spec{name, shape, {}};
-  auto parameter = std::make_unique<Parameter>(spec);
-  parameter->master = at::empty(shape, at::kFloat);
-  parameter->send = own_copy ? at::empty(shape, at::kBFloat16) : parameter->master;
-  return parameter;
-}
 
 TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
   std::vector<MemoryPurpose> purposes{{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
@@ -35,9 +23,8 @@ TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
 }
 
 TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {
-  const auto a = a_parameter("a", {1000, 4}, false), b = a_parameter("b", {10}, false),
-             c = a_parameter("c", {6}, false);
-  const std::vector<Parameter*> parameters{a.get(), b.get(), c.get()};
+  Parameter a({"a", {1000, 4}, {}}), b({"b", {10}, {}}), c({"c", {6}, {}});
+  const std::vector<Parameter*> parameters{&a, &b, &c};
   const std::vector<ParameterGroup> groups{{"", 1, 1, {0}}, {"norm", 0.5, 0, {1, 2}}};
   const std::vector<std::string> lines = parameter_group_table(groups, parameters);
   ASSERT_EQ(lines.size(), 3u);
