@@ -24,6 +24,12 @@ std::string out_of_memory(const std::string& words) {
          "; try a smaller training.local_batch_size or training.seq_len, or activation_checkpoint.mode = \"full\"";
 }
 
+Failure other_gpu() {
+  return {ExitCode::bad_config,
+          "this program or its LibTorch has no code for this GPU's architecture (no kernel image is available); train "
+          "on another GPU, or build for it (CUDAARCHS, TITAN_LIBTORCH)"};
+}
+
 Failure lost_peer(const std::string& message) {
   return {ExitCode::peer_failure, "communication with another rank failed: " + first_line(message)};
 }
@@ -39,17 +45,13 @@ Failure describe_failure(const std::exception_ptr& error) {
   } catch (const c10::DistError& lost) {
     return lost_peer(lost.what_without_backtrace());
   } catch (const c10::Error& internal) {
-    if (is_for_other_gpus(internal.what_without_backtrace())) {
-      return {
-          ExitCode::bad_config,
-          "this program's LibTorch has no code for this GPU's architecture (no kernel image is available); train on "
-          "another GPU, or build with a LibTorch for it (TITAN_LIBTORCH)"};
-    }
+    if (is_for_other_gpus(internal.what_without_backtrace())) return other_gpu();
     return {ExitCode::bug, "internal error: " + first_line(internal.what_without_backtrace())};
   } catch (const std::filesystem::filesystem_error& file) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};
   } catch (const std::exception& other) {
     if (is_from_gloo(other.what())) return lost_peer(other.what());
+    if (is_for_other_gpus(other.what())) return other_gpu();
     return {ExitCode::bug, std::string("internal error: ") + other.what()};
   } catch (...) {
     return {ExitCode::bug, "internal error: an exception of an unknown kind"};

@@ -35,6 +35,17 @@ bool runs_on(std::string_view architectures, int capability) {
 
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log) {
   ExecutorOptions options;
+#ifdef TITAN_WITH_CUDA
+  // Initial weights, the gradient norm and the optimizer are kernels of this project whatever compile.enable says.
+  if (!device.device.is_cpu() && !runs_on(TITAN_GPU_ARCHITECTURES, device.capability)) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("the kernels of this program are built for {}, and {} has compute capability {}.{}; build it "
+                    "with CUDAARCHS={}-real",
+                    TITAN_GPU_ARCHITECTURES, device.name, device.capability / 10, device.capability % 10,
+                    device.capability));
+  }
+#endif
   if (!config.compile.enable) return options;
   if (device.device.is_cpu()) {
     log.shared_warning(
@@ -44,13 +55,6 @@ ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device
     return options;
   }
 #ifdef TITAN_WITH_CUDA
-  if (!runs_on(TITAN_GPU_ARCHITECTURES, device.capability)) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("compile.enable = true, but the fused kernels of this program are built for {}, and {} has "
-                            "compute capability {}.{}; build it with CUDAARCHS={}-real, or set compile.enable = false",
-                            TITAN_GPU_ARCHITECTURES, device.name, device.capability / 10, device.capability % 10,
-                            device.capability));
-  }
   const std::shared_ptr<const FusedKernels> kernels = gpu_kernels_that_say(log);
   if (has(config.compile.components, "model")) options.kernels = kernels;
   if (has(config.compile.components, "loss")) options.loss_kernels = kernels;

@@ -7,6 +7,7 @@
 #include <new>
 #include <system_error>
 
+#include "titan/base/error.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -16,8 +17,10 @@ constexpr const char* kRest = "activations and the rest";
 constexpr const char* kBefore = "process and libraries";
 
 bool is_out_of_memory(const std::string& message) {
+  // The last one is CUDA's libraries': CUBLAS_STATUS_ALLOC_FAILED and its like.
   return message.find("can't allocate memory") != std::string::npos ||
-         message.find("out of memory") != std::string::npos;
+         message.find("out of memory") != std::string::npos ||
+         message.find("_STATUS_ALLOC_FAILED") != std::string::npos;
 }
 
 std::string size_words(const std::string& message) {
@@ -71,7 +74,7 @@ std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const>
     rows.push_back({name, 0, bytes});
     known += bytes;
   }
-  rows.push_back({kRest, rest, measured.peak_bytes - known});
+  rows.push_back({kRest, rest, std::max(measured.peak_bytes - known, int64_t{0})});
   return rows;
 }
 
@@ -104,6 +107,22 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) 
     const std::string message = internal.what_without_backtrace();
     const std::string first_line = message.substr(0, message.find('\n'));
     if (is_out_of_memory(first_line)) return size_words(first_line);
+  } catch (const Error&) {
+  } catch (const std::exception& other) {
+    if (is_out_of_memory(other.what())) return "";
+  } catch (...) {
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> vague_words(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& failure) {
+    const std::string message = failure.what();
+    for (const char* vague : {"could not execute a primitive", "could not create a primitive"}) {
+      if (message.find(vague) != std::string::npos) return vague;
+    }
   } catch (...) {
   }
   return std::nullopt;

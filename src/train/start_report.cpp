@@ -119,6 +119,9 @@ std::vector<std::string> precision_lines(const Plan& plan) {
   if (!float8) return {};
   std::vector<std::string> lines = float8_lines(*float8, plan.float8_layers);
   const bool travels = float8->gathers && plan.gathers_weights();
+  const bool any = std::any_of(plan.float8_layers.begin(), plan.float8_layers.end(),
+                               [](const auto& choice) { return choice.converted; });
+  if (!any) lines.emplace_back("no product runs in float8: model.converters asks for it, and every layer is left out");
   lines.push_back(fmt::format("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather={}", travels));
   if (float8->gathers && !travels) {
     lines.emplace_back(

@@ -32,12 +32,18 @@ void Trainer::check_memory(const Plan& plan) const {
                gibibytes(bytes_left_), settings.empty() ? "no setting known here" : listed(settings));
 }
 
+// A half more than the plan: what libraries take for a product is no part of it.
+bool Trainer::lacks_memory() const {
+  return bytes_left_ > 0 && predicted_bytes(memory_question()) * 3 / 2 > bytes_left_;
+}
+
 void Trainer::with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const {
   std::optional<std::string> words;
   try {
     return work();
   } catch (...) {
     words = out_of_memory_words(std::current_exception());
+    if (!words && lacks_memory()) words = vague_words(std::current_exception());
     if (!words) throw;
   }
   const std::string where = what();

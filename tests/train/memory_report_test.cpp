@@ -134,6 +134,22 @@ TEST(OutOfMemory, IsToldFromOtherFailuresWithTheAllocatorsWords) {
   EXPECT_EQ(words_of([] { throw Error(ExitCode::storage, "out of memory"); }), std::nullopt);
 }
 
+TEST(OutOfMemory, MayBeWhatALibrarySaysNothingPreciseAbout) {
+  const auto words = [](const char* message) {
+    return vague_words(std::make_exception_ptr(std::runtime_error(message)));
+  };
+  EXPECT_EQ(words("could not execute a primitive"), "could not execute a primitive");
+  EXPECT_EQ(words("sizes differ"), std::nullopt);
+}
+
+TEST(MemoryRows, OfMemoryThatNothingWasWrittenToYetAreNotNegative) {
+  Plan plan;
+  plan.memory = {{"gradients", 70}, {"activations kept", 800}};
+  const std::vector<MemoryRow> rows = memory_rows(plan, {}, {.gradient_bytes = 70, .peak_bytes = 30});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1].actual, 0);
+}
+
 class SettingsThatFit : public ::testing::Test {
  protected:
   MemoryQuestion question(const JobConfig& config, int64_t allowed, int64_t world = 1) const {

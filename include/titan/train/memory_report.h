@@ -36,7 +36,8 @@ struct MemoryRow {
 };
 
 /// Rows of purposes that take any of the measured memory. What cannot be told apart afterwards, all that comes and goes
-/// within a step, is the last row, planned as one sum.
+/// within a step, is the last row, planned as one sum. On a CPU memory that nothing was written to yet is no part of
+/// the peak: where what is known is more than the peak, the last row has no bytes.
 std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured);
 /// The same as lines with a head, and the sums as "together".
@@ -45,6 +46,9 @@ std::vector<std::string> comparison_table(std::span<const MemoryRow> rows);
 /// Whether memory has run out, on the host or on a device: then the allocator's own words on the size, as far as it
 /// said any.
 std::optional<std::string> out_of_memory_words(const std::exception_ptr& error);
+
+/// What oneDNN says when a product fails, which may be for want of memory or not; none: it is another failure.
+std::optional<std::string> vague_words(const std::exception_ptr& error);
 
 /// A setting to try, and what the plan takes with it.
 struct MemorySetting {

@@ -79,6 +79,7 @@ class Trainer {
   /// memory and of the limits on this process.
   MemoryQuestion memory_question() const;
   /// Warns when the plan takes more than there is.
+  bool lacks_memory() const;
   void check_memory(const Plan& plan) const;
   /// Does `work`; when memory runs out in it, says who holds how much and throws Error(out_of_memory) with the settings
   /// that would fit. `what` is under way: "building the model".
