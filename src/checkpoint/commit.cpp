@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "folder_names.h"
+#include "titan/checkpoint/catalogue.h"
 
 namespace titan {
 namespace {
@@ -111,7 +112,10 @@ void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex
   storage.rename(temporary, place.final());
   storage.sync_folder(place.root);
   read_back(storage, place.final(), index, manifest);
-  if (replaced) remove_quietly(storage, *replaced);
+  try {
+    if (replaced) put_away_replaced(storage, place.root, *replaced, place.step);
+  } catch (const StorageError&) {  // the next start sees to it
+  }
 }
 
 void abandon_save(Storage& storage, const SavePlace& place) { remove_quietly(storage, place.temporary()); }
