@@ -64,6 +64,9 @@ void print_help() {
          "the published ones. titan_train convert DIRECTION --help has the options.\n";
 }
 
+/// What `--shard-gigabytes` may be: a kilobyte to a petabyte.
+constexpr double kLeastGigabytes = 1e-6, kMostGigabytes = 1e6;
+
 std::optional<Options> parse(const Direction& direction, std::span<const std::string> words) {
   Options options;
   CLI::App app(direction.purpose, std::string("titan_train convert ") + direction.name);
@@ -73,7 +76,7 @@ std::optional<Options> parse(const Direction& direction, std::span<const std::st
     app.add_option("--dtype", options.dtype, "float32, bfloat16 or float16; without it: as stored")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
     app.add_option("--shard-gigabytes", options.shard_gigabytes, "Largest file, in 10^9 bytes; without it: 5")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(kLeastGigabytes, kMostGigabytes));
   }
   app.allow_extras();
   app.footer("A config file and --section.key options follow: the model, training.dtype, model.tokenizer_path.");

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <thread>
 
 namespace titan {
 namespace {
@@ -77,19 +78,36 @@ std::string command_with(std::string_view command, std::string_view mark, std::s
 
 CommandQueue::CommandQueue(std::function<void(const std::string&, int)> ended) : ended_(std::move(ended)) {}
 
-void CommandQueue::submit(std::string command) {
+void CommandQueue::submit(std::string command, std::string name) {
   {
     const std::lock_guard lock(mutex_);
-    commands_.push(std::move(command));
+    commands_.push_back({std::move(command), std::move(name)});
   }
   poll();
+}
+
+bool CommandQueue::finish_within(std::chrono::milliseconds most) {
+  const auto limit = std::chrono::steady_clock::now() + most;
+  for (;;) {
+    poll();
+    if (waiting().empty()) return true;
+    if (std::chrono::steady_clock::now() >= limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+std::vector<std::string> CommandQueue::waiting() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const Command& command : commands_) names.push_back(command.name);
+  return names;
 }
 
 void CommandQueue::advance(bool wait) {
   const std::lock_guard lock(mutex_);
   while (!commands_.empty()) {
     int code = kNoShell;
-    if (process_ == 0) process_ = start(commands_.front());
+    if (process_ == 0) process_ = start(commands_.front().words);
     if (process_ != 0) {
       int status = 0;
       pid_t reaped = 0;
@@ -99,8 +117,8 @@ void CommandQueue::advance(bool wait) {
       if (reaped == 0) return;  // it still runs
       code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     }
-    ended_(commands_.front(), code);
-    commands_.pop();
+    ended_(commands_.front().words, code);
+    commands_.pop_front();
     process_ = 0;
   }
 }

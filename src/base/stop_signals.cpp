@@ -26,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 std::atomic<int> received_signal = 0;
 std::atomic<bool> save_requested = false;
 std::atomic<bool> saves_now = false;
+/// When the first one that sets a limit came; the clock's zero: none has.
+std::atomic<Clock::time_point> limited_since = Clock::time_point();
 /// The thread that takes them, for a handler that runs in another one.
 std::atomic<pthread_t> taker = 0;
 
@@ -33,6 +35,9 @@ std::atomic<pthread_t> taker = 0;
 constexpr std::chrono::seconds kInterruptLimit{4};
 // Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
 constexpr std::chrono::seconds kTerminateLimit{25};
+
+// Of that, for the closing lines.
+constexpr std::chrono::seconds kClosingTime{3};
 
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -94,6 +99,7 @@ StopSignals::~StopSignals() {
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   received_signal = 0;
   save_requested = saves_now = false;
+  limited_since = Clock::time_point();
 }
 
 std::optional<std::chrono::seconds> StopSignals::limit(int signal) {
@@ -119,6 +125,14 @@ bool StopSignals::was_sent() {
 bool StopSignals::take_save_request() { return save_requested.exchange(false); }
 
 void StopSignals::allow_for_saving() { saves_now = true; }
+
+std::chrono::milliseconds StopSignals::time_for(std::chrono::milliseconds wish) {
+  const Clock::time_point since = limited_since;
+  if (since == Clock::time_point()) return wish;
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(since + kTerminateLimit - kClosingTime - Clock::now());
+  return std::clamp(left, std::chrono::milliseconds(0), wish);
+}
 
 void StopSignals::watch() const {
   std::optional<Clock::time_point> limit;
@@ -147,6 +161,7 @@ void StopSignals::watch() const {
       }
       if (limit || !StopSignals::limit(signal)) continue;  // the first limit stands
       is_short = signal == SIGINT;
+      limited_since = Clock::now();
       limit = Clock::now() + *StopSignals::limit(signal);
     }
   }

@@ -1,27 +1,31 @@
 #include "titan/checkpoint/catalogue.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "folder_names.h"
 #include "titan/checkpoint/commit.h"
+#include "titan/checkpoint/safetensors_folder.h"
 
 namespace titan {
 namespace {
+
+constexpr int64_t kNoStep = -1;
 
 bool contains(const std::vector<StorageEntry>& entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
 }
 
 struct Contents {
-  bool manifest = false, index = false;
+  bool manifest = false, index = false, safetensors = false;
 };
 
 /// What a folder that is named like a checkpoint has of one. Nothing: it cannot be looked into now.
 std::optional<Contents> look_into(Storage& storage, const std::filesystem::path& folder) {
   try {
     const std::vector<StorageEntry> files = storage.list(folder);
-    return Contents{contains(files, kManifestFile), contains(files, kIndexFile)};
+    return Contents{contains(files, kManifestFile), contains(files, kIndexFile), is_safetensors_folder(files)};
   } catch (const StorageError&) {
     return std::nullopt;
   }
@@ -45,48 +49,19 @@ std::optional<int64_t> step_being_deleted(std::string_view name) {
   return step_of(std::string(kStepPrefix) + std::string(rest.substr(0, rest.find('-'))));
 }
 
-}  // namespace
-
-std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::filesystem::path& root) {
-  std::vector<FoundCheckpoint> found;
-  for (const StorageEntry& entry : storage.list(root)) {
-    const std::optional<int64_t> step = step_of(entry.name);
-    if (!step || !(entry.is_folder || entry.is_link)) continue;
-    const std::optional<Contents> contents =
-        entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a link that leads nowhere
-    if (!contents || contents->manifest || contents->index) {
-      found.push_back({*step, contents && contents->manifest, entry.is_link});
-    }
-  }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
-  return found;
-}
-
-std::string newest_inside(Storage& storage, const std::filesystem::path& folder) {
-  for (const std::filesystem::path& root : {folder, folder / "checkpoint"}) {
-    try {
-      const std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
-      if (found.empty()) continue;
-      return fmt::format("it is no checkpoint, but holds some: name one, such as the newest, {}",
-                         (root / step_folder(found.front().step)).string());
-    } catch (const StorageError&) {  // nothing to name, then
-    }
-  }
-  return {};
-}
-
-void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step) {
-  const std::vector<StorageEntry> entries = storage.list(root);
-  for (const StorageEntry& entry : entries) {
-    if (entry.name == step_folder(step) && entry.is_link) return;
-  }
-  std::string name = fmt::format("{}{}", kDamagedPrefix, step);
-  for (int64_t i = 2; contains(entries, name); ++i) name = fmt::format("{}{}.{}", kDamagedPrefix, step, i);
-  storage.rename(root / step_folder(step), root / name);
+/// What was to be replaced gets its name back where nothing has taken that; whether it did.
+bool put_back(Storage& storage, const std::filesystem::path& root, const std::string& name, int64_t step) {
+  const std::vector<StorageEntry> files = storage.list(root / name);
+  const bool whole = contains(files, kManifestFile) || contains(files, kExportManifest);
+  if (!whole || contains(storage.list(root), step_folder(step))) return false;
+  storage.rename(root / name, root / step_folder(step));
   storage.sync_folder(root);
+  return true;
 }
 
-std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root) {
+/// Does `act` with each folder that an earlier run left, and its step when it was being deleted; what failed.
+std::vector<std::string> for_leftovers(Storage& storage, const std::filesystem::path& root,
+                                       const std::function<void(const std::string& name, int64_t step)>& act) {
   std::vector<std::string> failures;
   std::vector<StorageEntry> entries;
   try {
@@ -98,19 +73,82 @@ std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem
     const bool deleting = entry.name.starts_with(kDeletingPrefix);
     if (!entry.is_folder || entry.is_link || !(deleting || entry.name.starts_with(kSavingPrefix))) continue;
     try {
-      const std::optional<int64_t> step = deleting ? step_being_deleted(entry.name) : std::nullopt;
-      const bool whole = step && contains(storage.list(root / entry.name), kManifestFile);
-      if (whole && !contains(entries, step_folder(*step))) {
-        storage.rename(root / entry.name, root / step_folder(*step));
-        storage.sync_folder(root);
-      } else {
-        storage.remove_folder(root / entry.name);
-      }
+      act(entry.name, deleting ? step_being_deleted(entry.name).value_or(kNoStep) : kNoStep);
     } catch (const StorageError& error) {
       failures.push_back(error.what());
     }
   }
   return failures;
+}
+
+/// Gives a folder a name that says what became of it, with a number where that one is taken.
+void rename_aside(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
+                  std::string_view prefix, int64_t step) {
+  const std::vector<StorageEntry> entries = storage.list(root);
+  std::string name = fmt::format("{}{}", prefix, step);
+  for (int64_t i = 2; contains(entries, name); ++i) name = fmt::format("{}{}.{}", prefix, step, i);
+  storage.rename(folder, root / name);
+  storage.sync_folder(root);
+}
+
+}  // namespace
+
+std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::filesystem::path& root) {
+  std::vector<FoundCheckpoint> found;
+  for (const StorageEntry& entry : storage.list(root)) {
+    const std::optional<int64_t> step = step_of(entry.name);
+    if (!step || !(entry.is_folder || entry.is_link)) continue;
+    const std::optional<Contents> contents =
+        entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a link that leads nowhere
+    const bool is_ours = !contents || contents->manifest || contents->index;
+    if (is_ours || contents->safetensors) {
+      found.push_back({*step, contents && contents->manifest, entry.is_link, !is_ours});
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  return found;
+}
+
+std::string newest_inside(Storage& storage, const std::filesystem::path& folder) {
+  for (const std::filesystem::path& root : {folder, folder / "checkpoint"}) {
+    try {
+      std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
+      std::erase_if(found, [](const FoundCheckpoint& one) { return one.is_export; });
+      if (found.empty()) continue;
+      return fmt::format("it is no checkpoint, but holds some: name one, such as the newest, {}",
+                         (root / step_folder(found.front().step)).string());
+    } catch (const StorageError&) {  // nothing to name, then
+    }
+  }
+  return {};
+}
+
+void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step) {
+  for (const StorageEntry& entry : storage.list(root)) {
+    if (entry.name == step_folder(step) && entry.is_link) return;
+  }
+  rename_aside(storage, root, root / step_folder(step), kDamagedPrefix, step);
+}
+
+void put_away_replaced(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
+                       int64_t step) {
+  if (is_safetensors_folder(storage.list(folder))) return rename_aside(storage, root, folder, kReplacedPrefix, step);
+  storage.remove_folder(folder);
+}
+
+std::vector<std::string> give_back(Storage& storage, const std::filesystem::path& root) {
+  return for_leftovers(storage, root, [&](const std::string& name, int64_t step) {
+    if (step != kNoStep) put_back(storage, root, name, step);
+  });
+}
+
+std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root) {
+  return for_leftovers(storage, root, [&](const std::string& name, int64_t step) {
+    if (step != kNoStep && put_back(storage, root, name, step)) return;
+    // A finished model goes when another one has its name, and may be gone in part.
+    const bool keeps = step != kNoStep && !is_safetensors_folder(storage.list(root / step_folder(step)));
+    keeps ? put_away_replaced(storage, root, root / name, step) : storage.remove_folder(root / name);
+  });
 }
 
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
@@ -121,7 +159,7 @@ std::vector<std::string> delete_old(Storage& storage, const std::filesystem::pat
   bool seen_verified = false;
   try {
     for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
-      if (found.step > newest) continue;
+      if (found.step > newest || found.is_export) continue;
       const bool newest_verified = found.has_manifest && !seen_verified;
       seen_verified = seen_verified || found.has_manifest;
       const bool special = retention.keep_every > 0 && found.step % retention.keep_every == 0;

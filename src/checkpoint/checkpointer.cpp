@@ -112,10 +112,14 @@ std::string Checkpointer::rehearse() {
                                      "write to, the same one for all");
 }
 
-LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt) {
+LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt,
+                               const ExportAttempt& attempt_export) {
   std::vector<std::string> warnings;
-  if (meeting_->rank() == 0 && !options_.only_loads) warnings = clean_leftovers(*storage_, options_.root);
-  LoadOutcome outcome = load_together(*storage_, *meeting_, options_.root, step, attempt, options_.only_loads);
+  const bool cleans = meeting_->rank() == 0 && !options_.only_loads;
+  if (cleans) give_back(*storage_, options_.root);  // what fails is tried again below, and said there
+  LoadOutcome outcome =
+      load_together(*storage_, *meeting_, options_.root, step, attempt, options_.only_loads, attempt_export);
+  if (cleans) warnings = clean_leftovers(*storage_, options_.root);  // nothing goes where a run was refused
   outcome.warnings.insert(outcome.warnings.begin(), warnings.begin(), warnings.end());
   return outcome;
 }

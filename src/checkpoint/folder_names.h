@@ -10,5 +10,6 @@ inline constexpr std::string_view kStepPrefix = "step-";
 inline constexpr std::string_view kSavingPrefix = "saving-";
 inline constexpr std::string_view kDeletingPrefix = "deleting-";
 inline constexpr std::string_view kDamagedPrefix = "damaged-";
+inline constexpr std::string_view kReplacedPrefix = "replaced-";
 
 }  // namespace titan

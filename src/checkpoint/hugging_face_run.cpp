@@ -61,20 +61,27 @@ SaveOutcome export_parts(Storage& storage, RankMeeting& meeting, const HuggingFa
 
 }  // namespace
 
+HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::path& folder,
+                                     std::optional<ScaleBlock> quantised, const ForeignModel& model,
+                                     std::span<const SavedParameter> parameters, int64_t rank) {
+  SafetensorsFolder stored(storage, folder);
+  std::optional<BlockScaledWeights> scaled;
+  if (quantised) scaled.emplace(stored, *quantised);
+  TensorSource& weights = scaled ? static_cast<TensorSource&>(*scaled) : stored;
+  // One rank compares the second copies of tied weights.
+  const Fit fit = rank == 0 ? check_fit(model, weights) : fit_of(model, weights);
+  if (fit.complete()) read_boxes(weights, model, parameters, rank);
+  return {fit.counts(), stored.verified()};
+}
+
 LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
                                        std::optional<ScaleBlock> quantised, const ForeignModel& model,
                                        std::span<const SavedParameter> parameters) {
   LoadOutcome outcome;
   const auto load = [&] {
-    SafetensorsFolder stored(storage, folder);
-    std::optional<BlockScaledWeights> scaled;
-    if (quantised) scaled.emplace(stored, *quantised);
-    TensorSource& weights = scaled ? static_cast<TensorSource&>(*scaled) : stored;
-    // One rank compares the second copies of tied weights.
-    const Fit fit = meeting.rank() == 0 ? check_fit(model, weights) : fit_of(model, weights);
-    if (fit.complete()) read_boxes(weights, model, parameters, meeting.rank());
-    outcome.verified = stored.verified();
-    outcome.line = fmt::format("LOAD: {} from {} (Hugging Face, {}{})", fit.counts(), folder.string(),
+    const HuggingFaceWeights read = read_hugging_face(storage, folder, quantised, model, parameters, meeting.rank());
+    outcome.verified = read.verified;
+    outcome.line = fmt::format("LOAD: {} from {} (Hugging Face, {}{})", read.counts, folder.string(),
                                quantised ? "quantised, " : "", outcome.verified ? "verified" : "unverified");
   };
   const std::string problem = agreed(meeting, problem_of(load));

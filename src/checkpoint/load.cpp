@@ -4,6 +4,7 @@
 
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/checkpoint/safetensors_folder.h"
 
 namespace titan {
 namespace {
@@ -54,12 +55,19 @@ Verdict agreed(RankMeeting& meeting, const Verdict& mine) {
   return worst;
 }
 
+struct Candidate {
+  int64_t step = 0;
+  bool is_export = false;
+};
+
 /// Rank 0 looks, so that all try the same ones.
-std::vector<int64_t> agreed_steps(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root) {
+std::vector<Candidate> agreed_candidates(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root) {
   nlohmann::json told{{"problem", ""}, {"steps", nlohmann::json::array()}};
   if (meeting.rank() == 0) {
     try {
-      for (const FoundCheckpoint& found : find_checkpoints(storage, root)) told["steps"].push_back(found.step);
+      for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
+        told["steps"].push_back({found.step, found.is_export});
+      }
     } catch (const StorageError& error) {
       told["problem"] = error.what();
     }
@@ -67,14 +75,19 @@ std::vector<int64_t> agreed_steps(Storage& storage, RankMeeting& meeting, const 
   const auto heard = nlohmann::json::parse(meeting.exchange(told.dump()).front());
   const auto problem = heard.at("problem").get<std::string>();
   if (!problem.empty()) throw Error(ExitCode::storage, problem);
-  return heard.at("steps").get<std::vector<int64_t>>();
+  std::vector<Candidate> candidates;
+  for (const auto& [step, is_export] : heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>()) {
+    candidates.push_back({step, is_export});
+  }
+  return candidates;
 }
 
 struct Failure {
-  int64_t step;
+  Candidate candidate;
   Verdict verdict;
 
   std::string sentence() const {
+    const int64_t step = candidate.step;
     if (verdict.fate == Fate::unsuitable) return fmt::format("step {} {}", step, verdict.why);
     return fmt::format("step {} is {}: {}", step, verdict.fate == Fate::damaged ? "damaged" : "unreadable",
                        verdict.why);
@@ -88,14 +101,18 @@ std::string joined(const std::vector<Failure>& failures) {
 }
 
 Error nothing_loaded(const std::filesystem::path& root, const std::vector<Failure>& failures, bool was_named) {
-  const bool has_model = std::any_of(failures.begin(), failures.end(),
-                                     [](const Failure& failure) { return failure.verdict.fate == Fate::unsuitable; });
+  const auto model = std::find_if(failures.begin(), failures.end(),
+                                  [](const Failure& failure) { return failure.verdict.fate == Fate::unsuitable; });
+  std::string advice = was_named ? "name another in checkpoint.load_step, or leave it out for the newest whole one"
+                                 : "repair one, or move the folder away to start fresh";
+  if (model != failures.end()) {
+    advice = fmt::format(
+        "to begin from its weights, name it in checkpoint.initial_load_path{} of a run that has "
+        "another job.dump_folder",
+        model->candidate.is_export ? ", with checkpoint.initial_load_in_hf," : "");
+  }
   return {ExitCode::storage,
-          fmt::format("no checkpoint in {} can be loaded: {}; {}", root.string(), joined(failures),
-                      has_model   ? "to begin from its weights, name it in checkpoint.initial_load_path of a run that "
-                                    "has another job.dump_folder"
-                      : was_named ? "name another in checkpoint.load_step, or leave it out for the newest whole one"
-                                  : "repair one, or move the folder away to start fresh")};
+          fmt::format("no checkpoint in {} can be loaded: {}; {}", root.string(), joined(failures), advice)};
 }
 
 int64_t bytes_of(const OpenCheckpoint& checkpoint) {
@@ -104,18 +121,12 @@ int64_t bytes_of(const OpenCheckpoint& checkpoint) {
   return bytes;
 }
 
-/// One checkpoint on all ranks. Loaded: `outcome` has its folder, and its line says where from. Throws when it does not
-/// fit the run.
-Verdict try_folder(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
-                   const LoadAttempt& attempt, LoadOutcome& outcome) {
+/// One checkpoint on all ranks, each of which does `act`: it says what is told of it. Loaded: `outcome` has its folder,
+/// and its line says where from. Throws when it does not fit the run.
+Verdict try_folder(RankMeeting& meeting, const std::filesystem::path& folder, const std::function<std::string()>& act,
+                   LoadOutcome& outcome) {
   std::string line;
-  const Verdict mine = try_checkpoint([&] {
-    OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
-    attempt(checkpoint);
-    outcome.verified = checkpoint.verified();
-    line = fmt::format("{} ({}, {})", folder.string(), outcome.verified ? "verified" : "unverified",
-                       human_bytes(static_cast<double>(bytes_of(checkpoint))));
-  });
+  const Verdict mine = try_checkpoint([&] { line = fmt::format("{} ({})", folder.string(), act()); });
   const Verdict verdict = agreed(meeting, mine);
   if (verdict.fate == Fate::unfit) {
     throw Error(static_cast<ExitCode>(verdict.code),
@@ -128,42 +139,86 @@ Verdict try_folder(Storage& storage, RankMeeting& meeting, const std::filesystem
   return verdict;
 }
 
+const char* word_for(bool verified) { return verified ? "verified" : "unverified"; }
+
+Verdict try_own(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder, const LoadAttempt& attempt,
+                LoadOutcome& outcome) {
+  const auto act = [&] {
+    OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
+    attempt(checkpoint);
+    outcome.verified = checkpoint.verified();
+    const std::string& conversion = checkpoint.conversion();
+    return fmt::format("{}, {}{}{}", word_for(outcome.verified), human_bytes(static_cast<double>(bytes_of(checkpoint))),
+                       conversion.empty() ? "" : ", ", conversion);
+  };
+  return try_folder(meeting, folder, act, outcome);
+}
+
+Verdict try_export(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+                   const ExportAttempt& attempt, LoadOutcome& outcome) {
+  const auto act = [&] {
+    outcome.verified = attempt(storage, folder);
+    return fmt::format("Hugging Face, {}", word_for(outcome.verified));
+  };
+  return try_folder(meeting, folder, act, outcome);
+}
+
+/// Why a folder that was named is none to load, for who named another kind of thing; empty: it is of the right kind.
+std::string what_it_is_instead(Storage& storage, const std::filesystem::path& folder) {
+  std::error_code unknown;
+  try {
+    const std::vector<StorageEntry> entries = storage.list(folder);
+    if (entries.empty() && !std::filesystem::exists(folder, unknown)) return "there is no such folder";
+    const bool has_index = std::any_of(entries.begin(), entries.end(), [](const StorageEntry& entry) {
+      return entry.name == kIndexFile || entry.name == kManifestFile;
+    });
+    if (!has_index && is_safetensors_folder(entries)) {
+      return "it holds a model in Hugging Face's form, which checkpoint.initial_load_in_hf reads";
+    }
+  } catch (const StorageError&) {  // what was said before is all there is to say
+  }
+  return newest_inside(storage, folder);
+}
+
 }  // namespace
 
 LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
                                  const LoadAttempt& attempt) {
   LoadOutcome outcome;
-  const Verdict verdict = try_folder(storage, meeting, folder, attempt, outcome);
+  const Verdict verdict = try_own(storage, meeting, folder, attempt, outcome);
   if (verdict.fate != Fate::loaded) {
-    const std::string inside = newest_inside(storage, folder);
+    const std::string instead = what_it_is_instead(storage, folder);
     throw Error(ExitCode::storage,
-                fmt::format("{} cannot be loaded: {}", folder.string(), inside.empty() ? verdict.why : inside));
+                fmt::format("{} cannot be loaded: {}", folder.string(), instead.empty() ? verdict.why : instead));
   }
   outcome.line = "LOAD: " + outcome.line;
   return outcome;
 }
 
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
-                          std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads) {
-  std::vector<int64_t> steps = agreed_steps(storage, meeting, root);
-  if (step) {
-    if (std::find(steps.begin(), steps.end(), *step) == steps.end()) {
-      throw Error(ExitCode::storage, fmt::format("{} holds no checkpoint of step {}", root.string(), *step));
-    }
-    steps = {*step};
+                          std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads,
+                          const ExportAttempt& attempt_export) {
+  std::vector<Candidate> candidates = agreed_candidates(storage, meeting, root);
+  std::erase_if(candidates, [&](const Candidate& one) {
+    return (one.is_export && !attempt_export) || (step && one.step != *step);
+  });
+  if (step && candidates.empty()) {
+    throw Error(ExitCode::storage, fmt::format("{} holds no checkpoint of step {}", root.string(), *step));
   }
   LoadOutcome outcome;
   std::vector<Failure> failures;
-  for (const int64_t candidate : steps) {
-    const Verdict verdict = try_folder(storage, meeting, root / step_folder(candidate), attempt, outcome);
+  for (const Candidate& candidate : candidates) {
+    const std::filesystem::path folder = root / step_folder(candidate.step);
+    const Verdict verdict = candidate.is_export ? try_export(storage, meeting, folder, attempt_export, outcome)
+                                                : try_own(storage, meeting, folder, attempt, outcome);
     if (verdict.fate == Fate::loaded) {
-      outcome.step = candidate;
-      outcome.line = fmt::format("LOAD: step {} from {}", candidate, outcome.line);
+      outcome.step = candidate.step;
+      outcome.line = fmt::format("LOAD: step {} from {}", candidate.step, outcome.line);
       break;
     }
     failures.push_back({candidate, verdict});
   }
-  if (steps.empty()) {
+  if (candidates.empty()) {
     outcome.line = fmt::format("LOAD: nothing: {} holds no checkpoint; starting fresh", root.string());
   } else if (!outcome.step) {
     throw nothing_loaded(root, failures, step.has_value());
@@ -172,7 +227,7 @@ LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::fil
   for (const Failure& failure : failures) {
     if (failure.verdict.fate != Fate::damaged || meeting.rank() != 0 || only_reads) continue;
     try {
-      set_aside(storage, root, failure.step);
+      set_aside(storage, root, failure.candidate.step);
     } catch (const StorageError& error) {
       outcome.warnings.push_back(error.what());
     }

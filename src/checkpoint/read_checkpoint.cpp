@@ -76,6 +76,9 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
       throw MismatchError(fmt::format("its {} is {}, this run's is {}", target.tensor.name, python_name(stored),
                                       python_name(target.tensor.type)));
     }
+    if (stored != target.tensor.type && !target.tensor.shape.empty()) {  // a number's dtype is nobody's concern
+      conversion_ = fmt::format("{} read as {}", python_name(stored), python_name(target.tensor.type));
+    }
   }
   // In the order of the files, so that every block is read once.
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {

@@ -25,6 +25,12 @@ StoredElements elements_of(const SafetensorsEntry& entry) {
 
 }  // namespace
 
+bool is_safetensors_folder(const std::vector<StorageEntry>& entries) {
+  return std::any_of(entries.begin(), entries.end(), [](const StorageEntry& entry) {
+    return entry.name == kExportManifest || entry.name == kSafetensorsFile || entry.name == kSafetensorsIndex;
+  });
+}
+
 SafetensorsFolder::SafetensorsFolder(Storage& storage, std::filesystem::path folder)
     : storage_(storage), folder_(std::move(folder)) {
   const std::vector<StorageEntry> entries = storage_.list(folder_);

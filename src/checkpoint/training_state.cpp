@@ -224,9 +224,16 @@ class Restoration {
   void add(const std::string& name, at::ScalarType type, const SavedParameter& parameter, const at::Tensor& into,
            const char* option) {
     const auto found = index_.tensors.find(name);
-    if (found != index_.tensors.end()) refuse_other_type(name, found->second.tensor.type, type, option);
+    const bool convert = found != index_.tensors.end() && may_convert(found->second.tensor.type);
+    if (found != index_.tensors.end() && !convert) refuse_other_type(name, found->second.tensor.type, type, option);
     const std::optional<Box> box = parameter.box_of(rank_);
-    if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into});
+    if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into, convert});
+  }
+
+  /// Weights alone are a model to begin from, in whatever dtype they were exported; a run goes on in its own.
+  bool may_convert(at::ScalarType stored) const {
+    const bool is_number = stored == at::kFloat || stored == at::kBFloat16 || stored == at::kHalf;
+    return !holds_run(index_) && is_number;
   }
 
   static void refuse_other_type(const std::string& name, at::ScalarType stored, at::ScalarType wanted,

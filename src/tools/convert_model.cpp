@@ -96,6 +96,18 @@ std::vector<LogicalTensor> parameters_of(const ModelRequest& request) {
 
 ForeignSettings read_settings(const std::filesystem::path& folder, Program program) {
   const std::filesystem::path path = folder / (program == Program::meta ? "params.json" : "config.json");
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) {
+    const auto refuse = [&](const char* what) {
+      throw Error(ExitCode::storage, fmt::format("{} {}", folder.string(), what));
+    };
+    const bool is_theirs = std::filesystem::exists(folder / "config.json", unknown);
+    if (is_checkpoint(folder)) refuse("is a checkpoint already; titan_train convert to-hf reads it");
+    if (is_theirs) refuse("holds a model in Hugging Face's form: titan_train convert from-hf");
+    if (std::filesystem::exists(folder / "params.json", unknown)) {
+      refuse("holds a model in Meta's form: titan_train convert from-meta");
+    }
+  }
   return {program, path.string(), read_settings_file(path)};
 }
 

@@ -6,6 +6,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
+#include "titan/base/text.h"
 #include "titan/checkpoint/hugging_face_run.h"
 #include "titan/checkpoint/store_meeting.h"
 #include "titan/data/batch_stream.h"
@@ -17,6 +18,9 @@ namespace {
 
 /// A rank that writes much makes the others wait this long at most.
 constexpr std::chrono::hours kMeetingTimeout{2};
+
+/// At the end of a run: how often it says what command it waits for, and how long it does after a signal.
+constexpr std::chrono::seconds kCommandNotice{10}, kCommandTimeAtStop{10};
 
 SaveMode mode_of(const std::string& word) {
   if (word == "async") return SaveMode::asynchronous;
@@ -36,15 +40,20 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
-/// The step whose model an export in `folder` holds; nothing when it is no whole export of this program.
-std::optional<int64_t> exported_step(Storage& storage, const std::filesystem::path& folder) {
-  try {
-    return read_manifest(storage.read_all(folder / kExportManifest)).step;
-  } catch (const InvariantError&) {
-    throw;
-  } catch (const Error&) {
-    return std::nullopt;
+/// For who names another kind of folder, or none.
+void expect_their_model(const std::filesystem::path& folder) {
+  std::error_code unknown;
+  const auto has = [&](const char* file) { return std::filesystem::exists(folder / file, unknown); };
+  if (has("config.json")) return;
+  if (has(kIndexFile)) {
+    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
+                                               "checkpoint.initial_load_in_hf",
+                                               folder.string()));
   }
+  throw Error(ExitCode::storage,
+              fmt::format("checkpoint.initial_load_in_hf: {} holds no config.json; name the folder of the model in "
+                          "checkpoint.initial_load_path (without that it is model.hf_assets_path)",
+                          folder.string()));
 }
 
 bool leaves_model_alone(const std::set<std::string>& left_out) {
@@ -129,6 +138,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
 
 LoadOutcome RunCheckpoints::load_hugging_face() {
   const std::filesystem::path folder = config_.checkpoint.initial_load_path.value_or(config_.model.hf_assets_path);
+  expect_their_model(folder);
   check_settings(folder, model_);
   const std::optional<ScaleBlock> quantised =
       expected_quantisation(folder, config_.checkpoint.initial_load_in_hf_quantized);
@@ -138,27 +148,20 @@ LoadOutcome RunCheckpoints::load_hugging_face() {
   });
 }
 
-std::optional<LoadOutcome> RunCheckpoints::finished_export() {
-  const int64_t steps = config_.training.steps;
-  if (!config_.checkpoint.last_save_in_hf || config_.checkpoint.load_step >= 0) return std::nullopt;
-  const std::filesystem::path folder = root_ / step_folder(steps);
-  std::string problem;
-  const LoadOutcome outcome = checkpointer_->load_by([&](Storage& storage, RankMeeting& meeting) {
-    std::string found;
-    if (meeting.rank() == 0) found = exported_step(storage, folder) == steps ? "there" : "";
-    if (meeting.exchange(found).front().empty()) return LoadOutcome();
-    try {
-      return load_hugging_face_together(storage, meeting, folder, std::nullopt,
-                                        exchange_of(model_).hugging_face(model_), state_.parameters(steps));
-    } catch (const InvariantError&) {
-      throw;
-    } catch (const Error& error) {  // as a damaged checkpoint: what came before it may be whole
-      problem = error.what();
-      return LoadOutcome();
-    }
-  });
-  if (!problem.empty() && leads_) log_.warning(problem);
-  return outcome.folder.empty() ? std::nullopt : std::optional(outcome);
+bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start,
+                                     std::vector<std::string>& notes) {
+  notes.clear();  // of an attempt that failed
+  const int64_t step = step_of(folder.filename().string()).value_or(0);
+  if (step < config_.training.steps) {
+    throw UnsuitableError(
+        "holds the model alone, in Hugging Face's form (checkpoint.last_save_in_hf): training cannot "
+        "go on from it");
+  }
+  const HuggingFaceWeights read = read_hugging_face(
+      storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_), state_.parameters(step), rank_);
+  notes.push_back(finished_note(step));
+  start = {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
+  return read.verified;
 }
 
 LoadOutcome RunCheckpoints::load_initial(RunPosition& start, std::vector<std::string>& notes) {
@@ -176,7 +179,10 @@ LoadOutcome RunCheckpoints::load_newest(RunPosition& start, std::vector<std::str
   const CheckpointSection& options = config_.checkpoint;
   const std::optional<int64_t> step = options.load_step < 0 ? std::nullopt : std::optional(options.load_step);
   LoadOutcome outcome = checkpointer_->load(
-      step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, /*is_own=*/true); });
+      step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, /*is_own=*/true); },
+      [&](Storage& storage, const std::filesystem::path& folder) {
+        return finished_export(storage, folder, start, notes);
+      });
   if (!outcome.step && options.require_resume) {
     throw Error(ExitCode::storage,
                 fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root_.string()));
@@ -195,18 +201,14 @@ RunCheckpoints::Start RunCheckpoints::load() {
   Start start;
   RunPosition& position = start.position;
   std::vector<std::string> notes;
-  const std::optional<LoadOutcome> over = finished_export();
-  const LoadOutcome outcome = over ? *over : load_newest(position, notes);
-  if (over) {
-    position.step = position.optimizer_steps = config_.training.steps;
-    notes.push_back(finished_note(position.step));
-  }
+  const LoadOutcome outcome = load_newest(position, notes);
   log_.info(outcome.line);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
   start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
   saved_step_ = position.step;
+  has_checkpoint_ = outcome.step.has_value();
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
@@ -304,11 +306,25 @@ bool RunCheckpoints::save_before_end(const RunPosition& now) {
 
 void RunCheckpoints::finish() {
   checkpointer_->finish();
-  commands_.finish();
+  while (!commands_.finish_within(kCommandNotice)) {
+    log_.info("waiting for checkpoint.on_commit of {}", commands_.waiting().front());
+  }
   if (problem_.empty() || !is_ending_) return;
-  throw Error(ExitCode::storage, fmt::format("the last checkpoint was not saved: {}; see to that and give the same "
-                                             "command again: it goes on from the newest one in {}",
-                                             problem_, root_.string()));
+  const std::string next = has_checkpoint_ ? "goes on from the newest one in " + root_.string() : "begins anew";
+  throw Error(ExitCode::storage,
+              fmt::format("the last checkpoint was not saved: {}; see to that and give the same command again: it {}",
+                          problem_, next));
+}
+
+void RunCheckpoints::stop() {
+  checkpointer_->finish();
+  const bool all = commands_.finish_within(StopSignals::time_for(kCommandTimeAtStop));
+  checkpointer_->meet();  // a launcher ends the others soon after the first rank that ends with 75
+  const std::vector<std::string> left = commands_.waiting();
+  if (all || left.empty()) return;
+  log_.warning("checkpoint.on_commit of {} has not ended; this run does not wait for it any longer", left.front());
+  if (left.size() == 1) return;
+  log_.warning("checkpoint.on_commit was not run for {}", join(std::span(left).subspan(1), ", "));
 }
 
 void RunCheckpoints::report(const SaveOutcome& outcome) {
@@ -319,9 +335,11 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
     return;
   }
   saved_step_ = outcome.step;
+  has_checkpoint_ = true;
   log_.info(outcome.sentence());
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
-  commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()));
+  commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()),
+                   fmt::format("step {}", outcome.step));
 }
 
 }  // namespace titan

@@ -319,7 +319,7 @@ ExitCode Trainer::finish() {
   const bool is_over = position_.step >= config_.training.steps;
   const bool saved = checkpoints_ && !is_over && checkpoints_->save_before_end(position_);
   const bool stopped = wishes_.stop && !is_over;
-  if (checkpoints_ && !stopped) checkpoints_->finish();
+  if (checkpoints_) stopped ? checkpoints_->stop() : checkpoints_->finish();
   if (stopped) {
     log_.shared_warning("stopped by a signal after step {} of {}; {}", position_.step, config_.training.steps,
                         saved ? "it is saved: the same command goes on from here" : "nothing was saved");

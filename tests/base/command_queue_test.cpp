@@ -49,13 +49,17 @@ TEST(CommandQueue, NobodyWaitsForACommandThatRunsLongUnlessAsked) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   Ended ended;
   CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
-  queue.submit("cat < " + pipe);  // until somebody opens the other end and closes it
-  queue.submit("true");
+  queue.submit("cat < " + pipe, "the first");  // until somebody opens the other end and closes it
+  queue.submit("true", "the second");
   queue.poll();
   EXPECT_TRUE(ended.empty());
+  EXPECT_FALSE(queue.finish_within(std::chrono::milliseconds(1)));
+  EXPECT_EQ(queue.waiting(), (std::vector<std::string>{"the first", "the second"}));
   std::ofstream(pipe).close();
   queue.finish();
   EXPECT_EQ(ended.size(), 2u);
+  EXPECT_TRUE(queue.waiting().empty());
+  EXPECT_TRUE(queue.finish_within(std::chrono::milliseconds(0)));
   ::unlink(pipe.c_str());
 }
 

@@ -72,6 +72,11 @@ class Refused(CheckpointTest):
         words = ("--training.dataset=text", f"--training.dataset_path={corpus}")
         self.refuse(folder, ["corpus"], *words, code=BAD_DATA)
 
+    def test_a_checkpoint_where_a_model_of_hugging_faces_is_asked_for(self):
+        folder = self.run_with_checkpoints()
+        self.refuse(self.folder / "new", ["is a checkpoint", "leave out checkpoint.initial_load_in_hf"],
+                    "--checkpoint.initial_load_in_hf", f"--checkpoint.initial_load_path={folder}/checkpoint/step-4")
+
     def test_a_step_that_is_not_there(self):
         self.refuse(self.run_with_checkpoints(), ["holds no checkpoint of step 3"], "--checkpoint.load_step=3")
 
@@ -91,7 +96,7 @@ class Refused(CheckpointTest):
         file = self.write("weights.bin", b"\x00" * 64)
         empty = self.folder / "empty"
         empty.mkdir()
-        for path, why in ((file, "Not a directory"), (empty, ".metadata is missing"), (self.folder / "none", "is missing")):
+        for path, why in ((file, "Not a directory"), (empty, ".metadata is missing"), (self.folder / "none", "no such folder")):
             self.refuse(self.folder / "run", ["cannot be loaded", str(path), why], f"--checkpoint.initial_load_path={path}")
         self.assertFalse((self.folder / "run" / "checkpoint").exists())
 
@@ -172,6 +177,20 @@ class Refused(CheckpointTest):
         self.assertIn("step 2 holds the model of a finished run", text)
         self.complete(1, self.folder / "new", 4, f"--checkpoint.initial_load_path={folder}/checkpoint/step-2")
 
+    def test_the_model_alone_may_have_another_dtype_than_training(self):
+        for dtype in ("bfloat16", "float16"):
+            folder = self.folder / dtype
+            words = ("--checkpoint.last_save_model_only", f"--checkpoint.export_dtype={dtype}")
+            self.complete(1, folder, 2, *words)
+            converted = rf"\(verified, [^)]*, (torch\.)?{dtype} read as (torch\.)?float32\)"
+            text = self.complete(1, folder, 2, *words)
+            self.assertRegex(text, r"LOAD: step 2 from \S+ " + converted)
+            self.assertIn("step 2 holds the model of a finished run", text)
+            initial = f"--checkpoint.initial_load_path={folder}/checkpoint/step-2"
+            for ranks in (1, 2):
+                text = self.complete(ranks, self.folder / f"new-{dtype}-{ranks}", 1, initial)
+                self.assertRegex(text, r"LOAD: \S+ " + converted)
+
     def test_a_model_that_hugging_face_has_no_form_of_is_refused_before_the_first_step(self):
         words = ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf", "--model.norm_type=layernorm")
         self.refuse(self.folder / "run", ["layernorm", "Hugging Face"], *words, code=BAD_CONFIG)
@@ -183,18 +202,62 @@ class Refused(CheckpointTest):
         before = self.tree(folder / "checkpoint")
         for ranks in (1, 2):
             text = self.complete(ranks, folder, 2, *words)
-            self.assertRegex(text, r"LOAD: 21/21 tensors, .* from \S+/step-2 \(Hugging Face, verified\)")
+            self.assertRegex(text, r"LOAD: step 2 from \S+/step-2 \(Hugging Face, verified\)")
             self.assertIn("step 2 holds the model of a finished run", text)
             self.assertNotIn(" step:  ", text)
             self.assertEqual(self.tree(folder / "checkpoint"), before)
-        weights = folder / "checkpoint/step-2/model.safetensors"
+        self.assertIn("of a finished run", self.complete(1, folder, 2), "whatever form this run would end in")
+        self.assertEqual(self.tree(folder / "checkpoint"), before)
+
+    def test_a_finished_model_in_hugging_faces_form_is_neither_gone_on_from_nor_lost(self):
+        folder = self.folder / "run"
+        words = ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf")
+        self.complete(1, folder, 3, *words, "--checkpoint.interval=1000")
+        saved = self.tree(folder / "checkpoint/step-3")
+        says = ["step 3 holds the model alone, in Hugging Face's form", "checkpoint.initial_load_path",
+                "checkpoint.initial_load_in_hf", "another job.dump_folder"]
+        for more in ((), words, ("--checkpoint.load_step=3",)):
+            self.refuse(folder, says, *more)
+        self.refuse(folder, says, ranks=2)
+        initial = f"--checkpoint.initial_load_path={folder}/checkpoint/step-3"
+        self.refuse(self.folder / "run-x", ["Hugging Face's form", "checkpoint.initial_load_in_hf"], initial)
+        self.refuse(self.folder / "run-x", ["checkpoint.initial_load_in_hf", "config.json", "checkpoint.initial_load_path"],
+                    "--checkpoint.initial_load_in_hf")
+        text = self.complete(1, self.folder / "new", 4, "--checkpoint.initial_load_in_hf",
+                             f"--checkpoint.initial_load_path={folder}/checkpoint/step-3")
+        self.assertIn("21/21 tensors", text)
+        # A run that goes on from before comes to that step again.
+        other = self.folder / "other"
+        self.complete(1, other, 2)
+        shutil.copytree(folder / "checkpoint/step-3", other / "checkpoint/step-3")
+        text = self.complete(1, other, 4, "--checkpoint.interval=1")
+        self.assertRegex(text, r"LOAD: step 2 from \S+ \(verified, .*\); step 3 holds the model alone, in Hugging Face")
+        self.assertEqual(self.tree(other / "checkpoint/replaced-3"), saved)
+        self.assertEqual(self.checkpoints(other), [2, 3, 4])
+
+    def test_a_damaged_one_in_hugging_faces_form_is_set_aside_like_any_other(self):
+        folder = self.folder / "run"
+        words = ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf")
+        self.complete(1, folder, 4, *words)
+        weights = folder / "checkpoint/step-4/model.safetensors"
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-        text = self.complete(1, folder, 2, *words)
-        self.assertIn("the bytes of", text)
-        self.assertIn("starting fresh", text)
-        self.assertEqual(self.tree(folder / "checkpoint").keys(), before.keys())
+        alone = self.folder / "alone"
+        shutil.copytree(folder, alone)
+        shutil.rmtree(alone / "checkpoint/step-2")
+        before = self.tree(alone / "checkpoint")
+        text = self.complete(1, alone, 4, *words, code=STORAGE)
+        self.assertIn("step 4 is damaged", text)
+        self.assertIn("move the folder away", text)
+        self.assertEqual(self.tree(alone / "checkpoint"), before)
+        for ranks in (2, 1):
+            damaged = self.folder / f"run-{ranks}"
+            shutil.copytree(folder, damaged)
+            text = self.complete(ranks, damaged, 4, *words)
+            self.assertRegex(text, r"LOAD: step 2 from \S+ \(verified, .*\); step 4 is damaged: the bytes of .*safetensors")
+            kept = (damaged / "checkpoint/damaged-4/model.safetensors").read_bytes()
+            self.assertEqual(kept, bytes(content))
 
     def test_a_checkpoint_under_another_steps_name_is_said(self):
         folder = self.run_with_checkpoints()

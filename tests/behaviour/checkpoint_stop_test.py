@@ -74,6 +74,29 @@ class Signals(CheckpointTest):
         self.assertEqual(run.end(), INTERRUPTED, run.text())
         self.assertIn("nothing was saved", run.text())
 
+    def test_commands_after_saves_run_before_a_stopped_run_ends_or_are_named(self):
+        for ranks in (1, 2):
+            note = self.folder / f"note-{ranks}"
+            run = self.begin(ranks, self.folder / f"quick-{ranks}", RARELY,
+                             f"--checkpoint.on_commit=sleep 1; echo {{dir}} >> {note}")
+            run.wait_for(" step:  3 ")
+            run.popen.send_signal(signal.SIGUSR1)
+            self.assertEqual(run.end(), REQUEUE, run.text())
+            self.assertEqual(len(note.read_text().splitlines()), 1)
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        run = self.begin(1, self.folder / "slow", f"--checkpoint.on_commit=read line < {pipe}")
+        run.wait_for("checkpoint 6 committed")
+        run.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(run.end(), REQUEUE, run.text())
+        self.assertIn("checkpoint.on_commit of step 2 has not ended", run.text())
+        self.assertRegex(run.text(), r"checkpoint\.on_commit was not run for step 4, step 6")
+        os.close(os.open(pipe, os.O_RDWR))
+        run = self.begin(1, self.folder / "end", "--training.steps=2", f"--checkpoint.on_commit=read line < {pipe}")
+        run.wait_for("waiting for checkpoint.on_commit of step 2")
+        pipe.write_text("go on\n")
+        self.assertEqual(run.end(), 0, run.text())
+
     def test_seconds_between_checkpoints_are_agreed_on_by_all_ranks(self):
         folder = self.folder / "timed"
         run = self.begin(2, folder, *parallel(dp_shard=2), "--checkpoint.interval_seconds=1")

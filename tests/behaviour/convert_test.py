@@ -98,6 +98,7 @@ class WrongWords(Conversions):
         self.refused(BAD_CONFIG, ["HF_FOLDER and CHECKPOINT first"], "from-hf", "--model.name=llama3", "a", "b")
         self.refused(BAD_CONFIG, ["to-torch: a path is empty"], "to-torch", self.source, "")
         self.refused(BAD_CONFIG, ["--dtype"], "to-hf", "a", "b", "--dtype=float8")
+        self.refused(BAD_CONFIG, ["--shard-gigabytes", "1000000"], "to-hf", "a", "b", "--shard-gigabytes=0")
 
     def test_a_wrong_option_of_the_config_is_an_error_as_everywhere(self):
         run = self.titan("convert", *self.from_hf("--model.flavour=8B"))
@@ -194,6 +195,13 @@ class WrongFiles(Conversions):
         self.refused(STORAGE, ["model.safetensors"], *self.from_hf())
         self.refused(STORAGE, ["there is no folder"], "to-torch", self.folder / "nowhere", self.target)
         self.refused(STORAGE, ["is no whole checkpoint"], "to-torch", self.source, self.target)
+
+    def test_a_folder_for_another_direction_is_answered_with_that_one(self):
+        self.make_source()
+        self.refused(STORAGE, ["in Hugging Face's form", "convert from-hf"], "from-meta", self.source, self.target, *flags())
+        self.convert("from-hf", self.source, self.target, *flags())
+        self.refused(STORAGE, ["is a checkpoint already", "convert to-hf"], "from-hf", self.target, self.folder / "again",
+                     *flags())
 
     def test_the_folder_of_a_run_is_answered_with_its_newest_checkpoint(self):
         self.make_source()

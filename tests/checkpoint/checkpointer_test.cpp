@@ -126,6 +126,23 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   EXPECT_EQ(later.list("root").size(), 2u) << "what was half written is gone";
 }
 
+TEST(CheckpointerOfOne, RemovesNothingWhenTheStartIsRefusedAndGivesBackWhatWasToBeReplaced) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  const TestLayout layout = test_layouts()[0];
+  save_as_all_ranks(medium, {"root", 3, "run"}, layout, 3);
+  medium.rename("root/step-3", "root/deleting-3-run");
+  medium.make_folders("root/saving-4-dead");
+  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {2, 0}},
+                            {[](const SaveOutcome&) {}, no_warning});
+  const auto refuse = [](OpenCheckpoint&) { throw MismatchError("it is another model"); };
+  EXPECT_THROW(checkpointer.load(std::nullopt, refuse), Error);
+  EXPECT_EQ(steps_in(medium), (std::vector<int64_t>{3}));
+  EXPECT_EQ(medium.list("root").size(), 2u);
+  EXPECT_EQ(checkpointer.load(std::nullopt, [](OpenCheckpoint&) {}).step, 3);
+  EXPECT_EQ(medium.list("root").size(), 1u);
+}
+
 /// Whether each attempt succeeded when a run saves while the medium refuses the first `failures` manifests.
 std::vector<bool> attempts_with(int failures, bool now) {
   auto storage = std::make_unique<MemoryStorage>();

@@ -37,8 +37,6 @@ class Crash : public ::testing::Test {
     for (const TestLayout& layout : test_layouts()) {
       if (layout.name == "fsdp2") layout_ = layout;
     }
-    storage_.make_folders("root");
-    storage_.sync_folder("");
     save(storage_, 10);
     save(storage_, 20);
     storage_.restart({Surviving::Kind::none, 0});  // all of it is on the medium
@@ -107,8 +105,6 @@ TEST_F(Crash, AfterEverySingleCallOfAnAsynchronousSaveTooAndOfTheStartThatFollow
     saver.finish();
   };
   MemoryStorage base;
-  base.make_folders("root");
-  base.sync_folder("");
   for (const int64_t step : {10, 20}) save_by_saver(base, step);
   bool done = false;
   int64_t starts = 0;
@@ -136,6 +132,20 @@ TEST_F(Crash, ASaveThatReturnedIsThereHoweverMuchIsDropped) {
   save(storage_, 30);
   storage_.restart({Surviving::Kind::none, 0});
   EXPECT_EQ(start(storage_), 30);
+}
+
+TEST_F(Crash, TheFirstSaveOfAllIsThereToo) {
+  // Neither the folder of all checkpoints nor the one that it lies in was there, or one was and is not on the medium.
+  const std::filesystem::path root = "dump/checkpoint";
+  for (const bool made_before : {false, true}) {
+    MemoryStorage storage;
+    if (made_before) storage.make_folders("dump");
+    save_as_all_ranks(storage, {root, 10, "run"}, layout_, 10);
+    storage.restart({Surviving::Kind::none, 0});
+    const std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
+    ASSERT_EQ(found.size(), 1u) << made_before;
+    EXPECT_EQ(found.front().step, 10);
+  }
 }
 
 TEST_F(Crash, WhileASaveReplacesACheckpointOfTheSameStepOneOfThemIsAlwaysThere) {

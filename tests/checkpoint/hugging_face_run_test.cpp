@@ -8,6 +8,7 @@
 #include "meeting.h"
 #include "memory_storage.h"
 #include "states.h"
+#include "titan/checkpoint/catalogue.h"
 
 namespace titan {
 namespace {
@@ -146,6 +147,98 @@ TEST(HuggingFaceRun, AFailureOnOneRankIsTheOutcomeOfAllAndLeavesWhatWasThere) {
     SafetensorsFolder(storage, kExport).check_all();
     EXPECT_EQ(storage.files().size(), before.size()) << what;
   }
+}
+
+/// Saves as the only rank.
+SaveOutcome save_alone(Storage& storage) {
+  return save_hugging_face_together(storage, *make_lone_meeting(), wanted_export(),
+                                    weights_of_rank(test_layouts().front(), 0));
+}
+
+/// What the next start finds, all of it whole: whether there is an export.
+bool is_whole_or_not_there(Storage& storage, const std::string& when) {
+  EXPECT_TRUE(clean_leftovers(storage, "root").empty()) << when;
+  if (storage.list(kExport).empty()) return false;
+  EXPECT_NO_THROW(SafetensorsFolder(storage, kExport).check_all()) << when;
+  EXPECT_EQ(storage.list("root").size(), 1u) << when;
+  return true;
+}
+
+TEST(HuggingFaceRun, AfterEverySingleStorageCallOfASaveThereIsAWholeExportOrNone) {
+  MemoryStorage saved;
+  ASSERT_TRUE(save_alone(saved).committed);
+  for (const bool replaces : {false, true}) {
+    int64_t calls = 0, there = 0;
+    for (bool done = false; !done; ++calls) {
+      for (const Surviving& surviving :
+           std::vector<Surviving>{{Surviving::Kind::none, 0}, {Surviving::Kind::all, 0}, {Surviving::Kind::half, 1}}) {
+        const std::string when = fmt::format("after call {}, replaces: {}", calls + 1, replaces);
+        const std::unique_ptr<MemoryStorage> storage = replaces ? saved.copy() : std::make_unique<MemoryStorage>();
+        storage->stop_after(calls + 1);
+        try {
+          save_alone(*storage);
+          done = true;
+        } catch (const MachineStopped&) {
+        }
+        storage->restart(surviving);
+        const bool found = is_whole_or_not_there(*storage, when);
+        ASSERT_TRUE(found || !(replaces || done)) << when;
+        there += found;
+        ASSERT_TRUE(save_alone(*storage).committed) << when;
+        ASSERT_TRUE(is_whole_or_not_there(*storage, when)) << when;
+      }
+    }
+    EXPECT_GT(calls, 60);
+    EXPECT_GT(there, 3);
+  }
+}
+
+TEST(HuggingFaceRun, WhenAnyCallFailsOnceOrFromThenOnWhatWasThereStays) {
+  MemoryStorage saved;
+  ASSERT_TRUE(save_alone(saved).committed);
+  bool done = false;
+  for (int64_t call = 1; !done; ++call) {
+    for (const int64_t times : {int64_t{1}, int64_t{1} << 40}) {
+      const std::unique_ptr<MemoryStorage> storage = saved.copy();
+      storage->fail_at(call, EIO, times);
+      const bool committed = save_alone(*storage).committed;
+      done = committed && storage->calls() < call;
+      storage->fail_at(0, 0, 0);
+      const std::string when = fmt::format("after call {} failed {} times", call, times);
+      ASSERT_TRUE(is_whole_or_not_there(*storage, when)) << when;
+      ASSERT_TRUE(save_alone(*storage).committed) << when;
+    }
+  }
+}
+
+TEST(HuggingFaceRun, AnExportWhoseStepIsSavedAgainAsACheckpointKeepsItsBytesUnderAnotherName) {
+  MemoryStorage saved;
+  ASSERT_TRUE(save_alone(saved).committed);
+  const auto in = [](MemoryStorage& storage, const std::string& folder) {
+    std::map<std::string, std::string> files;
+    for (const auto& [name, bytes] : storage.files()) {
+      if (name.starts_with(folder)) files[name.substr(folder.size())] = bytes;
+    }
+    return files;
+  };
+  const std::map<std::string, std::string> before = in(saved, "root/step-9/");
+  ASSERT_FALSE(before.empty());
+  bool done = false;
+  for (int64_t call = 1; !done; ++call) {
+    const std::unique_ptr<MemoryStorage> storage = saved.copy();
+    storage->stop_after(call);
+    try {
+      save_as_all_ranks(*storage, {"root", 9, "later"}, test_layouts().front(), 9);
+      done = true;
+    } catch (const MachineStopped&) {
+    }
+    storage->restart({Surviving::Kind::none, 0});
+    clean_leftovers(*storage, "root");
+    ASSERT_TRUE(in(*storage, "root/step-9/") == before || in(*storage, "root/replaced-9/") == before) << call;
+    delete_old(*storage, "root", {.keep_latest = 1, .keep_every = 0});
+    ASSERT_TRUE(in(*storage, "root/step-9/") == before || in(*storage, "root/replaced-9/") == before) << call;
+  }
+  EXPECT_EQ(in(saved, "root/step-9/"), before);
 }
 
 TEST(HuggingFaceRun, DamageThatOneRankFindsIsSaidByAll) {

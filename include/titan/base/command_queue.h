@@ -3,11 +3,13 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <mutex>
-#include <queue>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace titan {
 
@@ -24,18 +26,26 @@ class CommandQueue {
   CommandQueue& operator=(const CommandQueue&) = delete;
 
   /// Starts it now, or when those before it have ended: the next call of anything here sees to that. From any thread.
-  void submit(std::string command);
+  /// `name` is what `waiting` calls it.
+  void submit(std::string command, std::string name = {});
   /// Takes note of what has ended, and starts what waits.
   void poll() { advance(/*wait=*/false); }
   /// Returns when all have ended. Without this, what runs goes on by itself when the queue is gone.
   void finish() { advance(/*wait=*/true); }
+  /// The same, but for this long at most; whether all have ended.
+  bool finish_within(std::chrono::milliseconds most);
+  /// The names of those that have not ended, the first one running.
+  std::vector<std::string> waiting();
 
  private:
   void advance(bool wait);
 
   std::function<void(const std::string&, int)> ended_;
   std::mutex mutex_;
-  std::queue<std::string> commands_;  // the first one runs, once it has a process
+  struct Command {
+    std::string words, name;
+  };
+  std::deque<Command> commands_;  // the first one runs, once it has a process
   pid_t process_ = 0;
 };
 

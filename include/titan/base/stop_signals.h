@@ -35,6 +35,8 @@ class StopSignals {
   static bool take_save_request();
   /// What is left to do, the last checkpoint, is worth waiting for: a SIGINT's limit becomes a SIGTERM's.
   static void allow_for_saving();
+  /// How much of `wish` is left for something that is worth waiting for, so that the process can then end by itself.
+  static std::chrono::milliseconds time_for(std::chrono::milliseconds wish);
 
  private:
   void watch() const;

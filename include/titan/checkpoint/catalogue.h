@@ -14,14 +14,15 @@ namespace titan {
 struct FoundCheckpoint {
   int64_t step = 0;
   bool has_manifest = false;
-  bool is_link = false;  // somebody else's; never deleted
+  bool is_link = false;    // somebody else's; never deleted
+  bool is_export = false;  // a finished model in Hugging Face's form; never deleted
 
   bool operator==(const FoundCheckpoint&) const = default;
 };
 
-/// Folders named step-N with a manifest or an index, the newest first, and links of that name, wherever they lead: one
-/// that leads nowhere is a checkpoint that cannot be had now, as is a folder that cannot be looked into. Anything else
-/// is passed over.
+/// Folders named step-N with a manifest, an index or safetensors, the newest first, and links of that name, wherever
+/// they lead: one that leads nowhere is a checkpoint that cannot be had now, as is a folder that cannot be looked into.
+/// Anything else is passed over.
 std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::filesystem::path& root);
 
 /// For people who name the folder of a run, or of its checkpoints, where one checkpoint is asked for: a sentence with
@@ -31,8 +32,17 @@ std::string newest_inside(Storage& storage, const std::filesystem::path& folder)
 /// Renames step-N so that it is no checkpoint any more, unless it is a link.
 void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step);
 
-/// At the start of a run: removes what earlier runs left half written or half deleted, and puts back a checkpoint that
-/// was about to be replaced. What cannot be removed stays; the sentences say what and why.
+/// Of `folder` under `root`, which a new checkpoint of `step` has replaced: deletes it, but a finished model in Hugging
+/// Face's form gets another name and stays.
+void put_away_replaced(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
+                       int64_t step);
+
+/// Before a run looks for one to begin with: puts back a checkpoint, or a finished model, that was about to be
+/// replaced. The sentences say what could not be put back, and why.
+std::vector<std::string> give_back(Storage& storage, const std::filesystem::path& root);
+
+/// At the start of a run: the same, and removes what earlier runs left half written or half deleted. What cannot be
+/// removed stays; the sentences say what and why.
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root);
 
 struct Retention {

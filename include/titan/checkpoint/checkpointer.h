@@ -38,7 +38,8 @@ class Checkpointer {
 
   /// Before the first save: removes what earlier runs left half done, unless this one only loads; then loads as
   /// load_together does.
-  LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt);
+  LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt,
+                   const ExportAttempt& attempt_export = nullptr);
   /// One checkpoint that lies anywhere.
   LoadOutcome load_folder(const std::filesystem::path& folder, const LoadAttempt& attempt) {
     return load_folder_together(*storage_, *meeting_, folder, attempt);
@@ -62,6 +63,8 @@ class Checkpointer {
   void save(int64_t step, const CheckpointState& state, bool now = false);
   void wait_for_staging() { saver_->wait_for_staging(); }
   void finish();
+  /// Returns when all ranks have come here.
+  void meet() { meeting_->exchange({}); }
 
   /// Differs from run to run; the same on all ranks.
   const std::string& run() const { return run_; }

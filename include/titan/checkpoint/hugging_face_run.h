@@ -13,6 +13,17 @@
 
 namespace titan {
 
+struct HuggingFaceWeights {
+  std::string counts;     // of tensors, in words
+  bool verified = false;  // every byte read has the hash it was saved with
+};
+
+/// What each rank does below. Throws what SafetensorsFolder does, MismatchError when it is another model; that all of
+/// it fits is rank 0's to see.
+HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::path& folder,
+                                     std::optional<ScaleBlock> quantised, const ForeignModel& model,
+                                     std::span<const SavedParameter> parameters, int64_t rank);
+
 /// Fills the masters of `parameters` from the safetensors in `folder`, quantised in such blocks or not at all. Throws
 /// Error(storage), on all ranks alike, when they are damaged or another model's; the masters' content is undefined
 /// then.

@@ -28,12 +28,18 @@ class UnsuitableError : public Error {
 /// Fills this rank's state from an opened checkpoint. What it has filled when it throws counts for nothing.
 using LoadAttempt = std::function<void(OpenCheckpoint&)>;
 
+/// The same from a finished model in Hugging Face's form in a folder; whether every byte of it has the hash it was
+/// saved with.
+using ExportAttempt = std::function<bool(Storage&, const std::filesystem::path&)>;
+
 /// Tries the checkpoints under `root`, the newest first, or only `step`. A damaged one is set aside once an older one
 /// has been loaded, unless `only_reads`: they are another run's then. Nothing there: an outcome without a step. Throws
 /// Error(storage), on all ranks alike, when `step` is missing, when none that is there is whole and of use, and when
-/// one does not fit this run; then nothing on disk has changed.
+/// one does not fit this run; then nothing on disk has changed. Without `attempt_export` finished models in Hugging
+/// Face's form are passed over.
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
-                          std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false);
+                          std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false,
+                          const ExportAttempt& attempt_export = nullptr);
 
 /// The same with one checkpoint that lies anywhere: it is whole and fits, or an Error(storage).
 LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,

@@ -38,6 +38,8 @@ class OpenCheckpoint {
   /// Fills all targets; their content is undefined after an exception. Throws MismatchError before anything is read
   /// when a name, a shape or a dtype does not fit.
   void load(std::span<const LoadTarget> targets);
+  /// Which tensors were read into another dtype than they have, in words; empty: none.
+  const std::string& conversion() const { return conversion_; }
   /// The value of that name; throws MismatchError when there is none, PickleError when it is of types unknown here.
   PickleRef value(const std::string& name);
   /// Reads everything that no call has read yet: with a manifest, every byte of every file is then known to be right.
@@ -53,6 +55,7 @@ class OpenCheckpoint {
   std::filesystem::path folder_;
   std::optional<Manifest> manifest_;
   CheckpointIndex index_;
+  std::string conversion_;
   std::map<std::string, std::unique_ptr<CheckedReader>> files_;
 };
 

@@ -18,6 +18,9 @@ inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 /// a folder with a kManifestFile is a checkpoint.
 inline constexpr const char* kExportManifest = "titan_manifest.json";
 
+/// Whether a folder with these entries is one, whole or not.
+bool is_safetensors_folder(const std::vector<StorageEntry>& entries);
+
 class SafetensorsFolder : public TensorSource {
  public:
   /// Throws DamageError for files that are not what they say, Error(storage) when there are none to read,

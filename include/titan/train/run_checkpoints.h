@@ -39,12 +39,15 @@ class RunCheckpoints {
   /// Waits for the last save, and for the commands that follow saves. Throws Error(storage) when the last save failed:
   /// there will be no later one.
   void finish();
+  /// After a signal: the commands that follow saves have a few seconds to end; says which have not.
+  void stop();
 
  private:
   RunPosition restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own);
   RunPosition finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes);
-  /// What a run that is over left when it ended in Hugging Face's form; nothing when there is no such thing.
-  std::optional<LoadOutcome> finished_export();
+  /// The same of a run that ended in Hugging Face's form; whether its bytes are known to be right.
+  bool finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start,
+                       std::vector<std::string>& notes);
   std::string finished_note(int64_t step) const;
   LoadOutcome load_newest(RunPosition& start, std::vector<std::string>& notes);
   LoadOutcome load_initial(RunPosition& start, std::vector<std::string>& notes);
@@ -69,7 +72,8 @@ class RunCheckpoints {
   std::filesystem::path root_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   // Of the last save that has ended; written by the thread that saves, read once that is over.
-  int64_t saved_step_ = 0;  // what came before the run counts as saved: the same command begins there again
+  int64_t saved_step_ = 0;       // what came before the run counts as saved: the same command begins there again
+  bool has_checkpoint_ = false;  // that the same command would go on from
   std::string problem_;
   bool is_ending_ = false;
   CommandQueue commands_;
