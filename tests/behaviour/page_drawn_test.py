@@ -94,7 +94,8 @@ class Drawn(BehaviourTest):
         """No error, no warning, and nothing loaded but the page."""
         for event in self.browser.events:
             self.assertNotIn(event["method"], ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"), event)
-            if event["method"] == "Network.requestWillBeSent":
+            # The page that was open before may have begun to load itself again.
+            if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == path.as_uri():
                 self.assertEqual(event["params"]["request"]["url"], path.as_uri())
 
     def assert_right(self, width: int, charts: int) -> None:
