@@ -83,7 +83,7 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
   const int64_t left = memory_left_bytes(device, on_gpu && !config.debug.share_gpu ? 1 : sharers);
   lines.push_back(fmt::format("Peak of tensors: {}; this machine's {} has {}, {} of it for this rank", size_words(peak),
                               device.name, size_words(device.memory_bytes), size_words(left)));
-  if (peak <= left) return lines;
+  if (left <= 0 || peak <= left) return lines;
   const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, left};
   for (const MemorySetting& setting : settings_that_fit(question)) {
     lines.push_back(fmt::format("it would fit with {} ({})", setting.words, size_words(setting.bytes)));

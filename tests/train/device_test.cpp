@@ -52,6 +52,7 @@ TEST(BuiltKernels, RunOnTheGpusOfTheirArchitectures) {
   for (const int capability : {75, 100, 103, 120}) EXPECT_FALSE(runs_on("80-real,90a-real", capability)) << capability;
   EXPECT_FALSE(runs_on("90a-real", 91)) << "that very one";
   EXPECT_FALSE(runs_on("86-real", 80)) << "a newer minor version";
+  EXPECT_TRUE(runs_on("all-major", 120)) << "a name, not a number";
   EXPECT_TRUE(runs_on("80", 120)) << "PTX is translated";
   EXPECT_FALSE(runs_on("90a", 100)) << "but not that of one architecture alone";
 }
