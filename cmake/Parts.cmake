@@ -31,8 +31,13 @@ if(TITAN_TORCH)
     list(APPEND sources ${part_sources})
   endforeach()
   if(TITAN_WITH_CUDA)
+    # Apart, because they know no tensors: what tests and measures them alone does without LibTorch.
     file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu)
-    list(APPEND sources ${cuda_sources})
+    add_library(titan_gpu_kernels STATIC ${cuda_sources})
+    target_link_libraries(titan_gpu_kernels PUBLIC titan_compiler titan_libtorch::cudart)
+    # The optimizers' products and sums are rounded one by one, as on the host: a step has the same bits on both.
+    file(GLOB adam_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*adam.cu)
+    set_source_files_properties(${adam_sources} PROPERTIES COMPILE_OPTIONS -fmad=false)
   endif()
   add_library(titan_core STATIC ${sources})
   target_link_libraries(titan_core PUBLIC titan_base titan_schedule titan_config titan_data titan_libtorch)
@@ -49,6 +54,7 @@ if(TITAN_TORCH)
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_communicator.cpp PROPERTIES
     INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_stub)
   if(TITAN_WITH_CUDA)
+    target_link_libraries(titan_core PUBLIC titan_gpu_kernels)
     target_compile_definitions(titan_core PUBLIC TITAN_WITH_CUDA)
     string(JOIN "," architectures ${CMAKE_CUDA_ARCHITECTURES})
     set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/train/compile.cpp PROPERTIES

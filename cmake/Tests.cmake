@@ -34,7 +34,7 @@ endif()
 titan_test(structure titan_base)
 
 # The kernels' own sources compiled for the host: each behind the header that gives CUDA's names a meaning there.
-set(host_kernels tests/support/cuda_on_host.cpp)
+set(host_kernels tests/support/cuda_on_host.cpp tests/support/host_machine.cpp)
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu)
 foreach(source ${kernel_sources})
   get_filename_component(kernel ${source} NAME_WE)
@@ -55,6 +55,13 @@ function(titan_host_kernels name)
 endfunction()
 titan_host_kernels(titan_kernels_on_host)
 titan_test(kernels titan_base titan_kernels_on_host)
+# The same cases on a GPU, where the build is for one.
+set(gpu_machine tests/support/no_gpu_machine.cpp)
+if(TITAN_WITH_CUDA)
+  set(gpu_machine tests/support/gpu_machine.cu)
+  target_link_libraries(kernels_test PRIVATE titan_gpu_kernels)
+endif()
+target_sources(kernels_test PRIVATE ${gpu_machine})
 
 # The same tests under AddressSanitizer, which sees what a kernel reads or writes beside its arrays without load or store.
 add_library(titan_address_sanitizer INTERFACE)
@@ -63,6 +70,14 @@ target_link_options(titan_address_sanitizer INTERFACE -fsanitize=address)
 titan_host_kernels(titan_kernels_on_host_checked)
 target_link_libraries(titan_kernels_on_host_checked PUBLIC titan_address_sanitizer)
 titan_test(kernels titan_base titan_kernels_on_host_checked AS kernels_checked)
+target_sources(kernels_checked_test PRIVATE tests/support/no_gpu_machine.cpp)
+
+# What scripts/gpu/bench.py runs to see how fast kernels move memory; on the host it shows that it works.
+add_executable(bench_kernel_rates tests/bench/kernel_rates.cpp ${gpu_machine})
+target_link_libraries(bench_kernel_rates PRIVATE titan_kernels_on_host nlohmann_json::nlohmann_json)
+if(TITAN_WITH_CUDA)
+  target_link_libraries(bench_kernel_rates PRIVATE titan_gpu_kernels)
+endif()
 
 # What scripts/bench/data_sources.py runs; built with the tests, so that it follows the code.
 add_executable(bench_token_loader tests/bench/token_loader.cpp)

@@ -14,7 +14,9 @@ trap 'rm -rf "$scratch"' EXIT
 
 # One file for one generation: what ptxas says of it goes to a log, the exit code is nvcc's.
 compile() {
-  "$1" -std=c++20 -arch="sm_$3" -O3 -Xptxas -v -I"$TITAN_ROOT/include" -c "$4" \
+  local options=()
+  case $4 in *adam.cu) options=(-fmad=false) ;; esac # as in cmake/Parts.cmake
+  "$1" -std=c++20 -arch="sm_$3" -O3 "${options[@]}" -Xptxas -v -I"$TITAN_ROOT/include" -c "$4" \
     -o "$2/$(basename "$4" .cu).$3.o" >"$2/$(basename "$4" .cu).$3.log" 2>&1 || echo "$4 for sm_$3" >>"$2/failed"
 }
 export -f compile

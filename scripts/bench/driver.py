@@ -57,8 +57,7 @@ def verdict(rows: list[ratios.Row], arguments: argparse.Namespace) -> int:
     met = [row for row in rows if row.met and not row.undecided]
     print(f"\n{len(met)} of {len(rows)} bars met")
     for row in rows:
-        if row.undecided:
-            print(f"undecided, median {'met' if row.met else 'missed'}: {row.what}")
-        elif not row.met:
-            print(f"missed: {row.what}")
+        if row not in met:
+            median = f", median {'met' if row.met else 'missed'}" if row.undecided else ""
+            print(f"{row.verdict()}{median}: {row.what}")
     return 1 if arguments.check and not all(row.met for row in rows) else 0

@@ -11,7 +11,7 @@
 #   --device cpu  without a GPU, with a tiny model, to try the script itself
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
-readonly programs_needed=(kernels_test bench_device_ceiling)
+readonly programs_needed=(kernels_test bench_device_ceiling bench_kernel_rates)
 
 pack() {
   local folder name

@@ -6,8 +6,10 @@ import argparse
 import dataclasses
 import datetime
 import json
+import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,9 +22,20 @@ GLOBAL_BATCH = 8
 RUN_SECONDS = 90
 TOTAL_SECONDS = 420  # no row is started later, so that all ends within eight minutes
 # Relative, at step 1 and at any later one. Other shapes and orders of sums differ by rounding, which training amplifies;
-# other processors round more operations differently.
-FIRST_BAR, LATER_BAR, OTHER_DEVICE_BAR = 1e-6, 1e-5, 1e-3
-TESTS = {"distributed_test": "Backends/GroupsOfOne.*", "train_test": "ChooseDevice.*"}
+# other processors and fused kernels round more operations differently, bf16 each of them by 2^-9.
+BARS = (1e-6, 1e-5)
+OTHER_DEVICE_BARS = (1e-6, 1e-3)
+FUSED_BARS = (1e-5, 1e-3)
+FUSED_BF16_BARS = (3e-3, 2e-2)
+TESTS = {
+    "kernels_test": "OnGpu/*:KernelsOfTheGpu.*",
+    "distributed_test": "Backends/GroupsOfOne.*",
+    "train_test": "ChooseDevice.*-ChooseDevice.ACudaDeviceThatIsNotThere*",
+}
+BF16 = "--training.mixed_precision_param=bfloat16"
+FLOAT8 = "--model.converters=quantize.linear.float8"
+FUSED = "--compile.enable"
+SYNC_CHECK = "--debug.sync_check"
 # Several ranks on one card: nothing that needs the card alone, and little of it each.
 ONE_CARD = {
     "NCCL_MNNVL_ENABLE": "0",
@@ -36,7 +49,7 @@ REFUSAL = "Duplicate GPU detected"  # NCCL's words for several ranks on one card
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One training run; its losses are compared with those of the first row."""
+    """One training run; its losses are compared with those of the row `against`, by `bars`."""
 
     name: str
     what: str
@@ -44,6 +57,8 @@ class Row:
     data_parallel: int = 1
     words: tuple[str, ...] = ()
     on_cpu: bool = False
+    against: str = "single"  # or empty: with none
+    bars: tuple[float, float] = BARS
 
 
 def layout(replicate: int = 1, shard: int = 1, tensor: int = 1) -> tuple[str, ...]:
@@ -55,8 +70,15 @@ def layout(replicate: int = 1, shard: int = 1, tensor: int = 1) -> tuple[str, ..
 
 
 ROWS = [
-    Row("single", "one process"),
-    Row("cpu", "one process on the CPU", on_cpu=True),
+    Row("single", "one process", against=""),
+    Row("cpu", "one process on the CPU", on_cpu=True, bars=OTHER_DEVICE_BARS),
+    Row("fused", "fused kernels", words=(FUSED,), bars=FUSED_BARS),
+    Row("sync-check", "no call in a step waits for the card", words=(SYNC_CHECK,)),
+    Row("sync-check-fused", "the same with fused kernels", words=(SYNC_CHECK, FUSED), against="fused"),
+    Row("bf16", "bf16, plain operations", words=(BF16,), against=""),
+    Row("bf16-fused", "bf16, fused kernels", words=(BF16, FUSED), against="bf16", bars=FUSED_BF16_BARS),
+    Row("float8", "float8, plain operations", words=(BF16, FLOAT8), against=""),
+    Row("float8-fused", "float8, fused kernels", words=(BF16, FLOAT8, FUSED), against="float8", bars=FUSED_BF16_BARS),
     Row("one", "one rank, every group over NCCL", words=("--debug.groups_of_one",)),
     Row("ddp2", "DDP 2 on one card", 2, 2, layout(replicate=2)),
     Row("fsdp2", "FSDP 2 on one card", 2, 2, layout(shard=2)),
@@ -71,6 +93,7 @@ class Outcome:
     seconds: float = 0.0
     verdict: str = "left out: no time"  # or: ok, failed, refused by NCCL
     losses: list[float] = dataclasses.field(default_factory=list)
+    said: str = ""
     printed: str = ""  # its end, where it did not go well
     first: float | None = None
     later: float | None = None
@@ -116,6 +139,7 @@ class Checks:
         except subprocess.TimeoutExpired as late:
             code, printed = None, (late.stdout or b"").decode(errors="replace")
         outcome.seconds = time.monotonic() - begin
+        outcome.said = printed
         outcome.verdict = "ok" if code == 0 else "failed"
         if code != 0:
             reason = f"exit code {code}" if code is not None else f"not over after {RUN_SECONDS} s"
@@ -124,10 +148,14 @@ class Checks:
                 outcome.verdict = "refused by NCCL"
         return outcome
 
-    def unit_tests(self) -> None:
+    def unit_tests(self, wanted: list[str]) -> None:
         for program, names in TESTS.items():
-            path = self.programs / program
-            self.run(program, [str(path), f"--gtest_filter={names}"], {})
+            if program not in wanted:
+                continue
+            outcome = self.run(program, [str(self.programs / program), f"--gtest_filter={names}"], {})
+            # GoogleTest calls it a success when nothing runs.
+            if outcome.verdict == "ok" and self.device == "cuda" and (left := left_out(outcome.said)):
+                outcome.verdict = f"failed: {left}"
 
     def train(self, row: Row) -> None:
         with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
@@ -148,16 +176,27 @@ class Checks:
                 self.compare(row, outcome)
 
     def compare(self, row: Row, outcome: Outcome) -> None:
-        single = self.outcomes["single"].losses if "single" in self.outcomes else []
+        others = self.outcomes[row.against].losses if row.against in self.outcomes else []
         if len(outcome.losses) != STEPS:
             outcome.verdict = f"failed: {len(outcome.losses)} losses of {STEPS}"
-        elif row.name != "single" and not single:
-            outcome.verdict = "failed: there is no single process to compare with"
-        elif row.name != "single":
-            off = [abs(a - b) / abs(b) for a, b in zip(outcome.losses, single)]
+        elif row.against and not others:
+            outcome.verdict = f"failed: there is no row {row.against} to compare with"
+        elif row.against:
+            off = [abs(a - b) / abs(b) for a, b in zip(outcome.losses, others)]
             outcome.first, outcome.later = off[0], max(off)
-            held = outcome.first <= FIRST_BAR and outcome.later <= (OTHER_DEVICE_BAR if row.on_cpu else LATER_BAR)
+            held = outcome.first <= row.bars[0] and outcome.later <= row.bars[1]
             outcome.verdict = "ok" if held else "failed: other losses"
+        elif not all(math.isfinite(loss) for loss in outcome.losses):
+            outcome.verdict = "failed: a loss that is no number"
+
+
+def left_out(said: str) -> str:
+    """What GoogleTest did not run, or nothing."""
+    passed = re.search(r"^\[  PASSED  \] (\d+) test", said, re.MULTILINE)
+    skipped = re.search(r"^\[  SKIPPED \] (\d+ tests?), listed below", said, re.MULTILINE)
+    if skipped:
+        return f"left out {skipped[1]}"
+    return "" if passed and int(passed[1]) > 0 else "no test ran"
 
 
 def read_losses(metrics: pathlib.Path) -> list[float]:
@@ -181,19 +220,23 @@ def page(arguments: argparse.Namespace, checks: Checks) -> str:
         "",
         f"    scripts/gpu/check.sh {' '.join(arguments.given)}".rstrip(),
         "",
-        f"Training: the debug model, float32, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. Losses are compared with",
-        f"those of the single process; bars: {FIRST_BAR:.0e} relative at step 1, {LATER_BAR:.0e} at every step,",
-        f"{OTHER_DEVICE_BAR:.0e} on the CPU.",
+        f"Training: the debug model, float32 where nothing else is said, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1.",
+        "Losses are compared with those of the row that is named; bars are relative, at step 1 and at every step.",
         "",
-        "| row | what | seconds | step 1 off by | at most off by | |",
-        "|---|---|---:|---:|---:|---|",
+        "| row | what | seconds | compared with | step 1 off by | bar | at most off by | bar | |",
+        "|---|---|---:|---|---:|---:|---:|---:|---|",
     ]
+    rows = {row.name: row for row in ROWS}
     for name, outcome in checks.outcomes.items():
-        cells = [name, what[name], f"{outcome.seconds:.1f}", shown(outcome.first), shown(outcome.later), outcome.verdict]
+        row = rows.get(name)
+        bars = [f"{bar:.0e}" for bar in row.bars] if row and row.against else ["", ""]
+        cells = [name, what[name], f"{outcome.seconds:.1f}", row.against if row else ""]
+        cells += [shown(outcome.first), bars[0], shown(outcome.later), bars[1], outcome.verdict]
         lines.append(f"| {' | '.join(cells)} |")
-    single = checks.outcomes.get("single")
-    if single and single.losses:
-        lines += ["", f"Losses of the single process: {' '.join(f'{loss:.5f}' for loss in single.losses)}"]
+    for name in (row.name for row in ROWS if not row.against):
+        outcome = checks.outcomes.get(name)
+        if outcome and outcome.losses:
+            lines += ["", f"Losses of {name}: {' '.join(f'{loss:.5f}' for loss in outcome.losses)}"]
     for name, outcome in checks.outcomes.items():
         if outcome.printed:
             lines += ["", f"## {name}", "", f"    {outcome.command}", ""]
@@ -218,8 +261,7 @@ def main() -> int:
     arguments.given = [*(["--device", arguments.device] if arguments.device != "cuda" else [])]
     arguments.given += ["--only", arguments.only] if arguments.only else []
     checks = Checks(arguments.programs.resolve(), arguments.device)
-    if any(name in TESTS for name in wanted):
-        checks.unit_tests()
+    checks.unit_tests(wanted)
     for row in ROWS:
         if row.name in wanted:
             checks.train(row)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a GPU machine shows of the CUDA and NCCL code, within eight minutes: the CUDA unit tests; training on the GPU
-# against the CPU; one rank over NCCL; and, where NCCL accepts several ranks on one card, layouts against one process.
+# What a GPU machine shows of the CUDA and NCCL code, within eight minutes: every case of every kernel on the card and the
+# other CUDA unit tests; training on the GPU against the CPU and, in fp32, bf16 and float8, with fused kernels against
+# plain operations; one rank over NCCL; and, where NCCL accepts several ranks on one card, layouts against one process.
 # A dated page goes to docs/benchmarks/. Exit codes: 0 all held, 1 something did not, 69 there is no GPU.
 #   scripts/gpu/check.sh                      builds, then checks
 #   scripts/gpu/check.sh --pack               makes build/gpu, to be taken to a machine that has a GPU and no compiler
@@ -9,7 +10,7 @@
 #   --only ROW    the rows named, by commas        --device cpu    without a GPU, to try the script itself
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
-readonly tests=(distributed_test train_test)
+readonly tests=(kernels_test distributed_test train_test)
 
 pack() {
   local bundle folder=$TITAN_ROOT/build/gpu name

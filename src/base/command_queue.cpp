@@ -88,12 +88,11 @@ void CommandQueue::submit(std::string command, std::string name) {
 
 bool CommandQueue::finish_within(std::chrono::milliseconds most) {
   const auto limit = std::chrono::steady_clock::now() + most;
-  for (;;) {
-    poll();
-    if (waiting().empty()) return true;
+  while (!poll()) {
     if (std::chrono::steady_clock::now() >= limit) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  return true;
 }
 
 std::vector<std::string> CommandQueue::waiting() {
@@ -103,7 +102,7 @@ std::vector<std::string> CommandQueue::waiting() {
   return names;
 }
 
-void CommandQueue::advance(bool wait) {
+bool CommandQueue::poll() {
   const std::lock_guard lock(mutex_);
   while (!commands_.empty()) {
     int code = kNoShell;
@@ -112,15 +111,16 @@ void CommandQueue::advance(bool wait) {
       int status = 0;
       pid_t reaped = 0;
       do {
-        reaped = ::waitpid(process_, &status, wait ? 0 : WNOHANG);
+        reaped = ::waitpid(process_, &status, WNOHANG);
       } while (reaped < 0 && errno == EINTR);
-      if (reaped == 0) return;  // it still runs
+      if (reaped == 0) return false;  // it still runs
       code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     }
     ended_(commands_.front().words, code);
     commands_.pop_front();
     process_ = 0;
   }
+  return true;
 }
 
 }  // namespace titan

@@ -161,8 +161,9 @@ void StopSignals::watch() const {
       }
       if (limit || !StopSignals::limit(signal)) continue;  // the first limit stands
       is_short = signal == SIGINT;
-      limited_since = Clock::now();
-      limit = Clock::now() + *StopSignals::limit(signal);
+      const Clock::time_point now = Clock::now();
+      limited_since = now;
+      limit = now + *StopSignals::limit(signal);
     }
   }
 }

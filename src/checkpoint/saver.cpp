@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <vector>
@@ -49,6 +50,7 @@ std::shared_ptr<const SavePlan> Saver::plan_for(const std::vector<PlacedTensor>&
     plan_ = std::make_shared<const SavePlan>(plan_save(tensors, meeting_.size(), options_.split));
     planned_ = std::move(wanted);
     staged_.clear();
+    pinned_ = std::make_shared<PinnedMemory>();
   }
   return plan_;
 }
@@ -62,8 +64,10 @@ void Saver::stage(const SavePlan& plan, const CheckpointState& state) {
                 tensor.placed.tensor.name);
     const bool beside = options_.mode == SaveMode::asynchronous_pinned && !tensor.local.is_cpu();
     if (i == staged_.size()) {
-      const auto like = at::TensorOptions(tensor.placed.tensor.type).pinned_memory(beside);
-      staged_.push_back(at::empty(writes[i].box.extent, like));
+      const at::ScalarType type = tensor.placed.tensor.type;
+      const std::vector<int64_t>& extent = writes[i].box.extent;
+      staged_.push_back(beside ? pinned_->allocate(c10::multiply_integers(extent), type).view(extent)
+                               : at::empty(extent, at::TensorOptions(type)));
     }
     if (tensor.local.is_cpu() && tensor.local.is_contiguous() &&
         tensor.local.scalar_type() == staged_[i].scalar_type()) {

@@ -25,6 +25,20 @@ bool may_set(const Given& given, const std::string& key, const Settings& setting
   return true;
 }
 
+/// A recipe decides every number of a run: words that give it two names and two values override nothing, they
+/// contradict each other. (Of any other option the last word counts, and of one name's.)
+bool contradicts(const Given& given, const Settings& settings, std::vector<Problem>& problems) {
+  const std::string& key = given.option->key;
+  const bool said_before = settings.level(key) == Level::command_line && given.level == Level::command_line &&
+                           settings.origins().spelling(key) != given.spelling();
+  if (!said_before || !key.ends_with(".recipe_name") || settings.value(key) == given.value) return false;
+  problems.push_back({given.key_place, key,
+                      fmt::format("{} = {} contradicts {} = {}, which is the same option", given.spelling(),
+                                  to_toml(given.value), settings.origins().spelling(key), to_toml(settings.value(key))),
+                      "keep one of them", Severity::error});
+  return true;
+}
+
 /// Whether a later word of the command line says `key` plainly: conversions come last, but the last word wins.
 bool overruled(std::span<const Given> later, const std::string& key) {
   return std::any_of(later.begin(), later.end(), [&](const Given& given) {
@@ -62,6 +76,7 @@ void apply_given(const std::vector<Given>& given, Settings& settings, std::vecto
   for (const Given& one : given) {
     bool converts = one.alias != nullptr && one.alias->convert;
     if (converts || !may_set(one, one.option->key, settings, problems)) continue;
+    if (contradicts(one, settings, problems)) continue;
     settings.set(one.option->key, one.value, one.level, one.value_place, one.spelling());
     if (one.alias != nullptr) {
       notes.push_back(fmt::format("{}: {} is now {}", one.key_place.to_string(), one.spelling(), one.option->key));

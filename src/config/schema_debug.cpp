@@ -28,7 +28,7 @@ void describe_debug_section(Schema& schema) {
       .help("write the logits too");
   debug.add("sync_check", &S::sync_check, false)
       .own()
-      .help("make a call that waits for the GPU within a step an error; on a CPU there is nothing to check");
+      .help("make a call that waits for the GPU within a step an error; on a CPU, operations that would wait for one");
   debug.add("groups_of_one", &S::groups_of_one, false)
       .own()
       .help("communicate in groups of one rank too, where there is nothing to say: one GPU alone then uses NCCL");

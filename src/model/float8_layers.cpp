@@ -159,7 +159,8 @@ std::vector<std::string> idle_filters(const ModelDescription& model, const std::
 std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices) {
   const auto converted = std::count_if(choices.begin(), choices.end(), [](const auto& one) { return one.converted; });
   std::vector<std::string> lines{
-      request.recipe == Float8Recipe::tensorwise
+      converted == 0 ? "Float8 changes nothing: no linear layer can be converted, each for the reason below"
+      : request.recipe == Float8Recipe::tensorwise
           ? "Float8 tensorwise scaled training active"
           : fmt::format("Float8 training active with recipe {}", name(request.recipe)),
       fmt::format("{} of {} linear layers are converted to float8{}", converted, choices.size(),

@@ -7,22 +7,35 @@
 #include <algorithm>
 
 namespace titan {
+namespace {
+
+/// Storage that says when it goes. Its memory stays its allocator's, which hears of streams that use it.
+class CountedStorage : public c10::StorageImpl {
+ public:
+  CountedStorage(c10::StorageImpl& taken_from, std::shared_ptr<std::atomic<int64_t>> held)
+      : StorageImpl(use_byte_size_t(), taken_from.nbytes(), std::move(taken_from.mutable_data_ptr()),
+                    taken_from.allocator(), /*resizable=*/false),
+        held_(std::move(held)),
+        bytes_(static_cast<int64_t>(nbytes())) {
+    *held_ += bytes_;
+  }
+  ~CountedStorage() override { *held_ -= bytes_; }
+
+ private:
+  std::shared_ptr<std::atomic<int64_t>> held_;
+  int64_t bytes_;
+};
+
+}  // namespace
 
 at::Tensor MemoryArena::allocate(int64_t numel, at::ScalarType type, bool pinned) {
-  at::Tensor tensor =
+  const at::Tensor given =
       pinned ? pinned_->allocate(numel, type) : at::empty({numel}, at::TensorOptions(device_).dtype(type));
-  storages_.emplace_back(tensor.storage().getWeakStorageImpl());
+  c10::Storage counted(c10::make_intrusive<CountedStorage>(*given.storage().unsafeGetStorageImpl(), held_));
+  at::Tensor tensor = at::empty({0}, given.options());
+  tensor.set_(std::move(counted), 0, {numel}, {1});
   peak_ = std::max(peak_, held_bytes());
   return tensor;
-}
-
-int64_t MemoryArena::held_bytes() {
-  int64_t total = 0;
-  std::erase_if(storages_, [](const auto& storage) { return storage.expired(); });
-  for (const auto& storage : storages_) {
-    if (const auto alive = storage.lock()) total += static_cast<int64_t>(alive->nbytes());
-  }
-  return total;
 }
 
 void Crossing::order() {

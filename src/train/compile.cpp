@@ -34,19 +34,25 @@ bool runs_on(std::string_view architectures, int capability) {
   return false;
 }
 
+std::string_view built_architectures() {
+#ifdef TITAN_WITH_CUDA
+  return TITAN_GPU_ARCHITECTURES;
+#else
+  return {};
+#endif
+}
+
+void require_kernels(const DeviceInfo& device, std::string_view architectures) {
+  if (device.device.is_cpu() || runs_on(architectures, device.capability)) return;
+  throw Error(
+      ExitCode::bad_config,
+      fmt::format("the kernels of this program are built for {}, and {} has compute capability {}.{}; build it "
+                  "with CUDAARCHS={}-real, or say training.device = \"cpu\"",
+                  architectures, device.name, device.capability / 10, device.capability % 10, device.capability));
+}
+
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log) {
   ExecutorOptions options;
-#ifdef TITAN_WITH_CUDA
-  // Initial weights, the gradient norm and the optimizer are kernels of this project whatever compile.enable says.
-  if (!device.device.is_cpu() && !runs_on(TITAN_GPU_ARCHITECTURES, device.capability)) {
-    throw Error(
-        ExitCode::bad_config,
-        fmt::format("the kernels of this program are built for {}, and {} has compute capability {}.{}; build it "
-                    "with CUDAARCHS={}-real",
-                    TITAN_GPU_ARCHITECTURES, device.name, device.capability / 10, device.capability % 10,
-                    device.capability));
-  }
-#endif
   if (!config.compile.enable) return options;
   if (device.device.is_cpu()) {
     log.shared_warning(

@@ -153,18 +153,6 @@ at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device
   return pinned ? host.to(device, /*non_blocking=*/true) : host;
 }
 
-HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_(on && device.is_cuda()) {
-#ifdef TITAN_WITH_CUDA
-  if (on_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
-#endif
-}
-
-HostWaitCheck::~HostWaitCheck() {
-#ifdef TITAN_WITH_CUDA
-  if (on_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
-#endif
-}
-
 StepReadback::StepReadback(const StepOutcome& outcome) {
   at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
                                  outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});

@@ -14,6 +14,7 @@
 #include "titan/data/find_position.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/train/batch.h"
+#include "titan/train/host_wait_check.h"
 #include "titan/train/job.h"
 #include "titan/train/traffic_check.h"
 
@@ -199,8 +200,10 @@ bool Trainer::train_step() {
 
 StepOutcome Trainer::run_step(const std::vector<BatchContext>& microbatches, double rate, DebugDump* dump) {
   // The first step meets libraries that set themselves up, and a dump copies to the host.
-  const HostWaitCheck check(device_.device, config_.debug.sync_check && position_.step >= first_step_ && !dump);
-  return step_runner_->run(microbatches, position_.optimizer_steps + 1, rate, own_wishes(), dump);
+  HostWaitCheck check(device_.device, config_.debug.sync_check && position_.step >= first_step_ && !dump);
+  StepOutcome outcome = step_runner_->run(microbatches, position_.optimizer_steps + 1, rate, own_wishes(), dump);
+  check.finish();
+  return outcome;
 }
 
 double Trainer::own_share(const StepBatch& batch) const {

@@ -19,13 +19,15 @@ namespace {
 
 using Ended = std::vector<std::pair<std::string, int>>;
 
+constexpr std::chrono::minutes kLong{1};  // of what ends at once
+
 TEST(CommandQueue, CommandsRunInOrderAndTheirExitCodesAreTold) {
   Ended ended;
   CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
   queue.submit("exit 7");
   queue.submit("true");
   queue.submit("kill -KILL $$");
-  queue.finish();
+  EXPECT_TRUE(queue.finish_within(kLong));
   EXPECT_EQ(ended, (Ended{{"exit 7", 7}, {"true", 0}, {"kill -KILL $$", 128 + SIGKILL}}));
 }
 
@@ -36,7 +38,7 @@ TEST(CommandQueue, TheShellTakesAValueAsItIsWhateverItHolds) {
       const std::string command = command_with(std::string("printf %s ") + written + " > " + said_file, "{dir}", value);
       CommandQueue queue([&](const std::string&, int code) { EXPECT_EQ(code, 0) << command; });
       queue.submit(command);
-      queue.finish();
+      EXPECT_TRUE(queue.finish_within(kLong));
       const std::string said = read_file(said_file);
       EXPECT_TRUE(said.ends_with(value) && said.size() <= value.size() + 2) << command << "\n" << said;
     }
@@ -51,12 +53,12 @@ TEST(CommandQueue, NobodyWaitsForACommandThatRunsLongUnlessAsked) {
   CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
   queue.submit("cat < " + pipe, "the first");  // until somebody opens the other end and closes it
   queue.submit("true", "the second");
-  queue.poll();
   EXPECT_TRUE(ended.empty());
+  EXPECT_FALSE(queue.poll());
   EXPECT_FALSE(queue.finish_within(std::chrono::milliseconds(1)));
   EXPECT_EQ(queue.waiting(), (std::vector<std::string>{"the first", "the second"}));
   std::ofstream(pipe).close();
-  queue.finish();
+  EXPECT_TRUE(queue.finish_within(kLong));
   EXPECT_EQ(ended.size(), 2u);
   EXPECT_TRUE(queue.waiting().empty());
   EXPECT_TRUE(queue.finish_within(std::chrono::milliseconds(0)));
@@ -68,7 +70,7 @@ TEST(CommandQueue, ACommandCanBeStoppedBySignalsThatAreBlockedHere) {
   Ended ended;
   CommandQueue queue([&](const std::string& command, int code) { ended.emplace_back(command, code); });
   queue.submit("kill -TERM $$; sleep 60");
-  queue.finish();
+  EXPECT_TRUE(queue.finish_within(kLong));
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].second, 128 + SIGTERM);
 }

@@ -15,9 +15,12 @@ import bench  # noqa: E402
 
 
 class Rows(BehaviourTest):
+    def made(self, device: str, text: pathlib.Path | None = None) -> bench.Bench:
+        programs = pathlib.Path(self.program).parent
+        return bench.Bench(argparse.Namespace(programs=programs, device=device, machine="", text=text, spent=0))
+
     def words(self, row: str, device: str, text: pathlib.Path | None = None) -> list[str]:
-        given = argparse.Namespace(programs=pathlib.Path(self.program).parent, device=device, machine="", text=text, spent=0)
-        made = bench.Bench(given)
+        made = self.made(device, text)
         model, precision, mode = row.split("-")
         return made.words_of(made.model(model), precision, mode, str(self.folder / "run"))
 
@@ -51,6 +54,25 @@ class Rows(BehaviourTest):
         self.assertIn("own loops, waits and gaps", kinds)
         length = float(summary.output.split(" step, ")[1].split(" ms")[0])
         self.assertAlmostEqual(sum(kinds.values()), length, delta=0.01 * len(kinds))
+
+
+    def test_kernels_are_measured_in_the_tiny_models_shapes_and_shown_as_shares_of_a_copy(self):
+        made = self.made("cpu")
+        made.kernel_rates("8b")
+        self.assertEqual(made.runs["kernel rates"].verdict, "ok", made.runs["kernel rates"].printed)
+        kernels = {kernel["name"]: kernel for kernel in made.kernels["kernels"]}
+        self.assertEqual(len(kernels), 12)
+        # Three arrays of 128 × 768 numbers in bf16.
+        self.assertEqual(kernels["SwiGLU, forward"]["bytes"], 3 * 128 * 768 * 2)
+        self.assertTrue(all(kernel["seconds"] > 0 for kernel in kernels.values()))
+        lines = bench.kernel_lines(made)
+        self.assertEqual([line.split(" | ")[0][2:] for line in lines[-12:]], list(kernels))
+
+    def test_kernels_are_tested_and_a_test_that_nothing_takes_part_in_is_none(self):
+        made = self.made("cpu")
+        made.device = "cuda"  # there is none
+        made.kernel_tests()
+        self.assertEqual(made.runs["kernels_test"].verdict, "kernels were not tested")
 
 
 if __name__ == "__main__":

@@ -147,6 +147,24 @@ TEST(Alias, of_a_former_and_a_present_spelling_on_the_command_line_the_last_wins
             "fused");
 }
 
+TEST(Alias, two_float8_recipes_under_two_names_on_the_command_line_are_a_contradiction) {
+  const std::vector<std::string> converter{"--model.converters=quantize.linear.float8"};
+  const auto said_of = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), converter.begin(), converter.end());
+    return said(load_words(words));
+  };
+  const std::string old_name = "--float8.recipe_name=", new_name = "--quantize.linear.float8.recipe_name=";
+  for (const auto& [first, second] : {std::pair(old_name, new_name), std::pair(new_name, old_name)}) {
+    const std::string text = said_of({first + "rowwise", second + "tensorwise"});
+    EXPECT_TRUE(contains(text, second.substr(2, second.size() - 3) + " = \"tensorwise\" contradicts " +
+                                   first.substr(2, first.size() - 3) + " = \"rowwise\""))
+        << text;
+    EXPECT_TRUE(contains(text, "keep one of them")) << text;
+    EXPECT_EQ(said_of({first + "rowwise", second + "rowwise"}), "");
+    EXPECT_EQ(said_of({first + "rowwise", first + "tensorwise"}), "") << "an override";
+  }
+}
+
 TEST(Alias, a_wrong_value_is_told_under_the_name_it_was_given) {
   EXPECT_TRUE(contains(said_about("[metrics]\nrank_0_only = 3"), "metrics.rank_0_only = 3 is not true or false"));
   EXPECT_TRUE(contains(said_about("[training]\nbatch_size = \"x\""), "training.batch_size = \"x\" is not an integer"));

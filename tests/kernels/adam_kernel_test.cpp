@@ -8,13 +8,15 @@ namespace {
 constexpr double kLr = 1e-3, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kDecay = 0.1;
 
 /// Step 3 of AdamW, or of Adam, from arbitrary moments.
-std::string run_step(size_t count, size_t offset, bool decoupled, double clip, bool skip) {
+std::string run_step(KernelMachine& machine, size_t count, size_t offset, bool decoupled, double clip, bool skip) {
   const KernelType fp32 = KernelType::fp32;
   const auto w = numbers(count, 1, fp32), g = numbers(count, 2, fp32), m = numbers(count, 3, fp32, 0.1);
   auto v = numbers(count, 4, fp32, 0.1);
   for (double& value : v) value = std::fabs(value);
-  Numbers weight(fp32, w, offset), gradient(fp32, g, offset), first(fp32, m, offset), second(fp32, v, offset);
-  Numbers clip_in(fp32, std::vector<double>{clip}), skip_in(fp32, std::vector<double>{skip ? 1.0 : 0.0});
+  Numbers weight(machine, fp32, w, offset), gradient(machine, fp32, g, offset), first(machine, fp32, m, offset),
+      second(machine, fp32, v, offset);
+  Numbers clip_in(machine, fp32, std::vector<double>{clip}),
+      skip_in(machine, fp32, std::vector<double>{skip ? 1.0 : 0.0});
   const double correction1 = 1 - std::pow(kBeta1, 3), correction2 = 1 - std::pow(kBeta2, 3);
   AdamStep a;
   a.weight = static_cast<float*>(weight.data());
@@ -32,9 +34,8 @@ std::string run_step(size_t count, size_t offset, bool decoupled, double clip, b
   a.clip = static_cast<const float*>(clip_in.data());
   a.skip = static_cast<const float*>(skip_in.data());
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().adam(a, nullptr);
-  if (!skip) findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::adam, a);
+  if (!skip) findings.compare_traffic(machine, traffic(a));
   std::vector<double> new_w = w, new_m = m, new_v = v;
   for (size_t i = 0; i < count && !skip; ++i) {
     const double scaled = g[i] * clip + (decoupled ? 0 : kDecay * w[i]);
@@ -55,11 +56,13 @@ std::vector<KernelCase> cases() {
   for (size_t count : {1, 3, 4, 255, 1024, 1031}) {
     for (size_t offset : {0, 1}) {
       const std::string shape = std::to_string(count) + (offset ? "_unaligned" : "");
-      result.push_back({"adamw_" + shape, [=] { return run_step(count, offset, true, 0.37, false); }});
+      result.push_back({"adamw_" + shape,
+                        [=](KernelMachine& machine) { return run_step(machine, count, offset, true, 0.37, false); }});
     }
   }
-  result.push_back({"adam_257", [] { return run_step(257, 0, false, 1, false); }});
-  result.push_back({"adamw_skipped_257", [] { return run_step(257, 0, true, 1, true); }});
+  result.push_back({"adam_257", [](KernelMachine& machine) { return run_step(machine, 257, 0, false, 1, false); }});
+  result.push_back(
+      {"adamw_skipped_257", [](KernelMachine& machine) { return run_step(machine, 257, 0, true, 1, true); }});
   return result;
 }
 

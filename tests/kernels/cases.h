@@ -1,6 +1,6 @@
-// Cases of kernels: each runs a launcher on the host as a GPU would be asked to and compares what it wrote with a
-// reference in fp64 and the bytes it moved with its header's count. Listed, so that they also show which barriers
-// matter.
+// Cases of kernels: each runs a launcher on a machine (support/kernel_machine.h) and compares what it wrote with a
+// reference in fp64 and, where bytes are counted, those it moved with its header's count. Listed, so that every machine
+// runs them and they also show which barriers matter.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "support/cuda_on_host.h"
+#include "support/kernel_machine.h"
 #include "titan/kernels/cpu_values.h"
 #include "titan/kernels/kernels.h"
 
@@ -16,8 +16,8 @@ namespace titan {
 
 struct KernelCase {
   std::string name;
-  /// What is wrong; empty when nothing is. Throws cuda_on_host::KernelError too.
-  std::function<std::string()> run;
+  /// What is wrong; empty when nothing is. Throws what the machine throws, too.
+  std::function<std::string(KernelMachine&)> run;
 };
 
 inline void PrintTo(const KernelCase& one, std::ostream* out) { *out << one.name; }
@@ -32,23 +32,23 @@ struct AddKernelCases {
 /// Reproducible numbers of about unit size; `type` bf16 rounds them.
 std::vector<double> numbers(size_t count, uint64_t seed, KernelType type, double scale = 1);
 
-/// Numbers of a kernel's type in device memory, `offset` numbers behind a 16-byte boundary.
+/// Numbers of a kernel's type in a machine's memory, `offset` numbers behind a 16-byte boundary.
 class Numbers {
  public:
-  Numbers(KernelType type, const std::vector<double>& values, size_t offset = 0);
+  Numbers(KernelMachine& machine, KernelType type, const std::vector<double>& values, size_t offset = 0);
   /// `count` that nobody has written yet.
-  Numbers(KernelType type, size_t count, size_t offset = 0);
+  Numbers(KernelMachine& machine, KernelType type, size_t count, size_t offset = 0);
 
-  void* data() { return buffer_.data() + offset_ * static_cast<size_t>(bytes_of(type_)); }
+  void* data() { return array_.data() + offset_ * static_cast<size_t>(bytes_of(type_)); }
   double operator[](size_t i) const;
   size_t size() const { return count_; }
-  bool guards_intact() const { return buffer_.guards_intact(); }
+  bool guards_intact() const { return array_.guards_intact(); }
 
  private:
   KernelType type_;
   size_t count_;
   size_t offset_;
-  cuda_on_host::Buffer<unsigned char> buffer_;
+  MachineArray<unsigned char> array_;
 };
 
 /// Rounding of `value` to a type.
@@ -67,8 +67,8 @@ class Findings {
       if (!actual.guards_intact()) say(what + ": something was written beside it");
     }
   }
-  /// The bytes moved since the last call of cuda_on_host::reset_counted.
-  void compare_traffic(const KernelTraffic& expected);
+  /// The bytes that the machine's last launch moved.
+  void compare_traffic(const KernelMachine& machine, const KernelTraffic& stated);
   void say(const std::string& what);
   const std::string& text() const { return text_; }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "cases.h"
@@ -16,7 +17,7 @@ struct Shape {
   bool scale_in_memory = false;
 };
 
-std::string run_rows(const Shape& s) {
+std::string run_rows(KernelMachine& machine, const Shape& s) {
   const auto count = static_cast<size_t>(s.rows * s.words);
   const auto logits = numbers(count, 1, s.type, 4);
   std::mt19937_64 random(static_cast<uint64_t>(s.words));
@@ -29,9 +30,9 @@ std::string run_rows(const Shape& s) {
     labels.push_back(choices[row % 4]);
     counted += labels.back() != kIgnored;
   }
-  Numbers in(s.type, logits, s.offset);
-  const cuda_on_host::Buffer<int64_t> labels_in(labels);
-  cuda_on_host::Buffer<float> losses(static_cast<size_t>(s.rows));
+  Numbers in(machine, s.type, logits, s.offset);
+  MachineArray<int64_t> labels_in(machine, labels);
+  MachineArray<float> losses(machine, static_cast<size_t>(s.rows));
   CrossEntropyRows a;
   a.type = s.type;
   a.rows = s.rows;
@@ -39,7 +40,7 @@ std::string run_rows(const Shape& s) {
   a.logits = in.data();
   a.labels = labels_in.data();
   a.ignored = kIgnored;
-  const cuda_on_host::Buffer<float> scale(std::vector<float>{0.25f});
+  MachineArray<float> scale(machine, std::vector<float>{0.25f});
   a.scale = s.scale_in_memory ? NAN : 0.25f;
   if (s.scale_in_memory) a.scale_at = scale.data();
   a.gradient = s.gradient;
@@ -59,20 +60,19 @@ std::string run_rows(const Shape& s) {
     }
   }
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().cross_entropy(a, nullptr);
-  findings.compare_traffic(traffic(a, counted));
+  machine.launch(&Kernels::cross_entropy, a);
+  findings.compare_traffic(machine, traffic(a, counted));
   findings.compare("loss", losses, loss, 3e-6);
   findings.compare("gradient", in, gradient, s.gradient ? bound_of(s.type) : 0, 1e-3);
   return findings.text();
 }
 
 /// Rows with an infinite logit, −∞ for all but one word, and a label outside of the vocabulary.
-std::string run_extremes() {
+std::string run_extremes(KernelMachine& machine) {
   const std::vector<double> logits{1, INFINITY, 0, 0, -INFINITY, -INFINITY, 5, -INFINITY, 1, 2, 3, 4, 1, NAN, 3, 4};
-  Numbers in(KernelType::fp32, logits);
-  const cuda_on_host::Buffer<int64_t> labels(std::vector<int64_t>{0, 2, 4, 0});
-  cuda_on_host::Buffer<float> losses(4);
+  Numbers in(machine, KernelType::fp32, logits);
+  MachineArray<int64_t> labels(machine, std::vector<int64_t>{0, 2, 4, 0});
+  MachineArray<float> losses(machine, 4);
   CrossEntropyRows a;
   a.rows = 4;
   a.words = 4;
@@ -80,7 +80,7 @@ std::string run_extremes() {
   a.labels = labels.data();
   a.ignored = kIgnored;
   a.losses = losses.data();
-  host_kernels().cross_entropy(a, nullptr);
+  machine.launch(&Kernels::cross_entropy, a);
   Findings findings;
   if (std::isfinite(losses[0])) findings.say("an infinite logit makes a finite loss");
   if (losses[1] != 0) findings.say("a certain word has a loss");
@@ -99,7 +99,7 @@ struct Part {
 };
 
 /// Sums and gradient of the words that one rank has, of a vocabulary of three times as many.
-std::string run_part(const Part& p) {
+std::string run_part(KernelMachine& machine, const Part& p) {
   const auto count = static_cast<size_t>(p.rows * p.words), rows = static_cast<size_t>(p.rows);
   const auto logits = numbers(count, 1, p.type, 4);
   std::vector<int64_t> labels;
@@ -112,9 +112,9 @@ std::string run_part(const Part& p) {
     here += labels.back() >= p.first_word && labels.back() < p.first_word + p.words;
     counted += labels.back() != kIgnored;
   }
-  Numbers in(p.type, logits, p.offset);
-  const cuda_on_host::Buffer<int64_t> labels_in(labels);
-  cuda_on_host::Buffer<float> largest(rows), sums(rows), targets(rows);
+  Numbers in(machine, p.type, logits, p.offset);
+  MachineArray<int64_t> labels_in(machine, labels);
+  MachineArray<float> largest(machine, rows), sums(machine, rows), targets(machine, rows);
   const VocabularySums a{p.type,           p.rows,         p.words,     p.first_word,  in.data(),
                          labels_in.data(), largest.data(), sums.data(), targets.data()};
   std::vector<double> expected_largest, expected_sums, expected_targets;
@@ -128,18 +128,17 @@ std::string run_part(const Part& p) {
     expected_targets.push_back(own >= 0 && own < p.words ? begin[own] : 0);
   }
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().vocabulary_sums(a, nullptr);
-  findings.compare_traffic(traffic(a, here));
+  machine.launch(&Kernels::vocabulary_sums, a);
+  findings.compare_traffic(machine, traffic(a, here));
   findings.compare("largest", largest, expected_largest, 0);
   findings.compare("sum", sums, expected_sums, 3e-6);
   findings.compare("target", targets, expected_targets, 0);
   // As if the other ranks had a larger logit and twice the sum.
-  cuda_on_host::Buffer<float> all_largest(rows), all_sums(rows);
+  std::vector<float> all_largest(rows), all_sums(rows);
   std::vector<double> gradient;
   for (size_t row = 0; row < rows; ++row) {
-    all_largest.data()[row] = largest[row] + 0.5f;
-    all_sums.data()[row] = sums[row] * 3;
+    all_largest[row] = largest[row] + 0.5f;
+    all_sums[row] = sums[row] * 3;
     for (int64_t i = 0; i < p.words; ++i) {
       const double probability =
           std::exp(logits[row * static_cast<size_t>(p.words) + static_cast<size_t>(i)] - double{all_largest[row]}) /
@@ -148,15 +147,15 @@ std::string run_part(const Part& p) {
       gradient.push_back(labels[row] == kIgnored ? 0 : 0.25 * (probability - (is_label ? 1 : 0)));
     }
   }
-  const cuda_on_host::Buffer<float> scale(std::vector<float>{0.25f});
+  MachineArray<float> scale(machine, std::vector<float>{0.25f});
   VocabularyGradient b{p.type, p.rows, p.words, p.first_word, in.data(), labels_in.data(), kIgnored};
   b.scale = p.scale_in_memory ? NAN : 0.25f;
   b.scale_at = p.scale_in_memory ? scale.data() : nullptr;
-  b.largest = all_largest.data();
-  b.sums = all_sums.data();
-  cuda_on_host::reset_counted();
-  host_kernels().vocabulary_gradient(b, nullptr);
-  findings.compare_traffic(traffic(b, counted));
+  MachineArray<float> all_largest_in(machine, all_largest), all_sums_in(machine, all_sums);
+  b.largest = all_largest_in.data();
+  b.sums = all_sums_in.data();
+  machine.launch(&Kernels::vocabulary_gradient, b);
+  findings.compare_traffic(machine, traffic(b, counted));
   findings.compare("gradient", in, gradient, bound_of(p.type), 1e-3);
   return findings.text();
 }
@@ -168,7 +167,7 @@ std::vector<KernelCase> cases() {
                           Part{type, 5, 520, 520, 1}, Part{type, 3, 1, 1}}) {
       result.push_back(
           {std::string("vocabulary_") + name(type) + "_" + std::to_string(p.words) + (p.offset ? "_unaligned" : ""),
-           [p] { return run_part(p); }});
+           [p](KernelMachine& machine) { return run_part(machine, p); }});
     }
     std::vector<Shape> shapes;
     for (int64_t words : {1, 2, 59, 511, 512, 4099, 8192, 9000}) shapes.push_back({type, 5, words, true, 0});
@@ -178,7 +177,7 @@ std::vector<KernelCase> cases() {
     for (const Shape& s : shapes) {
       result.push_back({std::string("cross_entropy_") + name(type) + "_" + std::to_string(s.words) +
                             (s.gradient ? "" : "_loss_only") + (s.offset ? "_unaligned" : ""),
-                        [s] { return run_rows(s); }});
+                        [s](KernelMachine& machine) { return run_rows(machine, s); }});
     }
   }
   return result;

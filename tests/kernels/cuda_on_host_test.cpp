@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "cases.h"
-
 namespace titan {
 namespace {
 

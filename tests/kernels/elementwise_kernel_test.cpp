@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "cases.h"
@@ -22,11 +24,12 @@ void compare_largest(Findings& findings, const char* what, uint32_t said, const 
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-std::string run_swiglu(KernelType type, size_t count, size_t offset, bool track) {
+std::string run_swiglu(KernelMachine& machine, KernelType type, size_t count, size_t offset, bool track) {
   const auto gate = numbers(count, 1, type, 3), up = numbers(count, 2, type), dy = numbers(count, 3, type);
-  Numbers gate_in(type, gate, offset), up_in(type, up, offset), dy_in(type, dy, offset);
-  Numbers result(type, count, offset), d_gate(type, count, offset), d_up(type, count, offset);
-  cuda_on_host::Buffer<uint32_t> largest(std::vector<uint32_t>{0, 0, 0});
+  Numbers gate_in(machine, type, gate, offset), up_in(machine, type, up, offset), dy_in(machine, type, dy, offset);
+  Numbers result(machine, type, count, offset), d_gate(machine, type, count, offset),
+      d_up(machine, type, count, offset);
+  MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{0, 0, 0});
   uint32_t* slots = track ? largest.data() : nullptr;
   std::vector<double> y, dg, du;
   for (size_t i = 0; i < count; ++i) {
@@ -38,9 +41,8 @@ std::string run_swiglu(KernelType type, size_t count, size_t offset, bool track)
   Findings findings;
   const auto n = static_cast<int64_t>(count);
   const SwigluForward forward{type, n, gate_in.data(), up_in.data(), result.data(), slots};
-  cuda_on_host::reset_counted();
-  host_kernels().swiglu_forward(forward, nullptr);
-  findings.compare_traffic(traffic(forward));
+  machine.launch(&Kernels::swiglu_forward, forward);
+  findings.compare_traffic(machine, traffic(forward));
   findings.compare("result", result, y, bound_of(type));
   const SwigluBackward backward{type,
                                 n,
@@ -51,9 +53,8 @@ std::string run_swiglu(KernelType type, size_t count, size_t offset, bool track)
                                 d_up.data(),
                                 track ? slots + 1 : nullptr,
                                 track ? slots + 2 : nullptr};
-  cuda_on_host::reset_counted();
-  host_kernels().swiglu_backward(backward, nullptr);
-  findings.compare_traffic(traffic(backward));
+  machine.launch(&Kernels::swiglu_backward, backward);
+  findings.compare_traffic(machine, traffic(backward));
   findings.compare("d_gate", d_gate, dg, bound_of(type));
   findings.compare("d_up", d_up, du, bound_of(type));
   if (track) {
@@ -64,13 +65,13 @@ std::string run_swiglu(KernelType type, size_t count, size_t offset, bool track)
   return findings.text();
 }
 
-std::string run_swiglu_extremes() {
+std::string run_swiglu_extremes(KernelMachine& machine) {
   const std::vector<double> gate{-300, 300, -100, 0, -0.0, 88, -88, 1e30, -1e30};
-  Numbers gate_in(KernelType::fp32, gate), up_in(KernelType::fp32, std::vector<double>(gate.size(), 2.0));
-  Numbers result(KernelType::fp32, gate.size());
-  host_kernels().swiglu_forward(
-      {KernelType::fp32, static_cast<int64_t>(gate.size()), gate_in.data(), up_in.data(), result.data(), nullptr},
-      nullptr);
+  Numbers gate_in(machine, KernelType::fp32, gate),
+      up_in(machine, KernelType::fp32, std::vector<double>(gate.size(), 2.0));
+  Numbers result(machine, KernelType::fp32, gate.size());
+  machine.launch(&Kernels::swiglu_forward, {KernelType::fp32, static_cast<int64_t>(gate.size()), gate_in.data(),
+                                            up_in.data(), result.data(), nullptr});
   std::vector<double> expected;
   for (double g : gate) expected.push_back(static_cast<float>(2 * g * sigmoid(g)));
   Findings findings;
@@ -87,16 +88,17 @@ struct RotationShape {
   size_t offset;
 };
 
-std::string run_rotation(const RotationShape& s) {
+std::string run_rotation(KernelMachine& machine, const RotationShape& s) {
   const int64_t tokens = s.samples * s.length, places = s.length * std::max<int64_t>(s.position_rows, 1);
   const auto q = numbers(static_cast<size_t>(tokens * s.query_heads * s.head_dim), 1, s.type);
   const auto k = numbers(static_cast<size_t>(tokens * s.key_heads * s.head_dim), 2, s.type);
   const auto table = numbers(static_cast<size_t>(places * s.head_dim), 3, KernelType::fp32);
   std::vector<int64_t> positions(static_cast<size_t>(places));
   std::iota(positions.rbegin(), positions.rend(), 0);
-  Numbers q_in(s.type, q, s.offset), k_in(s.type, k, s.offset), table_in(KernelType::fp32, table);
-  Numbers q_out(s.type, q.size(), s.offset), k_out(s.type, k.size(), s.offset);
-  const cuda_on_host::Buffer<int64_t> positions_in(positions);
+  Numbers q_in(machine, s.type, q, s.offset), k_in(machine, s.type, k, s.offset),
+      table_in(machine, KernelType::fp32, table);
+  Numbers q_out(machine, s.type, q.size(), s.offset), k_out(machine, s.type, k.size(), s.offset);
+  MachineArray<int64_t> positions_in(machine, positions);
   Numbers& q_result = s.in_place ? q_in : q_out;
   Numbers& k_result = s.in_place ? k_in : k_out;
   RotaryTurn a;
@@ -114,7 +116,7 @@ std::string run_rotation(const RotationShape& s) {
   a.positions = s.position_rows > 0 ? positions_in.data() : nullptr;
   a.position_rows = std::max<int64_t>(s.position_rows, 1);
   a.inverse = s.inverse;
-  cuda_on_host::Buffer<uint32_t> largest(std::vector<uint32_t>{0, 0});
+  MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{0, 0});
   if (s.inverse) a.largest_query = largest.data();
   if (s.inverse && s.key_heads > 0) a.largest_key = largest.data() + 1;
   const auto turned = [&](const std::vector<double>& x, int64_t heads) {
@@ -136,9 +138,8 @@ std::string run_rotation(const RotationShape& s) {
   };
   Findings findings;
   if (!supported(a)) findings.say("is not supported");
-  cuda_on_host::reset_counted();
-  host_kernels().rotate(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::rotate, a);
+  findings.compare_traffic(machine, traffic(a));
   findings.compare("query", q_result, turned(q, s.query_heads), bound_of(s.type), 2);
   if (s.key_heads > 0) findings.compare("key", k_result, turned(k, s.key_heads), bound_of(s.type), 2);
   if (a.largest_query) compare_largest(findings, "query", largest[0], q_result);
@@ -152,7 +153,9 @@ std::vector<KernelCase> cases() {
     for (size_t count : {1, 7, 8, 1021, 2048, 8192, 17001, 40960}) {
       for (size_t offset : {0, 1}) {
         const std::string shape = std::string(name(type)) + "_" + std::to_string(count) + (offset ? "_unaligned" : "");
-        result.push_back({"swiglu_" + shape, [=] { return run_swiglu(type, count, offset, count != 1021); }});
+        result.push_back({"swiglu_" + shape, [=](KernelMachine& machine) {
+                            return run_swiglu(machine, type, count, offset, count != 1021);
+                          }});
       }
     }
     const std::vector<RotationShape> rotations{
@@ -165,8 +168,8 @@ std::vector<KernelCase> cases() {
     for (size_t i = 0; i < rotations.size(); ++i) {
       RotationShape s = rotations[i];
       if (s.samples == 1 && s.position_rows == 2) s.position_rows = 1;
-      result.push_back(
-          {std::string("rotate_") + name(type) + "_" + std::to_string(i), [s] { return run_rotation(s); }});
+      result.push_back({std::string("rotate_") + name(type) + "_" + std::to_string(i),
+                        [s](KernelMachine& machine) { return run_rotation(machine, s); }});
     }
   }
   return result;

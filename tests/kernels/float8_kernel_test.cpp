@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "cases.h"
 
@@ -55,13 +57,13 @@ size_t scales_of(const Shape& s) {
   return s.extent == KernelExtent::matrix ? 1 : static_cast<size_t>(s.extent == KernelExtent::row ? s.rows : s.columns);
 }
 
-std::string run_cast(const Shape& s) {
+std::string run_cast(KernelMachine& machine, const Shape& s) {
   const auto count = static_cast<size_t>(s.rows * s.columns);
   const auto x = numbers(count, 1, s.type, 30);
   std::vector<double> scales;
   for (size_t i = 0; i < scales_of(s); ++i) scales.push_back(static_cast<float>(3.7 + static_cast<double>(i % 7)));
-  Numbers in(s.type, x), scale_in(KernelType::fp32, scales);
-  cuda_on_host::Buffer<uint8_t> data(count), transposed(count);
+  Numbers in(machine, s.type, x), scale_in(machine, KernelType::fp32, scales);
+  MachineArray<uint8_t> data(machine, count), transposed(machine, count);
   const Float8Cast a{s.type,
                      s.format,
                      s.rows,
@@ -73,9 +75,8 @@ std::string run_cast(const Shape& s) {
                      s.transposed ? transposed.data() : nullptr};
   Findings findings;
   if (!supported(a)) findings.say("is not supported");
-  cuda_on_host::reset_counted();
-  host_kernels().float8_cast(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::float8_cast, a);
+  findings.compare_traffic(machine, traffic(a));
   for (int64_t row = 0; row < s.rows; ++row) {
     for (int64_t column = 0; column < s.columns; ++column) {
       const auto at = static_cast<size_t>(row * s.columns + column), other = static_cast<size_t>(column * s.rows + row);
@@ -92,7 +93,7 @@ std::string run_cast(const Shape& s) {
 }
 
 /// Every number of the format, every tie between two, what lies just beside, and what saturates.
-std::string run_every_value(KernelFloat8 format) {
+std::string run_every_value(KernelMachine& machine, KernelFloat8 format) {
   std::vector<double> x;
   const auto all = finite_numbers(format);
   for (size_t i = 0; i + 1 < all.size(); ++i) {
@@ -107,11 +108,11 @@ std::string run_every_value(KernelFloat8 format) {
     x.push_back(value);
   x.push_back(NAN);
   while (x.size() % 8 != 0) x.push_back(0);
-  Numbers in(KernelType::fp32, x), scale(KernelType::fp32, std::vector<double>{1});
-  cuda_on_host::Buffer<uint8_t> data(x.size());
-  host_kernels().float8_cast({KernelType::fp32, format, 1, static_cast<int64_t>(x.size()), in.data(),
-                              KernelExtent::matrix, static_cast<const float*>(scale.data()), data.data(), nullptr},
-                             nullptr);
+  Numbers in(machine, KernelType::fp32, x), scale(machine, KernelType::fp32, std::vector<double>{1});
+  MachineArray<uint8_t> data(machine, x.size());
+  machine.launch(&Kernels::float8_cast,
+                 {KernelType::fp32, format, 1, static_cast<int64_t>(x.size()), in.data(), KernelExtent::matrix,
+                  static_cast<const float*>(scale.data()), data.data(), nullptr});
   Findings findings;
   for (size_t i = 0; i < x.size(); ++i) {
     const bool right = std::isnan(x[i]) ? std::isnan(value_of(format, data[i])) : data[i] == nearest(format, x[i]);
@@ -120,7 +121,8 @@ std::string run_every_value(KernelFloat8 format) {
   return findings.text();
 }
 
-std::string run_largest(KernelType type, KernelExtent extent, int64_t rows, int64_t columns, size_t offset) {
+std::string run_largest(KernelMachine& machine, KernelType type, KernelExtent extent, int64_t rows, int64_t columns,
+                        size_t offset) {
   const Shape s{type, KernelFloat8::e4m3, extent, rows, columns, false, false};
   auto x = numbers(static_cast<size_t>(rows * columns), 5, type, 30);
   std::vector<uint32_t> before(scales_of(s), 0);
@@ -130,13 +132,12 @@ std::string run_largest(KernelType type, KernelExtent extent, int64_t rows, int6
     double& largest = expected[extent == KernelExtent::matrix ? 0 : extent == KernelExtent::row ? row : column];
     largest = std::max(largest, std::fabs(x[i]));
   }
-  Numbers in(type, x, offset);
-  cuda_on_host::Buffer<uint32_t> largest(before);
+  Numbers in(machine, type, x, offset);
+  MachineArray<uint32_t> largest(machine, before);
   const LargestMagnitude a{type, rows, columns, extent, in.data(), largest.data()};
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().largest_magnitude(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::largest_magnitude, a);
+  findings.compare_traffic(machine, traffic(a));
   for (size_t i = 0; i < expected.size(); ++i) {
     const uint32_t bits = largest[i];
     float value;
@@ -150,7 +151,8 @@ std::vector<KernelCase> cases() {
   std::vector<KernelCase> result;
   for (KernelFloat8 format : {KernelFloat8::e4m3, KernelFloat8::e5m2}) {
     const std::string format_name = format == KernelFloat8::e4m3 ? "e4m3" : "e5m2";
-    result.push_back({"float8_every_value_" + format_name, [=] { return run_every_value(format); }});
+    result.push_back({"float8_every_value_" + format_name,
+                      [=](KernelMachine& machine) { return run_every_value(machine, format); }});
     for (KernelType type : {KernelType::fp32, KernelType::bf16}) {
       int number = 0;
       for (KernelExtent extent : {KernelExtent::matrix, KernelExtent::row, KernelExtent::column}) {
@@ -158,7 +160,7 @@ std::vector<KernelCase> cases() {
              {Shape{type, format, extent, 16, 16, true, true}, Shape{type, format, extent, 64, 128, true, true},
               Shape{type, format, extent, 68, 200, false, true}, Shape{type, format, extent, 7, 72, true, false}}) {
           result.push_back({"float8_cast_" + format_name + "_" + name(type) + "_" + std::to_string(number++),
-                            [s] { return run_cast(s); }});
+                            [s](KernelMachine& machine) { return run_cast(machine, s); }});
         }
       }
     }
@@ -167,8 +169,10 @@ std::vector<KernelCase> cases() {
   for (KernelType type : {KernelType::fp32, KernelType::bf16}) {
     for (KernelExtent extent : {KernelExtent::matrix, KernelExtent::row, KernelExtent::column}) {
       for (auto [rows, columns, offset] : {std::tuple{3, 7, 1}, {70, 264, 0}, {131, 300, 0}, {5, 5000, 0}}) {
-        result.push_back({std::string("largest_") + name(type) + "_" + std::to_string(number++),
-                          [=] { return run_largest(type, extent, rows, columns, static_cast<size_t>(offset)); }});
+        result.push_back(
+            {std::string("largest_") + name(type) + "_" + std::to_string(number++), [=](KernelMachine& machine) {
+               return run_largest(machine, type, extent, rows, columns, static_cast<size_t>(offset));
+             }});
       }
     }
   }

@@ -24,15 +24,15 @@ struct Case {
   bool skip = false;
 };
 
-std::string run_step(const Case& c) {
+std::string run_step(KernelMachine& machine, const Case& c) {
   const auto w = numbers(c.count, 1, c.weight_type), g = numbers(c.count, 2, KernelType::fp32);
   const auto m = numbers(c.count, 3, c.moment_type, 0.1);
   auto v = numbers(c.count, 4, c.moment_type, 0.1);
   for (double& value : v) value = std::fabs(value);
-  Numbers weight(c.weight_type, w, c.offset), gradient(KernelType::fp32, g, c.offset);
-  Numbers first(c.moment_type, m, c.offset), second(c.moment_type, v, c.offset);
-  Numbers clip(KernelType::fp32, std::vector<double>{0.5});
-  Numbers skip(KernelType::fp32, std::vector<double>{c.skip ? 1.0 : 0.0});
+  Numbers weight(machine, c.weight_type, w, c.offset), gradient(machine, KernelType::fp32, g, c.offset);
+  Numbers first(machine, c.moment_type, m, c.offset), second(machine, c.moment_type, v, c.offset);
+  Numbers clip(machine, KernelType::fp32, std::vector<double>{0.5});
+  Numbers skip(machine, KernelType::fp32, std::vector<double>{c.skip ? 1.0 : 0.0});
   LeanAdamStep a;
   a.weight = weight.data();
   a.gradient = static_cast<const float*>(gradient.data());
@@ -47,9 +47,8 @@ std::string run_step(const Case& c) {
   a.clip = static_cast<const float*>(clip.data());
   a.skip = static_cast<const float*>(skip.data());
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().lean_adam(a, nullptr);
-  if (!c.skip) findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::lean_adam, a);
+  if (!c.skip) findings.compare_traffic(machine, traffic(a));
   std::vector<double> new_w = w, new_m = m, new_v = v;
   for (size_t i = 0; i < c.count && !c.skip; ++i) {
     const AdamConstants& k = kConstants;
@@ -69,17 +68,16 @@ std::string run_step(const Case& c) {
   return findings.text();
 }
 
-std::string run_round(size_t count, KeptNumber number, const RoundingPlace& place) {
+std::string run_round(KernelMachine& machine, size_t count, KeptNumber number, const RoundingPlace& place) {
   const auto values = numbers(count, 5, KernelType::fp32);
-  Numbers from(KernelType::fp32, values), to(KernelType::bf16, count);
-  Numbers skip(KernelType::fp32, std::vector<double>{0.0});
+  Numbers from(machine, KernelType::fp32, values), to(machine, KernelType::bf16, count);
+  Numbers skip(machine, KernelType::fp32, std::vector<double>{0.0});
   const RoundByChance a{
       static_cast<const float*>(from.data()), to.data(), static_cast<int64_t>(count), number, kKey, place,
       static_cast<const float*>(skip.data())};
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().round_by_chance(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::round_by_chance, a);
+  findings.compare_traffic(machine, traffic(a));
   std::vector<double> expected(count);
   for (size_t i = 0; i < count; ++i) {
     const uint32_t chance = rounding_chances(kKey, place.index(static_cast<int64_t>(i))).of(number);
@@ -97,8 +95,8 @@ std::vector<KernelCase> cases() {
     for (size_t count : {1, 2, 255, 514, 1031}) {
       const auto all = static_cast<int64_t>(count);
       const auto add = [&, weight = weight, moments = moments](const char* where, size_t offset, RoundingPlace place) {
-        result.push_back({"lean_adam_" + types + std::to_string(count) + where, [=] {
-                            return run_step({count, offset, weight, moments, place});
+        result.push_back({"lean_adam_" + types + std::to_string(count) + where, [=](KernelMachine& machine) {
+                            return run_step(machine, {count, offset, weight, moments, place});
                           }});
       };
       add("", 0, {0, all, 1});
@@ -108,10 +106,12 @@ std::vector<KernelCase> cases() {
       add("_odd_runs", 0, {10, 5, 9});
     }
   }
-  result.push_back({"lean_adam_skipped_257", [=] { return run_step({257, 0, bf16, bf16, {0, 257, 1}, true}); }});
+  result.push_back({"lean_adam_skipped_257", [=](KernelMachine& machine) {
+                      return run_step(machine, {257, 0, bf16, bf16, {0, 257, 1}, true});
+                    }});
   for (const KeptNumber number : {KeptNumber::weight, KeptNumber::first_moment, KeptNumber::second_moment}) {
-    result.push_back({"round_by_chance_" + std::to_string(static_cast<int>(number)), [=] {
-                        return run_round(301, number, {3, 7, 11});
+    result.push_back({"round_by_chance_" + std::to_string(static_cast<int>(number)), [=](KernelMachine& machine) {
+                        return run_round(machine, 301, number, {3, 7, 11});
                       }});
   }
   return result;

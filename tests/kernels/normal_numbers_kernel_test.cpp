@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -9,13 +10,13 @@
 namespace titan {
 namespace {
 
-std::string run_fill(KernelType type, size_t count, const NormalNumbers& of, const RoundingPlace& place) {
-  Numbers values(type, count, /*offset=*/1);
+std::string run_fill(KernelMachine& machine, KernelType type, size_t count, const NormalNumbers& of,
+                     const RoundingPlace& place) {
+  Numbers values(machine, type, count, /*offset=*/1);
   const NormalFill a{type, static_cast<int64_t>(count), of, place, values.data()};
   Findings findings;
-  cuda_on_host::reset_counted();
-  host_kernels().normal_fill(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::normal_fill, a);
+  findings.compare_traffic(machine, traffic(a));
   std::vector<double> expected;
   for (size_t i = 0; i < count; ++i) {
     const auto value = static_cast<float>(normal_number(of, place.index(static_cast<int64_t>(i))));
@@ -32,13 +33,17 @@ std::vector<KernelCase> cases() {
     for (size_t count : {1, 255, 257, 1031}) {
       const auto all = static_cast<int64_t>(count);
       const std::string shape = std::string(name(type)) + "_" + std::to_string(count);
-      result.push_back({"normal_fill_" + shape, [=] { return run_fill(type, count, plain, {0, all, 1}); }});
-      result.push_back({"normal_fill_cut_" + shape, [=] { return run_fill(type, count, cut, {5, 7, 19}); }});
+      result.push_back({"normal_fill_" + shape, [=](KernelMachine& machine) {
+                          return run_fill(machine, type, count, plain, {0, all, 1});
+                        }});
+      result.push_back({"normal_fill_cut_" + shape, [=](KernelMachine& machine) {
+                          return run_fill(machine, type, count, cut, {5, 7, 19});
+                        }});
     }
   }
   // Beyond what 32 bits count.
-  result.push_back({"normal_fill_far", [=] {
-                      return run_fill(KernelType::fp32, 300, plain, {(int64_t{1} << 33) + 1, 11, 128256});
+  result.push_back({"normal_fill_far", [=](KernelMachine& machine) {
+                      return run_fill(machine, KernelType::fp32, 300, plain, {(int64_t{1} << 33) + 1, 11, 128256});
                     }});
   return result;
 }

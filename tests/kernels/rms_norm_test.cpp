@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "cases.h"
 
@@ -68,14 +70,15 @@ void compare_largest(Findings& findings, uint32_t said, const Numbers& written) 
   if (value != largest) findings.say("largest is " + std::to_string(value) + ", not " + std::to_string(largest));
 }
 
-std::string run_forward(const Shape& s) {
+std::string run_forward(KernelMachine& machine, const Shape& s) {
   const auto count = static_cast<size_t>(s.rows * s.columns);
   const auto x = numbers(count, 1, s.type), delta = numbers(count, 2, s.type);
   auto weight = numbers(static_cast<size_t>(s.columns), 3, s.type);
-  Numbers x_in(s.type, x, s.offset), delta_in(s.type, delta, s.offset), weight_in(s.type, weight, s.offset);
-  Numbers sum(s.type, count, s.offset), normed(s.type, count, s.offset);
-  cuda_on_host::Buffer<float> scale(static_cast<size_t>(s.rows));
-  cuda_on_host::Buffer<uint32_t> largest(std::vector<uint32_t>{0});
+  Numbers x_in(machine, s.type, x, s.offset), delta_in(machine, s.type, delta, s.offset),
+      weight_in(machine, s.type, weight, s.offset);
+  Numbers sum(machine, s.type, count, s.offset), normed(machine, s.type, count, s.offset);
+  MachineArray<float> scale(machine, static_cast<size_t>(s.rows));
+  MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{0});
   const RmsNormForward a{s.type,
                          s.rows,
                          s.columns,
@@ -90,9 +93,8 @@ std::string run_forward(const Shape& s) {
                          largest.data()};
   Findings findings;
   if (!supported(a)) findings.say("is not supported");
-  cuda_on_host::reset_counted();
-  host_kernels().rms_norm_forward(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::rms_norm_forward, a);
+  findings.compare_traffic(machine, traffic(a));
   const Reference r = forward(s, x, delta, weight);
   if (s.adds) findings.compare("sum", sum, r.h, 0);
   findings.compare("scale", scale, r.scale, 2e-6);
@@ -101,7 +103,7 @@ std::string run_forward(const Shape& s) {
   return findings.text();
 }
 
-std::string run_backward(const Shape& s) {
+std::string run_backward(KernelMachine& machine, const Shape& s) {
   const auto count = static_cast<size_t>(s.rows * s.columns);
   const auto columns = static_cast<size_t>(s.columns);
   const auto x = numbers(count, 1, s.type), dy = numbers(count, 4, s.type), past = numbers(count, 5, s.type);
@@ -123,11 +125,12 @@ std::string run_backward(const Shape& s) {
       dx.push_back(through + (s.adds ? past[first + c] : 0));
     }
   }
-  Numbers x_in(s.type, x, s.offset), dy_in(s.type, dy, s.offset), past_in(s.type, past, s.offset);
-  Numbers weight_in(s.type, weight, s.offset), dx_out(s.type, count, s.offset);
-  Numbers scale_in(KernelType::fp32, r.scale), d_weight_out(KernelType::fp32, before);
-  cuda_on_host::Buffer<float> partials(static_cast<size_t>(rms_norm_partials(s.rows)) * columns);
-  cuda_on_host::Buffer<uint32_t> largest(std::vector<uint32_t>{0});
+  Numbers x_in(machine, s.type, x, s.offset), dy_in(machine, s.type, dy, s.offset),
+      past_in(machine, s.type, past, s.offset);
+  Numbers weight_in(machine, s.type, weight, s.offset), dx_out(machine, s.type, count, s.offset);
+  Numbers scale_in(machine, KernelType::fp32, r.scale), d_weight_out(machine, KernelType::fp32, before);
+  MachineArray<float> partials(machine, static_cast<size_t>(rms_norm_partials(s.rows)) * columns);
+  MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{0});
   RmsNormBackward a{s.type,
                     s.rows,
                     s.columns,
@@ -143,21 +146,19 @@ std::string run_backward(const Shape& s) {
                     largest.data()};
   Findings findings;
   if (!supported(a)) findings.say("is not supported");
-  cuda_on_host::reset_counted();
-  host_kernels().rms_norm_backward(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::rms_norm_backward, a);
+  findings.compare_traffic(machine, traffic(a));
   double widest = 1;
   for (double value : r.scale) widest = std::max(widest, value);
   findings.compare("dx", dx_out, dx, bound_of(s.type), widest);
   findings.compare("d_weight", d_weight_out, d_weight, 1e-6, std::sqrt(static_cast<double>(s.rows)) * 10);
   compare_largest(findings, largest[0], dx_out);
   // Without a weight gradient nothing else changes.
-  Numbers again(s.type, count, s.offset);
+  Numbers again(machine, s.type, count, s.offset);
   a.dx = again.data();
   a.partials = nullptr;
-  cuda_on_host::reset_counted();
-  host_kernels().rms_norm_backward(a, nullptr);
-  findings.compare_traffic(traffic(a));
+  machine.launch(&Kernels::rms_norm_backward, a);
+  findings.compare_traffic(machine, traffic(a));
   for (size_t i = 0; i < count; ++i)
     if (again[i] != dx_out[i]) findings.say("dx differs where no weight gradient is wanted");
   return findings.text();
@@ -166,8 +167,8 @@ std::string run_backward(const Shape& s) {
 std::vector<KernelCase> cases() {
   std::vector<KernelCase> result;
   for (const Shape& s : shapes()) {
-    result.push_back({name_of("forward", s), [s] { return run_forward(s); }});
-    result.push_back({name_of("backward", s), [s] { return run_backward(s); }});
+    result.push_back({name_of("forward", s), [s](KernelMachine& machine) { return run_forward(machine, s); }});
+    result.push_back({name_of("backward", s), [s](KernelMachine& machine) { return run_backward(machine, s); }});
   }
   for (KernelCase& one : result) one.name = "rms_norm_" + one.name;
   return result;

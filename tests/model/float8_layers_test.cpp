@@ -149,7 +149,11 @@ TEST(Float8Lines, NameTheRecipeAndJoinWhatIsAlike) {
   EXPECT_NE(all.find("  unchanged attention.wo [256, 256] of layers 2: named by filter_fqns"), std::string::npos);
   EXPECT_NE(all.find("  unchanged output [2048, 256]: "), std::string::npos) << all;
   request.recipe = Float8Recipe::rowwise;
-  EXPECT_EQ(float8_lines(request, {})[0], "Float8 training active with recipe rowwise");
+  EXPECT_EQ(float8_lines(request, choose_float8_layers(model, request, 1, {}))[0],
+            "Float8 training active with recipe rowwise");
+  request.filters = {"layers."};
+  const auto none = float8_lines(request, choose_float8_layers(model, request, 1, {}));
+  EXPECT_EQ(none[0], "Float8 changes nothing: no linear layer can be converted, each for the reason below");
 }
 
 }  // namespace

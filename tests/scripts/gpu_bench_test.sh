@@ -42,7 +42,12 @@ Time by part, on the device                                                 call
 SUMMARY
 STOP
   cat >programs/odd
-  printf '#!/bin/sh\necho tested\n' >programs/kernels_test
+  printf '#!/bin/sh\necho "[  PASSED  ] 3 tests."\n' >programs/kernels_test
+  cat >programs/bench_kernel_rates <<'STOP'
+#!/bin/sh
+echo '{"copy_bytes_per_second": 4e12, "kernels": [{"name": "a norm", "bytes": 268e6, "seconds": 75e-6},' \
+  '{"name": "a cast", "bytes": 134e6, "seconds": 50e-6}]}'
+STOP
   printf '#!/bin/sh\necho %s\n' "'"'{"product_seconds": 0.2, "attention_seconds": 0.1, "copy_bytes_per_second": 4e12}'"'" \
     >programs/bench_device_ceiling
   chmod +x programs/*
@@ -70,6 +75,9 @@ all_rows() {
   expect_text "| 8b | float8 over bf16, fused | 1.000 |"
   expect_text "| kernels_test | "
   expect_text "| one rank, every group over NCCL | "
+  expect_text "in the first model's shapes, against a copy's 4.00 TB/s:"
+  expect_text "| a norm | 0.268 | 0.075 | 3.57 | 89.3 | met |"
+  expect_text "| a cast | 0.134 | 0.050 | 2.68 | 67.0 | missed |"
   expect_text "| 8b bf16 | 200.0 | 100.0 | 4.00 |"
   expect_text "    Attention by cuDNN: 1.00 ms forward and backward"
   expect_text "ms by kind | elementwise and reductions | matrix products | gaps |"
@@ -85,6 +93,20 @@ failing_row() {
   expect_text "| 8b-float8-fused | exit code 71 | "
   expect_text "    a message of titan_train
     exit code 71"
+}
+
+failing_checks() {
+  make_machine <<<''
+  printf '#!/bin/sh\necho "[  PASSED  ] 1 test."\necho "[  SKIPPED ] 1 test, listed below:"\n' >programs/kernels_test
+  printf '#!/bin/sh\necho "error: a message of $0"; exit 69\n' >programs/bench_kernel_rates
+  expect 1 gpu_bench --only 8b-bf16-plain
+  printed=$(cat page.md)
+  expect_text "| kernels were not tested |"
+  expect_text "| exit code 69 |"
+  expect_text "    bench_kernel_rates cuda 4096 14336 32 8 128256 8192
+
+    error: a message of bench_kernel_rates
+    exit code 69"
 }
 
 short_run() {
@@ -126,6 +148,7 @@ wrong_arguments() {
 check "gpu/bench.sh ends with 69 where there is no GPU" no_gpu
 check "gpu/bench.sh writes a page of all rows, ratios and ceilings" all_rows
 check "gpu/bench.sh fails when a row does, and shows how it ended" failing_row
+check "gpu/bench.sh fails when kernels were not tested or not measured" failing_checks
 check "gpu/bench.sh fails when a run ends before its last step" short_run
 check "gpu/bench.sh keeps a row's speed and fails when its trace is lost" lost_trace
 check "gpu/bench.sh gives every row its model, precision and text" what_rows_are_told

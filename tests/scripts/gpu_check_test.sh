@@ -20,8 +20,9 @@ for step in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 done >"$folder/metrics.jsonl"
 STOP
   cat >programs/odd
-  printf '#!/bin/sh\necho tested\n' >programs/distributed_test
+  printf '#!/bin/sh\necho "[  PASSED  ] 3 tests."\n' >programs/distributed_test
   cp programs/distributed_test programs/train_test
+  cp programs/distributed_test programs/kernels_test
   chmod +x programs/*
 }
 
@@ -38,10 +39,12 @@ all_rows() {
   expect 0 gpu_check --commit abc123
   printed=$(cat page.md)
   expect_text "Commit abc123; A Card, 580.1, 143771 MiB; "
-  for row in distributed_test train_test single cpu one ddp2 fsdp2 tp2 fsdp2-tp2; do
+  for row in kernels_test distributed_test train_test single cpu fused sync-check sync-check-fused bf16 bf16-fused \
+    float8 float8-fused one ddp2 fsdp2 tp2 fsdp2-tp2; do
     expect_equal 1 "$(grep -c "^| $row | .* | ok |$" page.md)"
   done
-  expect_text "| 0.0e+00 | 0.0e+00 | ok |"
+  expect_text "| fused | fused kernels | 0.0 | single | 0.0e+00 | 1e-05 | 0.0e+00 | 1e-03 | ok |"
+  expect_text "| bf16 | bf16, plain operations | 0.0 |  |  |  |  |  | ok |"
   # The page is for other machines.
   expect_equal 0 "$(grep -c -F -e "$PWD" -e "$checkout" page.md)"
 }
@@ -52,7 +55,33 @@ other_losses() {
   printed=$(cat page.md)
   expect_equal 2 "$(grep -c 'failed: other losses |$' page.md)"
   expect_text "| tp2 | TP 2 on one card |"
-  expect_text "| 1.3e-02 | 1.3e-02 | failed: other losses |"
+  expect_text "| 1.3e-02 | 1e-06 | 1.3e-02 | 1e-05 | failed: other losses |"
+}
+
+fused_losses() {
+  # 0.3 % are what bf16 may make of the first loss, and more than any other precision may.
+  make_machine <<<'case "$*" in *compile.enable*) losses=7.515 ;; esac'
+  expect 1 gpu_check --only single,fused,bf16,bf16-fused
+  printed=$(cat page.md)
+  expect_equal 1 "$(grep -c '^| fused .*failed: other losses |$' page.md)"
+  expect_equal 1 "$(grep -c '^| bf16-fused | .* | bf16 | 2.0e-03 | 3e-03 | .* | ok |$' page.md)"
+}
+
+no_number() {
+  make_machine <<<'case "$*" in *float8*) losses=NaN ;; esac'
+  expect 1 gpu_check --only float8
+  expect_text "failed: a loss that is no number"
+}
+
+tests_left_out() {
+  make_machine <<<''
+  printf '#!/bin/sh\necho "[  PASSED  ] 0 tests."\necho "[  SKIPPED ] 1 test, listed below:"\n' >programs/kernels_test
+  printf '#!/bin/sh\necho "[  PASSED  ] 0 tests."\n' >programs/train_test
+  expect 1 gpu_check --only kernels_test,train_test
+  expect_text "| kernels_test | \`OnGpu/*:KernelsOfTheGpu.*\` |"
+  expect_text "| failed: left out 1 test |"
+  expect_text "| failed: no test ran |"
+  expect_equal 0 "$(grep -c distributed_test page.md)"
 }
 
 failing_row() {
@@ -102,6 +131,9 @@ wrong_arguments() {
 check "gpu/check.sh ends with 69 where there is no GPU" no_gpu
 check "gpu/check.sh writes a page of all rows" all_rows
 check "gpu/check.sh fails when a layout has other losses" other_losses
+check "gpu/check.sh holds fused kernels against plain operations of the same precision" fused_losses
+check "gpu/check.sh fails when a loss is no number" no_number
+check "gpu/check.sh fails when unit tests are left out or none ran" tests_left_out
 check "gpu/check.sh fails when a row does, and shows how it ended" failing_row
 check "gpu/check.sh fails when a run ends before its last step" short_run
 check "gpu/check.sh takes no for an answer from NCCL about several ranks on one card" refused_card

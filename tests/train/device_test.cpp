@@ -70,6 +70,21 @@ TEST(BuiltKernels, RunOnTheGpusOfTheirArchitectures) {
   EXPECT_FALSE(runs_on("90a", 100)) << "but not that of one architecture alone";
 }
 
+TEST(BuiltKernels, AreNeededByEveryRunOnAGpuAndTheErrorSaysHowToGetThem) {
+  const DeviceInfo gpu{.device = at::Device(at::kCUDA, 0), .name = "NVIDIA B200", .capability = 100};
+  EXPECT_NO_THROW(require_kernels(gpu, "80-real,100-real"));
+  EXPECT_NO_THROW(require_kernels(choose_device("cpu"), "90a-real"));
+  try {
+    require_kernels(gpu, "80-real,90a-real");
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    EXPECT_EQ(std::string(error.what()),
+              "the kernels of this program are built for 80-real,90a-real, and NVIDIA B200 has compute capability "
+              "10.0; build it with CUDAARCHS=100-real, or say training.device = \"cpu\"");
+  }
+}
+
 TEST(Float8OnADevice, NeedsAGpuThatMultipliesItAndSaysWhatToDoOtherwise) {
   DeviceInfo gpu{at::Device(at::kCUDA, 0), "NVIDIA A100", 80};
   for (const int capable : {89, 90, 100, 120}) {

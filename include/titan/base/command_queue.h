@@ -28,18 +28,15 @@ class CommandQueue {
   /// Starts it now, or when those before it have ended: the next call of anything here sees to that. From any thread.
   /// `name` is what `waiting` calls it.
   void submit(std::string command, std::string name = {});
-  /// Takes note of what has ended, and starts what waits.
-  void poll() { advance(/*wait=*/false); }
-  /// Returns when all have ended. Without this, what runs goes on by itself when the queue is gone.
-  void finish() { advance(/*wait=*/true); }
-  /// The same, but for this long at most; whether all have ended.
+  /// Takes note of what has ended, and starts what waits; whether all have ended.
+  bool poll();
+  /// Waits until all have ended, this long at most; whether they have. What runs then goes on by itself when the queue
+  /// is gone.
   bool finish_within(std::chrono::milliseconds most);
   /// The names of those that have not ended, the first one running.
   std::vector<std::string> waiting();
 
  private:
-  void advance(bool wait);
-
   std::function<void(const std::string&, int)> ended_;
   std::mutex mutex_;
   struct Command {

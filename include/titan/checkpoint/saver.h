@@ -5,10 +5,12 @@
 #include <c10/core/Event.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 
 #include "titan/checkpoint/save.h"
+#include "titan/parallel/pinned_memory.h"
 
 namespace titan {
 
@@ -62,6 +64,7 @@ class Saver {
   std::vector<LogicalTensor> planned_;  // what plan_ is for
   std::shared_ptr<const SavePlan> plan_;
   std::vector<at::Tensor> staged_;
+  std::shared_ptr<PinnedMemory> pinned_;  // theirs, where they are filled beside training
   std::optional<c10::Event> copied_;
   std::thread writer_;
   std::exception_ptr failure_;

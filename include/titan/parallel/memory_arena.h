@@ -7,10 +7,10 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "titan/parallel/pinned_memory.h"
 
@@ -26,13 +26,13 @@ class MemoryArena {
   at::Tensor allocate(int64_t numel, at::ScalarType type, bool pinned = false);
 
   /// Bytes of the tensors that live now, and the most there were after any allocation.
-  int64_t held_bytes();
+  int64_t held_bytes() const { return *held_; }
   int64_t peak_bytes() const { return peak_; }
 
  private:
   at::Device device_;
   std::shared_ptr<PinnedMemory> pinned_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+  std::shared_ptr<std::atomic<int64_t>> held_ = std::make_shared<std::atomic<int64_t>>(0);
   int64_t peak_ = 0;
 };
 

@@ -18,8 +18,14 @@ namespace titan {
 /// Programming Guide", Binary Compatibility and PTX Compatibility.
 bool runs_on(std::string_view architectures, int capability);
 
-/// The kernels of a run on `device`; none when compile.enable is false, and none on a CPU, which is said. Throws
-/// Error(bad_config) for a GPU that they were not built for.
+/// What this program's kernels were built for, as CMake names it; empty without a CUDA compiler.
+std::string_view built_architectures();
+
+/// Throws Error(bad_config) for a GPU that kernels built for `architectures` do not run on: initial weights, the
+/// gradient norm and the optimizer are such kernels whatever compile.enable says.
+void require_kernels(const DeviceInfo& device, std::string_view architectures = built_architectures());
+
+/// The kernels of a run on `device`; none when compile.enable is false, and none on a CPU, which is said.
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log);
 
 }  // namespace titan

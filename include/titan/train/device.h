@@ -74,18 +74,6 @@ struct Spike {
 /// Numbers for the device, which need not be waited for: fp64, in order.
 at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device);
 
-/// While it lives, a call that makes the host wait for a GPU fails (debug.sync_check). Does nothing for other devices.
-class HostWaitCheck {
- public:
-  HostWaitCheck(const at::Device& device, bool on);
-  ~HostWaitCheck();
-  HostWaitCheck(const HostWaitCheck&) = delete;
-  HostWaitCheck& operator=(const HostWaitCheck&) = delete;
-
- private:
-  bool on_ = false;
-};
-
 /// Values of one step on the host.
 struct StepValues {
   double loss = 0;

@@ -1,0 +1,232 @@
+// How fast each kernel that moves memory rather than multiplies does so, in the shapes of a model's step, against a
+// copy on the same machine. scripts/gpu/bench.py writes it into its page.
+//   bench_kernel_rates DEVICE DIM HIDDEN HEADS KV_HEADS VOCABULARY TOKENS
+// prints one JSON object: bytes per second of a copy (read plus written), and each kernel's bytes and seconds. DEVICE
+// is cuda, or cpu: the host's build of the kernels, which shows that this program works and nothing else.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "support/kernel_machine.h"
+
+namespace titan {
+namespace {
+
+constexpr size_t kRuns = 7;
+constexpr int kLaunches = 10;  // of a run, on a GPU: one alone is as short as the pause around it
+constexpr KernelType kType = KernelType::bf16;
+
+struct Shapes {
+  int64_t dim, hidden, heads, kv_heads, vocabulary, tokens;
+};
+
+class Rates {
+ public:
+  Rates(KernelMachine& machine, bool on_gpu) : machine_(machine), on_gpu_(on_gpu) {}
+
+  /// Seconds of one `work`: the median of runs, each the mean of several.
+  double seconds_of(const std::function<void()>& work) {
+    const int launches = on_gpu_ ? kLaunches : 1;
+    std::vector<double> seconds;
+    for (size_t run = 0; run <= kRuns; ++run) {  // the first is a warm-up
+      seconds.push_back(machine_.seconds_of([&] {
+        for (int i = 0; i < launches; ++i) work();
+      }) / launches);
+      if (!on_gpu_) break;
+    }
+    std::sort(seconds.begin() + (on_gpu_ ? 1 : 0), seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+
+  template <class Arguments>
+  void measure(const char* name, void (*Kernels::*kernel)(const Arguments&, CUstream_st*), const Arguments& a,
+               const KernelTraffic& moved) {
+    machine_.launch(kernel, a);  // fails here when it fails
+    const auto launcher = machine_.kernels().*kernel;
+    const double seconds = seconds_of([&] { launcher(a, nullptr); });
+    kernels_.push_back({{"name", name}, {"bytes", moved.bytes()}, {"seconds", seconds}});
+  }
+
+  /// Normal numbers, which no kernel takes a short way around.
+  void* numbers(KernelType type, int64_t count, double deviation = 1) {
+    void* begin = memory(count * bytes_of(type));
+    machine_.launch(&Kernels::normal_fill, {type, count, {1, kept_.size(), deviation}, {0, count, 1}, begin});
+    return begin;
+  }
+  void* memory(int64_t bytes) { return kept_.emplace_back(machine_.memory(static_cast<size_t>(bytes)))->data(); }
+  template <class T>
+  T* values(const std::vector<T>& values) {
+    kept_.push_back(machine_.memory(values.size() * sizeof(T)));
+    kept_.back()->write(values.data(), values.size() * sizeof(T));
+    return reinterpret_cast<T*>(kept_.back()->data());
+  }
+  /// Everything that `numbers`, `memory` and `values` gave is gone.
+  void forget() { kept_.clear(); }
+
+  double copy_bytes_per_second() {
+    const size_t bytes = on_gpu_ ? size_t{2} << 30 : size_t{1} << 20;
+    const auto from = machine_.memory(bytes), to = machine_.memory(bytes);
+    return 2.0 * static_cast<double>(bytes) / seconds_of([&] { machine_.copy(*to, *from, bytes); });
+  }
+  const nlohmann::json& kernels() const { return kernels_; }
+
+ private:
+  KernelMachine& machine_;
+  bool on_gpu_;
+  std::vector<std::unique_ptr<MachineMemory>> kept_;
+  nlohmann::json kernels_ = nlohmann::json::array();
+};
+
+void norms(Rates& rates, const Shapes& s) {
+  const int64_t count = s.tokens * s.dim, stream = count * bytes_of(kType);
+  RmsNormForward a;
+  a.type = kType;
+  a.rows = s.tokens;
+  a.columns = s.dim;
+  a.epsilon = 1e-5f;
+  a.x = rates.numbers(kType, count);
+  a.weight = rates.numbers(kType, s.dim);
+  a.normed = rates.memory(stream);
+  a.scale = static_cast<float*>(rates.memory(s.tokens * 4));
+  rates.measure("RMS norm, forward", &Kernels::rms_norm_forward, a, traffic(a));
+  a.delta = rates.numbers(kType, count);
+  a.sum = rates.memory(stream);
+  rates.measure("residual add and RMS norm, forward", &Kernels::rms_norm_forward, a, traffic(a));
+  RmsNormBackward b;
+  b.type = kType;
+  b.rows = s.tokens;
+  b.columns = s.dim;
+  b.d_normed = a.delta;
+  b.d_residual = rates.numbers(kType, count);
+  b.x = a.x;
+  b.weight = a.weight;
+  b.scale = a.scale;
+  b.dx = a.sum;
+  b.partials = static_cast<float*>(rates.memory(rms_norm_partials(s.tokens) * s.dim * 4));
+  b.d_weight = static_cast<float*>(rates.memory(s.dim * 4));
+  rates.measure("RMS norm and residual, backward", &Kernels::rms_norm_backward, b, traffic(b));
+  rates.forget();
+}
+
+void rotation(Rates& rates, const Shapes& s) {
+  RotaryTurn a;
+  a.type = kType;
+  a.tokens = a.length = s.tokens;
+  a.head_dim = s.dim / s.heads;
+  a.query_heads = s.heads;
+  a.key_heads = s.kv_heads;
+  a.query = a.turned_query = rates.numbers(kType, s.tokens * s.dim);
+  a.key = a.turned_key = rates.numbers(kType, s.tokens * s.kv_heads * a.head_dim);
+  // Turned in place again and again: factors of a small size would die out, these stay within bf16.
+  a.table = static_cast<const float*>(rates.numbers(KernelType::fp32, s.tokens * a.head_dim, 0.7));
+  rates.measure("rotary embedding", &Kernels::rotate, a, traffic(a));
+  rates.forget();
+}
+
+void swiglu(Rates& rates, const Shapes& s) {
+  const int64_t count = s.tokens * s.hidden, bytes = count * bytes_of(kType);
+  const void* gate = rates.numbers(kType, count);
+  const void* up = rates.numbers(kType, count);
+  const SwigluForward a{kType, count, gate, up, rates.memory(bytes)};
+  rates.measure("SwiGLU, forward", &Kernels::swiglu_forward, a, traffic(a));
+  const SwigluBackward b{kType, count, a.result, gate, up, rates.memory(bytes), rates.memory(bytes)};
+  rates.measure("SwiGLU, backward", &Kernels::swiglu_backward, b, traffic(b));
+  rates.forget();
+}
+
+void loss(Rates& rates, const Shapes& s) {
+  CrossEntropyRows a;
+  a.type = kType;
+  a.rows = std::max<int64_t>(s.tokens / 8, 1);  // of a chunk
+  a.words = s.vocabulary;
+  a.logits = rates.numbers(kType, a.rows * a.words);
+  a.labels = rates.values(std::vector<int64_t>(static_cast<size_t>(a.rows), s.vocabulary / 2));
+  a.ignored = -100;
+  a.losses = static_cast<float*>(rates.memory(a.rows * 4));
+  rates.measure("cross-entropy and its gradient", &Kernels::cross_entropy, a, traffic(a, a.rows));
+  rates.forget();
+}
+
+void casts(Rates& rates, const Shapes& s) {
+  const int64_t count = s.tokens * s.dim;
+  const void* matrix = rates.numbers(kType, count);
+  const Float8Cast a{kType,
+                     KernelFloat8::e4m3,
+                     s.tokens,
+                     s.dim,
+                     matrix,
+                     KernelExtent::matrix,
+                     rates.values(std::vector<float>{2}),
+                     static_cast<uint8_t*>(rates.memory(count)),
+                     static_cast<uint8_t*>(rates.memory(count))};
+  rates.measure("float8 cast and transpose", &Kernels::float8_cast, a, traffic(a));
+  const LargestMagnitude b{
+      kType, s.tokens, s.dim, KernelExtent::matrix, matrix, rates.values(std::vector<uint32_t>{0})};
+  rates.measure("largest magnitude", &Kernels::largest_magnitude, b, traffic(b));
+  rates.forget();
+}
+
+void optimizers(Rates& rates, const Shapes& s) {
+  const int64_t count = s.dim * s.hidden;  // one of the large weights
+  const AdamConstants constants{0.9f, 0.95f, 1e-8f, 1e-3f, 1.0f, 0.999f, 0.0f};
+  const auto* gradient = static_cast<const float*>(rates.numbers(KernelType::fp32, count));
+  const float* clip = rates.values(std::vector<float>{1});
+  const float* skip = rates.values(std::vector<float>{0});
+  const auto zeros = [&](int64_t bytes) {
+    return rates.values(std::vector<unsigned char>(static_cast<size_t>(bytes)));
+  };
+  const AdamStep a{static_cast<float*>(rates.numbers(KernelType::fp32, count)),
+                   gradient,
+                   reinterpret_cast<float*>(zeros(count * 4)),
+                   reinterpret_cast<float*>(zeros(count * 4)),
+                   count,
+                   constants,
+                   clip,
+                   skip};
+  rates.measure("AdamW, fp32", &Kernels::adam, a, traffic(a));
+  LeanAdamStep b;
+  b.weight = rates.numbers(KernelType::bf16, count);
+  b.gradient = gradient;
+  b.first = zeros(count * 2);
+  b.second = zeros(count * 2);
+  b.count = count;
+  b.key = {1, 1};
+  b.place = {0, count, 1};
+  b.constants = constants;
+  b.clip = clip;
+  b.skip = skip;
+  rates.measure("AdamW with stochastic rounding, bf16", &Kernels::lean_adam, b, traffic(b));
+  const ExactSquares c{gradient, count, rates.values(std::vector<int64_t>(kExactSlots, 0))};
+  rates.measure("gradient norm", &Kernels::exact_squares, c, traffic(c));
+  rates.forget();
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.size() != 7) {
+    std::fprintf(stderr, "usage: bench_kernel_rates cuda|cpu DIM HIDDEN HEADS KV_HEADS VOCABULARY TOKENS\n");
+    return 64;
+  }
+  const auto number = [&](size_t i) { return static_cast<int64_t>(std::stoll(words[i])); };
+  const Shapes shapes{number(1), number(2), number(3), number(4), number(5), number(6)};
+  const bool on_gpu = words[0] == "cuda";
+  FoundGpu found = on_gpu ? find_gpu_machine() : FoundGpu{make_host_machine(), {}};
+  if (!found.machine) {
+    std::fprintf(stderr, "error: there is no GPU to run kernels on: %s\n", found.why_not.c_str());
+    return 69;
+  }
+  Rates rates(*found.machine, on_gpu);
+  nlohmann::json result;
+  result["machine"] = found.machine->name();
+  result["copy_bytes_per_second"] = rates.copy_bytes_per_second();
+  for (const auto& part : {norms, rotation, swiglu, loss, casts, optimizers}) part(rates, shapes);
+  result["kernels"] = rates.kernels();
+  std::printf("%s\n", result.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace titan
+
+int main(int count, char** words) { return titan::run({words + 1, words + count}); }

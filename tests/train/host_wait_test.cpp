@@ -1,0 +1,58 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "titan/base/error.h"
+#include "titan/train/host_wait_check.h"
+
+namespace titan {
+namespace {
+
+using Names = std::vector<std::string>;
+
+const at::Device kCpu{at::kCPU};
+
+TEST(HostWaitCheck, NotesWhatTheHostWouldWaitForOnAGpu) {
+  const at::Tensor numbers = at::arange(6, at::kFloat);
+  HostWaitCheck check(kCpu, true);
+  (void)(numbers * 2 + 1).sum();
+  EXPECT_EQ(check.found(), Names{});
+  (void)numbers.sum().item<float>();
+  (void)numbers.max().item<float>();
+  EXPECT_EQ(check.found(), Names{"aten::_local_scalar_dense"}) << "each once";
+  (void)numbers.index({numbers > 2});
+  EXPECT_EQ(check.found(), (Names{"aten::_local_scalar_dense", "aten::nonzero"}));
+}
+
+TEST(HostWaitCheck, EndsWithItselfAndWatchesNothingWhenItIsOff) {
+  { const HostWaitCheck over(kCpu, true); }
+  HostWaitCheck off(kCpu, false);
+  (void)at::ones({}).item<float>();
+  EXPECT_TRUE(off.found().empty());
+  EXPECT_NO_THROW(off.finish());
+}
+
+/// A forward and a backward pass, with something done when a group's gradients are reduced.
+void step(SmallModel& small, const std::function<void()>& inside) {
+  small.executor->on_group_reduced([&](size_t) { inside(); });
+  HostWaitCheck check(kCpu, true);
+  small.run(small.batch());
+  check.finish();
+}
+
+TEST(HostWaitCheck, AHostSyncThatIsPutIntoAStepFailsItAndIsNamed) {
+  SmallModel small(small_request());
+  const at::Tensor flag = at::ones({});
+  EXPECT_NO_THROW(step(small, [] {}));
+  try {
+    step(small, [&] { (void)flag.item<float>(); });
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bug);
+    EXPECT_NE(std::string(error.what()).find("the host wait in aten::_local_scalar_dense"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace titan
