@@ -26,7 +26,7 @@ struct Direction {
   const char* purpose;
   void (*run)(const WeightConversion& conversion, std::ostream& out);
 };
-constexpr std::array<Direction, 5> kDirections{{
+constexpr std::array<Direction, 6> kDirections{{
     {"from-hf", "HF_FOLDER", "CHECKPOINT", "Safetensors of Hugging Face's form become a checkpoint to begin from",
      convert_from_hugging_face},
     {"to-hf", "CHECKPOINT", "HF_FOLDER", "The model in a checkpoint becomes a folder that transformers loads",
@@ -35,6 +35,8 @@ constexpr std::array<Direction, 5> kDirections{{
      convert_from_meta},
     {"to-torch", "CHECKPOINT", "FILE", "The model in a checkpoint becomes one file that torch.load reads",
      convert_to_torch},
+    {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "The same checkpoint under torchtitan's names of December 2024",
+     convert_to_2024},
     {"verify", "FOLDER", nullptr, "Reads all of a checkpoint or of a Hugging Face folder and says what it found",
      verify_weights},
 }};
@@ -56,7 +58,7 @@ void print_help() {
   std::cout << "Weights between checkpoints and the files of other programs\n"
                "Usage: titan_train convert DIRECTION … [CONFIG] [--section.key value]…\n\n";
   for (const Direction& direction : kDirections) {
-    std::cout << fmt::format("  {:<10}{:<12} {:<11} {}\n", direction.name, direction.from,
+    std::cout << fmt::format("  {:<10}{:<12} {:<16} {}\n", direction.name, direction.from,
                              direction.to ? direction.to : "", direction.purpose);
   }
   std::cout

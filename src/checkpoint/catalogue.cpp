@@ -18,14 +18,14 @@ bool contains(const std::vector<StorageEntry>& entries, std::string_view name) {
 }
 
 struct Contents {
-  bool manifest = false, index = false, safetensors = false;
+  bool manifest = false, checkpoint = false, safetensors = false;
 };
 
 /// What a folder that is named like a checkpoint has of one. Nothing: it cannot be looked into now.
 std::optional<Contents> look_into(Storage& storage, const std::filesystem::path& folder) {
   try {
     const std::vector<StorageEntry> files = storage.list(folder);
-    return Contents{contains(files, kManifestFile), contains(files, kIndexFile), is_safetensors_folder(files)};
+    return Contents{contains(files, kManifestFile), is_checkpoint(files), is_safetensors_folder(files)};
   } catch (const StorageError&) {
     return std::nullopt;
   }
@@ -93,6 +93,15 @@ void rename_aside(Storage& storage, const std::filesystem::path& root, const std
 
 }  // namespace
 
+bool is_checkpoint(const std::vector<StorageEntry>& files) {
+  return contains(files, kManifestFile) || contains(files, kIndexFile);
+}
+
+bool holds_checkpoint(Storage& storage, const std::filesystem::path& folder) {
+  const std::optional<Contents> contents = look_into(storage, folder);
+  return contents && contents->checkpoint;
+}
+
 std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::filesystem::path& root) {
   std::vector<FoundCheckpoint> found;
   for (const StorageEntry& entry : storage.list(root)) {
@@ -100,7 +109,7 @@ std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::files
     if (!step || !(entry.is_folder || entry.is_link)) continue;
     const std::optional<Contents> contents =
         entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a link that leads nowhere
-    const bool is_ours = !contents || contents->manifest || contents->index;
+    const bool is_ours = !contents || contents->checkpoint;
     if (is_ours || contents->safetensors) {
       found.push_back({*step, contents && contents->manifest, entry.is_link, !is_ours});
     }

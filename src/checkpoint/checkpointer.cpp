@@ -98,7 +98,13 @@ std::string Checkpointer::rehearse() {
   const std::filesystem::path folder = options_.root / fmt::format("{}trial-{}", kSavingPrefix, run_);
   const bool leads = meeting_->rank() == 0;
   WriteTrial trial;
-  if (leads) trial = try_writing([&] { storage_->make_folders(options_.root), storage_->make_folders(folder); });
+  if (leads) {
+    trial = try_writing([&] {
+      storage_->make_folders(options_.root);
+      storage_->sync_way_to(options_.root);
+      storage_->make_folders(folder);
+    });
+  }
   trial = agreed(*meeting_, trial);
   if (trial.problem.empty()) {
     trial = try_writing([&] { storage_->write_all(folder / data_file(meeting_->rank()), "trial"); });

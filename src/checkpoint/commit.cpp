@@ -1,7 +1,6 @@
 #include "titan/checkpoint/commit.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 
@@ -38,19 +37,6 @@ std::optional<std::filesystem::path> make_way(Storage& storage, const SavePlace&
   return std::nullopt;
 }
 
-/// The names of `folder` and of the folders that it lies in are on the medium: whoever made them has not seen to it.
-void sync_way_to(Storage& storage, const std::filesystem::path& folder) {
-  // Of a folder that cannot be synced, or not be looked into, nothing on the way is new.
-  constexpr std::array kCannotBeNew{EACCES, EPERM, EROFS, EINVAL};
-  for (std::filesystem::path path = folder; path.has_relative_path(); path = path.parent_path()) {
-    try {
-      storage.sync_folder(path.parent_path());
-    } catch (const StorageError& error) {
-      if (std::find(kCannotBeNew.begin(), kCannotBeNew.end(), error.reason()) == kCannotBeNew.end()) throw;
-    }
-  }
-}
-
 /// What cannot be removed now is removed at the next start.
 void remove_quietly(Storage& storage, const std::filesystem::path& folder) {
   try {
@@ -83,7 +69,7 @@ void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
   }
   storage.remove_folder(place.temporary());  // left by an attempt of this run that failed
   storage.make_folders(place.temporary());
-  sync_way_to(storage, place.root);
+  storage.sync_way_to(place.root);
 }
 
 std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, int64_t rank,

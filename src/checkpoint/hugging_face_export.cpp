@@ -60,6 +60,7 @@ class Exporter {
     }
     storage_.remove_folder(temporary_);  // left by an attempt that was killed
     storage_.make_folders(temporary_);
+    storage_.sync_way_to(parent_);
   }
 
   FileRecord write_file(size_t index) {

@@ -45,39 +45,30 @@ struct Parts {
   SavePlan plan;
 };
 
-Parts cut_into_parts(const ForeignModel& model, at::ScalarType type) {
+Parts cut_into_parts(const std::vector<LogicalTensor>& tensors) {
   Parts parts;
   int64_t largest = 1;
-  for (const ForeignTensor& tensor : model.tensors)
-    largest = std::max(largest, bytes_of({tensor.ours, type, tensor.shape}));
+  for (const LogicalTensor& tensor : tensors) largest = std::max(largest, bytes_of(tensor));
   const int64_t count = (largest + kPieceBytes - 1) / kPieceBytes;
-  for (const ForeignTensor& tensor : model.tensors) {
-    const LogicalTensor logical{tensor.ours, type, tensor.shape};
-    parts.tensors.push_back({logical, rows_of_part(logical, count)});
-  }
+  for (const LogicalTensor& tensor : tensors) parts.tensors.push_back({tensor, rows_of_part(tensor, count)});
   parts.plan = plan_save(parts.tensors, count);
   return parts;
 }
 
-void write_parts(Storage& storage, TensorSource& theirs, const ForeignModel& model, const Parts& parts,
-                 const SavePlace& place, nlohmann::ordered_json facts) {
+void write_parts(Storage& storage, const StreamedState& state, const Parts& parts, const SavePlace& place) {
   std::map<std::string, FileRecord> files;
   for (size_t rank = 0; rank < parts.plan.writes.size(); ++rank) {
     const std::vector<PlannedWrite>& writes = parts.plan.writes[rank];
-    const WrittenTensor written = [&](size_t index) {
-      const PlannedWrite& write = writes[index];
-      at::Tensor tensor = at::empty(write.box.extent, parts.tensors[write.tensor].tensor.type);
-      read_parameter(theirs, model.tensors[write.tensor], write.box, tensor);
-      return tensor;
-    };
+    const WrittenTensor written = [&](size_t index) { return state.read(writes[index].tensor, writes[index].box); };
     const auto number = static_cast<int64_t>(rank);
-    const std::optional<FileRecord> record = write_data(storage, place, number, {}, writes.size(), written);
+    const std::span<const SavedValue> values = rank == 0 ? state.values : std::span<const SavedValue>();
+    const std::optional<FileRecord> record = write_data(storage, place, number, values, writes.size(), written);
     if (record) files[data_file(number)] = *record;
   }
-  const std::string index = write_index(index_of(parts.plan, parts.tensors, {}));
+  const std::string index = write_index(index_of(parts.plan, parts.tensors, state.values));
   storage.write_all(place.temporary() / kIndexFile, index);
   files[kIndexFile] = record_of(index);
-  const Manifest manifest{place.step, place.run, std::move(facts), std::move(files)};
+  const Manifest manifest{state.step, place.run, state.facts, std::move(files)};
   storage.write_all(place.temporary() / kManifestFile, write_manifest(manifest));
   storage.sync_folder(place.temporary());
 }
@@ -104,17 +95,17 @@ void write_all_tensors(Storage& storage, TensorSource& weights, const std::vecto
 
 }  // namespace
 
-void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& model, at::ScalarType type,
-                    const std::filesystem::path& folder, nlohmann::ordered_json facts) {
-  const Parts parts = cut_into_parts(model, type);
+void write_streamed(Storage& storage, const StreamedState& state, const std::filesystem::path& folder) {
+  const Parts parts = cut_into_parts(state.tensors);
   int64_t bytes = 0;
-  for (const PlacedTensor& tensor : parts.tensors) bytes += bytes_of(tensor.tensor);
+  for (const LogicalTensor& tensor : state.tensors) bytes += bytes_of(tensor);
+  for (const SavedValue& value : state.values) bytes += std::ssize(value.blob);
   // The name of its temporary folder is the same every time: what a killed attempt left is removed by the next.
   const SavePlace place{folder.has_parent_path() ? folder.parent_path() : ".", 0, folder.filename().string()};
   refuse_to_replace(storage, folder);
   begin_save(storage, place, bytes);
   try {
-    write_parts(storage, theirs, model, parts, place, std::move(facts));
+    write_parts(storage, state, parts, place);
     OpenCheckpoint(storage, place.temporary(), /*all_sizes=*/true).check_all();
     refuse_to_replace(storage, folder);  // it took its time
     storage.rename(place.temporary(), folder);
@@ -123,6 +114,19 @@ void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& 
     abandon_save(storage, place);
     throw;
   }
+}
+
+void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& model, at::ScalarType type,
+                    const std::filesystem::path& folder, nlohmann::ordered_json facts) {
+  StreamedState state;
+  for (const ForeignTensor& tensor : model.tensors) state.tensors.push_back({tensor.ours, type, tensor.shape});
+  state.read = [&](size_t index, const Box& box) {
+    at::Tensor tensor = at::empty(box.extent, type);
+    read_parameter(theirs, model.tensors[index], box, tensor);
+    return tensor;
+  };
+  state.facts = std::move(facts);
+  write_streamed(storage, state, folder);
 }
 
 void write_torch_file(Storage& storage, TensorSource& weights, const std::filesystem::path& file) {
@@ -136,6 +140,7 @@ void write_torch_file(Storage& storage, TensorSource& weights, const std::filesy
   }
   refuse_to_replace(storage, file);
   storage.make_folders(folder);
+  storage.sync_way_to(folder);
   if (storage.free_bytes(folder) < bytes) throw StorageError(fmt::format("write {} bytes to", bytes), folder, ENOSPC);
   storage.remove(temporary);  // left by an attempt that was killed
   try {

@@ -55,13 +55,9 @@ Verdict agreed(RankMeeting& meeting, const Verdict& mine) {
   return worst;
 }
 
-struct Candidate {
-  int64_t step = 0;
-  bool is_export = false;
-};
-
 /// Rank 0 looks, so that all try the same ones.
-std::vector<Candidate> agreed_candidates(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root) {
+std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankMeeting& meeting,
+                                               const std::filesystem::path& root) {
   nlohmann::json told{{"problem", ""}, {"steps", nlohmann::json::array()}};
   if (meeting.rank() == 0) {
     try {
@@ -75,15 +71,15 @@ std::vector<Candidate> agreed_candidates(Storage& storage, RankMeeting& meeting,
   const auto heard = nlohmann::json::parse(meeting.exchange(told.dump()).front());
   const auto problem = heard.at("problem").get<std::string>();
   if (!problem.empty()) throw Error(ExitCode::storage, problem);
-  std::vector<Candidate> candidates;
+  std::vector<FoundCheckpoint> candidates;
   for (const auto& [step, is_export] : heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>()) {
-    candidates.push_back({step, is_export});
+    candidates.push_back({.step = step, .is_export = is_export});
   }
   return candidates;
 }
 
 struct Failure {
-  Candidate candidate;
+  FoundCheckpoint candidate;
   Verdict verdict;
 
   std::string sentence() const {
@@ -169,10 +165,7 @@ std::string what_it_is_instead(Storage& storage, const std::filesystem::path& fo
   try {
     const std::vector<StorageEntry> entries = storage.list(folder);
     if (entries.empty() && !std::filesystem::exists(folder, unknown)) return "there is no such folder";
-    const bool has_index = std::any_of(entries.begin(), entries.end(), [](const StorageEntry& entry) {
-      return entry.name == kIndexFile || entry.name == kManifestFile;
-    });
-    if (!has_index && is_safetensors_folder(entries)) {
+    if (!is_checkpoint(entries) && is_safetensors_folder(entries)) {
       return "it holds a model in Hugging Face's form, which checkpoint.initial_load_in_hf reads";
     }
   } catch (const StorageError&) {  // what was said before is all there is to say
@@ -198,8 +191,8 @@ LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const s
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads,
                           const ExportAttempt& attempt_export) {
-  std::vector<Candidate> candidates = agreed_candidates(storage, meeting, root);
-  std::erase_if(candidates, [&](const Candidate& one) {
+  std::vector<FoundCheckpoint> candidates = agreed_candidates(storage, meeting, root);
+  std::erase_if(candidates, [&](const FoundCheckpoint& one) {
     return (one.is_export && !attempt_export) || (step && one.step != *step);
   });
   if (step && candidates.empty()) {
@@ -207,7 +200,7 @@ LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::fil
   }
   LoadOutcome outcome;
   std::vector<Failure> failures;
-  for (const Candidate& candidate : candidates) {
+  for (const FoundCheckpoint& candidate : candidates) {
     const std::filesystem::path folder = root / step_folder(candidate.step);
     const Verdict verdict = candidate.is_export ? try_export(storage, meeting, folder, attempt_export, outcome)
                                                 : try_own(storage, meeting, folder, attempt, outcome);

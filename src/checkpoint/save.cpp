@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "problem_of.h"
 #include "side_by_side.h"
 #include "titan/base/text.h"
 
@@ -14,19 +15,6 @@ class LoneMeeting : public RankMeeting {
   int64_t size() const override { return 1; }
   std::vector<std::string> exchange(std::string message) override { return {std::move(message)}; }
 };
-
-/// What the storage did not do; empty when `act` succeeded.
-template <class Act>
-std::string problem_of(const Act& act) {
-  try {
-    act();
-    return {};
-  } catch (const StorageError& error) {
-    return error.what();
-  } catch (const DamageError& error) {
-    return error.what();
-  }
-}
 
 /// A rank's data files, each by a thread of its own: who hashes and copies is bound by one core, and a file takes
 /// writes of one thread at a time.

@@ -1,5 +1,7 @@
 #include "titan/checkpoint/storage.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -36,6 +38,22 @@ void Storage::write_all(const std::filesystem::path& file, std::string_view byte
   const std::unique_ptr<WritableFile> created = create(file);
   created->write(bytes);
   created->sync();
+}
+
+void Storage::sync_way_to(const std::filesystem::path& folder) {
+  // Of a folder that cannot be synced, or not be looked into, nothing on the way is new.
+  constexpr std::array kCannotBeNew{EACCES, EPERM, EROFS, EINVAL};
+  std::vector<std::filesystem::path> synced;
+  for (std::filesystem::path path = folder; path.has_relative_path() && !synced_ways_.contains(path);
+       path = path.parent_path()) {
+    try {
+      sync_folder(path.parent_path());
+    } catch (const StorageError& error) {
+      if (std::find(kCannotBeNew.begin(), kCannotBeNew.end(), error.reason()) == kCannotBeNew.end()) throw;
+    }
+    synced.push_back(path);
+  }
+  synced_ways_.insert(synced.begin(), synced.end());
 }
 
 void Storage::remove_folder(const std::filesystem::path& folder) {

@@ -8,20 +8,19 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "model.";
 
-/// Whether a tensor of that key is part of something else than the model.
-bool is_other_state(const std::string& key) {
-  constexpr std::array<std::string_view, 4> kOthers{"optimizer.", "lr_scheduler.", "dataloader.", "train_state."};
-  return std::any_of(kOthers.begin(), kOthers.end(), [&](std::string_view other) { return key.starts_with(other); });
-}
-
 /// A table that torchtitan saved until 2025 and every program computes anew.
 constexpr std::string_view kRotaryTable = "freqs_cis";
 
 }  // namespace
 
+bool holds_other_state(const std::string& key) {
+  constexpr std::array<std::string_view, 4> kOthers{"optimizer.", "lr_scheduler.", "dataloader.", "train_state."};
+  return std::any_of(kOthers.begin(), kOthers.end(), [&](std::string_view other) { return key.starts_with(other); });
+}
+
 CheckpointSource::CheckpointSource(OpenCheckpoint& checkpoint) : checkpoint_(checkpoint) {
   for (const auto& [key, stored] : checkpoint.index().tensors) {
-    if (is_other_state(key)) continue;
+    if (holds_other_state(key)) continue;
     const bool prefixed = key.starts_with(kModelPrefix);
     if (prefixed) prefix_ = kModelPrefix;
     LogicalTensor tensor = stored.tensor;

@@ -4,12 +4,16 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+
+#include "titan/checkpoint/tensor_source.h"
 
 namespace titan {
 namespace {
 
 constexpr const char* kOurPosition = "titan_stream";  // key of the data position in the pickled dictionary
-constexpr const char* kGuard = "train_state.titan_guard";
+constexpr std::array<const char*, 3> kLossLists{"train_state.global_avg_losses", "train_state.global_max_losses",
+                                                "train_state.log_steps"};
 
 std::string model_key(const std::string& name, KeyStyle style) {
   return style == KeyStyle::prefixed ? "model." + name : name;
@@ -77,7 +81,7 @@ void add_data_position(CheckpointState& state, const RunProgress& progress) {
   state.values.push_back({"dataloader.world_size", pickle::integer(progress.data_ranks)});
 }
 
-/// A list in a file in memory: how losses were kept until 2025.
+/// A list in a file in memory.
 PickleRef empty_list_in_a_file() {
   PickleValue file = *pickle::call("_io BytesIO", {});
   file.items.push_back(
@@ -87,17 +91,21 @@ PickleRef empty_list_in_a_file() {
 
 void add_progress(CheckpointState& state, const RunProgress& progress, KeyStyle style) {
   add_number(state, "train_state.step", at::scalar_tensor(progress.step, at::kInt));
-  if (!progress.guard.is_null()) state.values.push_back({kGuard, pickle::text(progress.guard.dump())});
+  if (!progress.guard.is_null()) state.values.push_back({kGuardKey, pickle::text(progress.guard.dump())});
   if (style == KeyStyle::bare) {
     add_number(state, "train_state.ntokens_seen", at::scalar_tensor(progress.tokens, at::kLong));
     return;
   }
-  for (const char* key : {"global_avg_losses", "global_max_losses", "log_steps"}) {
-    state.values.push_back({fmt::format("train_state.{}", key), empty_list_in_a_file()});
-  }
+  for (StateValue& list : empty_loss_lists()) state.values.push_back(std::move(list));
 }
 
 }  // namespace
+
+std::vector<StateValue> empty_loss_lists() {
+  std::vector<StateValue> lists;
+  for (const char* key : kLossLists) lists.push_back({key, empty_list_in_a_file()});
+  return lists;
+}
 
 bool holds_run(const CheckpointIndex& index) { return index.tensors.contains("train_state.step"); }
 
@@ -208,8 +216,14 @@ class Restoration {
     if (wants("train_state")) {
       restored_.progress =
           RunProgress{count("train_state.step", step), count("train_state.ntokens_seen", tokens), {}, 1, std::nullopt};
+      if (wants("optimizer") && !counts_steps && !steps_key().empty()) {
+        restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
+      }
       if (counts_steps) restored_.progress->optimizer_steps = count(steps_key(), optimizer_steps);
       if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
+      if (index_.values.contains(kLossLists[0])) {
+        restored_.notes.emplace_back("its lists of past losses are not taken over");
+      }
       if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
       read_guard();
@@ -250,10 +264,8 @@ class Restoration {
     std::set<std::string> known;
     for (const SavedParameter& parameter : parameters_) known.insert(model_key(parameter.name, restored_.style));
     for (const auto& [name, stored] : index_.tensors) {
-      const bool beside = name.starts_with("optimizer.") || name.starts_with("lr_scheduler.") ||
-                          name.starts_with("dataloader.") || name.starts_with("train_state.");
       // torchtitan of 2024 saved this table, which every run computes.
-      if (beside || known.contains(name) || name.ends_with("freqs_cis")) continue;
+      if (holds_other_state(name) || known.contains(name) || name.ends_with("freqs_cis")) continue;
       throw MismatchError(fmt::format("it holds {}, which this run's model has not", name));
     }
   }
@@ -321,8 +333,8 @@ class Restoration {
       restored_.has_data_position = true;
     } catch (const PickleError& error) {
       give_up(error.what());
-    } catch (const nlohmann::json::exception& error) {
-      give_up(error.what());
+    } catch (const nlohmann::json::exception&) {
+      give_up("it is no JSON");
     }
   }
 
@@ -342,9 +354,9 @@ class Restoration {
   }
 
   void read_guard() {
-    if (!index_.values.contains(kGuard)) return;
+    if (!index_.values.contains(kGuardKey)) return;
     try {
-      const PickleRef words = checkpoint_.value(kGuard);
+      const PickleRef words = checkpoint_.value(kGuardKey);
       if (words->is(PickleValue::Kind::text)) restored_.progress->guard = nlohmann::json::parse(words->text);
     } catch (const nlohmann::json::exception& error) {
       restored_.notes.emplace_back(fmt::format("the spike guard's window could not be restored: {}", error.what()));

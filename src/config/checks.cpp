@@ -129,11 +129,16 @@ void check_communication(const JobConfig& config, const Origins& origins, Proble
 
 void check_checkpoint(const JobConfig& config, const Origins& origins, Problems& problems) {
   const CheckpointSection& checkpoint = config.checkpoint;
-  if (!checkpoint.enable) return;
   auto requires_option = [&](bool wanted, bool there, const char* key, const char* needed) {
     if (!wanted || there) return;
     problems.push_back(origins.problem(key, fmt::format("{} needs {} = true", key, needed), "set both or neither"));
   };
+  // Without checkpoints the first would train, and the second start afresh.
+  for (const auto& [wanted, key] : {std::pair(checkpoint.create_seed_checkpoint, "checkpoint.create_seed_checkpoint"),
+                                    std::pair(checkpoint.require_resume, "checkpoint.require_resume")}) {
+    requires_option(wanted, checkpoint.enable, key, "checkpoint.enable");
+  }
+  if (!checkpoint.enable) return;
   requires_option(checkpoint.initial_load_in_hf, checkpoint.initial_load_model_only, "checkpoint.initial_load_in_hf",
                   "checkpoint.initial_load_model_only");
   requires_option(checkpoint.initial_load_in_hf_quantized, checkpoint.initial_load_in_hf,

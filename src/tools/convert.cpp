@@ -41,17 +41,20 @@ void import_all(const WeightConversion& conversion, TensorSource& theirs, const 
   out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
   const at::ScalarType type = scalar_type_named(conversion.config.training.dtype);
   import_weights(*storage, theirs, model, type, target,
-                 {{"tokens", 0}, {"converted_from", source}, {"model", shown(request)}});
+                 {{"tokens", 0}, {"converted_from", source}, {kModelFacts, model_facts(request)}});
   out << fmt::format("{} written in {} and read back; a run begins from it with checkpoint.initial_load_path\n",
                      target.string(), conversion.config.training.dtype);
 }
 
-/// The parameters of the model under our names, against a checkpoint.
-Fit check_checkpoint(const ModelRequest& request, TensorSource& weights) {
+/// The parameters of the model under our names, and what they do not show of it, against a checkpoint.
+Fit check_checkpoint(const ModelRequest& request, const OpenCheckpoint& checkpoint, TensorSource& weights) {
   return with_remedy(
       fmt::format("{} was named; name another with a config file, or with --model.name and --model.flavor",
                   shown(request)),
-      [&] { return check_fit(own_form(parameters_of(request)), weights); });
+      [&] {
+        check_model_facts(checkpoint, request, WeightUse::convert);
+        return check_fit(own_form(parameters_of(request)), weights);
+      });
 }
 
 }  // namespace
@@ -87,7 +90,7 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
   OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
   CheckpointSource weights(checkpoint);
   const ModelRequest request = model_of(conversion, weights);
-  const Fit fit = check_checkpoint(request, weights);
+  const Fit fit = check_checkpoint(request, checkpoint, weights);
   out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
   wanted.model = exchange_of(request).hugging_face(request);
   wanted.step = checkpoint.manifest() ? checkpoint.manifest()->step : 0;
@@ -111,6 +114,19 @@ void convert_to_torch(const WeightConversion& conversion, std::ostream& out) {
   }
   write_torch_file(*storage, weights, target);
   out << fmt::format("{} written and read back: {} tensors\n", target.string(), weights.tensors().size());
+}
+
+void convert_to_2024(const WeightConversion& conversion, std::ostream& out) {
+  const fs::path target = free_target(conversion.to);
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
+  CheckpointSource weights(checkpoint);
+  const ModelRequest request = model_of(conversion, weights);
+  const Fit fit = check_checkpoint(request, checkpoint, weights);
+  out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
+  write_in_names_of_2024(*storage, checkpoint, exchange_of(request).tables_of_2024(request), target);
+  out << fmt::format("{} written and read back; its rotary table has training.seq_len = {} rows\n", target.string(),
+                     request.sequence_length);
 }
 
 }  // namespace titan

@@ -48,26 +48,25 @@ int64_t vocabulary_in(const ForeignSettings& settings) {
 
 std::vector<std::string> differences(const ForeignSettings& settings, const ModelRequest& request) {
   const ModelExchange& exchange = exchange_of(request);
-  return settings.program == Program::meta ? exchange.meta_differences(settings.json, request)
-                                           : exchange.hugging_face_differences(settings.json, request);
+  std::vector<std::string> sentences;
+  for (const SettingDifference& difference : settings.program == Program::meta
+                                                 ? exchange.meta_differences(settings.json, request)
+                                                 : exchange.hugging_face_differences(settings.json, request)) {
+    sentences.push_back(difference.sentence);
+  }
+  return sentences;
 }
 
 }  // namespace
 
 std::string shown(const ModelRequest& request) { return request.name + " " + request.flavor; }
 
-bool is_checkpoint(const std::filesystem::path& folder) {
-  std::error_code unknown;
-  return std::filesystem::exists(folder / kManifestFile, unknown) ||
-         std::filesystem::exists(folder / kIndexFile, unknown);
-}
-
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {
   std::error_code unknown;
   if (!std::filesystem::is_directory(folder, unknown)) {
     throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
   }
-  const std::string inside = is_checkpoint(folder) ? "" : newest_inside(storage, folder);
+  const std::string inside = holds_checkpoint(storage, folder) ? "" : newest_inside(storage, folder);
   if (!inside.empty()) {
     throw Error(ExitCode::storage, fmt::format("{} cannot be read: {}", folder.string(), inside));
   }
@@ -102,7 +101,8 @@ ForeignSettings read_settings(const std::filesystem::path& folder, Program progr
       throw Error(ExitCode::storage, fmt::format("{} {}", folder.string(), what));
     };
     const bool is_theirs = std::filesystem::exists(folder / "config.json", unknown);
-    if (is_checkpoint(folder)) refuse("is a checkpoint already; titan_train convert to-hf reads it");
+    if (holds_checkpoint(*make_posix_storage(), folder))
+      refuse("is a checkpoint already; titan_train convert to-hf reads it");
     if (is_theirs) refuse("holds a model in Hugging Face's form: titan_train convert from-hf");
     if (std::filesystem::exists(folder / "params.json", unknown)) {
       refuse("holds a model in Meta's form: titan_train convert from-meta");

@@ -37,9 +37,6 @@ ModelRequest model_of(const WeightConversion& conversion, const TensorSource& we
 /// Its parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
 
-/// Whether a manifest or an index lies in `folder`.
-bool is_checkpoint(const std::filesystem::path& folder);
-
 /// Both name the folder in what they throw.
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);

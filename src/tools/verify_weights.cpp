@@ -55,6 +55,7 @@ void verify_checkpoint(const WeightConversion& conversion, std::ostream& out) {
                      checkpoint.index().tensors.contains("train_state.step") ? ": a run can resume from it" : "");
   if (!conversion.names_model) return;
   const ModelRequest request = model_of(conversion, weights);
+  check_model_facts(checkpoint, request, WeightUse::convert);
   compare(own_form(parameters_of(request)), weights, request, out);
 }
 
@@ -86,8 +87,9 @@ void verify_weights(const WeightConversion& conversion, std::ostream& out) {
     throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
   }
   const bool has_their_weights = holds(folder, kSafetensorsFile) || holds(folder, kSafetensorsIndex);
-  const bool holds_checkpoints = !newest_inside(*make_posix_storage(), folder).empty();
-  if (is_checkpoint(folder) || (!has_their_weights && holds_checkpoints)) return verify_checkpoint(conversion, out);
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  const bool is_of_a_run = !has_their_weights && !newest_inside(*storage, folder).empty();
+  if (holds_checkpoint(*storage, folder) || is_of_a_run) return verify_checkpoint(conversion, out);
   verify_hugging_face(conversion, out);
 }
 

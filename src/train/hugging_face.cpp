@@ -83,18 +83,30 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
 }
 
 nlohmann::json read_settings_file(const fs::path& path) {
-  nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json =
+      nlohmann::json::parse(make_posix_storage()->read_all(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is no JSON object");
   return json;
 }
 
-void check_settings(const fs::path& folder, const ModelRequest& request) {
+std::string check_settings(const fs::path& folder, const ModelRequest& request, WeightUse use) {
   const fs::path path = folder / "config.json";
-  const std::vector<std::string> differ =
-      exchange_of(request).hugging_face_differences(read_settings_file(path), request);
-  if (differ.empty()) return;
-  throw Error(ExitCode::bad_config, fmt::format("{} is of another model than {} {}: {}", path.string(), request.name,
-                                                request.flavor, join(differ, "; ")));
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) return {};
+  std::vector<std::string> another, changed;
+  for (const SettingDifference& difference :
+       exchange_of(request).hugging_face_differences(read_settings_file(path), request)) {
+    const bool is_meant = difference.changed_on_purpose && use == WeightUse::begin;
+    (is_meant ? changed : another).push_back(difference.sentence);
+  }
+  if (!another.empty()) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} is of another model than {} {}: {}; name the model of these weights with model.flavor "
+                            "and model.override",
+                            path.string(), request.name, request.flavor, join(another, "; ")));
+  }
+  if (changed.empty()) return {};
+  return fmt::format("{}: {}; the weights are taken all the same", path.string(), join(changed, "; "));
 }
 
 std::optional<ScaleBlock> quantisation_of(const nlohmann::json& settings, const std::string& shown) {

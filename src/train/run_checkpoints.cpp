@@ -3,6 +3,7 @@
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
@@ -40,20 +41,22 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
-/// For who names another kind of folder, or none.
+/// For who names another kind of folder, or none. Throws StorageError for one that cannot be looked into.
 void expect_their_model(const std::filesystem::path& folder) {
   std::error_code unknown;
-  const auto has = [&](const char* file) { return std::filesystem::exists(folder / file, unknown); };
-  if (has("config.json")) return;
-  if (has(kIndexFile)) {
+  const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
+  if (std::filesystem::exists(folder / "config.json", unknown)) return;
+  if (is_checkpoint(files)) {
     throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
                                                "checkpoint.initial_load_in_hf",
                                                folder.string()));
   }
-  throw Error(ExitCode::storage,
-              fmt::format("checkpoint.initial_load_in_hf: {} holds no config.json; name the folder of the model in "
-                          "checkpoint.initial_load_path (without that it is model.hf_assets_path)",
-                          folder.string()));
+  const bool is_there = std::filesystem::exists(folder, unknown);
+  throw Error(
+      ExitCode::storage,
+      fmt::format("checkpoint.initial_load_in_hf: {}{}{}; name the folder of the model, with its config.json, "
+                  "in checkpoint.initial_load_path (without that it is model.hf_assets_path)",
+                  is_there ? "" : "there is no folder ", folder.string(), is_there ? " holds no config.json" : ""));
 }
 
 bool leaves_model_alone(const std::set<std::string>& left_out) {
@@ -86,22 +89,43 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
   checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(world), how, events);
 }
 
-std::string RunCheckpoints::finished_note(int64_t step) const {
-  return fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do", step,
-                     config_.training.steps);
-}
-
-RunPosition RunCheckpoints::finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes) {
-  const int64_t step = step_of(checkpoint.folder().filename().string()).value_or(0);
+RunPosition RunCheckpoints::finished(const std::filesystem::path& folder, std::string_view form,
+                                     const std::function<void(int64_t)>& read, Notes& notes) const {
+  const int64_t step = step_of(folder.filename().string()).value_or(0);
   if (step < config_.training.steps) {
-    throw UnsuitableError("holds the model alone (checkpoint.last_save_model_only): training cannot go on from it");
+    throw UnsuitableError(fmt::format("holds the model alone{}: training cannot go on from it", form));
   }
-  restore_run(checkpoint, state_.parameters(step), rank_, kBesidesModel);
-  notes.push_back(finished_note(step));
+  read(step);
+  notes.push_back(fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do",
+                              step, config_.training.steps));
   return {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
 }
 
-RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own) {
+RunPosition RunCheckpoints::finished_run(OpenCheckpoint& checkpoint, Notes& notes) const {
+  const auto read = [&](int64_t step) { restore_run(checkpoint, state_.parameters(step), rank_, kBesidesModel); };
+  return finished(checkpoint.folder(), " (checkpoint.last_save_model_only)", read, notes);
+}
+
+bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start,
+                                     Notes& notes) const {
+  notes.clear();  // of an attempt that failed
+  bool verified = false;
+  const auto read = [&](int64_t step) {
+    check_settings(folder, model_, WeightUse::resume);
+    verified = read_hugging_face(storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_),
+                                 state_.parameters(step), rank_)
+                   .verified;
+  };
+  start = finished(folder, ", in Hugging Face's form (checkpoint.last_save_in_hf)", read, notes);
+  return verified;
+}
+
+void RunCheckpoints::check_facts(const OpenCheckpoint& checkpoint, WeightUse use, Notes& notes) const {
+  const std::string changed = check_model_facts(checkpoint, model_, use);
+  if (!changed.empty()) notes.push_back(changed);
+}
+
+RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, WeightUse use) {
   notes.clear();  // of an attempt that failed
   std::set<std::string> leave(config_.checkpoint.exclude_from_loading.begin(),
                               config_.checkpoint.exclude_from_loading.end());
@@ -112,8 +136,9 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
   }
   // A seed is a model: whatever lies beside it has not begun.
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
+  if (!leave.contains("model")) check_facts(checkpoint, use, notes);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) {
-    if (is_own) return finished_run(checkpoint, notes);
+    if (use == WeightUse::resume) return finished_run(checkpoint, notes);
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
   const RestoredRun restored =
@@ -136,10 +161,11 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, std::vector<std:
   return start;
 }
 
-LoadOutcome RunCheckpoints::load_hugging_face() {
+LoadOutcome RunCheckpoints::load_hugging_face(Notes& notes) {
   const std::filesystem::path folder = config_.checkpoint.initial_load_path.value_or(config_.model.hf_assets_path);
   expect_their_model(folder);
-  check_settings(folder, model_);
+  const std::string changed = check_settings(folder, model_, WeightUse::begin);
+  if (!changed.empty()) notes.push_back(changed);
   const std::optional<ScaleBlock> quantised =
       expected_quantisation(folder, config_.checkpoint.initial_load_in_hf_quantized);
   return checkpointer_->load_by([&](Storage& storage, RankMeeting& meeting) {
@@ -148,38 +174,23 @@ LoadOutcome RunCheckpoints::load_hugging_face() {
   });
 }
 
-bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start,
-                                     std::vector<std::string>& notes) {
-  notes.clear();  // of an attempt that failed
-  const int64_t step = step_of(folder.filename().string()).value_or(0);
-  if (step < config_.training.steps) {
-    throw UnsuitableError(
-        "holds the model alone, in Hugging Face's form (checkpoint.last_save_in_hf): training cannot "
-        "go on from it");
-  }
-  const HuggingFaceWeights read = read_hugging_face(
-      storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_), state_.parameters(step), rank_);
-  notes.push_back(finished_note(step));
-  start = {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
-  return read.verified;
-}
-
-LoadOutcome RunCheckpoints::load_initial(RunPosition& start, std::vector<std::string>& notes) {
-  if (config_.checkpoint.initial_load_in_hf) return load_hugging_face();
+LoadOutcome RunCheckpoints::load_initial(RunPosition& start, Notes& notes) {
+  if (config_.checkpoint.initial_load_in_hf) return load_hugging_face(notes);
   return checkpointer_->load_folder(*config_.checkpoint.initial_load_path, [&](OpenCheckpoint& checkpoint) {
     if (config_.checkpoint.initial_load_model_only) {
+      check_facts(checkpoint, WeightUse::begin, notes);
       restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, kBesidesModel);
     } else {
-      start = restore(checkpoint, notes, /*is_own=*/false);
+      start = restore(checkpoint, notes, WeightUse::begin);
     }
   });
 }
 
-LoadOutcome RunCheckpoints::load_newest(RunPosition& start, std::vector<std::string>& notes) {
+LoadOutcome RunCheckpoints::load_newest(RunPosition& start, Notes& notes) {
   const CheckpointSection& options = config_.checkpoint;
   const std::optional<int64_t> step = options.load_step < 0 ? std::nullopt : std::optional(options.load_step);
   LoadOutcome outcome = checkpointer_->load(
-      step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, /*is_own=*/true); },
+      step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, WeightUse::resume); },
       [&](Storage& storage, const std::filesystem::path& folder) {
         return finished_export(storage, folder, start, notes);
       });
@@ -200,7 +211,7 @@ LoadOutcome RunCheckpoints::load_newest(RunPosition& start, std::vector<std::str
 RunCheckpoints::Start RunCheckpoints::load() {
   Start start;
   RunPosition& position = start.position;
-  std::vector<std::string> notes;
+  Notes notes;
   const LoadOutcome outcome = load_newest(position, notes);
   log_.info(outcome.line);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
@@ -229,9 +240,13 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
 }
 
 void RunCheckpoints::save_seed() {
-  is_ending_ = true;
+  begin_ending();
   checkpointer_->save(0, state_.whole({}), /*now=*/true);
   finish();
+  const std::vector<FoundCheckpoint> found = find_checkpoints(*make_posix_storage(), root_);
+  if (found.empty() || found.front().step == 0) return;
+  log_.warning("{} holds step {}, too: runs there begin with that and not with the seed", root_.string(),
+               found.front().step);
 }
 
 bool RunCheckpoints::clock_asks() const {
@@ -257,8 +272,7 @@ void RunCheckpoints::after_step(const RunPosition& now, bool is_last, bool asked
 }
 
 void RunCheckpoints::save_last(const RunPosition& now) {
-  checkpointer_->finish();
-  is_ending_ = true;
+  begin_ending();
   if (!config_.checkpoint.last_save_model_only) {
     log_.info("Saving a full checkpoint at last step, step {}.", now.step);
     checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
@@ -296,8 +310,7 @@ void RunCheckpoints::save_hugging_face(const RunPosition& now) {
 bool RunCheckpoints::save_before_end(const RunPosition& now) {
   if (config_.checkpoint.load_only) return now.step == saved_step_;
   StopSignals::allow_for_saving();
-  checkpointer_->finish();
-  is_ending_ = true;
+  begin_ending();
   if (saved_step_ != now.step) {
     checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
   }
@@ -310,15 +323,19 @@ void RunCheckpoints::finish() {
     log_.info("waiting for checkpoint.on_commit of {}", commands_.waiting().front());
   }
   if (problem_.empty() || !is_ending_) return;
-  const std::string next = has_checkpoint_ ? "goes on from the newest one in " + root_.string() : "begins anew";
   throw Error(ExitCode::storage,
-              fmt::format("the last checkpoint was not saved: {}; see to that and give the same command again: it {}",
-                          problem_, next));
+              fmt::format("the last checkpoint was not saved: {}; see to that, and {}", problem_, next_start()));
+}
+
+std::string RunCheckpoints::next_start() const {
+  return has_checkpoint_ ? fmt::format("the same command goes on from step {}", saved_step_)
+                         : "the same command begins anew";
 }
 
 void RunCheckpoints::stop() {
   checkpointer_->finish();
   const bool all = commands_.finish_within(StopSignals::time_for(kCommandTimeAtStop));
+  if (is_ending_ && !problem_.empty()) log_.shared_warning("the last checkpoint was not saved: {}", problem_);
   checkpointer_->meet();  // a launcher ends the others soon after the first rank that ends with 75
   const std::vector<std::string> left = commands_.waiting();
   if (all || left.empty()) return;
@@ -327,15 +344,28 @@ void RunCheckpoints::stop() {
   log_.warning("checkpoint.on_commit was not run for {}", join(std::span(left).subspan(1), ", "));
 }
 
+// A reason is told once: the end of the run says that of the second attempt.
+void RunCheckpoints::tell_end_attempt(const std::string& before) const {
+  if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; it is tried once more");
+  if (before != problem_) log_.shared_warning("the first attempt failed: {}", before);
+}
+
+void RunCheckpoints::begin_ending() {
+  checkpointer_->finish();
+  is_ending_ = true;
+  problem_.clear();
+}
+
 void RunCheckpoints::report(const SaveOutcome& outcome) {
-  problem_ = outcome.problem;
+  const std::string before = std::exchange(problem_, outcome.problem);
   if (!outcome.committed) {
-    log_.warning("{}{}", outcome.sentence(),
-                 is_ending_ ? "" : "; training goes on and tries again at the next interval");
+    if (is_ending_) return tell_end_attempt(before);
+    log_.shared_warning("{}; training goes on and tries again at the next interval", outcome.sentence());
     return;
   }
   saved_step_ = outcome.step;
   has_checkpoint_ = true;
+  if (is_ending_ && !before.empty()) log_.shared_warning("the first attempt failed: {}", before);
   log_.info(outcome.sentence());
   if (!leads_ || config_.checkpoint.on_commit.empty()) return;
   commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()),

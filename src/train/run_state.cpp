@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "titan/data/batch_stream.h"
+#include "titan/train/job.h"
+#include "titan/train/model_facts.h"
 
 namespace titan {
 namespace {
@@ -83,7 +85,9 @@ std::vector<SavedParameter> RunState::parameters(int64_t step) const {
 nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
   nlohmann::ordered_json layout;
   for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = parts_.place.mesh.size(axis);
-  return {{"tokens", now.tokens}, {"layout", std::move(layout)}};
+  return {{"tokens", now.tokens},
+          {"layout", std::move(layout)},
+          {kModelFacts, model_facts(make_model_request(config_, parts_.model.vocabulary))}};
 }
 
 nlohmann::json data_position(const RunPosition& now) {

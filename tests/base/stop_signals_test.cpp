@@ -75,6 +75,30 @@ TEST(StopSignals, ALastCheckpointMayTakeLongerThanCtrlCAllowsOtherWork) {
       testing::ExitedWithCode(0), "^$");
 }
 
+TEST(StopSignals, WhatIsWorthWaitingForGetsWhatIsLeftOfTheLimitAndAllItWishesWhereThereIsNone) {
+  constexpr std::chrono::milliseconds kShort{7};
+  constexpr std::chrono::hours kLong{1};
+  {
+    const StopSignals stop;
+    EXPECT_EQ(StopSignals::time_for(kLong), kLong) << "no signal has come";
+    ::kill(::getpid(), SIGUSR1);
+    await_stop_signal();
+    EXPECT_EQ(StopSignals::time_for(kLong), kLong) << "this one sets no limit";
+  }
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const StopSignals stop;
+    const auto sent = steady_clock::now();
+    ::kill(::getpid(), signal);
+    // The limit is set just after the signal is known of.
+    while (StopSignals::time_for(kLong) == kLong) std::this_thread::yield();
+    const auto left = StopSignals::time_for(kLong);
+    EXPECT_LT(left, *StopSignals::limit(SIGTERM)) << "the closing lines take time, too";
+    EXPECT_GT(left + (steady_clock::now() - sent), *StopSignals::limit(SIGTERM) - std::chrono::seconds(5));
+    EXPECT_EQ(StopSignals::time_for(kShort), std::min<std::chrono::milliseconds>(kShort, left));
+    EXPECT_LE(StopSignals::time_for(kLong), left) << "it runs out";
+  }
+}
+
 TEST(StopSignals, CtrlCAfterAnotherSignalEndsTheProcessAtOnceWithoutAWord) {
   for (const int first : {SIGINT, SIGTERM, SIGUSR1}) {
     EXPECT_EXIT(end_after({first, SIGINT}), testing::ExitedWithCode(130), "^$");

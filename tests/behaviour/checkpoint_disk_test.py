@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from checkpoint_runs import REQUEUE, CheckpointTest, parallel
-from program import STORAGE
+from program import INTERRUPTED, STORAGE
 
 
 class FullDisk(CheckpointTest):
@@ -57,16 +57,38 @@ class FullDisk(CheckpointTest):
 
     def test_a_last_checkpoint_that_is_lost_is_no_success(self):
         folder = self.folder / "run"
+        once = "--checkpoint.interval=4"
         one = self.bytes_of_one()
-        self.mount(folder / "checkpoint", f"size={int(1.5 * one) + 2 * 2**20}")
+        self.mount(folder / "checkpoint", f"size={int(2.5 * one) + 2 * 2**20}")
         filler = folder / "checkpoint" / "filler"
+        filler.write_bytes(bytes(2 * one))
+        for ranks, place in ((1, folder), (2, self.folder / "two")):
+            text = self.complete(ranks, place, 4, once, f"--checkpoint.folder={folder}/checkpoint", code=STORAGE)
+            self.expect_told_once(text, "begins anew")
+            self.assertEqual(len(self.curve(place)), 4)
         filler.write_bytes(bytes(one))
-        text = self.complete(1, folder, 4, code=STORAGE)
-        self.assertIn("titan_train: the last checkpoint was not saved: ", text)
-        self.assertEqual(len(self.curve(folder)), 4)
+        self.complete(1, folder, 2, once)
+        self.expect_told_once(self.complete(1, folder, 4, once, code=STORAGE), "goes on from step 2")
         filler.unlink()
-        self.complete(1, folder, 4, "--checkpoint.interval=4")
+        self.assertIn("LOAD: step 2 ", self.complete(1, folder, 4, once))
         self.assertEqual(self.checkpoints(folder)[-1], 4)
+
+    def expect_told_once(self, text: str, next_start: str) -> None:
+        self.assertRegex(text, "titan_train.*: the last checkpoint was not saved: .*No space left on device; "
+                               f"see to that, and the same command {next_start}")
+        self.assertEqual(text.count("No space left on device"), 1, text)
+        self.assertEqual(text.count("is tried once more"), 1, text)
+
+    def test_a_signal_ends_a_run_that_cannot_save_with_the_reason_and_without_a_promise(self):
+        folder = self.folder / "run"
+        self.mount(folder / "checkpoint", "size=1m")
+        for ranks in (1, 2):
+            run = self.begin(ranks, folder, "--checkpoint.interval=1000000")
+            run.wait_for(" step:  3 ")
+            run.popen.send_signal(signal.SIGUSR1)
+            self.assertEqual(run.end(), INTERRUPTED, run.text())
+            self.assertRegex(run.text(), r"stopped by a signal after step \d+ of \d+; it is not saved: the same command begins anew")
+            self.assertEqual(run.text().count("No space left on device"), 1, run.text())
 
 
 if __name__ == "__main__":

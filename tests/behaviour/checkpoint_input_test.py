@@ -60,6 +60,56 @@ class Refused(CheckpointTest):
         self.refuse(folder, ["does not fit this run", "layers.1.", "has not"], "--model.override.n_layers=1")
         self.refuse(folder, ["does not fit this run", "bfloat16", "float32"], "--training.dtype=bfloat16")
 
+    def test_another_model_of_the_same_shapes_is_no_run_to_go_on_with(self):
+        folder = self.run_with_checkpoints()
+        begin = "or begin from the weights with checkpoint.initial_load_path"
+        for words, says in (
+            (["--model.override.n_heads=8"], ["n_heads is 4, this model's is 8 (model.override.n_heads)", "n_kv_heads is 4",
+                                              "set this as it was"]),
+            (["--model.norm_type=layernorm"], ["norm_type is rmsnorm, this model's is layernorm (model.norm_type)"]),
+            (["--model.name=llama2"], ["rope_theta is 500000, this model's is 10000", begin]),
+            (["--model.rope_scaling=llama3_1"], ["rope_scaling is none, this model's is factor 8,", begin]),
+        ):
+            told = self.refuse(folder, ["does not fit this run", f"{folder}/checkpoint/step-4/manifest.json", *says], *words)
+            self.assertEqual(begin in told, begin in says)
+        self.refuse(folder, ["n_heads is 4"], "--model.override.n_heads=8", ranks=2)
+        self.complete(1, folder, 5, "--model.norm_type=fused_rmsnorm")  # computes the same
+
+    def test_weights_of_another_model_of_the_same_shapes_are_nothing_to_begin_with(self):
+        folder = self.run_with_checkpoints()
+        self.complete(1, self.folder / "ended", 2, "--checkpoint.last_save_model_only")
+        for place in (folder / "checkpoint/step-4", self.folder / "ended/checkpoint/step-2"):
+            initial = f"--checkpoint.initial_load_path={place}"
+            told = self.refuse(self.folder / "new", ["does not fit this run", "n_heads is 4, this model's is 8", str(place)],
+                               "--model.override.n_heads=8", initial)
+            self.assertNotIn("or begin from the weights", told)
+            for ranks in (1, 2):
+                text = self.complete(ranks, self.folder / f"{place.name}-{ranks}", 1, "--model.name=llama2", initial)
+                warnings = [line for line in text.splitlines() if "manifest.json: rope_theta is 500000" in line]
+                self.assertEqual(len(warnings), 1, text)
+                self.assertIn("this model's is 10000 (model.flavor); the weights are taken all the same", warnings[0])
+        text = self.complete(1, self.folder / "whole", 5, "--model.rope_scaling=llama3_1",
+                             "--checkpoint.initial_load_model_only=false",
+                             f"--checkpoint.initial_load_path={folder}/checkpoint/step-4")
+        self.assertIn("manifest.json: rope_scaling is none", text)
+        self.assertIn("Training starts at step 5", text)
+
+    def test_settings_beside_weights_in_hugging_faces_form_are_held_against_the_model(self):
+        folder = self.folder / "run"
+        words = ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf", "--checkpoint.interval=1000")
+        self.complete(1, folder, 2, *words)
+        begin = ("--checkpoint.initial_load_in_hf", f"--checkpoint.initial_load_path={folder}/checkpoint/step-2")
+        heads = "--model.override.n_heads=8"
+        self.refuse(self.folder / "new", ["config.json is of another model", "num_attention_heads is 4, here 8", "model.override"],
+                    *begin, heads, code=BAD_CONFIG)
+        text = self.complete(1, self.folder / "new", 1, *begin, "--model.name=llama2")
+        self.assertRegex(text, r"config\.json: rope_theta is 500000\.0, here 10000\.0; the weights are taken all the same")
+        before = self.tree(folder / "checkpoint")
+        for option, says in ((heads, "num_attention_heads is 4, here 8"), ("--model.name=llama2", "rope_theta is 500000.0")):
+            text = self.complete(1, folder, 2, *words, option, code=BAD_CONFIG)
+            self.assertRegex(text, rf"titan_train: .*step-2 does not fit this run: .*config\.json .*{says}")
+        self.assertEqual(self.tree(folder / "checkpoint"), before)
+
     def test_another_vocabularys_weights_on_several_ranks_too(self):
         folder = self.run_with_checkpoints()
         self.refuse(folder, ["tok_embeddings.weight", "4096"], "--model.override.vocab_size=4096")
@@ -71,6 +121,17 @@ class Refused(CheckpointTest):
         corpus = self.write("corpus.txt", "Once upon a time there was another corpus. " * 4000)
         words = ("--training.dataset=text", f"--training.dataset_path={corpus}")
         self.refuse(folder, ["corpus"], *words, code=BAD_DATA)
+
+    def test_a_folder_of_hugging_faces_that_cannot_be_looked_into_is_said_so(self):
+        loop, file, pipe = (self.folder / name for name in ("loop", "file", "pipe"))
+        loop.symlink_to("loop")
+        file.write_text("no folder")
+        pipe.mkdir()
+        os.mkfifo(pipe / "config.json")
+        for place, says in ((loop, "Too many levels of symbolic links"), (file, "Not a directory"), (pipe, "no plain file"),
+                            (self.folder / "none", "there is no folder")):
+            self.refuse(self.folder / "new", [str(place), says], "--checkpoint.initial_load_in_hf",
+                        f"--checkpoint.initial_load_path={place}")
 
     def test_a_checkpoint_where_a_model_of_hugging_faces_is_asked_for(self):
         folder = self.run_with_checkpoints()
@@ -274,6 +335,11 @@ class Refused(CheckpointTest):
         folder = self.folder / "run"
         self.refuse(folder, ["create_seed_checkpoint", "2 processes"], "--checkpoint.create_seed_checkpoint", ranks=2,
                     code=BAD_CONFIG)
+        self.refuse(folder, ["create_seed_checkpoint", "needs checkpoint.enable = true"],
+                    "--checkpoint.create_seed_checkpoint", "--checkpoint.enable=false", code=BAD_CONFIG)
+        text = self.complete(1, self.run_with_checkpoints(), 4, "--checkpoint.create_seed_checkpoint")
+        self.assertIn("holds step 4, too: runs there begin with that and not with the seed", text)
+        folder = self.folder / "seeded"
         self.assertIn("Created seed checkpoint", self.complete(1, folder, 4, "--checkpoint.create_seed_checkpoint"))
         self.assertIn("LOAD: step 0 from", self.complete(2, folder, 4, "--debug.seed=5"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import struct
 import subprocess
 import sys
@@ -141,6 +142,19 @@ class WrongModels(Conversions):
                      "to-hf", self.source, self.target, *flags())
 
 
+class OtherHeads(Conversions):
+    def test_a_checkpoint_of_another_model_of_the_same_shapes_is_not_exported(self):
+        self.make_source()
+        self.convert(*self.from_hf())
+        other = flags({**SIZES, "n_heads": 8, "n_kv_heads": 4})
+        says = ["manifest.json", "n_heads is 4, this model's is 8", "n_kv_heads is 2, this model's is 4"]
+        self.refused(STORAGE, says, "to-hf", self.target, self.folder / "back", *other)
+        run = self.titan("convert", "verify", self.target, *other)
+        self.expect(run, STORAGE)
+        for part in says:
+            self.assertIn(part, run.errors)
+
+
 class WrongFiles(Conversions):
     def lie(self, change) -> None:
         """Rewrites the header of the source's file by `change`, a function of the parsed header."""
@@ -217,6 +231,15 @@ class WrongFiles(Conversions):
         self.source.mkdir()
         os.mkfifo(self.source / ".metadata")
         self.refused(STORAGE, ["no plain file"], "verify", self.source)
+        (self.source / ".metadata").unlink()
+        os.mkfifo(self.source / "config.json")
+        self.refused(STORAGE, ["no plain file", "config.json"], *self.from_hf())
+        (self.source / "config.json").unlink()
+        (self.source / "config.json").touch()
+        os.truncate(self.source / "config.json", 1 << 40)
+        run = self.titan("convert", *self.from_hf())
+        self.expect(run, STORAGE)
+        self.assertIn("config.json: File too large", run.errors)
 
     def test_a_target_that_is_there_is_left_alone(self):
         self.make_source()
@@ -303,6 +326,27 @@ class Memory(Conversions):
         self.assertEqual(done.returncode, OK, done.stderr)
         return int(done.stdout) * 1024
 
+    @staticmethod
+    def make_metas(folder: pathlib.Path, tensors: dict[str, torch.Tensor], layers: int) -> None:
+        """The same tensors in Meta's form, cut into two files."""
+        cuts = {"q_proj": ("attention.wq", 0), "k_proj": ("attention.wk", 0), "v_proj": ("attention.wv", 0),
+                "o_proj": ("attention.wo", 1), "gate_proj": ("feed_forward.w1", 0), "down_proj": ("feed_forward.w2", 1),
+                "up_proj": ("feed_forward.w3", 0), "input_layernorm": ("attention_norm", None),
+                "post_attention_layernorm": ("ffn_norm", None), "embed_tokens": ("tok_embeddings", 1),
+                "lm_head": ("output", 0), "norm": ("norm", None)}
+        folder.mkdir()
+        (folder / "params.json").write_text(json.dumps({
+            "dim": 1024, "n_layers": layers, "n_heads": 16, "n_kv_heads": 16, "norm_eps": 1e-5, "rope_theta": 500000.0}))
+        for part in range(2):
+            state = {}
+            for name, tensor in tensors.items():
+                words = name.removesuffix(".weight").split(".")
+                ours, cut = cuts[words[-1]]
+                block = f"layers.{words[2]}." if "layers" in words else ""
+                piece = tensor if cut is None else tensor.chunk(2, cut)[part]
+                state[f"{block}{ours}.weight"] = piece.bfloat16().clone()
+            torch.save(state, folder / f"consolidated.{part:02}.pth")
+
     def test_a_model_four_times_as_large_takes_no_more_memory(self):
         """Stretches are at most 128 MiB; the models have 0.1 and 0.4 GB."""
         peaks = {}
@@ -318,7 +362,10 @@ class Memory(Conversions):
             safetensors.torch.save_file({name: tensor.bfloat16() for name, tensor in tensors.items()},
                                         source / "model.safetensors", {"format": "pt"})
             del tensors
-            peaks[layers] = [self.peak("from-hf", source, ours, *flags(sizes), "--training.dtype=bfloat16"),
+            self.make_metas(self.folder / f"metas-{layers}", tensors, layers)
+            peaks[layers] = [self.peak("from-meta", self.folder / f"metas-{layers}", self.folder / f"from-meta-{layers}",
+                                       *flags(sizes), "--training.dtype=bfloat16"),
+                             self.peak("from-hf", source, ours, *flags(sizes), "--training.dtype=bfloat16"),
                              self.peak("to-hf", ours, back, *flags(sizes)),
                              self.peak("to-torch", ours, self.folder / f"{layers}.pt")]
         for small, large in zip(peaks[4], peaks[16], strict=True):

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <thread>
@@ -218,6 +219,40 @@ TEST(CheckpointerOfOne, FindsOutBeforehandWhetherItCanWrite) {
     EXPECT_NE(warning.find("No space left"), std::string::npos) << call << ": " << warning;
     EXPECT_FALSE(warning.starts_with("error")) << warning;
   }
+}
+
+TEST(CheckpointerOfOne, SeesToItOnceThatTheWayToItsCheckpointsIsOnTheMedium) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  medium.make_folders("dump");  // by whoever writes logs; it may not be on the medium
+  const auto expect_committed = [](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed) << outcome.problem; };
+  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"dump/root", SaveMode::synchronous, {}},
+                            {expect_committed, no_warning});
+  EXPECT_EQ(checkpointer.rehearse(), "");
+  const auto syncs_of_the_way = [&] {
+    const std::vector<std::string>& calls = medium.journal();
+    return std::count(calls.begin(), calls.end(), "sync dump") + std::count(calls.begin(), calls.end(), "sync ");
+  };
+  const auto before = syncs_of_the_way();
+  EXPECT_GT(before, 0);
+  for (const int64_t step : {1, 2, 3}) checkpointer.save(step, test_state(test_layouts()[0], 0, step));
+  EXPECT_EQ(syncs_of_the_way(), before);
+  medium.restart({Surviving::Kind::none, 0});
+  EXPECT_EQ(find_checkpoints(medium, "dump/root").size(), 3u);
+}
+
+TEST(CheckpointerOfOne, SeesToTheWayAtTheFirstSaveWhenTheRehearsalCouldNot) {
+  auto storage = std::make_unique<MemoryStorage>();
+  MemoryStorage& medium = *storage;
+  medium.make_folders("dump");
+  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"dump/root", SaveMode::synchronous, {}},
+                            {[](const SaveOutcome&) {}, no_warning});
+  medium.set_refusal([](const std::string& call) { return call.starts_with("sync") ? EIO : 0; });
+  EXPECT_NE(checkpointer.rehearse(), "");
+  medium.set_refusal({});
+  checkpointer.save(1, test_state(test_layouts()[0], 0, 1));
+  medium.restart({Surviving::Kind::none, 0});
+  EXPECT_EQ(find_checkpoints(medium, "dump/root").size(), 1u);
 }
 
 TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {

@@ -249,5 +249,30 @@ TEST(Import, AfterACrashAtEveryCallTheCheckpointIsWholeOrNotThere) {
   }
 }
 
+TEST(Conversion, WhatHasReturnedIsThereHoweverMuchIsDroppedInAFolderThatWasNotOnTheMediumYet) {
+  const auto left_of = [](const std::function<void(Storage&)>& convert) {
+    MemoryStorage storage;
+    storage.make_folders("out");
+    convert(storage);
+    storage.restart({Surviving::Kind::none, 0});
+    return storage.files().size();
+  };
+  EXPECT_GT(left_of([](Storage& storage) {
+              MemorySource ours = our_weights();
+              ASSERT_TRUE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed);
+            }),
+            0u);
+  EXPECT_GT(left_of([](Storage& storage) {
+              MemorySource theirs(their_tensors());
+              import_weights(storage, theirs, small_model(), at::kFloat, "out/ours", {});
+            }),
+            0u);
+  EXPECT_EQ(left_of([](Storage& storage) {
+              MemorySource ours = our_weights();
+              write_torch_file(storage, ours, "out/weights.pt");
+            }),
+            1u);
+}
+
 }  // namespace
 }  // namespace titan

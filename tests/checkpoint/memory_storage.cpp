@@ -268,6 +268,7 @@ void MemoryStorage::restart(Surviving surviving) {
   });
   stopped_ = false;
   stop_at_.reset();
+  synced_ways_.clear();  // another process
 }
 
 std::map<std::string, std::string> MemoryStorage::files() const {

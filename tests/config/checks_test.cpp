@@ -104,6 +104,10 @@ TEST(Checks, checkpoint_options_that_need_each_other_say_so) {
                        "needs checkpoint.last_save_model_only = true"));
   EXPECT_TRUE(contains(said_about("[checkpoint]\nenable = true\nload_only = true\ncreate_seed_checkpoint = true"),
                        "contradicts checkpoint.load_only"));
+  EXPECT_TRUE(contains(said_about("[checkpoint]\ncreate_seed_checkpoint = true"),
+                       "checkpoint.create_seed_checkpoint needs checkpoint.enable = true"));
+  EXPECT_TRUE(contains(said_about("[checkpoint]\nrequire_resume = true"),
+                       "checkpoint.require_resume needs checkpoint.enable = true"));
   EXPECT_TRUE(contains(said_about("[checkpoint]\nkeep_latest_k = 1"), "could delete the only good checkpoint"));
 }
 

@@ -80,10 +80,24 @@ TEST(HuggingFaceConfig, ThePublishedOneIsOfItsFlavorAndOfNoOther) {
   EXPECT_TRUE(exchange().hugging_face_differences(config, request_for("llama3_1", "8B")).empty());
   const auto differ = exchange().hugging_face_differences(config, request_for("llama3", "8B"));
   ASSERT_EQ(differ.size(), 1u);
-  EXPECT_EQ(differ[0], "rotary scaling is \"llama3\", here \"none\"");
+  EXPECT_EQ(differ[0], (SettingDifference{"rotary scaling is \"llama3\", here \"none\"", true}));
   const auto smaller = exchange().hugging_face_differences(config, request_for("llama3_2", "1B"));
-  EXPECT_EQ(smaller[0], "hidden_size is 4096, here 2048");
-  EXPECT_EQ(smaller.back(), "rope_scaling.factor is 8.0, here 32.0");
+  EXPECT_EQ(smaller[0], (SettingDifference{"hidden_size is 4096, here 2048", false}));
+  EXPECT_EQ(smaller.back(), (SettingDifference{"rope_scaling.factor is 8.0, here 32.0", true}));
+}
+
+TEST(HuggingFaceConfig, OnlyWhatLongerSequencesAndPrecisionAreTunedByIsChangedOnPurpose) {
+  const ModelRequest request = request_for("llama3_1", "8B");
+  const nlohmann::json ours = exchange().hugging_face_config(request);
+  const std::set<std::string> tuned{"rope_theta", "rms_norm_eps"};
+  for (const auto& [key, value] : ours.items()) {
+    if (!value.is_number()) continue;
+    nlohmann::json changed = ours;
+    changed[key] = value.get<double>() * 2;
+    for (const SettingDifference& difference : exchange().hugging_face_differences(changed, request)) {
+      EXPECT_EQ(difference.changed_on_purpose, tuned.contains(key)) << difference.sentence;
+    }
+  }
 }
 
 TEST(HuggingFaceConfig, OursSaysWhatThePublishedOneSays) {
@@ -129,7 +143,7 @@ TEST(MetaParams, ThePublishedOneIsOfItsFlavorAndOfNoOther) {
           "multiple_of": 1024, "norm_eps": 1e-05, "rope_theta": 500000.0, "use_scaled_rope": true})");
   EXPECT_TRUE(exchange().meta_differences(params, request_for("llama3_1", "8B")).empty());
   EXPECT_EQ(exchange().meta_differences(params, request_for("llama3", "8B")),
-            std::vector<std::string>{"use_scaled_rope is true, here false"});
+            (std::vector<SettingDifference>{{"use_scaled_rope is true, here false", true}}));
 }
 
 }  // namespace

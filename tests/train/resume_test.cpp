@@ -215,6 +215,30 @@ TEST(Resuming, AnInitialCheckpointGivesTheModelAloneAndOnlyToARunWithoutItsOwn) 
   EXPECT_TRUE(contains(run(second, {"--checkpoint.initial_load_path=" + path}), "was not looked at"));
 }
 
+TEST(Resuming, ACheckpointThatRemembersNothingOfItsModelIsTakenAsItAlwaysWas) {
+  const TestFolder folder;
+  run(folder, {"--training.steps=2"});
+  const std::string scaled = "--model.rope_scaling=llama3_1";
+  EXPECT_THROW(run(folder, {"--training.steps=3", scaled}), MismatchError);
+  const std::string file = folder / "out/checkpoint/step-2/manifest.json";
+  for (const nlohmann::ordered_json& facts :
+       {nlohmann::ordered_json(nullptr), nlohmann::ordered_json{{"model", "llama3 debugmodel"}},
+        nlohmann::ordered_json{{"model", {{"a later fact", "1"}, {"n_heads", 4}}}}}) {
+    Manifest manifest = read_manifest(read_file(file));
+    manifest.facts = facts;
+    write_file_atomically(file, write_manifest(manifest));
+    EXPECT_TRUE(contains(run(folder, {"--training.steps=3", "--checkpoint.load_only", scaled}), "LOAD: step 2 "));
+  }
+}
+
+TEST(Resuming, WeightsThatAreLeftOutMayBeOfAnyModel) {
+  const TestFolder folder;
+  run(folder, {"--training.steps=2"});
+  EXPECT_TRUE(contains(
+      run(folder, {"--training.steps=3", "--model.rope_scaling=llama3_1", "--checkpoint.exclude_from_loading=model"}),
+      "LOAD: step 2 "));
+}
+
 TEST(Resuming, TheLastCheckpointMayHoldTheModelAloneInAnotherDtype) {
   const TestFolder folder;
   run(folder, {"--checkpoint.last_save_model_only=true", "--checkpoint.export_dtype=bfloat16"});

@@ -20,6 +20,11 @@ struct FoundCheckpoint {
   bool operator==(const FoundCheckpoint&) const = default;
 };
 
+/// Whether files that lie in one folder make it a checkpoint, whole or not: a manifest or an index.
+bool is_checkpoint(const std::vector<StorageEntry>& files);
+/// The same of a folder; false for one that cannot be looked into.
+bool holds_checkpoint(Storage& storage, const std::filesystem::path& folder);
+
 /// Folders named step-N with a manifest, an index or safetensors, the newest first, and links of that name, wherever
 /// they lead: one that leads nowhere is a checkpoint that cannot be had now, as is a folder that cannot be looked into.
 /// Anything else is passed over.

@@ -20,6 +20,9 @@ class TensorSource {
   virtual std::string description() const = 0;
 };
 
+/// Whether a checkpoint's tensor of that key is part of something else than the model: the optimizer, the progress, …
+bool holds_other_state(const std::string& key);
+
 /// The model in a checkpoint, under its bare names whichever generation of names wrote it. The checkpoint outlives it.
 class CheckpointSource : public TensorSource {
  public:

@@ -53,6 +53,11 @@ struct RunProgress {
 inline constexpr std::array<std::string_view, 5> kStateNames{"model", "optimizer", "lr_scheduler", "dataloader",
                                                              "train_state"};
 
+/// The spike guard's words in a checkpoint of ours.
+inline constexpr const char* kGuardKey = "train_state.titan_guard";
+/// The lists of losses that torchtitan kept until 2025, empty.
+std::vector<StateValue> empty_loss_lists();
+
 /// Whether it holds a run that can go on, and not the model alone.
 bool holds_run(const CheckpointIndex& index);
 

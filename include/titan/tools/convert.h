@@ -1,6 +1,6 @@
-// What `titan_train convert from-hf|to-hf|from-meta|to-torch|verify` does, apart from reading the command line: weights
-// between checkpoints and the files of other programs. Everything is checked before anything is written, streamed in a
-// bounded memory, and read back before it gets its name.
+// What `titan_train convert from-hf|to-hf|from-meta|to-torch|to-2024|verify` does, apart from reading the command line:
+// weights between checkpoints and the files of other programs. Everything is checked before anything is written,
+// streamed in a bounded memory, and read back before it gets its name.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ void convert_from_hugging_face(const WeightConversion& conversion, std::ostream&
 void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& out);
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out);
 void convert_to_torch(const WeightConversion& conversion, std::ostream& out);
+void convert_to_2024(const WeightConversion& conversion, std::ostream& out);
 
 /// Says what lies in `from`, a checkpoint or a folder of Hugging Face's, and reads all of it. Throws Error(storage) for
 /// damage and for names that are not the model's.

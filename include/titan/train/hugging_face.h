@@ -11,6 +11,7 @@
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/config/job_config.h"
 #include "titan/model/model.h"
+#include "titan/train/model_facts.h"
 
 namespace titan {
 
@@ -22,9 +23,9 @@ const ModelExchange& exchange_of(const ModelRequest& request);
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
                                            std::vector<std::string>& notes);
 
-/// For a run that begins from such a folder: throws Error(bad_config) when its config.json is of another model, with
-/// what differs.
-void check_settings(const std::filesystem::path& folder, const ModelRequest& request);
+/// Holds the config.json of such a folder, where there is one, against the model that takes its weights, as
+/// check_model_facts does: throws Error(bad_config) with what differs, or returns a sentence for a warning.
+std::string check_settings(const std::filesystem::path& folder, const ModelRequest& request, WeightUse use);
 
 /// The blocks in which a config.json, `shown` for people, says that the weights beside it are quantised; nothing when
 /// they are not. Throws Error(storage) for a way of quantising that is not read.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "titan/base/log.h"
 #include "titan/checkpoint/checkpointer.h"
 #include "titan/distributed/world.h"
+#include "titan/train/model_facts.h"
 #include "titan/train/run_state.h"
 
 namespace titan {
@@ -41,23 +43,33 @@ class RunCheckpoints {
   void finish();
   /// After a signal: the commands that follow saves have a few seconds to end; says which have not.
   void stop();
+  /// What comes of giving the same command again, in words.
+  std::string next_start() const;
 
  private:
-  RunPosition restore(OpenCheckpoint& checkpoint, std::vector<std::string>& notes, bool is_own);
-  RunPosition finished_run(OpenCheckpoint& checkpoint, std::vector<std::string>& notes);
+  using Notes = std::vector<std::string>;
+
+  RunPosition restore(OpenCheckpoint& checkpoint, Notes& notes, WeightUse use);
+  /// The end of a run that has left its model alone in `folder`, in a form that `read` reads, with the step's number.
+  RunPosition finished(const std::filesystem::path& folder, std::string_view form,
+                       const std::function<void(int64_t)>& read, Notes& notes) const;
+  RunPosition finished_run(OpenCheckpoint& checkpoint, Notes& notes) const;
   /// The same of a run that ended in Hugging Face's form; whether its bytes are known to be right.
-  bool finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start,
-                       std::vector<std::string>& notes);
-  std::string finished_note(int64_t step) const;
-  LoadOutcome load_newest(RunPosition& start, std::vector<std::string>& notes);
-  LoadOutcome load_initial(RunPosition& start, std::vector<std::string>& notes);
-  LoadOutcome load_hugging_face();
+  bool finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start, Notes& notes) const;
+  void check_facts(const OpenCheckpoint& checkpoint, WeightUse use, Notes& notes) const;
+  LoadOutcome load_newest(RunPosition& start, Notes& notes);
+  LoadOutcome load_initial(RunPosition& start, Notes& notes);
+  LoadOutcome load_hugging_face(Notes& notes);
   bool is_due(int64_t step, bool is_last, bool asked) const;
   void save_last(const RunPosition& now);
   void save_hugging_face(const RunPosition& now);
   /// About checkpoint.export_dtype = "float16".
   void warn_of_infinities(const CheckpointState& weights) const;
   void report(const SaveOutcome& outcome);
+  /// Nothing is being written any more, and what is saved from now on is saved last.
+  void begin_ending();
+  /// Of the last checkpoint, which was not saved; `before`: why it was not at the attempt before, empty: the first one.
+  void tell_end_attempt(const std::string& before) const;
   /// Where every data-parallel rank reads its own part: with the positions of all of them, which the ranks exchange.
   RunPosition with_all_positions(RunPosition now);
 
@@ -73,7 +85,7 @@ class RunCheckpoints {
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   // Of the last save that has ended; written by the thread that saves, read once that is over.
   int64_t saved_step_ = 0;       // what came before the run counts as saved: the same command begins there again
-  bool has_checkpoint_ = false;  // that the same command would go on from
+  bool has_checkpoint_ = false;  // of that step, that the same command would go on from
   std::string problem_;
   bool is_ending_ = false;
   CommandQueue commands_;

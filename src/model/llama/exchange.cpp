@@ -92,16 +92,17 @@ class Comparison {
     } else if (there == here) {
       return;
     }
+    const bool on_purpose = key.find("rope") != key.npos || key.find("rotary") != key.npos || key.ends_with("norm_eps");
     differences_.push_back(
-        fmt::format("{} is {}, here {}", key, there.is_null() ? "missing" : there.dump(), here.dump()));
+        {fmt::format("{} is {}, here {}", key, there.is_null() ? "missing" : there.dump(), here.dump()), on_purpose});
   }
 
   const Json& theirs() const { return theirs_; }
-  std::vector<std::string> take() { return std::move(differences_); }
+  std::vector<SettingDifference> take() { return std::move(differences_); }
 
  private:
   const Json& theirs_;
-  std::vector<std::string> differences_;
+  std::vector<SettingDifference> differences_;
 };
 
 /// Rotary settings lie in rope_theta and rope_scaling, or, since transformers 5, together in rope_parameters.
@@ -124,8 +125,32 @@ void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   }
 }
 
+std::string words_of(const std::optional<RotaryScaling>& scaling) {
+  if (!scaling) return "none";
+  return fmt::format("factor {}, frequency factors {} and {}, original context {}", scaling->factor,
+                     scaling->low_frequency_factor, scaling->high_frequency_factor, scaling->original_context);
+}
+
+/// Kernels of one norm compute the same.
+std::string words_of(NormType norm) {
+  if (norm == NormType::layernorm) return "layernorm";
+  return norm == NormType::np_layernorm ? "np_layernorm" : "rmsnorm";
+}
+
 class LlamaExchange : public ModelExchange {
  public:
+  std::vector<ModelFact> facts(const ModelRequest& request) const override {
+    const LlamaArguments a = llama_arguments(request);
+    const auto number = [](auto value) { return fmt::format("{}", value); };
+    return {{"n_heads", number(a.heads), "model.override.n_heads"},
+            {"n_kv_heads", number(a.kv_heads), "model.override.n_kv_heads"},
+            {"norm_type", words_of(a.norm), "model.norm_type"},
+            {"norm_eps", number(a.norm_epsilon), "model.flavor", /*changed_on_purpose=*/true},
+            {"rope_theta", number(a.rope_theta), "model.flavor", /*changed_on_purpose=*/true},
+            {"rope_scaling", words_of(a.rope_scaling), "model.rope_scaling", /*changed_on_purpose=*/true},
+            {"attention", a.block_causal ? "block-causal" : "causal", "model.flavor", /*changed_on_purpose=*/true}};
+  }
+
   ForeignModel hugging_face(const ModelRequest& request) const override {
     const LlamaArguments arguments = llama_arguments(request);
     if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
@@ -171,9 +196,10 @@ class LlamaExchange : public ModelExchange {
     return config;
   }
 
-  std::vector<std::string> hugging_face_differences(const Json& config, const ModelRequest& request) const override {
+  std::vector<SettingDifference> hugging_face_differences(const Json& config,
+                                                          const ModelRequest& request) const override {
     const LlamaArguments arguments = llama_arguments(request);
-    if (!config.is_object()) return {"it is no JSON object"};
+    if (!config.is_object()) return {SettingDifference{"it is no JSON object"}};
     Comparison comparison(config);
     comparison.expect("model_type", "llama");
     comparison.expect("hidden_size", arguments.dim);
@@ -192,6 +218,11 @@ class LlamaExchange : public ModelExchange {
     return comparison.take();
   }
 
+  std::map<std::string, at::Tensor> tables_of_2024(const ModelRequest& request) const override {
+    const LlamaArguments a = llama_arguments(request);
+    return {{"freqs_cis", rotary_table(request.sequence_length, a.head_dim(), a.rope_theta, a.rope_scaling)}};
+  }
+
   ForeignModel meta(const ModelRequest& request) const override {
     const LlamaArguments arguments = llama_arguments(request);
     ForeignModel model;
@@ -202,9 +233,9 @@ class LlamaExchange : public ModelExchange {
     return model;
   }
 
-  std::vector<std::string> meta_differences(const Json& params, const ModelRequest& request) const override {
+  std::vector<SettingDifference> meta_differences(const Json& params, const ModelRequest& request) const override {
     const LlamaArguments arguments = llama_arguments(request);
-    if (!params.is_object()) return {"it is no JSON object"};
+    if (!params.is_object()) return {SettingDifference{"it is no JSON object"}};
     Comparison comparison(params);
     comparison.expect("dim", arguments.dim);
     comparison.expect("n_layers", arguments.layers);
