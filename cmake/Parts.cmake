@@ -18,8 +18,7 @@ titan_part(config titan_base nlohmann_json::nlohmann_json CLI11::CLI11)
 titan_part(data titan_base titan_config nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_ZSTD} ZLIB::ZLIB)
 target_include_directories(titan_data SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 # Plain loops over ids: -O2 of GCC 12 makes no vectors of loops whose length it does not know.
-set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/data/step_assembler.cpp
-  ${CMAKE_CURRENT_SOURCE_DIR}/src/data/chunk_stream.cpp PROPERTIES COMPILE_OPTIONS -O3)
+set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/data/widen.cpp PROPERTIES COMPILE_OPTIONS -O3)
 
 if(TITAN_TORCH)
   # Everything that knows tensors shares one precompiled header of what its files include anyway: torch's headers cost 12 s

@@ -11,12 +11,13 @@
 #include "titan/config/load.h"
 #include "titan/parallel/plan_exchanges.h"
 #include "titan/train/start_report.h"
+#include "titan/train/world_problems.h"
 
 namespace titan {
 namespace {
 
 struct Options {
-  int64_t world = 1;
+  std::optional<int64_t> world;  // else what the config's degrees ask for
   int64_t rank = 0;
   bool verbose = false;
   std::vector<std::string> rest;  // the config and its overrides
@@ -25,17 +26,14 @@ struct Options {
 std::optional<Options> parse(std::span<const std::string> arguments) {
   Options options;
   CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
-  app.add_option("--world", options.world, "Number of ranks")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--world", options.world, "Number of ranks; else as many as the degrees ask for")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   app.add_flag("--verbose", options.verbose, "Every weight group by itself, those that are alike, too");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
-  if (options.rank >= options.world) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("plan: --rank {} is not below --world {}", options.rank, options.world));
-  }
   options.rest = app.remaining();
   return options;
 }
@@ -95,15 +93,26 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<Options> options = parse(arguments);
   if (!options) return 0;
   std::vector<ConfigCheck> checks = config_checks();
-  checks.push_back(world_check(options->world));
+  int64_t world = 1;
+  checks.push_back([&](const JobConfig& config, const Origins& origins) {
+    world = options->world.value_or(fewest_ranks(config));
+    return world_problems(config, origins, world);
+  });
   const LoadedConfig loaded = load_config(schema, options->rest, checks);
   if (!loaded.problems.empty()) {
     print_problems(std::cerr, loaded.problems);
     return static_cast<int>(ExitCode::bad_config);
   }
-  const JobConfig& config = loaded.config;
-  const auto [place, model, plan] = plan_job(config, options->world, options->rank);
-  std::cout << mesh_line(place.mesh) << "; rank " << options->rank << " of " << options->world << '\n';
+  if (options->rank >= world) {
+    throw Error(ExitCode::bad_config, fmt::format("plan: --rank {} is not below {}", options->rank,
+                                                  options->world ? fmt::format("--world {}", world)
+                                                                 : fmt::format("the {} that the degrees ask for; give "
+                                                                               "--world, too",
+                                                                               world)));
+  }
+  const auto [place, model, plan] = plan_job(loaded.config, world, options->rank);
+  std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
+            << (options->world ? "" : ", as the degrees ask for at least (--world: other numbers)") << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';

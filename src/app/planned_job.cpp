@@ -68,7 +68,7 @@ PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank) {
   return job;
 }
 
-std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t sharers) {
+std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t host_ranks) {
   const PlannedJob job = plan_job(config, world, rank);
   const DeviceInfo device = choose_device(config.training.device, 0);
   const bool on_gpu = !device.device.is_cpu();
@@ -80,10 +80,10 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
   append(memory_table(job.plan.memory));
   append(unit_table(job.plan));
   const int64_t peak = job.plan.predicted_bytes(on_gpu);
-  const int64_t left = memory_left_bytes(device, on_gpu && !config.debug.share_gpu ? 1 : sharers);
+  const int64_t left = memory_left_bytes(device, host_ranks, config.debug.share_gpu);
   lines.push_back(fmt::format("Peak of tensors: {}; this machine's {} has {}, {} of it for this rank", size_words(peak),
                               device.name, size_words(device.memory_bytes), size_words(left)));
-  if (peak <= left) return lines;
+  if (left <= 0 || peak <= left) return lines;
   const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, left};
   for (const MemorySetting& setting : settings_that_fit(question)) {
     lines.push_back(fmt::format("it would fit with {} ({})", setting.words, size_words(setting.bytes)));

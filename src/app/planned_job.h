@@ -17,7 +17,7 @@ struct PlannedJob {
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank);
 
 /// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than is
-/// left to one of the `sharers` ranks of this machine. Bytes are those of `rank`.
-std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t sharers);
+/// left to one of `host_ranks` ranks of this machine. Bytes are those of `rank`.
+std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t host_ranks);
 
 }  // namespace titan

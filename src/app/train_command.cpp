@@ -72,8 +72,8 @@ int estimate_memory(const JobConfig& config) {
   const Launch launch = detect_launch(config);
   if (launch.rank != 0 && !launch.fake) return 0;
   const Log log;
-  const int64_t sharers = launch.fake ? 1 : std::max(launch.local_size.value_or(1), int64_t{1});
-  for (const std::string& line : estimate_lines(config, launch.size, launch.rank, sharers)) log.info(line);
+  const int64_t host_ranks = launch.fake ? 1 : std::max(launch.local_size.value_or(1), int64_t{1});
+  for (const std::string& line : estimate_lines(config, launch.size, launch.rank, host_ranks)) log.info(line);
   return 0;
 }
 

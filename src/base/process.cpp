@@ -85,13 +85,14 @@ int64_t group_left_bytes() {
   std::ifstream file("/sys/fs/cgroup/memory.current");
   int64_t used = 0;
   file >> used;
-  return limit - std::max(used - droppable, int64_t{0});
+  return std::max(limit - std::max(used - droppable, int64_t{0}), int64_t{1});  // never 0, which nobody would know
 }
 
 }  // namespace
 
 int64_t memory_left_bytes(int64_t sharers) {
-  int64_t left = std::min(kilobytes_line("/proc/meminfo", "MemAvailable"), group_left_bytes()) / sharers;
+  int64_t left = std::min(kilobytes_line("/proc/meminfo", "MemAvailable"), group_left_bytes());
+  left = (left + sharers - 1) / sharers;
   const auto consider = [&](auto resource, const char* taken) {
     struct rlimit limit {};
     if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;

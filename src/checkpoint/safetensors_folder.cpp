@@ -43,6 +43,8 @@ SafetensorsFolder::SafetensorsFolder(Storage& storage, std::filesystem::path fol
   } else if (has(kSafetensorsFile)) {
     open(kSafetensorsFile);
   } else {
+    if (manifest_)
+      throw DamageError(fmt::format("{} has lost the weights that its {} lists", folder_.string(), kExportManifest));
     fail_without_files(folder_, entries);
   }
 }

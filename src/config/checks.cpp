@@ -37,36 +37,20 @@ void check_guard(const JobConfig& config, const Origins& origins, Problems& prob
       "use \"warn\", or step after backward"));
 }
 
+/// As far as it does not depend on the number of ranks; world_problems knows more and says it in the same words.
 void check_batch(const JobConfig& config, const Origins& origins, Problems& problems) {
-  int64_t local = config.training.local_batch_size;
-  int64_t global = config.training.global_batch_size;
-  int64_t data_parallel = config.parallelism.data_parallel_replicate_degree *
-                          std::max<int64_t>(1, config.parallelism.data_parallel_shard_degree);
-  if (global > 0 && global % (local * data_parallel) != 0) {
-    std::string ranks = data_parallel > 1 ? fmt::format(" × {} data-parallel ranks", data_parallel) : "";
-    problems.push_back(origins.problem(
-        "training.global_batch_size",
-        fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}{}", global, local,
-                    ranks),
-        fmt::format("use a multiple of {}, or -1", local * data_parallel)));
-  }
-}
-
-void check_sequence(const JobConfig& config, const Origins& origins, Problems& problems) {
-  const int64_t context = config.parallelism.context_parallel_degree;
-  const bool head_tail = context > 1 && config.parallelism.context_parallel_load_balancer == "headtail";
-  const int64_t divisor = config.parallelism.tensor_parallel_degree * context * (head_tail ? 2 : 1);
-  const char* ranks = head_tail     ? " × 2 × context_parallel_degree, as head-tail balancing cuts it"
-                      : context > 1 ? " × context_parallel_degree"
-                                    : "";
-  auto check = [&](const char* key, int64_t length) {
-    if (length % divisor == 0) return;
-    problems.push_back(origins.problem(
-        key, fmt::format("{} = {} is no multiple of {} (tensor_parallel_degree{})", key, length, divisor, ranks),
-        fmt::format("use {} or {}", std::max(divisor, length / divisor * divisor), (length / divisor + 1) * divisor)));
-  };
-  check("training.seq_len", config.training.seq_len);
-  if (config.validation.enable) check("validation.seq_len", config.validation.seq_len);
+  const int64_t local = config.training.local_batch_size, global = config.training.global_batch_size;
+  const int64_t shards = config.parallelism.data_parallel_shard_degree;
+  const int64_t data_parallel = shards == -1 ? 1 : config.parallelism.data_parallel_replicate_degree * shards;
+  const int64_t at_once = local * data_parallel;
+  if (global <= 0 || global % at_once == 0) return;
+  const int64_t below = global / at_once * at_once;
+  problems.push_back(origins.problem(
+      "training.global_batch_size",
+      fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}{}", global, local,
+                  data_parallel > 1 ? fmt::format(" on {} data-parallel ranks", data_parallel) : ""),
+      fmt::format("use {}{} (a multiple of {}), or -1", below > 0 ? fmt::format("{} or ", below) : "", below + at_once,
+                  at_once)));
 }
 
 void check_optimizer(const JobConfig& config, const Origins& origins, Problems& problems) {
@@ -114,11 +98,14 @@ void check_parallelism(const JobConfig& config, const Origins& origins, Problems
   }
 }
 
-/// "host:port".
-bool names_a_port(const std::string& master) {
-  const std::regex form(R"(.+:0*([1-9][0-9]{0,4}))");
-  std::smatch parts;
-  return std::regex_match(master, parts, form) && std::stoi(parts[1]) <= 65535;
+/// What is wrong with "host:port"; empty when nothing is.
+std::string master_problem(const std::string& master) {
+  const std::regex form(R"(.+:([0-9]+))"), port(R"(0*([1-9][0-9]{0,4}))");
+  std::smatch parts, digits;
+  if (!std::regex_match(master, parts, form)) return fmt::format("comm.master = \"{}\" has no port", master);
+  const std::string number = parts[1];
+  if (std::regex_match(number, digits, port) && std::stoi(digits[1]) <= 65535) return {};
+  return fmt::format("comm.master = \"{}\" has a port out of range, {}", master, number);
 }
 
 void check_communication(const JobConfig& config, const Origins& origins, Problems& problems) {
@@ -130,9 +117,8 @@ void check_communication(const JobConfig& config, const Origins& origins, Proble
     problems.push_back(origins.problem(present, "comm.rank, comm.world_size and comm.master belong together",
                                        "give all three, or none and let the launcher say them"));
   }
-  if (comm.master && !names_a_port(*comm.master)) {
-    problems.push_back(origins.problem("comm.master", fmt::format("comm.master = \"{}\" has no port", *comm.master),
-                                       "write host:port, with a port from 1 to 65535"));
+  if (const std::string wrong = comm.master ? master_problem(*comm.master) : ""; !wrong.empty()) {
+    problems.push_back(origins.problem("comm.master", wrong, "write host:port, with a port from 1 to 65535"));
   }
   if (comm.rank && comm.world_size && *comm.rank >= *comm.world_size) {
     problems.push_back(origins.problem(
@@ -231,7 +217,6 @@ std::vector<Problem> check_contradictions(const JobConfig& config, const Origins
   check_profiling(config, origins, problems);
   check_guard(config, origins, problems);
   check_batch(config, origins, problems);
-  check_sequence(config, origins, problems);
   check_optimizer(config, origins, problems);
   check_parallelism(config, origins, problems);
   check_communication(config, origins, problems);

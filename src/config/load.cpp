@@ -22,6 +22,13 @@ bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
   });
 }
 
+/// Whether a later check, which knows more, says the same of the same option, and maybe goes on.
+bool is_told_in_full(const Problem& problem, std::span<const Problem> later) {
+  return std::any_of(later.begin(), later.end(), [&](const Problem& other) {
+    return other.key == problem.key && !problem.what.empty() && other.what.starts_with(problem.what);
+  });
+}
+
 void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
   std::set<std::string> wrong_already;
   for (const Problem& problem : loaded.problems) {
@@ -32,8 +39,9 @@ void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
     std::vector<Problem> more = check(loaded.config, loaded.origins);
     found.insert(found.end(), more.begin(), more.end());
   }
-  for (Problem& problem : found) {
-    if (speaks_of(problem, wrong_already)) continue;
+  for (size_t i = 0; i < found.size(); ++i) {
+    Problem& problem = found[i];
+    if (speaks_of(problem, wrong_already) || is_told_in_full(problem, std::span(found).subspan(i + 1))) continue;
     if (problem.severity == Severity::note) {
       loaded.notes.push_back(format_problem(problem));
     } else {

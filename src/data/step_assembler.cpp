@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "widen.h"
+
 namespace titan {
 namespace {
 
@@ -32,10 +34,6 @@ void clear_row(MicroBatch& batch, int64_t row) {
   batch.document_bounds[static_cast<size_t>(row)] = {0};
 }
 
-void widen(const int32_t* from, int64_t count, int64_t* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = from[i];
-}
-
 /// The one list that positions, masks and uncounted labels follow: where a document, or the rest of one, begins.
 void take_bounds(const Chunk& chunk, std::vector<int32_t>& bounds) {
   bounds.clear();
@@ -46,9 +44,8 @@ void take_bounds(const Chunk& chunk, std::vector<int32_t>& bounds) {
 void fill_row(MicroBatch& batch, int64_t row, const Chunk& chunk, const RowOptions& options) {
   const int64_t length = batch.sequence_length;
   const int64_t offset = row * length;
-  widen(chunk.tokens.data(), length, batch.tokens.data() + offset);
   int64_t* const labels = batch.labels.data() + offset;
-  widen(chunk.tokens.data() + 1, length, labels);
+  widen_row(chunk.tokens.data(), length, batch.tokens.data() + offset, labels);
   std::vector<int32_t>& bounds = batch.document_bounds[static_cast<size_t>(row)];
   take_bounds(chunk, bounds);
   if (options.labels_end_with_document) {

@@ -156,13 +156,20 @@ TokenView TokenFile::document(int64_t index) {
           static_cast<size_t>(facts_.token_bytes)};
 }
 
-void TokenFile::check_blocks(int64_t begin, int64_t end) {
+void TokenFile::check_size() {
+  const Clock::time_point now = Clock::now();
+  if (now - size_seen_ < kSizeHolds) return;
   if (ids_->size_now() < ids_->size()) {
     fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
                      with_thousands(static_cast<int64_t>(ids_->size())),
                      with_thousands(static_cast<int64_t>(ids_->size_now()))),
          "Leave the corpus alone while a run reads it; put the file back and start again");
   }
+  size_seen_ = now;
+}
+
+void TokenFile::check_blocks(int64_t begin, int64_t end) {
+  check_size();
   const auto size = static_cast<int64_t>(ids_->size());
   for (int64_t at = begin / kTokenBlock * kTokenBlock; at < end; at += kTokenBlock) {
     const int64_t block = at / kTokenBlock;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "titan/base/error.h"
 #include "titan/data/utf8.h"
 
 namespace titan {
@@ -18,6 +19,8 @@ constexpr float kUnknownPenalty = 10.0f;   // below the worst piece (unigram_mod
 constexpr float kLargestSum = 100'000.0f;  // a sum beyond it begins again at 0 (package 0.2.3)
 constexpr size_t kCachedWords = size_t{1} << 16;
 
+uint64_t key_of_step(uint32_t node, unsigned char byte) { return (uint64_t{node} << 8 | byte) + 1; }
+
 size_t hash_step(uint64_t key) {
   key *= 0x9E3779B97F4A7C15u;
   return static_cast<size_t>(key ^ key >> 32);
@@ -26,15 +29,12 @@ size_t hash_step(uint64_t key) {
 }  // namespace
 
 UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(model.unknown_id) {
-  size_t bytes = 0;
   float lowest = FLT_MAX;
   for (const SentencePiece& piece : model.pieces) {
-    bytes += piece.text.size();
-    if (piece.type != Type::normal) continue;
-    lowest = std::min(lowest, piece.score);
+    if (piece.type == Type::normal) lowest = std::min(lowest, piece.score);
   }
   unknown_score_ = lowest - kUnknownPenalty;
-  slots_.resize(std::bit_ceil(bytes * 2 + 2));
+  make_trie(model);
   scores_.resize(model.pieces.size());
   byte_ids_.assign(model.byte_fallback ? 256 : 0, -1);
   for (size_t i = 0; i < model.pieces.size(); ++i) {
@@ -55,29 +55,48 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
   }
 }
 
-void UnigramEncoder::insert(std::string_view piece, int32_t id, float score) {
-  const size_t mask = slots_.size() - 1;
-  uint32_t node = 0;
-  for (size_t i = 0; i < piece.size(); ++i) {
-    const uint64_t key = (uint64_t{node} << 8 | static_cast<unsigned char>(piece[i])) + 1;
-    size_t slot = hash_step(key) & mask;
-    while (slots_[slot].key != 0 && slots_[slot].key != key) slot = (slot + 1) & mask;
-    if (slots_[slot].key == 0) slots_[slot] = {key, nodes_++, -1, 0};
-    node = slots_[slot].child;
-    if (i + 1 == piece.size()) {
-      slots_[slot].id = id;
-      slots_[slot].score = score;
-    }
+/// As small as half full allows: what a search steps through should stay in the nearer caches.
+void UnigramEncoder::make_trie(const SentencePieceModel& model) {
+  std::vector<std::string_view> sorted;
+  for (const SentencePiece& piece : model.pieces) sorted.push_back(piece.text);
+  std::sort(sorted.begin(), sorted.end());
+  size_t nodes = 0;
+  std::string_view before;
+  for (const std::string_view piece : sorted) {
+    const auto shared = std::mismatch(piece.begin(), piece.end(), before.begin(), before.end()).first - piece.begin();
+    nodes += piece.size() - static_cast<size_t>(shared);
+    before = piece;
   }
+  slots_.resize(std::bit_ceil(nodes * 2 + 2));
+  TITAN_CHECK(slots_.size() < kNoNode, slots_.size());
+  first_.fill(kNoNode);
 }
 
-inline const UnigramEncoder::Slot* UnigramEncoder::step(uint32_t node, unsigned char byte) const {
-  const size_t mask = slots_.size() - 1;
-  const uint64_t key = (uint64_t{node} << 8 | byte) + 1;
-  for (size_t slot = hash_step(key) & mask;; slot = (slot + 1) & mask) {
-    if (slots_[slot].key == key) return &slots_[slot];
-    if (slots_[slot].key == 0) return nullptr;
+void UnigramEncoder::insert(std::string_view piece, int32_t id, float score) {
+  uint32_t node = kNoNode;
+  for (const char c : piece) {
+    const auto byte = static_cast<unsigned char>(c);
+    const uint32_t next = place(node, byte);
+    slots_[next].key = key_of_step(node, byte);
+    if (node == kNoNode) first_[byte] = next;
+    node = next;
   }
+  if (node == kNoNode) return;
+  slots_[node].id = id;
+  slots_[node].score = score;
+}
+
+inline uint32_t UnigramEncoder::place(uint32_t node, unsigned char byte) const {
+  const size_t mask = slots_.size() - 1;
+  const uint64_t key = key_of_step(node, byte);
+  size_t slot = hash_step(key) & mask;
+  while (slots_[slot].key != 0 && slots_[slot].key != key) slot = (slot + 1) & mask;
+  return static_cast<uint32_t>(slot);
+}
+
+inline uint32_t UnigramEncoder::step(uint32_t node, unsigned char byte) const {
+  const uint32_t next = place(node, byte);
+  return slots_[next].key == 0 ? kNoNode : next;
 }
 
 /// Takes the sum at `begin` off all sums from there to `last`.
@@ -112,15 +131,14 @@ void UnigramEncoder::search(std::string_view stretch, float sum, Pass& pass) con
     if (std::abs(pass.nodes_[begin].best) > kLargestSum) begin_again(begin, frontier, pass);
     const float before = pass.nodes_[begin].best;
     bool known = false;
-    uint32_t node = 0;
-    for (size_t end = begin; end < stretch.size();) {
-      const Slot* slot = step(node, static_cast<unsigned char>(stretch[end]));
-      if (!slot) break;
-      ++end;
-      node = slot->child;
-      if (slot->id < 0) continue;
-      offer(begin, end, slot->id, slot->score + before);
-      known = known || end - begin == character;
+    size_t end = begin + 1;
+    for (uint32_t node = first_[static_cast<unsigned char>(stretch[begin])]; node != kNoNode;
+         node = step(node, static_cast<unsigned char>(stretch[end++]))) {
+      if (const Slot& slot = slots_[node]; slot.id >= 0) {
+        offer(begin, end, slot.id, slot.score + before);
+        known = known || end - begin == character;
+      }
+      if (end == stretch.size()) break;
     }
     if (!known) offer(begin, begin + character, unknown_id_, unknown_score_ + before);
     begin += character;

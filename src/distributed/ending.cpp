@@ -15,10 +15,18 @@ void end_at_a_signal() {
   throw Error(ExitCode::interrupted, "stopped by a signal while the ranks were gathering");
 }
 
-void end_for_peer() {
+namespace {
+
+[[noreturn]] void end_after_notice(ExitCode code) {
   std::this_thread::sleep_for(kNoticeTime);
-  ::_exit(static_cast<int>(ExitCode::peer_failure));
+  ::_exit(static_cast<int>(code));
 }
+
+}  // namespace
+
+void end_for_peer() { end_after_notice(ExitCode::peer_failure); }
+
+void end_for_silent_peer() { end_after_notice(ExitCode::hang); }
 
 void end_hanging() { ::_exit(static_cast<int>(ExitCode::hang)); }
 

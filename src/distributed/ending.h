@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "channel.h"
 
@@ -25,6 +26,10 @@ inline constexpr std::chrono::seconds kProblemLimit{8};
 /// or so, and are to find that one first.
 inline constexpr std::chrono::milliseconds kNoticeTime{500};
 
+/// Said of a rank that does not answer over its connection, which a thread of its own keeps.
+inline constexpr std::string_view kNoSignOfLife =
+    "hangs: it gives no sign of life, so its process or its host is stopped";
+
 /// Between two looks for somebody who has not come yet.
 inline constexpr int kRetryMilliseconds = 100;
 
@@ -32,6 +37,8 @@ inline constexpr int kRetryMilliseconds = 100;
 void end_at_a_signal();
 
 [[noreturn]] void end_for_peer();
+/// The same when the peer hangs and cannot end with the code of a hang itself.
+[[noreturn]] void end_for_silent_peer();
 /// Of the rank for which the others have waited in vain.
 [[noreturn]] void end_hanging();
 [[noreturn]] void end_stuck(int code, const std::string& text);

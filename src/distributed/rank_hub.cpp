@@ -208,10 +208,10 @@ void RankHub::suspect(Cause cause) {
 Cause RankHub::found_from_waits() const {
   const WaitEnd end = end_of_waits(answers_, suspected_->rank);
   if (end.rank < 0) return *suspected_;
-  const char* sign = end.answers ? "it waits for no other rank, and the others wait for it"
-                                 : "it gives no sign of life, so its process or its host is stopped";
+  const std::string sign =
+      end.answers ? "hangs: it waits for no other rank, and the others wait for it" : std::string(kNoSignOfLife);
   return {end.rank, end.answers ? static_cast<int>(ExitCode::hang) : 0,
-          fmt::format("{} hangs: {}; {}", roll_call_.facts(end.rank)->name(), sign, suspected_->text)};
+          fmt::format("{} {}; {}", roll_call_.facts(end.rank)->name(), sign, suspected_->text), !end.answers};
 }
 
 void RankHub::announce_when_due() {
@@ -228,7 +228,7 @@ void RankHub::announce_when_due() {
       tell_(cause_->text, /*aloud=*/true);
       // The last to go: the store lives here.
       wait_until_gone(Clock::now() + kFirstToEndLimit);
-      end_for_peer();
+      cause_->is_silent ? end_for_silent_peer() : end_for_peer();
     }
     if (is_hanging_itself()) {
       tell_(cause_->text, /*aloud=*/true);
@@ -250,6 +250,7 @@ bool RankHub::is_hanging_itself() {
 
 void RankHub::wait_until_gone(Deadline deadline) {
   for (Member& member : members_) {
+    if (cause_->is_silent && member.rank == cause_->rank) continue;
     while (member.channel.is_open() && Clock::now() < deadline) {
       if (!member.channel.wait_line(deadline)) break;
     }

@@ -135,7 +135,7 @@ void RankLink::hear() {
     // Rank 0's own end comes first, for the same reason as a refusal's.
     if (message.ended->rank == 0) channel_.wait_line(Clock::now() + kFirstToEndLimit);
     tell_(message.ended->text, /*aloud=*/false);
-    end_for_peer();
+    message.ended->is_silent ? end_for_silent_peer() : end_for_peer();
   }
   is_alone_ = !channel_.is_open();
   if (is_alone_) rank_zero_is_gone();
@@ -150,6 +150,11 @@ void RankLink::rank_zero_is_gone() {
 
 // ---- called by the main thread
 
+void RankLink::rank_zero_is_silent(const std::string& text) {
+  tell_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), /*aloud=*/witness_);
+  end_for_silent_peer();
+}
+
 bool RankLink::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Refusal{code, text};
@@ -157,8 +162,11 @@ bool RankLink::fail(int code, const std::string& text) {
   end_at_ = Clock::now() + patience + kOwnEndLimit;
   channel_.send_line(failed_line(code, text));
   wake_.ring();
-  changed_.wait_for(lock, patience, [&] { return code == kPeerFailure ? is_the_cause_ : heard_; });
-  return heard_;
+  if (code != kPeerFailure) return changed_.wait_for(lock, patience, [this] { return heard_; });
+  // A rank 0 whose watcher does not even say that it has heard is the one that hangs.
+  if (!changed_.wait_for(lock, kTrueCauseLimit, [this] { return heard_; })) rank_zero_is_silent(text);
+  changed_.wait_for(lock, patience, [this] { return is_the_cause_; });
+  return true;
 }
 
 std::vector<int64_t> RankLink::leave(std::chrono::seconds limit) {

@@ -33,6 +33,8 @@ class RankLink : public AbortWatcher {
   void watch();
   void hear();
   void rank_zero_is_gone();
+  /// It has not heard why this rank fails, although the connection stands.
+  [[noreturn]] void rank_zero_is_silent(const std::string& text);
 
   RankFacts facts_;
   bool witness_ = false;  // speaks up when rank 0 is lost

@@ -25,7 +25,8 @@ void read_fields(const Json& json, RankMessage& message) {
   }
   if (json.contains("ended")) {
     const Json& ended = json.at("ended");
-    message.ended = Cause{ended.at("rank").get<int64_t>(), 0, ended.at("text").get<std::string>()};
+    message.ended =
+        Cause{ended.at("rank").get<int64_t>(), 0, ended.at("text").get<std::string>(), ended.contains("hangs")};
   }
   if (json.contains("waits")) message.waits = json.at("waits").get<std::vector<int64_t>>();
   message.heard = json.contains("heard");
@@ -55,7 +56,9 @@ std::string heard_line() { return line_of({{"heard", true}}); }
 std::string asked_line() { return line_of({{"asked", true}}); }
 std::string waits_line(const std::vector<int64_t>& ranks) { return line_of({{"waits", ranks}}); }
 std::string ended_line(const Cause& cause) {
-  return line_of({{"ended", {{"rank", cause.rank}, {"text", cause.text}}}});
+  Json ended{{"rank", cause.rank}, {"text", cause.text}};
+  if (cause.is_silent) ended["hangs"] = true;
+  return line_of({{"ended", ended}});
 }
 std::string leaving_line() { return line_of({{"leaving", true}}); }
 std::string farewell_line() { return line_of({{"farewell", true}}); }

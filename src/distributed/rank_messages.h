@@ -5,6 +5,7 @@
 //                           {"refused": {"code": N, "text": …}}
 //   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
 //   rank 0, later           {"heard": true}, {"asked": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
+//                           "ended" also holds "hangs": true where the others end with the code of a hang for that rank
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct Cause {
   int64_t rank;
   int code;
   std::string text;
+  bool is_silent = false;  // it hangs and cannot end by itself: the others end with the code of a hang
 };
 
 std::string greeting_line(std::string_view run);

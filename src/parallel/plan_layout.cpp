@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "plan_parts.h"
+#include "plan_walk.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -139,37 +140,14 @@ void assign_slots(Plan& plan) {
 
 namespace {
 
-/// Counts how often a group's weights are brought, walking the slots as the residency will.
-class GatherCount {
+class GatherCount : public StepWalk {
  public:
-  explicit GatherCount(const Plan& plan)
-      : plan_(plan), holder_(plan.weight_slots.size(), kNobody), gathers_(plan.groups.size(), 0) {}
+  explicit GatherCount(const Plan& plan) : StepWalk(plan), gathers(plan.groups.size(), 0) {}
 
-  void forward(const StagePlan& stage) {
-    for (size_t u = stage.first; u < stage.last; ++u) use(plan_.units[u]);
-  }
-  void backward(const StagePlan& stage) {
-    for (size_t u = stage.last; u-- > stage.first;) {
-      if (plan_.units[u].weights_in_backward) use(plan_.units[u]);
-    }
-  }
-  const std::vector<int64_t>& gathers() const { return gathers_; }
+  std::vector<int64_t> gathers;
 
- private:
-  static constexpr size_t kNobody = static_cast<size_t>(-1);
-
-  void use(const UnitPlan& unit) {
-    for (size_t g : unit.groups) {
-      size_t& slot = holder_[plan_.groups[g].weight_slot];
-      if (slot == g) continue;
-      slot = g;
-      ++gathers_[g];
-    }
-  }
-
-  const Plan& plan_;
-  std::vector<size_t> holder_;
-  std::vector<int64_t> gathers_;
+ protected:
+  void gather_begins(size_t group) override { ++gathers[group]; }
 };
 
 }  // namespace
@@ -183,25 +161,8 @@ const StagePlan& stage_numbered(const Plan& plan, int64_t number) {
 
 std::vector<int64_t> gathers_per_step(const Plan& plan) {
   GatherCount count(plan);
-  if (!plan.request.pipeline) {
-    for (int64_t microbatch = 0; microbatch < plan.request.accumulation; ++microbatch) {
-      count.forward(plan.stages[0]);
-      count.backward(plan.stages[0]);
-    }
-    return count.gathers();
-  }
-  const PipelinePart& part = *plan.request.pipeline;
-  for (int64_t pass = 0; pass < plan.request.accumulation / part.microbatches; ++pass) {
-    for (const Action& merged : part.actions) {
-      for (const Action& action : leaves(merged)) {
-        if (action.kind == ActionKind::forward) count.forward(stage_numbered(plan, action.stage));
-        if (action.kind == ActionKind::backward || action.kind == ActionKind::input_gradient) {
-          count.backward(stage_numbered(plan, action.stage));
-        }
-      }
-    }
-  }
-  return count.gathers();
+  count.run();
+  return count.gathers;
 }
 
 }  // namespace titan

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "plan_parts.h"
+#include "plan_walk.h"
 
 namespace titan {
 namespace {
@@ -18,23 +19,53 @@ int64_t copy_bytes(const Plan& plan) {
   return total;
 }
 
-/// Chunks whose rows do not divide pass through padded memory, the own one and all together: the most that one group
-/// needs for its weights, and one for its gradients at the same time.
-int64_t padding_bytes(const Plan& plan) {
-  const int64_t shards = plan.request.shards();
-  int64_t weights = 0, gradients = 0;
-  for (const WeightGroupPlan& group : plan.groups) {
-    int64_t uneven = 0, uneven_bytes = 0;
+/// Chunks whose rows do not divide pass through padded memory from the beginning of a collective to its end: the own
+/// one and all together. The most of it that lives at once in a step.
+class PaddingWalk : public StepWalk {
+ public:
+  explicit PaddingWalk(const Plan& plan) : StepWalk(plan), plan_(plan) {}
+  int64_t peak() const { return peak_; }
+
+ protected:
+  void gather_begins(size_t group) override { grow(of_gather(plan_.groups[group])); }
+  void gather_ends(size_t group) override { live_ -= of_gather(plan_.groups[group]); }
+  void reduction_begins(size_t group) override { grow(of_reduction(plan_.groups[group])); }
+  void reduction_ends(size_t group) override { live_ -= of_reduction(plan_.groups[group]); }
+
+ private:
+  void grow(int64_t bytes) {
+    live_ += bytes;
+    peak_ = std::max(peak_, live_);
+  }
+  /// A rank whose own chunk is full sends it as it is.
+  int64_t of_gather(const WeightGroupPlan& group) const {
+    int64_t bytes = 0;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       const ParameterPlan& parameter = group.parameters[i];
-      if (parameter.even(shards)) continue;
-      uneven += (shards + 1) * parameter.chunk_numel();
-      uneven_bytes += (shards + 1) * parameter.chunk_numel() * group.gathered_size(i);
+      if (parameter.even(shards_)) continue;
+      const int64_t chunks = shards_ + (parameter.shard.extent[0] == parameter.chunk_rows ? 0 : 1);
+      bytes += chunks * parameter.chunk_numel() * group.gathered_size(i);
     }
-    weights = std::max(weights, uneven_bytes);
-    gradients = std::max(gradients, uneven * size_of(group.reduce));
+    return bytes;
   }
-  return weights + gradients;
+  int64_t of_reduction(const WeightGroupPlan& group) const {
+    int64_t numel = 0;
+    for (const ParameterPlan& parameter : group.parameters) {
+      if (!parameter.even(shards_)) numel += (shards_ + 1) * parameter.chunk_numel();
+    }
+    return numel * size_of(group.reduce);
+  }
+
+  const Plan& plan_;
+  int64_t shards_ = plan_.request.shards();
+  int64_t live_ = 0;
+  int64_t peak_ = 0;
+};
+
+int64_t padding_bytes(const Plan& plan) {
+  PaddingWalk walk(plan);
+  walk.run();
+  return walk.peak();
 }
 
 int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {

@@ -60,6 +60,7 @@ void ShardedWeights::Transfer::finish() {
   pending.reset();
   for (auto& [target, source] : copies) target.copy_(source);
   copies.clear();
+  padded_inputs.clear();
 }
 
 ShardedWeights::ShardedWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters,
@@ -223,6 +224,7 @@ void ShardedWeights::start_gather(const at::Tensor& memory) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
     inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows);
+    gather_.padded_inputs.push_back(inputs[i]);
     const at::Tensor weight = outputs[i];
     outputs[i] = with_rows(link_->device(), weight, parameter.chunk_rows * shards_);
     gather_.copies.emplace_back(weight, outputs[i].narrow(0, 0, weight.size(0)));
@@ -308,6 +310,7 @@ void ShardedWeights::start_scatter() {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
     inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows * shards_);
+    reduction_.padded_inputs.push_back(inputs[i]);
     outputs[i] = with_rows(link_->device(), shards[i], parameter.chunk_rows);
     reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));
   }

@@ -24,11 +24,15 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kOwnName = "titan_train: ";
 constexpr std::string_view kWarning = "warning: ";
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
+constexpr int kHang = static_cast<int>(ExitCode::hang);
 constexpr int kRequeue = static_cast<int>(ExitCode::requeue);
 /// After the first failure the ranks end each other, and say why, within this time; then they are asked to end, then
 /// made to.
 constexpr std::chrono::seconds kOwnEnd{5};
 constexpr std::chrono::seconds kAskedEnd{3};
+/// The same when a rank ended because one hangs: the others have waited for it already, and it does nothing when asked.
+constexpr std::chrono::seconds kOwnEndOfHang{3};
+constexpr std::chrono::seconds kAskedEndOfHang{1};
 
 /// Signals as a file descriptor for poll(2); restored when it goes.
 class SignalQueue {
@@ -158,8 +162,8 @@ void Launcher::note_end(const RankProcess& rank) {
   const bool only_consequences = failed_ && failed_->end()->exit_code == kPeerFailure && !asked_;
   if (!failed_ || (only_consequences && code != kPeerFailure)) failed_ = &rank;
   if (ask_at_ == Clock::time_point::max()) {
-    ask_at_ = Clock::now() + kOwnEnd;
-    kill_at_ = ask_at_ + kAskedEnd;
+    ask_at_ = Clock::now() + (code == kHang ? kOwnEndOfHang : kOwnEnd);
+    kill_at_ = ask_at_ + (code == kHang ? kAskedEndOfHang : kAskedEnd);
   }
 }
 

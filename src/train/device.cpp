@@ -130,9 +130,10 @@ MemoryUse memory_use(const at::Device& device) {
   return {resident, resident, 0, 0};
 }
 
-int64_t memory_left_bytes(const DeviceInfo& device, int64_t sharers) {
+int64_t memory_left_bytes(const DeviceInfo& device, int64_t host_ranks, bool share_gpu) {
   constexpr int64_t kLibraries = int64_t{2} << 30;  // context, communicators, work spaces, fragments
-  return device.device.is_cpu() ? memory_left_bytes(sharers) : device.memory_bytes / sharers - kLibraries;
+  if (device.device.is_cpu()) return memory_left_bytes(host_ranks);
+  return device.memory_bytes / (share_gpu ? host_ranks : 1) - kLibraries;
 }
 
 int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }

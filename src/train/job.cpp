@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "degree_checks.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/chunk_mixture.h"
@@ -45,38 +46,6 @@ Problem model_problem(const JobConfig& config, const Origins& origins, std::stri
     if (origins.is_set(key)) return origins.problem(key, std::move(what), "change the sizes in model.override");
   }
   return origins.problem("model.flavor", std::move(what), "choose another flavor");
-}
-
-/// What keeps `degree` ranks from sharing every matrix of a block; empty when nothing does.
-std::string tensor_parallel_obstacle(const ModelDescription& model, int64_t degree) {
-  if (model.heads % degree != 0) return fmt::format("{} heads", model.heads);
-  if (model.kv_heads % degree != 0) return fmt::format("{} heads of keys and values", model.kv_heads);
-  for (const UnitDescription& unit : model.units) {
-    if (unit.role != UnitRole::block) continue;
-    for (const ParameterSpec& parameter : unit.parameters) {
-      if (!parameter.tensor_parallel_dimension) continue;
-      const int64_t size = parameter.shape[static_cast<size_t>(*parameter.tensor_parallel_dimension)];
-      if (size % degree != 0) return fmt::format("{} rows or columns of {}", size, parameter.name);
-    }
-  }
-  return {};
-}
-
-std::vector<Problem> check_tensor_parallel(const ModelDescription& model, const JobConfig& config,
-                                           const Origins& origins) {
-  const int64_t degree = config.parallelism.tensor_parallel_degree;
-  const std::string obstacle = tensor_parallel_obstacle(model, degree);
-  if (obstacle.empty()) return {};
-  std::vector<std::string> allowed;
-  for (int64_t d = 1; d <= model.heads; ++d) {
-    if (tensor_parallel_obstacle(model, d).empty() && config.training.seq_len % d == 0) {
-      allowed.push_back(std::to_string(d));
-    }
-  }
-  return {origins.problem("parallelism.tensor_parallel_degree",
-                          fmt::format("parallelism.tensor_parallel_degree = {} does not divide {} of {} {}", degree,
-                                      obstacle, config.model.name, config.model.flavor),
-                          "degrees that do: " + join(allowed, ", "))};
 }
 
 /// training.keep_fp32 names units of the model.
@@ -356,7 +325,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
   try {
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
     const ModelDescription model = family->describe(make_model_request(config, 1));
-    problems = check_tensor_parallel(model, config, origins);
+    problems = check_degrees(model, config, origins);
     for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));
     for (Problem& problem : check_float8_filters(model, config, origins)) problems.push_back(std::move(problem));
     for (Problem& problem : check_pipeline(config, model, origins)) problems.push_back(std::move(problem));

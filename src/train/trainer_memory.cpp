@@ -43,7 +43,10 @@ void Trainer::with_memory_report(const std::function<std::string()>& what, const
     return work();
   } catch (...) {
     words = out_of_memory_words(std::current_exception());
-    if (!words && lacks_memory()) words = vague_words(std::current_exception());
+    if (!words) {
+      words = vague_words(std::current_exception());
+      if (words && !lacks_memory()) words.reset();
+    }
     if (!words) throw;
   }
   const std::string where = what();

@@ -24,9 +24,14 @@ std::string nearest_multiples(int64_t number, int64_t step) {
   return below > 0 ? fmt::format("{} or {}", below, below + step) : std::to_string(step);
 }
 
+/// Ranks for one shard of the weights each.
+int64_t unsharded_ranks(const ParallelismSection& degrees) {
+  return degrees.pipeline_parallel_degree * degrees.data_parallel_replicate_degree * degrees.context_parallel_degree *
+         degrees.tensor_parallel_degree;
+}
+
 std::string fitting_worlds(const ParallelismSection& degrees, int64_t world) {
-  const int64_t others = degrees.pipeline_parallel_degree * degrees.data_parallel_replicate_degree *
-                         degrees.context_parallel_degree * degrees.tensor_parallel_degree;
+  const int64_t others = unsharded_ranks(degrees);
   const int64_t shards = degrees.data_parallel_shard_degree;
   if (shards == -1) return fmt::format("the degrees need {} ranks", nearest_multiples(world, others));
   const std::string all = fmt::format("the degrees need {} ranks", others * shards);
@@ -34,22 +39,45 @@ std::string fitting_worlds(const ParallelismSection& degrees, int64_t world) {
   return all + fmt::format("; or set parallelism.data_parallel_shard_degree to {}, or to -1", world / others);
 }
 
+std::vector<Problem> batch_problems(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
+  const int64_t local = config.training.local_batch_size, global = config.training.global_batch_size;
+  const int64_t ranks = mesh.data_parallel_degree();
+  if (global <= 0 || global % (local * ranks) == 0) return {};
+  return {origins.problem(
+      "training.global_batch_size",
+      fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}{}", global, local,
+                  ranks > 1 ? fmt::format(" on {} data-parallel ranks", ranks) : ""),
+      fmt::format("use {} (a multiple of {}), or -1", nearest_multiples(global, local * ranks), local * ranks))};
+}
+
+/// Options that say something and do nothing on this mesh, although the degrees that were given left that open.
+std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
+  const std::string key = "parallelism.fsdp_reshard_after_forward";
+  const bool is_open = config.parallelism.data_parallel_shard_degree == -1 && mesh.world() > 1;
+  const bool gathers =
+      mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) > 1 || config.training.enable_cpu_offload;
+  if (!is_open || gathers || !origins.is_set(key) || config.parallelism.fsdp_reshard_after_forward == "default")
+    return {};
+  return {origins.note(key, fmt::format("{} = \"{}\" has no effect here: no rank of {} shards its weights "
+                                        "(parallelism.data_parallel_shard_degree comes to 1)",
+                                        key, config.parallelism.fsdp_reshard_after_forward, mesh.world()))};
+}
+
 }  // namespace
+
+int64_t fewest_ranks(const JobConfig& config) {
+  const int64_t shards = std::max<int64_t>(1, config.parallelism.data_parallel_shard_degree);
+  return config.comm.world_size.value_or(unsharded_ranks(config.parallelism) * shards);
+}
 
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {
   // A dry run stands for as many ranks as it says, whoever starts it.
   if (config.comm.mode == "fake_backend") world = config.comm.world_size.value_or(world);
   try {
-    const MeshPlace place{make_mesh(config, world), 0};
-    const int64_t at_once = config.training.local_batch_size * place.mesh.data_parallel_degree();
-    const int64_t global = config.training.global_batch_size;
-    if (global <= 0 || global % at_once == 0) return {};
-    return {origins.problem(
-        "training.global_batch_size",
-        fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {} on {} "
-                    "data-parallel ranks",
-                    global, config.training.local_batch_size, place.mesh.data_parallel_degree()),
-        fmt::format("use a multiple of {}, such as {}, or -1", at_once, nearest_multiples(global, at_once)))};
+    const DeviceMesh mesh = make_mesh(config, world);
+    std::vector<Problem> problems = batch_problems(config, origins, mesh);
+    for (Problem& note : notes_for_mesh(config, origins, mesh)) problems.push_back(std::move(note));
+    return problems;
   } catch (const Error& error) {
     return {origins.problem(given_degree(origins), error.what(), fitting_worlds(config.parallelism, world))};
   }

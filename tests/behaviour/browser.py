@@ -38,6 +38,7 @@ class Browser:
         os.close(theirs_in)
         os.close(theirs_out)
         self.session = {}
+        self.target = None
 
     def close(self) -> None:
         os.close(self.ours_out)  # which ends it
@@ -79,9 +80,11 @@ class Browser:
 
     def open(self, path: pathlib.Path, width: int = 1280, scheme: str = "light", at_once: str = "") -> None:
         """`at_once`: a script that runs before the page's own."""
-        self.session = {}  # a tab of its own: it knows nothing of what was open before
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        self.session = {}  # a tab of its own: it knows nothing of what was open before, and that tells nothing any more
+        if self.target:
+            self.call("Target.closeTarget", targetId=self.target)
+        self.target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = {"sessionId": self.call("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600)

@@ -16,10 +16,9 @@ import time
 import unittest
 
 from program import FULL
-from rank_processes import END_LIMIT_SECONDS, PEER_FAILURE, Process, RanksTest, free_port
+from rank_processes import END_LIMIT_SECONDS, HANG, PEER_FAILURE, Process, RanksTest, free_port
 
 KILLED = 128 + signal.SIGKILL
-HANG = 76
 RANDOM_KILLS = 200 if FULL else 4
 SHARDED = "--parallelism.data_parallel_shard_degree=-1"
 REPLICATED = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=3"]
@@ -134,13 +133,21 @@ class ExactPlaces(KilledRanks):
 
     def test_a_rank_that_is_stopped_is_named_although_the_others_wait_for_each_other(self):
         limit = 3
-        run = self.launch_training(4, *TENSOR_PARALLEL, f"--comm.train_timeout_seconds={limit}")
-        stopped = self.process_of(run.wait_for("step:  3 "), 3)
-        os.kill(stopped, signal.SIGSTOP)
-        self.assertEqual(run.end(), PEER_FAILURE, run.text())
-        told = rf"rank 3 \(\S+, process {stopped}\) hangs: it gives no sign of life"
-        self.assertRegex(run.text(), rf"(?m)^\[rank0\] titan_train: {told}")
-        self.expect_nothing_left()
+        for layout, rank in (([SHARDED], 2), (PIPELINE, 1), (TENSOR_PARALLEL, 3), (TENSOR_PARALLEL, 0)):
+            with self.subTest(layout=layout, stopped=rank):
+                run = self.launch_training(4, *layout, f"--comm.train_timeout_seconds={limit}")
+                process = self.process_of(run.wait_for("step:  3 "), rank)
+                os.kill(process, signal.SIGSTOP)
+                begin = time.monotonic()
+                self.assertEqual(run.end(), HANG, run.text())
+                seconds = time.monotonic() - begin
+                self.assertGreater(seconds, limit)
+                self.assertLess(seconds, limit + END_LIMIT_SECONDS, "after it could be noticed")
+                told = rf"rank {rank} \(\S+, process {process}\) hangs: it gives no sign of life"
+                self.assertRegex(run.text(), rf"(?m)^\[rank{0 if rank else 1}\] titan_train: {told}")
+                self.assertRegex(run.text().splitlines()[-1], rf"^titan_train launch: rank \d .* code 76: {told}")
+                self.expect_friendly(run.text())
+                self.expect_nothing_left()
 
 
 class RankZero(RanksTest):

@@ -133,6 +133,23 @@ class Layouts(BehaviourTest):
         self.expect(every, OK)
         self.assertRegex(every.output, r"layers\.1 \(weight slot \d, gradient slot \d\): ")
 
+    def test_a_plan_without_a_world_is_for_as_many_ranks_as_the_degrees_ask_for(self):
+        degrees = ("--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_replicate_degree=3")
+        run = self.titan("plan", *self.words(1), *degrees)
+        self.expect(run, OK)
+        self.assertRegex(run.output, r"; rank 0 of 6, as the degrees ask for at least \(--world: other numbers\)\n")
+        beyond = self.titan("plan", *self.words(1), *degrees, "--rank", "6")
+        self.expect(beyond, 64)
+        self.assertIn("--rank 6 is not below the 6 that the degrees ask for; give --world, too", beyond.errors)
+
+    def test_keeping_weights_that_no_rank_shards_is_told_to_do_nothing(self):
+        words = (*self.words(2, "--training.steps=1"), "--parallelism.fsdp_reshard_after_forward=always")
+        run = self.launch(2, *words, "--parallelism.data_parallel_replicate_degree=2", name="replicas")
+        self.expect(run, OK)
+        said = [line for line in run.output.splitlines() if "has no effect here: no rank of 2 shards its weights" in line]
+        self.assertEqual(len(said), 1, run.output)
+        self.assertIn("WARNING", said[0])
+
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         folder = self.folder / "stopped"
         words = [*self.words(2, "--training.steps=100000"), f"--job.dump_folder={folder}"]

@@ -20,8 +20,8 @@ UNFIT_DEGREES = {
     ("--parallelism.data_parallel_shard_degree=3",): r"Invalid parallel dims: .* dp_shard\(3\) .* != WORLD_SIZE\(4\)",
     (TENSOR_PARALLEL, "--model.override.n_heads=2"): r"does not divide 2 heads of llama3 debugmodel; degrees that do: 1, 2",
     (TENSOR_PARALLEL, "--model.override.n_kv_heads=2"): r"does not divide 2 heads of keys and values .* that do: 1, 2",
-    ("--training.global_batch_size=12",): r"training\.global_batch_size = 12 is no multiple of .* use a multiple of 8",
-    (TENSOR_PARALLEL, "--training.seq_len=66"): r"training\.seq_len = 66 is no multiple of 4 .*; use 64 or 68",
+    ("--training.global_batch_size=12",): r"training\.global_batch_size = 12 is no multiple of .* on 4 .* use 8 or 16 \(a multiple of 8\)",
+    (TENSOR_PARALLEL, "--training.seq_len=66"): r"training\.seq_len = 66 is no multiple of 4 .*; use 64 or 68; .* tensor_parallel_degree = 1, 2",
 }
 
 

@@ -13,7 +13,7 @@ import time
 
 from program import ROOT, SMALL, UNFRIENDLY, BehaviourTest
 
-LAUNCHER, BUG, PEER_FAILURE = 69, 70, 74
+LAUNCHER, BUG, PEER_FAILURE, HANG = 69, 70, 74, 76
 END_LIMIT_SECONDS = 10.0
 # Variables by which launchers speak: none may leak in from around the tests.
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "MPI_", "SLURM", "PALS_", "TORCHELASTIC", "LOG_RANK")

@@ -99,6 +99,8 @@ class UpstreamRows(BehaviourTest):
     def expect_missing(self, row: Row):
         commands = {f"titan_train {word}" for word in re.findall(r"^ +titan_train (\w+)", self.titan("help").output, re.M)}
         self.assertIn("titan_train train", commands)
+        for needed in row.needs:
+            self.assertRegex(needed, r"^titan_train \w+$", "no subcommand: the row would stand there for good")
         self.assertEqual(commands & set(row.needs), set(), f"built by now: take it off {row.matrix} {row.name} in {TABLE.name}")
 
     def expect_row(self, row: Row):

@@ -10,34 +10,22 @@ TEST(Checks, a_global_batch_is_a_multiple_of_what_one_pass_takes) {
   EXPECT_TRUE(
       contains(said_about("[training]\nlocal_batch_size = 8\nglobal_batch_size = 20"),
                "job.toml:3:21: training.global_batch_size = 20 is no multiple of training.local_batch_size = 8; "
-               "use a multiple of 8, or -1"));
+               "use 16 or 24 (a multiple of 8), or -1"));
   EXPECT_EQ(said_about("[training]\nlocal_batch_size = 8\nglobal_batch_size = 32"), "");
   EXPECT_FALSE(said_about("[training]\nglobal_batch_size = 32\n[parallelism]\ndata_parallel_shard_degree = 8").empty());
 }
 
-TEST(Checks, a_sequence_divides_among_tensor_and_context_parallel_ranks) {
-  const char* text = "[parallelism]\ntensor_parallel_degree = 2\ncontext_parallel_degree = 4\n[training]\nseq_len = 24";
-  EXPECT_TRUE(contains(said_about(text), "training.seq_len = 24 is no multiple of 16"));
-  EXPECT_TRUE(contains(said_about(text), "use 16 or 32"));
-  EXPECT_EQ(said_about(text, {"--training.seq_len", "32"}), "");
-  EXPECT_EQ(said_about("[training]\nseq_len = 7"), "");
-}
-
-TEST(Checks, a_sequence_that_is_not_balanced_need_not_divide_twice) {
-  const char* text = "[parallelism]\ncontext_parallel_degree = 4\n[training]\nseq_len = 20";
-  EXPECT_TRUE(contains(said_about(text), "training.seq_len = 20 is no multiple of 8"));
-  EXPECT_TRUE(contains(said_about(text), "use 16 or 24"));
-  EXPECT_EQ(said_about(text, {"--parallelism.context_parallel_load_balancer", "none"}), "");
-  const std::string odd =
-      said_about(text, {"--parallelism.context_parallel_load_balancer=none", "--training.seq_len=6"});
-  EXPECT_TRUE(contains(odd, "training.seq_len = 6 is no multiple of 4")) << odd;
-  EXPECT_TRUE(contains(odd, "use 4 or 8")) << odd;
-}
-
-TEST(Checks, a_validation_sequence_divides_among_the_ranks_too) {
-  const std::string said = said_about(
-      "[parallelism]\ncontext_parallel_degree = 2\n[training]\nseq_len = 64\n[validation]\nenable = true\nseq_len = 6");
-  EXPECT_TRUE(contains(said, "validation.seq_len = 6 is no multiple of 4")) << said;
+TEST(Checks, a_problem_that_a_later_check_tells_in_full_is_told_once) {
+  const ConfigCheck fuller = [](const JobConfig&, const Origins& origins) {
+    const std::string what =
+        "training.global_batch_size = 20 is no multiple of training.local_batch_size = 8 on 3 ranks";
+    return std::vector<Problem>{origins.problem("training.global_batch_size", what, "use 24")};
+  };
+  const std::string text = "[training]\nlocal_batch_size = 8\nglobal_batch_size = 20\n";
+  const std::vector<ConfigCheck> checks{fuller};
+  const LoadedConfig loaded = load_config_text(Schema(), text, "job.toml", {}, checks);
+  ASSERT_EQ(loaded.problems.size(), 1u) << format_problems(loaded.problems);
+  EXPECT_EQ(loaded.problems[0].remedy, "use 24");
 }
 
 TEST(Checks, the_balancer_of_flex_attention_is_refused_with_the_nearest_one) {
@@ -196,6 +184,18 @@ TEST(Effects, an_option_that_asks_for_what_is_not_offered_is_refused) {
   EXPECT_TRUE(contains(said_about("[float8]\nscaling_type_input = \"delayed\""), "removed in January 2025"));
   EXPECT_TRUE(contains(said_about("[model]\nconverters = [\"mx\"]"), "Blackwell"));
   EXPECT_TRUE(contains(said_about("[experimental]\ncustom_import = \"x.y\""), "not offered here"));
+}
+
+TEST(Checks, a_master_without_a_port_and_one_whose_port_is_out_of_range_are_told_apart) {
+  const auto said_of = [](const std::string& master) {
+    return said(load_words({"--comm.rank=0", "--comm.world_size=2", "--comm.master=" + master}));
+  };
+  EXPECT_TRUE(contains(said_of("h"), "comm.master = \"h\" has no port; write host:port, with a port from 1 to 65535"));
+  for (const char* port : {"99999", "65536", "0", "123456789012345678901"}) {
+    const std::string text = said_of(fmt::format("h:{}", port));
+    EXPECT_TRUE(contains(text, fmt::format("has a port out of range, {}; write host:port", port))) << text;
+  }
+  EXPECT_EQ(said_of("h:65535"), "");
 }
 
 TEST(Effects, options_that_another_one_switches_off_are_told_in_one_line_per_switch) {

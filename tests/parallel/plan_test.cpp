@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/model.h"
 #include "support/selections.h"
 #include "titan/base/error.h"
@@ -136,6 +138,18 @@ TEST(Plan, PerOperationRecomputeKeepsWhatWoScatteredOnlyWhereSeveralRanksShareIt
   EXPECT_EQ(shared.policy.of(ResultKind::linear, 3), Keep::keep);
   const int64_t stream = 26 * 24 * 4;
   EXPECT_EQ(2 * shared.saved_bytes, alone.saved_bytes + stream) << "a rank keeps half of each, and half a stream more";
+}
+
+TEST(Plan, OffloadedMomentsOfThreeParametersAreOnTheDevice) {
+  PlanRequest request = small_plan();
+  request.offload_optimizer = true;
+  const Plan plan = plan_of(small_request(), request);
+  std::vector<int64_t> numels;
+  for (const WeightGroupPlan& group : plan.groups) {
+    for (const ParameterPlan& parameter : group.parameters) numels.push_back(parameter.shard.numel());
+  }
+  std::sort(numels.rbegin(), numels.rend());
+  EXPECT_EQ(memory_of(plan).at("optimizer state on its way"), (numels[0] + numels[1] + numels[2]) * 2 * 4);
 }
 
 TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {

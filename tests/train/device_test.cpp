@@ -33,6 +33,19 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
 }
 
+TEST(MemoryLeft, OfAGpuIsSharedOnlyByRanksThatWereToldToShareItAndOfTheHostByAllOfItsRanks) {
+  DeviceInfo gpu;
+  gpu.device = at::Device(at::kCUDA, 0);
+  gpu.memory_bytes = int64_t{80} << 30;
+  const int64_t libraries = gpu.memory_bytes - memory_left_bytes(gpu, /*host_ranks=*/1, /*share_gpu=*/false);
+  EXPECT_EQ(memory_left_bytes(gpu, 4, /*share_gpu=*/false), gpu.memory_bytes - libraries);
+  EXPECT_EQ(memory_left_bytes(gpu, 4, /*share_gpu=*/true), gpu.memory_bytes / 4 - libraries);
+  for (const bool share_gpu : {false, true}) {
+    const int64_t alone = memory_left_bytes(choose_device("cpu"), 1, share_gpu);
+    EXPECT_LT(memory_left_bytes(choose_device("cpu"), 4, share_gpu), alone / 2);
+  }
+}
+
 TEST(GpuObstacle, IsSaidWhereADriverIsAndNowhereElse) {
   constexpr int kOldDriver = 35, kNoDevice = 100, kMismatch = 803;
   EXPECT_EQ(gpu_obstacle({}), "");
@@ -52,6 +65,7 @@ TEST(BuiltKernels, RunOnTheGpusOfTheirArchitectures) {
   for (const int capability : {75, 100, 103, 120}) EXPECT_FALSE(runs_on("80-real,90a-real", capability)) << capability;
   EXPECT_FALSE(runs_on("90a-real", 91)) << "that very one";
   EXPECT_FALSE(runs_on("86-real", 80)) << "a newer minor version";
+  EXPECT_TRUE(runs_on("all-major", 120)) << "a name, not a number";
   EXPECT_TRUE(runs_on("80", 120)) << "PTX is translated";
   EXPECT_FALSE(runs_on("90a", 100)) << "but not that of one architecture alone";
 }

@@ -207,15 +207,6 @@ TEST(CheckModel, SizesThatDoNotFitAreToldAtTheSizeThatWasGiven) {
   EXPECT_TRUE(holds(said({}, "[model.override]\nn_kv_heads = 5\n"), "job.toml:2:"));
 }
 
-TEST(CheckModel, ADegreeThatDoesNotDivideHeadsIsToldWithThoseThatDo) {
-  const std::string degree = "--parallelism.tensor_parallel_degree=";
-  EXPECT_TRUE(holds(said({degree + "3", "--training.seq_len=96"}), "does not divide 16 heads of llama3 debugmodel"));
-  EXPECT_TRUE(holds(said({degree + "3", "--training.seq_len=96"}), "degrees that do: 1, 2, 4, 8, 16"));
-  const std::string grouped = said({degree + "4", "--model.override.n_kv_heads=2"});
-  EXPECT_TRUE(holds(grouped, "does not divide 2 heads of keys and values of llama3 debugmodel; degrees that do: 1, 2"));
-  EXPECT_EQ(said({degree + "4"}), "");
-}
-
 TEST(CheckModel, AUnitToKeepInFp32ThatIsNoneIsToldWithTheNearest) {
   EXPECT_TRUE(holds(said({"--training.keep_fp32=layer.0"}), "has no unit \"layer.0\"; did you mean \"layers.0\"?"));
   EXPECT_TRUE(holds(said({"--training.keep_fp32=everything"}), "there are: tok_embeddings, layers.0"));

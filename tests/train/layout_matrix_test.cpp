@@ -157,6 +157,100 @@ TEST(LayoutMatrix, NoticesAMissingAllReduceOfNormWeights) {
   EXPECT_NE(found.find("norm"), std::string::npos) << found;
 }
 
+/// Leaves out one call of a live communicator, or one message from rank 0 to rank 1, on all ranks alike.
+class Skipping : public ForwardingCommunicator {
+ public:
+  Skipping(std::shared_ptr<Communicator> inner, Collective kind, int64_t number)
+      : ForwardingCommunicator(std::move(inner)), kind_(kind), number_(number) {}
+
+ protected:
+  Pending start_all_gather(Tensors outputs, Tensors inputs) override {
+    if (skips(Collective::all_gather)) return nothing(outputs);
+    return ForwardingCommunicator::start_all_gather(std::move(outputs), std::move(inputs));
+  }
+  Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
+    if (skips(Collective::reduce_scatter)) return nothing(outputs);
+    return ForwardingCommunicator::start_reduce_scatter(std::move(outputs), std::move(inputs));
+  }
+  Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
+    if (skips(Collective::all_reduce)) return nothing({});
+    return ForwardingCommunicator::start_all_reduce(std::move(tensors), reduction);
+  }
+  Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
+    Tensors missing;
+    std::erase_if(rank() == 0 ? sends : receives, [&](const Message& message) {
+      if (!skips(Collective::permute)) return false;
+      if (rank() == 1) missing = message.tensors;
+      return true;
+    });
+    if (receives.empty() && sends.empty()) return nothing(missing);
+    nothing(missing)->wait();
+    return ForwardingCommunicator::start_transfer(std::move(receives), std::move(sends));
+  }
+
+ private:
+  struct Nothing : PendingCollective {
+    void wait() override {}
+  };
+  bool skips(Collective kind) { return kind == kind_ && seen_++ == number_; }
+  static Pending nothing(const Tensors& outputs) {
+    for (const at::Tensor& output : outputs) output.zero_();
+    return std::make_unique<Nothing>();
+  }
+
+  Collective kind_;
+  int64_t number_;
+  int64_t seen_ = 0;
+};
+
+struct SkippedCall {
+  const char* layout;
+  std::shared_ptr<Communicator> MeshGroups::*group;
+  const char* name;
+  Collective kind;
+  int64_t pipeline = 1;
+};
+
+TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
+  const std::vector<SkippedCall> cases{
+      {"fsdp2", &MeshGroups::gather, group_names::kGather, Collective::all_gather},
+      {"fsdp3", &MeshGroups::scatter, group_names::kScatter, Collective::reduce_scatter},
+      {"fsdp2", &MeshGroups::loss, group_names::kLoss, Collective::all_reduce},
+      {"fsdp2", &MeshGroups::model, group_names::kModel, Collective::all_reduce},
+      {"ddp4", &MeshGroups::replicate, group_names::kReplicate, Collective::all_reduce},
+      {"hsdp2x2", &MeshGroups::replicate, group_names::kReplicate, Collective::all_reduce},
+      {"tp2", &MeshGroups::tensor, group_names::kTensor, Collective::all_gather},
+      {"tp4", &MeshGroups::tensor, group_names::kTensor, Collective::reduce_scatter},
+      {"fsdp2xtp2", &MeshGroups::tensor, group_names::kTensor, Collective::all_reduce},
+      {"ddp2", &MeshGroups::pipeline, group_names::kPipeline, Collective::permute, /*pipeline=*/2}};
+  for (const SkippedCall& skipped : cases) {
+    LayoutRow row = row_named(skipped.layout);
+    row.pipeline = skipped.pipeline;
+    const Traffic planned =
+        train_ranks(row, 0)[0].plan.traffic_of(skipped.name)->table[static_cast<size_t>(skipped.kind)];
+    // One in the middle of the second step, which is the one that is counted; of messages every second is a receive.
+    const int64_t number = skipped.kind == Collective::permute ? row.microbatches + 1 : planned.calls * 3 / 2;
+    Fault fault;
+    fault.groups = [&](int64_t, MeshGroups& groups) {
+      auto& group = groups.*skipped.group;
+      group = std::make_shared<Skipping>(group, skipped.kind, number);
+    };
+    for (const RankResult& rank : train_ranks(row, 2, fault)) {
+      const std::string begin = fmt::format("{} {}: ", skipped.name, name(skipped.kind));
+      const std::string found = traffic_difference(rank);
+      if (skipped.kind != Collective::permute) {
+        const std::string told = fmt::format("{}{} calls of ", begin, planned.calls - 1);
+        EXPECT_TRUE(found.starts_with(told)) << skipped.layout << ": " << found;
+      }
+      if (skipped.kind == Collective::permute && rank.plan.request.place.coordinate(MeshAxis::pp) == 1) continue;
+      EXPECT_TRUE(found.starts_with(begin)) << skipped.layout << ": " << found;
+      EXPECT_EQ(std::count(found.begin(), found.end(), '\n'), 1) << "and nothing else: " << found;
+      ASSERT_EQ(rank.reported.size(), 1u) << "the trainer says so, too";
+      EXPECT_TRUE(rank.reported[0].starts_with(begin)) << rank.reported[0];
+    }
+  }
+}
+
 TEST(LayoutMatrix, NoticesACollectiveThatThePlanHasAndTheRunHasNot) {
   Fault fault;
   fault.groups = [](int64_t, MeshGroups& groups) { groups.replicate.reset(); };

@@ -131,6 +131,10 @@ TEST(OutOfMemory, IsToldFromOtherFailuresWithTheAllocatorsWords) {
   EXPECT_EQ(words_of([] { TORCH_CHECK(false, "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has"); }),
             "Tried to allocate 2 GiB");
   EXPECT_EQ(words_of([] { TORCH_CHECK(false, "sizes differ"); }), std::nullopt);
+  const auto plain = [](const char* message) { return words_of([&] { throw std::runtime_error(message); }); };
+  EXPECT_EQ(plain("kernel adam: out of memory"), "") << "what a launch of ours throws";
+  EXPECT_EQ(plain("DefaultCPUAllocator: can't allocate memory: you tried …"), "");
+  EXPECT_EQ(plain("something else"), std::nullopt);
   EXPECT_EQ(words_of([] { throw Error(ExitCode::storage, "out of memory"); }), std::nullopt);
 }
 
@@ -139,6 +143,7 @@ TEST(OutOfMemory, MayBeWhatALibrarySaysNothingPreciseAbout) {
     return vague_words(std::make_exception_ptr(std::runtime_error(message)));
   };
   EXPECT_EQ(words("could not execute a primitive"), "could not execute a primitive");
+  EXPECT_EQ(words("could not create a primitive"), "could not create a primitive");
   EXPECT_EQ(words("sizes differ"), std::nullopt);
 }
 

@@ -10,7 +10,16 @@
 namespace titan {
 namespace {
 
-void expect_as_close_as_one_process(const LayoutRow& row, const RankResult& result) {
+/// Of every rank's part of every gradient, and that the run sent what the plan says.
+void expect_as_close_as_one_process(const LayoutRow& row, const std::vector<RankResult>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    SCOPED_TRACE("rank " + std::to_string(rank));
+    EXPECT_EQ(traffic_difference(ranks[rank]), "");
+    EXPECT_EQ(ranks[rank].strays, std::vector<std::string>()) << "its shards are those of the gradients looked at";
+    for (const auto& [name, gradient] : ranks[0].gradients) {
+      EXPECT_TRUE(same_bits(ranks[rank].gradients.at(name), gradient)) << name;
+    }
+  }
   LayoutRow in_fp32 = row;
   in_fp32.compute = ElementType::float32;
   in_fp32.keep_fp32.clear();
@@ -19,7 +28,8 @@ void expect_as_close_as_one_process(const LayoutRow& row, const RankResult& resu
   for (const auto& [name, gradient] : wide.gradients) {
     at::Tensor alone = narrow.gradients.at(name);
     if (row.reduce == ElementType::bfloat16) alone = alone.to(at::kBFloat16);
-    EXPECT_LE(gradient_error(result.gradients.at(name), gradient), 1.5 * gradient_error(alone, gradient)) << name;
+    const double error = gradient_error(ranks[0].gradients.at(name), gradient);
+    EXPECT_LE(error, 1.5 * gradient_error(alone, gradient)) << name;
   }
 }
 
@@ -28,14 +38,12 @@ class NarrowLayouts : public ::testing::TestWithParam<std::string> {};
 TEST_P(NarrowLayouts, AreAsCloseToFp32AsASingleBf16Process) {
   LayoutRow row = row_named(GetParam());
   row.compute = ElementType::bfloat16;
-  const RankResult result = train_ranks(row, 2)[0];
-  EXPECT_EQ(traffic_difference(result), "");
-  expect_as_close_as_one_process(row, result);
+  expect_as_close_as_one_process(row, train_ranks(row, 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(Bf16, NarrowLayouts,
-                         ::testing::Values("ddp2", "fsdp2", "fsdp3", "hsdp2x2", "tp2", "tp4", "fsdp2xtp2",
-                                           "hsdp2x2xtp2"),
+                         ::testing::Values("ddp2", "ddp4", "fsdp2", "fsdp3", "fsdp4", "hsdp2x2", "tp2", "tp4",
+                                           "fsdp2xtp2", "hsdp2x2xtp2"),
                          [](const auto& info) { return info.param; });
 
 // ---- training.mixed_precision_reduce = "bfloat16"
@@ -46,9 +54,7 @@ TEST_P(NarrowReductions, AreAsCloseToFp32AsASingleBf16Process) {
   LayoutRow row = row_named(GetParam());
   row.compute = ElementType::bfloat16;
   row.reduce = ElementType::bfloat16;
-  const std::vector<RankResult> ranks = train_ranks(row, 2);
-  for (const RankResult& rank : ranks) EXPECT_EQ(traffic_difference(rank), "");
-  expect_as_close_as_one_process(row, ranks.back());
+  expect_as_close_as_one_process(row, train_ranks(row, 2));
 }
 
 TEST_P(NarrowReductions, AreWithinTheRoundingOfWhatTravels) {
@@ -71,7 +77,7 @@ TEST_P(NarrowReductions, AreWithinTheRoundingOfWhatTravels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bf16, NarrowReductions,
-                         ::testing::Values("ddp2", "ddp4", "fsdp2", "fsdp3", "fsdp2_offload", "hsdp2x2",
+                         ::testing::Values("ddp2", "ddp4", "fsdp2", "fsdp3", "fsdp4", "fsdp2_offload", "hsdp2x2",
                                            "hsdp2x2_accumulation4", "hsdp2x2_offload", "fsdp2xtp2"),
                          [](const auto& info) { return info.param; });
 
@@ -100,10 +106,9 @@ TEST(NarrowReductions, OfReplicasWhoseWeightsLiveOnTheHostAreBackThereInFp32) {
   LayoutRow row = row_named("ddp2");
   row.offload = true;
   row.compute = row.reduce = ElementType::bfloat16;
-  const RankResult result = train_ranks(row, 2)[1];
-  EXPECT_EQ(traffic_difference(result), "");
-  EXPECT_EQ(result.to_home_bytes, result.plan.to_host_bytes);
-  expect_as_close_as_one_process(row, result);
+  const std::vector<RankResult> ranks = train_ranks(row, 2);
+  for (const RankResult& rank : ranks) EXPECT_EQ(rank.to_home_bytes, rank.plan.to_host_bytes);
+  expect_as_close_as_one_process(row, ranks);
 }
 
 TEST(NarrowReductions, OfTensorParallelRanksAloneDoNotExist) {
@@ -137,9 +142,7 @@ TEST_P(KeptUnits, AmongBf16OnesAreAsCloseToFp32AsInASingleProcess) {
   LayoutRow row = row_named(GetParam());
   row.compute = ElementType::bfloat16;
   row.keep_fp32 = {"tok_embeddings", "layers.1", "head"};
-  const RankResult result = train_ranks(row, 2)[0];
-  EXPECT_EQ(traffic_difference(result), "");
-  expect_as_close_as_one_process(row, result);
+  expect_as_close_as_one_process(row, train_ranks(row, 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(Fp32, KeptUnits, ::testing::Values("ddp2", "fsdp2", "fsdp2_tied", "hsdp2x2", "fsdp2xtp2"),

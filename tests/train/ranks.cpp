@@ -13,6 +13,7 @@
 #include "titan/base/text.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/schedule/csv.h"
+#include "titan/train/traffic_check.h"
 
 namespace titan {
 namespace {
@@ -150,6 +151,13 @@ std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
   return result;
 }
 
+at::Tensor part_of(at::Tensor whole, const Box& box) {
+  for (size_t d = 0; d < box.extent.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
+  }
+  return whole.contiguous();
+}
+
 /// Bytes that went over the link, which must be as many each way.
 int64_t crossed(const std::shared_ptr<HostLink>& link) {
   if (!link) return 0;
@@ -181,6 +189,7 @@ class RankRun {
     for (const Communicator* group : groups_.all()) {
       EXPECT_EQ(group->transport(), row.sockets ? "Gloo" : "shared memory") << group->name();
     }
+    made_ = groups_;
     if (fault.groups) fault.groups(world.rank, groups_);
     result_.plan = make_plan(model, family, plan);
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
@@ -208,7 +217,7 @@ class RankRun {
     };
     if (!row_.step_in_backward) assembly_.executor->on_group_reduced(note_gradients);
     for (int64_t step = 1; step <= steps; ++step) {
-      if (step == 2) groups_.reset_traffic();
+      if (step == 2) made_.reset_traffic();
       for (const auto& link : {assembly_.link, assembly_.activation_link, assembly_.optimizer_link}) {
         if (step == 2 && link) link->reset();
       }
@@ -227,8 +236,11 @@ class RankRun {
       const at::Tensor none;
       const auto mine = shards.find(parameter->name());
       if (steps > 0) {
-        result_.gradients[parameter->name()] =
-            gather_logical(*parameter, mine == shards.end() ? none : mine->second, world);
+        const at::Tensor whole = gather_logical(*parameter, mine == shards.end() ? none : mine->second, world);
+        if (mine != shards.end() && !same_bits(part_of(whole, parameter->shard_box()), mine->second)) {
+          result_.strays.push_back(parameter->name());
+        }
+        result_.gradients[parameter->name()] = whole;
       }
       result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world);
     }
@@ -237,19 +249,22 @@ class RankRun {
 
  private:
   void note_traffic() {
-    result_.traffic = traffic_of(groups_);
+    result_.traffic = traffic_of(made_);
+    result_.reported = check_traffic(result_.plan, made_).differences;
     result_.activation_bytes = crossed(assembly_.activation_link);
     result_.moment_bytes = crossed(assembly_.optimizer_link);
     if (!assembly_.link) return;
     result_.to_device_bytes = assembly_.link->to_device_bytes();
     result_.to_home_bytes = assembly_.link->to_home_bytes();
     result_.device_peak = assembly_.link->device().peak_bytes();
+    result_.home_peak = assembly_.link->home().peak_bytes();
   }
 
   LayoutRow row_;
   World world_;
   Fault fault_;
-  MeshGroups groups_;
+  MeshGroups made_;
+  MeshGroups groups_;    // the same, but for a fault
   PlanRequest request_;  // before a pipeline cuts its microbatches
   RankResult result_;
   std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();

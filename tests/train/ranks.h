@@ -69,10 +69,12 @@ struct RankResult {
   std::vector<double> stop_wishes;
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> weights;    // whole, after the last step
+  std::vector<std::string> strays;              // parameters whose gradient here is not that part of the whole one
   std::map<std::string, TrafficTable> traffic;  // of one later step, by communicator
+  std::vector<std::string> reported;            // by check_traffic, of that step
   Plan plan;
   int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
-  int64_t device_peak = 0;
+  int64_t device_peak = 0, home_peak = 0;          // of weights that live on the host
   int64_t activation_bytes = 0, moment_bytes = 0;  // that crossed in that step, each way
   int64_t most_live = 0;                           // of a pipeline
   ReplayCounts replays;                            // of recorded graphs
@@ -81,6 +83,7 @@ struct RankResult {
 /// What happens in a run: ways to break it, for tests of the tests, and a wish to stop.
 struct Fault {
   std::optional<int64_t> stopping_rank;  // brings its wish along in step 2
+  /// May put others in the place of the groups that were made; what those did is counted.
   std::function<void(int64_t rank, MeshGroups& groups)> groups;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };

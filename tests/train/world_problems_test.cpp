@@ -31,7 +31,10 @@ TEST(WorldProblems, DegreesThatDoNotMultiplyToTheRanksAreToldWithTheNumbersThatD
 TEST(WorldProblems, ABatchThatTheDataParallelRanksCannotShareIsToldWithTheNearestThatTheyCan) {
   const std::vector<std::string> words{"--training.local_batch_size=2", "--training.global_batch_size=12"};
   EXPECT_EQ(told(3, words), "");
-  expect_told(4, words, "on 4 data-parallel ranks; use a multiple of 8, such as 8 or 16, or -1");
+  expect_told(4, words, "on 4 data-parallel ranks; use 8 or 16 (a multiple of 8), or -1");
+  const std::string odd = told(2, {"--training.local_batch_size=8", "--training.global_batch_size=9"});
+  EXPECT_NE(odd.find("on 2 data-parallel ranks; use 16 (a multiple of 16), or -1"), std::string::npos) << odd;
+  EXPECT_EQ(odd.find("use 8"), std::string::npos) << "what would not do on two ranks is not advised: " << odd;
 }
 
 TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
@@ -40,6 +43,33 @@ TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
   expect_told(1, {"--parallelism.tensor_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=6"},
               "--parallelism.tensor_parallel_degree: Invalid parallel dims: dp_replicate(1) * dp_shard(1) * cp(1) * "
               "tp(4) * pp(1) != WORLD_SIZE(6); the degrees need 4 or 8 ranks");
+}
+
+std::vector<std::string> notes(int64_t world, const std::vector<std::string>& words) {
+  const std::vector<ConfigCheck> checks{
+      [world](const JobConfig& config, const Origins& origins) { return world_problems(config, origins, world); }};
+  return load_config_text(Schema(), "", "job.toml", words, checks).notes;
+}
+
+TEST(WorldProblems, KeepingWeightsThatNoRankShardsIsToldToHaveNoEffect) {
+  const std::string always = "--parallelism.fsdp_reshard_after_forward=always";
+  const std::string replicated = "--parallelism.data_parallel_replicate_degree=4";
+  const std::vector<std::string> found = notes(4, {always, replicated});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_NE(found[0].find("has no effect here: no rank of 4 shards its weights"), std::string::npos) << found[0];
+  EXPECT_EQ(notes(8, {always, replicated}).size(), 0u) << "two shards";
+  EXPECT_EQ(notes(4, {always, replicated, "--training.enable_cpu_offload"}).size(), 0u);
+  EXPECT_EQ(notes(4, {always, replicated, "--parallelism.data_parallel_shard_degree=1"}).size(), 1u) << "told once";
+}
+
+TEST(WorldProblems, TheFewestRanksAreThoseOfTheDegreesOrOfADryRun) {
+  const auto fewest = [](const std::vector<std::string>& words) {
+    return fewest_ranks(load_config_text(Schema(), "", "job.toml", words).config);
+  };
+  EXPECT_EQ(fewest({}), 1);
+  EXPECT_EQ(fewest({"--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_replicate_degree=3"}), 6);
+  EXPECT_EQ(fewest({"--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_shard_degree=4"}), 8);
+  EXPECT_EQ(fewest({"--comm.mode=fake_backend", "--comm.world_size=32"}), 32);
 }
 
 }  // namespace

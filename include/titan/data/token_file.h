@@ -9,6 +9,7 @@
 // of all that.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -66,10 +67,15 @@ class TokenFile {
 
  private:
   class Map;
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kSizeHolds{1};
 
   [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
   void read_index();
   void check_ends() const;
+  /// Whether the file is as long as it was, unless that has just been asked: one question a document would be a fifth
+  /// of a fast loader's time.
+  void check_size();
   void check_blocks(int64_t begin, int64_t end);
 
   std::filesystem::path path_;
@@ -77,7 +83,8 @@ class TokenFile {
   std::unique_ptr<Map> ids_, index_;
   const uint64_t* block_hashes_ = nullptr;
   const uint64_t* ends_ = nullptr;
-  std::vector<bool> checked_;  // by block
+  std::vector<bool> checked_;         // by block
+  Clock::time_point size_seen_ = {};  // when the size was last asked for
 };
 
 }  // namespace titan

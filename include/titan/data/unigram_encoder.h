@@ -52,14 +52,17 @@ class UnigramEncoder {
 
  private:
   struct Slot {
-    uint64_t key = 0;  // node · 256 + byte, plus 1; 0: free
-    uint32_t child = 0;
-    int32_t id = -1;  // of the piece that ends here
+    uint64_t key = 0;  // where the node before lies · 256 + byte, plus 1; 0: free
+    int32_t id = -1;   // of the piece that ends here
     float score = 0;
   };
+  static constexpr uint32_t kNoNode = UINT32_MAX;
 
+  void make_trie(const SentencePieceModel& model);
   void insert(std::string_view piece, int32_t id, float score);
-  const Slot* step(uint32_t node, unsigned char byte) const;
+  /// Where the node lies that `byte` leads to from `node`, or a free place for it.
+  uint32_t place(uint32_t node, unsigned char byte) const;
+  uint32_t step(uint32_t node, unsigned char byte) const;
   static void begin_again(size_t begin, size_t last, Pass& pass);
   void search(std::string_view stretch, float sum, Pass& pass) const;
   float margin_of(std::string_view stretch, const Pass& pass) const;
@@ -69,9 +72,9 @@ class UnigramEncoder {
   float sum_of(const Pass::Word& word, float sum) const;
   bool repeat(const Pass::Word& word, Pass& pass, ReadyIds& ids) const;
 
-  std::vector<Slot> slots_;  // a trie: open addressing by node and byte
-  uint32_t nodes_ = 1;
-  std::vector<float> scores_;  // by id; of a byte: what an id of it adds to the sum
+  std::vector<Slot> slots_;            // a trie: open addressing by node and byte; a node is its place
+  std::array<uint32_t, 256> first_{};  // by first byte, which most steps are about
+  std::vector<float> scores_;          // by id; of a byte: what an id of it adds to the sum
   std::vector<int32_t> byte_ids_;
   int32_t unknown_id_;
   float unknown_score_ = 0;

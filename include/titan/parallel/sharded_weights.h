@@ -105,6 +105,7 @@ class ShardedWeights : public Residency {
   struct Transfer {
     Pending pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
+    std::vector<at::Tensor> padded_inputs;  // live to the end however soon the transport is done with them: as planned
     bool under_way = false;
 
     void finish();

@@ -56,9 +56,10 @@ struct MemoryUse {
 };
 MemoryUse memory_use(const at::Device& device);
 
-/// What tensors of one of `sharers` ranks may take, asked before the job made any: an even share of a GPU without what
-/// libraries take for themselves; on a CPU an even share of what is available, and no more than this process's limits.
-int64_t memory_left_bytes(const DeviceInfo& device, int64_t sharers);
+/// What tensors of one of `host_ranks` ranks of this host may take, asked before the job made any: a GPU, of which each
+/// has its own or, with `share_gpu`, an even share, without what libraries take for themselves; on a CPU an even share
+/// of what is available, and no more than this process's limits.
+int64_t memory_left_bytes(const DeviceInfo& device, int64_t host_ranks, bool share_gpu);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);

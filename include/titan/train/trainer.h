@@ -78,8 +78,9 @@ class Trainer {
   /// What the job's own tensors may take: what was left before it made any. Bytes of the device, or of the host's
   /// memory and of the limits on this process.
   MemoryQuestion memory_question() const;
-  /// Warns when the plan takes more than there is.
+  /// Whether the plan and what libraries may take beside it are more than there is.
   bool lacks_memory() const;
+  /// Warns when the plan takes more than there is.
   void check_memory(const Plan& plan) const;
   /// Does `work`; when memory runs out in it, says who holds how much and throws Error(out_of_memory) with the settings
   /// that would fit. `what` is under way: "building the model".

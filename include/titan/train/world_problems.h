@@ -8,7 +8,10 @@
 namespace titan {
 
 /// Degrees that do not multiply to `world`, and a global batch that its data-parallel ranks cannot share; each with the
-/// nearest numbers that fit. Empty for a dry run, which has the ranks that it wants.
+/// nearest numbers that fit. Notes on options that do nothing on so many ranks. A dry run has the ranks that it wants.
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
+
+/// The fewest ranks that the config's degrees can have, or those that comm.world_size names.
+int64_t fewest_ranks(const JobConfig& config);
 
 }  // namespace titan
