@@ -30,6 +30,8 @@ titan_test(config titan_config)
 titan_test(data titan_data)
 if(TARGET data_test)
   target_include_directories(data_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
+  # A minute for each of its ten fuzzers, beside which the other programs run.
+  set_tests_properties(data PROPERTIES ENVIRONMENT TITAN_FUZZ_SECONDS=60)
 endif()
 titan_test(structure titan_base)
 

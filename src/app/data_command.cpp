@@ -20,6 +20,8 @@ struct Options {
   Inspection inspection;
   DatasetOptions dataset;
   std::string bad_record = "error";
+  std::string ids_field;
+  GivenIds ids;
 };
 
 void declare_corpus(CLI::App& command, Options& options) {
@@ -34,7 +36,20 @@ void declare_corpus(CLI::App& command, Options& options) {
 void declare(CLI::App& app, Options& options) {
   auto* tokenize = app.add_subcommand("tokenize", "Text to a .bin file of ids, on all cores; a killed one goes on");
   declare_corpus(*tokenize, options);
-  tokenize->add_option("--tokenizer", options.tokenization.tokenizer, "Tokenizer file or folder")->required();
+  auto* tokenizer = tokenize->add_option("--tokenizer", options.tokenization.tokenizer, "Tokenizer file or folder");
+  auto* ids = tokenize->add_option("--ids", options.ids_field,
+                                   "Field of .jsonl records that holds a list of ids, made by another package");
+  ids->excludes(tokenizer);
+  auto* size =
+      tokenize->add_option("--vocab-size", options.ids.vocabulary, "With --ids: number of the tokenizer's ids");
+  ids->needs(size->needs(ids));
+  tokenize->add_option("--bos", options.ids.bos, "With --ids: the id that begins a document")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(ids);
+  tokenize->add_option("--eos", options.ids.eos, "With --ids: the id that ends a document")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(ids);
+  tokenize->add_option("--made-by", options.ids.maker, "With --ids: a name of their tokenizer")->needs(ids);
   tokenize->add_option("--output", options.tokenization.output, "File to write, NAME.bin")->required();
   tokenize->add_option("--threads", options.tokenization.threads, "Threads that encode; 0: one per processor")
       ->check(CLI::Range(0, 1024))
@@ -60,6 +75,19 @@ void refuse_mistyped_word(const std::string& word) {
   throw Error(ExitCode::bad_config, fmt::format("data has no command {}{} (titan_train data --help)", word, hint));
 }
 
+void run_tokenize(Options& options, std::ostream& out) {
+  Tokenization& wanted = options.tokenization;
+  if (!options.ids_field.empty()) {
+    wanted.ids = options.ids;
+    wanted.dataset.text_field = options.ids_field;
+  } else if (wanted.tokenizer.empty()) {
+    throw Error(ExitCode::bad_config,
+                "name the tokenizer with --tokenizer, or the field of ids that another package made with --ids "
+                "(titan_train data tokenize --help)");
+  }
+  tokenize_corpus(wanted, out);
+}
+
 }  // namespace
 
 std::vector<std::string> data_command_words() { return {"tokenize", "stats", "peek"}; }
@@ -74,7 +102,7 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   options.dataset.dataset = "text";
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   options.tokenization.dataset = options.inspection.dataset = options.dataset;
-  if (app.got_subcommand("tokenize")) tokenize_corpus(options.tokenization, out);
+  if (app.got_subcommand("tokenize")) run_tokenize(options, out);
   if (app.got_subcommand("stats")) describe_corpus(options.inspection, out);
   if (app.got_subcommand("peek")) show_documents(options.inspection, out);
 }

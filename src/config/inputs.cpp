@@ -101,10 +101,11 @@ std::vector<Problem> check_inputs(const LoadedConfig& loaded) {
   const std::string key = config.model.tokenizer_path ? "model.tokenizer_path" : "model.hf_assets_path";
   const std::string& tokenizer = tokenizer_location(config);
   if (!find_input(loaded, key, tokenizer)) {
-    problems.push_back({loaded.origins.place(key), "model.tokenizer_path", missing(loaded, key, tokenizer),
-                        "name a tokenizer file or a folder that holds one in model.tokenizer_path, such as "
-                        "configs/tokenizers/stories.model",
-                        Severity::error});
+    problems.push_back(
+        {loaded.origins.place(key), "model.tokenizer_path", missing(loaded, key, tokenizer),
+         "name a tokenizer file, a folder that holds one, or the .bin file of ids that is trained on, in "
+         "model.tokenizer_path, such as configs/tokenizers/stories.model",
+         Severity::error});
   }
   return problems;
 }

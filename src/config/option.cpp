@@ -187,7 +187,7 @@ std::string Option::allowed() const {
 }
 
 bool Option::is_harmless(const Value& value) const {
-  if (idle.empty() || harmless.empty()) return true;
+  if (harmless.empty()) return true;
   bool is_default = value == default_2024 || value == default_2026;
   return is_default || std::find(harmless.begin(), harmless.end(), value) != harmless.end();
 }

@@ -11,11 +11,21 @@
 #include "titan/data/stories.h"
 #include "titan/data/text_files.h"
 #include "titan/data/token_source.h"
+#include "titan/data/tokenizer.h"
 #include "titan/data/utf8.h"
 
 namespace titan {
 
 std::vector<std::string> DocumentSource::take_notices() { return std::exchange(notices_, {}); }
+
+void DocumentSource::check_tokenizer(const Tokenizer& tokenizer) const {
+  if (tokenizer.reads_text()) return;
+  throw Error(ExitCode::bad_data,
+              fmt::format("corpus {} is text, and the tokenizer named is a .bin file, which knows its ids but not how "
+                          "text becomes them. Give .bin files alone, for validation too, or name the tokenizer itself "
+                          "in model.tokenizer_path.",
+                          description()));
+}
 
 void DocumentSource::repair(std::string& text) { counters_.invalid_utf8 += repair_utf8(text); }
 

@@ -133,9 +133,10 @@ class Pipeline {
     for (RawDocument& raw : piece.raw) {
       EncodedDocuments::Document document;
       document.start = raw.start;
-      document.read = read_text(std::move(raw), text_field_);
       document.first_token = std::ssize(result.ids);
-      if (document.read.text) {
+      if (tokenizer_ && !tokenizer_->reads_text()) {
+        read_given_ids(raw, document, result.ids);
+      } else if (document.read = read_text(std::move(raw), text_field_); document.read.text) {
         std::string text = std::move(*document.read.text);
         document.text_bytes = std::ssize(text);
         if (tokenizer_) tokenizer_->encode_framed(text, true, true, result.ids);
@@ -145,6 +146,19 @@ class Pipeline {
       result.documents.push_back(std::move(document));
     }
     piece.raw = {};
+  }
+
+  void read_given_ids(const RawDocument& raw, EncodedDocuments::Document& document, std::vector<int32_t>& ids) const {
+    document.text_bytes = std::ssize(raw.bytes);
+    RecordText& read = document.read;
+    if (raw.too_long) {
+      read = read_text(RawDocument(raw), text_field_);
+    } else if (raw.form == TextForm::records) {
+      read.problem = read_ids(raw.bytes, text_field_, *tokenizer_, ids);
+    } else {
+      read.problem = "ids are read from the records of .jsonl files alone";
+    }
+    if (read.problem.empty()) read.text.emplace();
   }
 
   TextFileSource& source_;

@@ -37,27 +37,27 @@ Json merges_of(std::span<const std::string> tokens) {
   return merges;
 }
 
-Json vocabulary_of(std::span<const std::string> tokens) {
+/// The special tokens are words of the vocabulary that no merge makes, and not added tokens: those would be looked for
+/// in text, where a tiktoken model reads what looks like a special token as ordinary text.
+Json vocabulary_of(std::span<const std::string> tokens, std::span<const std::string> special) {
   Json vocabulary = Json::object();
-  for (size_t rank = 0; rank < tokens.size(); ++rank) {
+  auto add = [&](const std::string& token) {
     // Not operator[], which would look through all the keys before.
-    vocabulary.get_ref<Json::object_t&>().emplace_back(to_byte_alphabet(tokens[rank]), rank);
-  }
+    vocabulary.get_ref<Json::object_t&>().emplace_back(to_byte_alphabet(token), vocabulary.size());
+  };
+  std::for_each(tokens.begin(), tokens.end(), add);
+  std::for_each(special.begin(), special.end(), add);
   return vocabulary;
 }
 
-Json added_tokens(size_t first, std::span<const std::string> special) {
-  Json added = Json::array();
-  for (size_t i = 0; i < special.size(); ++i) {
-    added.push_back({{"id", first + i},
-                     {"content", special[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
-  return added;
+/// The begin-of-text token before every text, as Llama 3's own folder has it.
+Json post_processor(size_t id, const std::string& begin) {
+  auto special = [&](int type) { return Json{{"SpecialToken", {{"id", begin}, {"type_id", type}}}}; };
+  auto text = [](const char* name, int type) { return Json{{"Sequence", {{"id", name}, {"type_id", type}}}}; };
+  return {{"type", "TemplateProcessing"},
+          {"single", {special(0), text("A", 0)}},
+          {"pair", {special(0), text("A", 0), special(1), text("B", 1)}},
+          {"special_tokens", {{begin, {{"id", begin}, {"ids", Json::array({id})}, {"tokens", Json::array({begin})}}}}}};
 }
 
 Json tokenizer_json(std::span<const std::string> tokens, std::span<const std::string> special) {
@@ -69,10 +69,10 @@ Json tokenizer_json(std::span<const std::string> tokens, std::span<const std::st
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
-          {"added_tokens", added_tokens(tokens.size(), special)},
+          {"added_tokens", Json::array()},
           {"normalizer", nullptr},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
-          {"post_processor", nullptr},
+          {"post_processor", post_processor(tokens.size(), special[0])},
           {"decoder", bytes},
           {"model",
            {{"type", "BPE"},
@@ -83,7 +83,7 @@ Json tokenizer_json(std::span<const std::string> tokens, std::span<const std::st
             {"fuse_unk", false},
             {"byte_fallback", false},
             {"ignore_merges", true},
-            {"vocab", vocabulary_of(tokens)},
+            {"vocab", vocabulary_of(tokens, special)},
             {"merges", merges_of(tokens)}}}};
 }
 
@@ -102,7 +102,8 @@ void write_hugging_face_tokenizer(const std::filesystem::path& folder, std::span
   const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                        {"bos_token", special[0]},
                        {"eos_token", special[1]},
-                       {"clean_up_tokenization_spaces", false}};
+                       {"clean_up_tokenization_spaces", false},
+                       {"split_special_tokens", true}};  // transformers adds those two to what is looked for
   write_file_atomically(folder / "tokenizer.json", tokenizer_json(tokens, special).dump(1) + "\n");
   write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }

@@ -87,6 +87,15 @@ bool has_lone_carriage_return(std::string_view line) {
 
 }  // namespace
 
+std::string describe_no_json(std::string_view line) {
+  if (line.find('\0') != line.npos) {
+    return "this line is no JSON (it holds NUL bytes, as UTF-16 does: convert the file with iconv -f UTF-16 -t UTF-8)";
+  }
+  return has_lone_carriage_return(line)
+             ? "this line is no JSON (it holds carriage returns without a line feed: records must end in a line feed)"
+             : "this line is no JSON";
+}
+
 RecordText read_record(std::string_view line, const std::string& field) {
   std::string mended(line);
   int64_t repaired = repair_utf8(mended);
@@ -96,12 +105,7 @@ RecordText read_record(std::string_view line, const std::string& field) {
     if (escapes > 0) read = parse(mended, field);
     if (read) repaired += escapes;
   }
-  if (!read) {
-    read = RecordText{{}, "this line is no JSON", 0};
-    if (has_lone_carriage_return(line)) {
-      read->problem += " (it holds carriage returns without a line feed: records must end in a line feed)";
-    }
-  }
+  if (!read) read = RecordText{{}, describe_no_json(line), 0};
   read->invalid_utf8 = repaired;
   return std::move(*read);
 }

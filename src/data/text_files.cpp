@@ -33,6 +33,21 @@ bool is_blank(const std::optional<std::string_view>& line) {
   return line && line->find_first_not_of(" \t\r\n") == line->npos;
 }
 
+/// UTF-16 is refused by the mark that it begins with, instead of being read as noise.
+std::unique_ptr<BufferedFile> open_file(const std::filesystem::path& path, int64_t byte) {
+  auto file = std::make_unique<BufferedFile>(path, byte);
+  if (byte > 0) return file;
+  const std::string_view head = file->peek(2);
+  if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("{}: this is UTF-16 text (it begins with its byte-order mark), and UTF-8 is read. Convert the "
+                    "file: iconv -f UTF-16 -t UTF-8 OLD > NEW.",
+                    path.string()));
+  }
+  return file;
+}
+
 /// The number of the line that begins at `byte`.
 int64_t line_at(const std::filesystem::path& path, int64_t byte) {
   BufferedFile file(path, 0);
@@ -102,7 +117,7 @@ bool TextFileSource::next_raw(RawDocument& raw) {
   while (position_.file < static_cast<int64_t>(files_.size())) {
     const auto& path = files_[static_cast<size_t>(position_.file)];
     reading_file_ = position_.file;
-    if (!current_) current_ = std::make_unique<BufferedFile>(path, position_.byte);
+    if (!current_) current_ = open_file(path, position_.byte);
     raw.form = text_form(path);
     raw.too_long = false;
     if (raw.form == TextForm::whole ? next_section(raw) : next_record(raw)) {
@@ -185,7 +200,8 @@ std::optional<int64_t> TextFileSource::count_documents() {
 /// Where the documents of a file begin.
 void TextFileSource::find_documents(size_t file) {
   reading_file_ = static_cast<int64_t>(file);
-  BufferedFile bytes(files_[file], 0);
+  const std::unique_ptr<BufferedFile> opened = open_file(files_[file], 0);
+  BufferedFile& bytes = *opened;
   const bool whole = text_form(files_[file]) == TextForm::whole;
   while (true) {
     const int64_t at = bytes.offset();
@@ -246,6 +262,12 @@ std::string TextFileSource::reading() const { return files_[static_cast<size_t>(
 std::string TextFileSource::description() const {
   if (files_.size() == 1) return files_[0].string();
   return fmt::format("{} ({} files, {})", path_, files_.size(), human_bytes(static_cast<double>(file_bytes())));
+}
+
+std::vector<std::pair<std::filesystem::path, int64_t>> TextFileSource::file_sizes() const {
+  std::vector<std::pair<std::filesystem::path, int64_t>> all;
+  for (size_t i = 0; i < files_.size(); ++i) all.emplace_back(files_[i], sizes_[i]);
+  return all;
 }
 
 int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }

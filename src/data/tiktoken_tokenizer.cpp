@@ -51,6 +51,7 @@ std::string TiktokenTokenizer::decode(std::span<const int32_t> ids) const {
     }
     bytes += id < encoder_.size() ? encoder_.token(id) : special_name(id - encoder_.size());
   }
+  repair_utf8(bytes);
   return bytes;
 }
 

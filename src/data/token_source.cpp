@@ -83,8 +83,8 @@ void TokenFileSource::check_tokenizer(const Tokenizer& tokenizer) const {
   throw Error(
       ExitCode::bad_data,
       fmt::format("corpus {}: {} holds ids of another vocabulary ({}, {} ids) than this run's tokenizer has ({}, "
-                  "{} ids). Name the tokenizer it was made with in model.tokenizer_path, or make it again "
-                  "with: titan_train data tokenize.",
+                  "{} ids). Name the tokenizer it was made with, or the .bin file itself, in model.tokenizer_path, or "
+                  "make it again with: titan_train data tokenize.",
                   path_, files_.front()->path().string(), facts.tokenizer, facts.vocabulary, tokenizer.description(),
                   tokenizer.vocabulary_size()));
 }

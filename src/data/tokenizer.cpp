@@ -6,7 +6,9 @@
 
 #include "titan/base/error.h"
 #include "titan/data/hugging_face_tokenizer.h"
+#include "titan/data/recorded_vocabulary.h"
 #include "titan/data/sentencepiece_tokenizer.h"
+#include "titan/data/text_files.h"
 #include "titan/data/tiktoken_file.h"
 #include "titan/data/tiktoken_tokenizer.h"
 
@@ -84,6 +86,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
                            std::make_error_code(std::errc::no_such_file_or_directory).message()));
   }
   fs::path file = fs::is_directory(status) ? file_in_folder(path) : path;
+  if (text_form(file) == TextForm::ids) return std::make_shared<RecordedVocabulary>(TokenFile(file).facts());
   switch (kind_of_file(file)) {
     case Kind::hugging_face:
       return std::make_shared<HuggingFaceTokenizer>(read_hugging_face_tokenizer(file));

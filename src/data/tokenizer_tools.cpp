@@ -130,6 +130,7 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
     out << fmt::format("{:<12} {}\n", label,
                        id == Tokenizer::kNoId ? "none" : fmt::format("{} {}", id, tokenizer->token_name(id)));
   }
+  if (!tokenizer->reads_text()) return;
   std::vector<std::string> longest;
   for (int32_t id = 0; id < tokenizer->vocabulary_size(); ++id) {
     const std::string name = tokenizer->token_name(id);

@@ -41,6 +41,12 @@ std::string words_of(std::string_view key) {
   return words;
 }
 
+std::string not_finite_text(const RunEvent& event) {
+  std::string text = words_of(event.key) + " is not finite";
+  if (event.until > event.step) text += fmt::format(", up to step {}", with_thousands(event.until));
+  return text;
+}
+
 bool is_training_line(std::string_view line) {
   return line.find("\"loss\":") != std::string_view::npos && line.find("\"event\":") == std::string_view::npos;
 }
@@ -55,8 +61,7 @@ void RunHistory::add(const nlohmann::json& line) {
   }
   const bool is_step = line.contains("loss");
   if (is_step && step <= last_step_) {
-    for (auto& [key, series] : series_) series.rewind(step);
-    std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
+    rewind(step);
     note(step, step == 1 ? "started anew" : fmt::format("went on from step {}", with_thousands(step - 1)));
   }
   if (is_step) last_step_ = step;
@@ -66,17 +71,11 @@ void RunHistory::add(const nlohmann::json& line) {
     const std::optional<double> value = number_of(*found);
     if (!value) continue;
     series_[key].add(step, *value);
-    const double before = newest_.contains(key) ? newest_[key] : 0;
     newest_[key] = *value;
-    if (std::isfinite(*value)) continue;
-    const std::string text = words_of(key) + " is not finite";
-    // Steps in a row are one event, or they would drive out all others.
-    const auto begun = std::find_if(events_.rbegin(), events_.rend(),
-                                    [&](const RunEvent& event) { return event.text.starts_with(text); });
-    if (std::isfinite(before) || begun == events_.rend()) {
-      note(step, text);
+    if (std::isfinite(*value)) {
+      not_finite_.erase(key);
     } else {
-      begun->text = fmt::format("{}, up to step {}", text, with_thousands(step));
+      note_not_finite(key, step);
     }
   }
   for (const char* key : kNumbers) {
@@ -105,9 +104,41 @@ std::optional<double> RunHistory::newest(const std::string& key) const {
   return found == newest_.end() ? std::nullopt : std::optional(found->second);
 }
 
+/// What was from `step` on is no more.
+void RunHistory::rewind(int64_t step) {
+  for (auto& [key, series] : series_) series.rewind(step);
+  std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
+  not_finite_.clear();
+  for (RunEvent& event : events_) {
+    if (event.until < step - 1) continue;
+    event.until = step - 1;
+    event.text = not_finite_text(event);
+    not_finite_.insert(event.key);
+  }
+}
+
+/// Steps in a row are one event, or they would drive out all others.
+void RunHistory::note_not_finite(const std::string& key, int64_t step) {
+  const auto begun =
+      std::find_if(events_.rbegin(), events_.rend(), [&](const RunEvent& event) { return event.key == key; });
+  if (not_finite_.insert(key).second || begun == events_.rend()) {
+    RunEvent event{step, {}, key, step};
+    event.text = not_finite_text(event);
+    add_event(std::move(event));
+  } else {
+    begun->until = step;
+    begun->text = not_finite_text(*begun);
+  }
+}
+
 void RunHistory::note(int64_t step, std::string text) {
-  if (!events_.empty() && events_.back().step == step && events_.back().text == text) return;
-  events_.push_back({step, std::move(text)});
+  if (events_.empty() || events_.back().step != step || events_.back().text != text) {
+    add_event({step, std::move(text), {}, 0});
+  }
+}
+
+void RunHistory::add_event(RunEvent event) {
+  events_.push_back(std::move(event));
   if (events_.size() > kMostEvents) events_.pop_front();
 }
 

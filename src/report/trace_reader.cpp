@@ -17,6 +17,10 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
+constexpr std::string_view kWhatWorks =
+    "Name a trace: a run with profiling.enable_profiling writes DUMP_FOLDER/profile_traces/iteration_N/"
+    "rank0_trace.json, and torch.profiler's export_chrome_trace one of the same form";
+
 /// What zlib reads of a file, which may be compressed or not.
 class ZippedFile : public std::streambuf {
  public:
@@ -45,7 +49,7 @@ class ZippedFile : public std::streambuf {
 
  private:
   [[noreturn]] void fail(const std::string& reason) const {
-    throw Error(ExitCode::bad_data, fmt::format("cannot read {}: {}", path_.string(), reason));
+    throw Error(ExitCode::bad_data, fmt::format("cannot read {}: {}. {}", path_.string(), reason, kWhatWorks));
   }
 
   std::filesystem::path path_;
@@ -67,6 +71,12 @@ int64_t thread_of(const nlohmann::json& event, std::map<std::string, int64_t>& n
   if (found == event.end()) return 0;
   if (found->is_number_integer()) return found->get<int64_t>();
   return names.try_emplace(found->dump(), -1 - static_cast<int64_t>(names.size())).first->second;
+}
+
+/// The parser's words without its own number of the error: "parse error at line 1, column 1: …".
+std::string reason_in(const std::string& what) {
+  const size_t end = what.find("] ");
+  return what.substr(end == what.npos ? 0 : end + 2);
 }
 
 }  // namespace
@@ -99,14 +109,13 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
   try {
     [[maybe_unused]] const nlohmann::json rest = nlohmann::json::parse(stream, visit);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_data, fmt::format("{} is no trace: {}", path.string(), error.what()));
+    throw Error(ExitCode::bad_data, fmt::format("{} is no trace: it is no JSON, or was cut off ({}). {}", path.string(),
+                                                reason_in(error.what()), kWhatWorks));
   }
   if (events.empty()) {
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format("{} holds no events of a profiler (cpu_op, user_annotation, kernel); name a trace that LibTorch or "
-                    "torch.profiler has written",
-                    path.string()));
+    throw Error(ExitCode::bad_data,
+                fmt::format("{} holds no events of a profiler (cpu_op, user_annotation, kernel). {}", path.string(),
+                            kWhatWorks));
   }
   return events;
 }

@@ -7,6 +7,7 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
+#include "titan/data/text_files.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
@@ -64,7 +65,9 @@ const ModelExchange& exchange_of(const ModelRequest& request) {
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
                                            std::vector<std::string>& notes) {
   const fs::path place = tokenizer_location(config);
-  std::vector<CompanionFile> files = tokenizer_files(place);
+  // Ids alone have no tokenizer's files; those of their tokenizer may lie with the model's weights.
+  const bool is_ids = text_form(place) == TextForm::ids;
+  std::vector<CompanionFile> files = tokenizer_files(is_ids ? fs::path(config.model.hf_assets_path) : place);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", place.string()));
   const Json ids = token_ids(place);
   Json model = exchange_of(request).hugging_face_config(request);

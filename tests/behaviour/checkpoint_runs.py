@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
 import re
 import signal
-import time
 
-from rank_processes import END_LIMIT_SECONDS, Process, RanksTest
+from rank_processes import Process, RanksTest
 
 KILLED = 128 + signal.SIGKILL
 REQUEUE = 75
@@ -94,21 +92,3 @@ class CheckpointTest(RanksTest):
         for name in names:
             same = (a / f"checkpoint/step-{step}" / name).read_bytes() == (b / f"checkpoint/step-{step}" / name).read_bytes()
             self.assertTrue(same, f"{name} of step {step}")
-
-    def wait_until(self, holds, what: str) -> None:
-        limit = time.monotonic() + 12 * END_LIMIT_SECONDS
-        while not holds():
-            self.assertLess(time.monotonic(), limit, what)
-            time.sleep(0.01)
-
-    @staticmethod
-    def tree(folder: pathlib.Path) -> dict[str, str]:
-        """Everything in a folder, with what it holds."""
-        found = {}
-        for path in sorted(folder.rglob("*")):
-            if path.is_symlink():
-                content = f"-> {os.readlink(path)}"
-            else:
-                content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
-            found[str(path.relative_to(folder))] = content
-        return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
-import subprocess
 import time
 import unittest
 
 from browser import Browser
 from checkpoint_runs import REQUEUE
-from program import NON_FINITE, OK, ROOT, BehaviourTest
+from program import NON_FINITE, OK, BehaviourTest
 
 LOOKS = [(width, scheme) for width in (390, 1280) for scheme in ("light", "dark")]
 # What is wrong with what is drawn, as sentences. Contrasts as in the Web Content Accessibility Guidelines 2, level AA.
@@ -143,22 +142,6 @@ class Drawn(BehaviourTest):
             self.assertLess(time.monotonic(), limit, "it does not load itself again")
             time.sleep(0.05)  # files are read in the world's time
 
-    def start(self, *words) -> tuple[subprocess.Popen, pathlib.Path]:
-        """A run that goes on, and its page."""
-        folder = self.fresh_folder()
-        process = subprocess.Popen(self.command("--training.steps=1000000", *words, folder=folder), cwd=ROOT,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.wait_until((folder / "report.html").exists)
-        return process, folder / "report.html"
-
-    def wait_until(self, true) -> None:
-        limit = time.monotonic() + 60
-        while not true():
-            self.assertLess(time.monotonic(), limit)
-            time.sleep(0.05)
-
     def test_a_finished_run_with_validations_and_a_long_description(self):
         words = ["--job.description=" + "a rather long description " * 5 + "a" * 90, "--validation.enable", "--validation.freq=4"]
         words += ["--validation.dataset=stories", "--validation.steps=1", "--validation.seq_len=64"]
@@ -178,7 +161,8 @@ class Drawn(BehaviourTest):
 
     def test_a_run_that_was_stopped_and_goes_on(self):
         words = ["--checkpoint.enable", "--checkpoint.interval=1000000"]
-        process, path = self.start(*words)
+        process, folder = self.open_endless_run(*words)
+        path = folder / "report.html"
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(60), REQUEUE)
         self.look(path)
@@ -199,12 +183,13 @@ class Drawn(BehaviourTest):
         self.assertEqual(len(self.texts(".legend li")), 8)
 
     def test_a_page_that_stays_open_follows_the_run_and_keeps_its_place(self):
-        process, path = self.start()
+        process, folder = self.open_endless_run()
+        path = folder / "report.html"
         self.browser.open(path, 390)
         self.browser.run("document.querySelector('details').open = true")
         step = self.texts(".tile b")[0]
         written = path.stat().st_mtime_ns
-        self.wait_until(lambda: path.stat().st_mtime_ns != written)
+        self.wait_until(lambda: path.stat().st_mtime_ns != written, "a newer page")
         self.browser.run("scrollTo(0, 700)")
         self.half_a_minute_later()
         self.assertNotEqual(self.texts(".tile b")[0], step)
@@ -218,7 +203,8 @@ class Drawn(BehaviourTest):
         self.assertEqual(self.texts(".badge"), ["stopped"])
 
     def test_a_run_that_has_been_silent_for_ten_minutes_is_marked(self):
-        process, path = self.start()
+        process, folder = self.open_endless_run()
+        path = folder / "report.html"
         process.kill()
         process.wait()
         self.browser.open(path)

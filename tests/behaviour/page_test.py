@@ -6,11 +6,9 @@ import html.parser
 import json
 import re
 import signal
-import subprocess
-import time
 import unittest
 
-from program import BAD_CONFIG, BAD_DATA, NON_FINITE, OK, ROOT, STORAGE, BehaviourTest
+from program import BAD_CONFIG, BAD_DATA, NON_FINITE, OK, STORAGE, BehaviourTest
 from rank_processes import RanksTest
 
 
@@ -67,14 +65,7 @@ class Report(BehaviourTest):
         self.assertEqual(sorted(path.name for path in run.folder.glob("*.tmp*")), [])
 
     def test_while_a_run_goes_on_the_page_is_whole_at_any_time(self):
-        folder = self.folder / "run"
-        process = subprocess.Popen(self.command("--training.steps=1000000", folder=folder), cwd=ROOT,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        limit = time.monotonic() + 60
-        while not (folder / "report.html").exists() and time.monotonic() < limit:
-            time.sleep(0.05)
+        process, folder = self.open_endless_run()
         page = self.page(folder / "report.html")
         self.assertTrue(page.says("running"))
         self.assertIn("http-equiv=\"refresh\"", page.text)

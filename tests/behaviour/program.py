@@ -7,6 +7,7 @@ and one thread unless the test says otherwise.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -86,6 +87,39 @@ class BehaviourTest(unittest.TestCase):
     def command(self, *words, config: pathlib.Path = DEBUG_CONFIG, folder: pathlib.Path) -> list[str]:
         """Later options win, so `words` may change what SMALL says."""
         return [self.program, str(config), *SMALL, f"--job.dump_folder={folder}", *map(str, words)]
+
+    def open_program(self, command: list[str], **options) -> subprocess.Popen:
+        """A program that goes on beside the test and is gone after it. `options`: subprocess.Popen's."""
+        process = subprocess.Popen(command, cwd=ROOT, **options)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def open_endless_run(self, *words) -> tuple[subprocess.Popen, pathlib.Path]:
+        """A training that goes on until it is told to stop, and its folder, in which there is a page already."""
+        folder = self.fresh_folder()
+        command = self.command("--training.steps=1000000", *words, folder=folder)
+        process = self.open_program(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.wait_until((folder / "report.html").exists, "the page of a run")
+        return process, folder
+
+    def wait_until(self, holds, what: str, seconds: float = 120) -> None:
+        limit = time.monotonic() + seconds
+        while not holds():
+            self.assertLess(time.monotonic(), limit, what)
+            time.sleep(0.01)
+
+    @staticmethod
+    def tree(folder: pathlib.Path) -> dict[str, str]:
+        """Everything in a folder, with what it holds."""
+        found = {}
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink():
+                content = f"-> {os.readlink(path)}"
+            else:
+                content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+            found[str(path.relative_to(folder))] = content
+        return found
 
     def titan(self, *words, limits: dict[int, int] | None = None, cwd: pathlib.Path = ROOT) -> Run:
         """Runs the program with exactly these words."""

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from program import INTERRUPTED, LOG_LINE, ROOT, UNFRIENDLY, BehaviourTest
+from program import INTERRUPTED, LOG_LINE, UNFRIENDLY, BehaviourTest
 
 LIMIT_SECONDS = 5.0
 ENDLESS = "--training.steps=1000000"
@@ -20,16 +20,13 @@ class Stop(BehaviourTest):
     def start(self, *words, until: str) -> subprocess.Popen:
         """Starts a run and returns once a line with `until` was printed."""
         self.output = []
-        process = subprocess.Popen(
+        process = self.open_program(
             self.command(ENDLESS, *words, folder=self.folder / "run"),
-            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
         for line in process.stdout:
             self.output.append(line)
             if until in line:

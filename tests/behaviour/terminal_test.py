@@ -13,7 +13,7 @@ import termios
 import time
 import unittest
 
-from program import INTERRUPTED, LOG_LINE, NON_FINITE, ROOT, BehaviourTest
+from program import INTERRUPTED, LOG_LINE, NON_FINITE, BehaviourTest
 
 ENDLESS = "--training.steps=1000000"
 ANNOUNCED = "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once"
@@ -37,10 +37,8 @@ class Terminal(BehaviourTest):
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         environment = {**os.environ, "TERM": kind, "NO_COLOR": "1"}
-        process = subprocess.Popen(self.command(*words, folder=self.folder / "run"), cwd=ROOT, env=environment,
-                                   stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)  # fmt: skip
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
+        command = self.command(*words, folder=self.folder / "run")
+        process = self.open_program(command, env=environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
         os.close(theirs)
         text = ""
         while True:

@@ -1,19 +1,19 @@
 // Damaged inputs of up to 64 KB for every reader of a corpus: no crash, one clear error or documents, little memory.
-// A third of a second a reader; TITAN_TEST_FULL=1 makes it 60 s.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <sstream>
 
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
+#include "tests/data/fuzz_time.h"
 #include "tests/data/packed.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/text_files.h"
@@ -28,10 +28,6 @@ using test::TemporaryFolder;
 
 constexpr size_t kLargest = 64 << 10;
 constexpr int64_t kMostMemory = int64_t{1} << 30;
-
-std::chrono::duration<double> budget() {
-  return std::chrono::duration<double>(std::getenv("TITAN_TEST_FULL") ? 60.0 : 0.33);
-}
 
 int64_t peak_bytes() {
   rusage usage{};
@@ -75,7 +71,7 @@ std::string damaged(std::string bytes, PhiloxSequence& random) {
 
 /// Damages `whole` again and again and hands it to `read`.
 void fuzz(const std::vector<std::string>& whole, const std::function<void(const std::string&)>& read) {
-  const auto end = std::chrono::steady_clock::now() + budget();
+  const auto end = std::chrono::steady_clock::now() + test::fuzz_time();
   PhiloxSequence random(17);
   int64_t errors = 0, inputs = 0;
   while (std::chrono::steady_clock::now() < end || inputs < 20) {
@@ -133,6 +129,32 @@ TEST(FuzzReaders, Zstd) {
   for (const std::string& bytes : jsonl()) whole.push_back(test::zstd(bytes) + test::zstd(bytes));
   whole.push_back(test::zstd(std::string(40 << 20, 'x')));
   fuzz(whole, [&](const std::string& bytes) { read_as(folder, "a.txt.zst", bytes); });
+}
+
+TEST(FuzzReaders, GivenIds) {
+  TemporaryFolder folder;
+  std::string lines;
+  PhiloxSequence random(3);
+  for (int line = 0; line < 60; ++line) {
+    lines += "{\"id\": 7, \"ids\": [1";
+    for (uint32_t i = random.below(200); i > 0; --i) lines += ", " + std::to_string(random.below(300));
+    lines += "]}\n";
+  }
+  Tokenization tokenization;
+  tokenization.ids = GivenIds{/*vocabulary=*/300, /*bos=*/1, /*eos=*/2, ""};
+  tokenization.output = folder / "a.bin";
+  tokenization.threads = 1;
+  tokenization.overwrite = true;
+  fuzz({lines, "{\"ids\": []}\r\n{\"ids\": [2, 5], \"text\": [{}]}"}, [&](const std::string& bytes) {
+    tokenization.dataset = {.dataset = "text", .path = folder.write("a.jsonl", bytes), .text_field = "ids"};
+    tokenization.dataset.bad_record = bytes.size() % 2 == 0 ? BadRecord::skip : BadRecord::error;
+    std::ostringstream ignored;
+    tokenize_corpus(tokenization, ignored);
+    TokenFileSource source("a.bin", {folder / "a.bin"});
+    std::vector<int32_t> all;
+    for (Document document; source.next(document);) document.tokens->append_to(all);
+    ASSERT_TRUE(std::ranges::all_of(all, [](int32_t id) { return id >= 0 && id < 300; }));
+  });
 }
 
 /// What the index's checksum protects is read as well when it is right.

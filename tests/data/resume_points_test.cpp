@@ -116,8 +116,6 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* kind : {"stories", "jsonl", "txt", "gz", "zst", "bin", "mixture"}) {
     for (const char* order : {"sequential", "lossless", "document", "shuffled", "upstream"}) {
-      const bool any_order = kind != std::string("stories") && kind != std::string("gz") && kind != std::string("zst");
-      if (!any_order && order == std::string("shuffled")) continue;                      // refused, see order_test
       if (kind == std::string("mixture") && order == std::string("upstream")) continue;  // refused, see checks_test
       all.push_back({kind, order});
     }
@@ -128,6 +126,12 @@ INSTANTIATE_TEST_SUITE_P(Sources, Resume, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.kind + "_" + info.param.order; });
 
 TEST_P(Resume, AtFiftyRandomPointsGivesTheUnbrokenRunsNextThousandBatches) {
+  if (const auto& [kind, order] = GetParam(); order == "shuffled" && (kind == "gz" || kind == "zst")) {
+    // The one order that packed files do not have, for they are read from their beginning.
+    EXPECT_PRED_FORMAT2(test::contains, test::message_of(ExitCode::bad_data, [] { open(); }),
+                        "Unpack them, or make a .bin file with: titan_train data tokenize");
+    return;
+  }
   const auto whole = open();
   std::vector<uint64_t> digests;
   std::vector<std::string> states;  // as a checkpoint holds them

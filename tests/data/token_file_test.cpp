@@ -2,6 +2,7 @@
 // killed, every damage named.
 #include "titan/data/token_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -175,9 +176,19 @@ TEST(Tokenize, DoesNotOverwriteAndDoesNotGoOnWithAnothersOutput) {
   EXPECT_THROW(run(tokenization), Killed);
   EXPECT_PRED_FORMAT2(test::contains, refusal(wanted(corpus, other, folder / "half.bin")),
                       "was begun with another tokenizer");
-  const std::string longer = folder.write("b.jsonl", records(101, 100));
-  EXPECT_PRED_FORMAT2(test::contains, refusal(wanted(longer, model, folder / "half.bin")),
-                      "was begun with another corpus");
+  const std::string elsewhere = folder.write("b.jsonl", records(101, 100));
+  EXPECT_PRED_FORMAT2(test::contains, refusal(wanted(elsewhere, model, folder / "half.bin")), "b.jsonl is new");
+  Tokenization another_field = wanted(corpus, model, folder / "half.bin");
+  another_field.dataset.text_field = "title";
+  EXPECT_PRED_FORMAT2(test::contains, refusal(another_field), "was begun with another corpus or text field");
+  const auto before = fs::file_size(corpus);
+  folder.write("a.jsonl", records(101, 100));
+  const std::string changed = refusal(wanted(corpus, model, folder / "half.bin"));
+  EXPECT_PRED_FORMAT2(test::contains, changed,
+                      fmt::format("begun before the corpus changed: {} had {} bytes and now has {}", corpus,
+                                  with_thousands(static_cast<int64_t>(before)),
+                                  with_thousands(static_cast<int64_t>(fs::file_size(corpus)))));
+  EXPECT_PRED_FORMAT2(test::contains, changed, "say --overwrite to begin anew with it as it is");
 }
 
 TEST(Tokenize, BadRecordsEndItOrAreCountedAndWhatIsEmptyIsNamed) {

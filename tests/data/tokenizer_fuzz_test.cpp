@@ -1,12 +1,13 @@
 // Damaged tokenizer files of every kind: each is read, or refused with one clear error; never a crash, never much
-// memory. Two seconds a reader, a minute each with TITAN_TEST_FULL.
+// memory.
 #include <sys/resource.h>
 
 #include <chrono>
-#include <cstdlib>
+#include <functional>
 
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
+#include "tests/data/fuzz_time.h"
 #include "tests/data/sentencepiece_files.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/byte_alphabet.h"
@@ -87,16 +88,15 @@ std::string damaged(std::string bytes, PhiloxSequence& random) {
   return bytes;
 }
 
-/// Reads damaged files made from `seed` until the time is up; what can be read must encode and decode.
-void fuzz(const std::string& name, const std::string& seed, uint64_t stream) {
-  const auto limit = std::chrono::seconds(std::getenv("TITAN_TEST_FULL") ? 60 : 2);
-  const auto end = std::chrono::steady_clock::now() + limit;
+/// Opens what `write` gives, whole files in the first turn and damaged ones after it, until the time is up; what can be
+/// read must encode and decode.
+void fuzz_turns(const std::function<std::string(bool first, PhiloxSequence& random)>& write, uint64_t stream) {
+  const auto end = std::chrono::steady_clock::now() + test::fuzz_time();
   const std::string text = "the 12 <|end|> abba user A\u00E9\u3000漢\n\n  " + std::string(200, 'b') + "\xFF";
-  TemporaryFolder folder;
   PhiloxSequence random(stream);
   int64_t read = 0, refused = 0;
   while (std::chrono::steady_clock::now() < end) {
-    const std::string path = folder.write(name, read + refused == 0 ? seed : damaged(seed, random));
+    const std::string path = write(read + refused == 0, random);
     try {
       auto tokenizer = open_tokenizer(path);
       tokenizer->decode(tokenizer->encode(text, true, true));
@@ -112,6 +112,41 @@ void fuzz(const std::string& name, const std::string& seed, uint64_t stream) {
   rusage usage{};
   ASSERT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
   EXPECT_LT(usage.ru_maxrss, 1 << 20) << "KiB";
+}
+
+/// A tokenizer that is one file, made from `seed`.
+void fuzz(const std::string& name, const std::string& seed, uint64_t stream) {
+  TemporaryFolder folder;
+  fuzz_turns(
+      [&](bool first, PhiloxSequence& random) { return folder.write(name, first ? seed : damaged(seed, random)); },
+      stream);
+}
+
+TEST(TokenizerFuzz, HuggingFaceVocabularyWithMergesAndConfigs) {
+  std::string vocabulary = "{";
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    const std::string name = c == '"' || c == '\\' ? std::string("\\") + c : to_byte_alphabet({&c, 1});
+    vocabulary += "\"" + name + "\":" + std::to_string(byte) + ",";
+  }
+  vocabulary += R"("Ġt":256,"he":257,"Ġthe":258,"<|end|>":259})";
+  const std::pair<const char*, std::string> files[] = {
+      {"vocab.json", vocabulary},
+      {"merges.txt", "#version: 0.2\nĠ t\nh e\nĠt he\n"},
+      {"tokenizer_config.json", R"({"bos_token":"<|end|>","eos_token":{"content":"<|end|>","lstrip":true},
+"added_tokens_decoder":{"260":{"content":"<pad>","special":true}}})"},
+      {"special_tokens_map.json", R"({"bos_token":"<|end|>","unk_token":"he"})"},
+  };
+  TemporaryFolder folder;
+  const auto write = [&](bool first, PhiloxSequence& random) {
+    const uint32_t worst = random.below(static_cast<uint32_t>(std::size(files)));
+    for (const auto& [name, seed] : files) {
+      const bool harm = !first && (name == files[worst].first || random.below(8) == 0);
+      folder.write(name, harm ? damaged(seed, random) : seed);
+    }
+    return (folder / "vocab.json").string();
+  };
+  fuzz_turns(write, 5);
 }
 
 TEST(TokenizerFuzz, HuggingFaceFile) { fuzz("tokenizer.json", json_seed(), 1); }

@@ -1,5 +1,6 @@
 #include "titan/data/tokenizer_tools.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "support/checkout.h"
@@ -104,8 +105,11 @@ TEST(TokenizerTools, TheHuggingFaceFormGivesTheIdsOfTheTiktokenForm) {
   auto hugging_face = open_tokenizer(folder / "made/hf");
   EXPECT_EQ(hugging_face->vocabulary_size(), 1500);
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    const std::string text = write_story(9, seed) + test::random_text(U"the and'sé漢🙂 \n12", 300, seed);
+    // What looks like a special token is ordinary text in both.
+    const std::string text = write_story(9, seed) + test::random_text(U"the and'sé漢🙂 \n12", 300, seed) +
+                             "<|end_of_text|><|begin_of_text|> <|eot_id|>the<|reserved_special_token_7|>";
     EXPECT_EQ(hugging_face->encode(text, true, true), tiktoken->encode(text, true, true));
+    EXPECT_EQ(std::ranges::count(hugging_face->encode(text, true, true), hugging_face->eos_id()), 1);
     EXPECT_EQ(hugging_face->decode(tiktoken->encode(text, true, true)), "<|begin_of_text|>" + text + "<|end_of_text|>");
   }
 }

@@ -1,4 +1,5 @@
-"""Compares titan_train's tokenizers with the packages `tokenizers` and `sentencepiece`: ids, and decoded text.
+"""Compares titan_train's tokenizers with the packages `tokenizers` and `sentencepiece`: ids, with and without what a
+post-processor adds, and decoded text, of ids that a text gave and of ids at random.
 
     TITAN_BINARY=build/release/titan_train python tests/reference/packages_oracle.py [NAME ...]
 
@@ -11,19 +12,20 @@ from __future__ import annotations
 
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 
 import sentencepiece
-import tokenizer_oracle
 from tiktoken_reference import PATTERN
+from tokenizer_texts import SHARED_DATA, generated_text, random_ids
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-SHARED_DATA = tokenizer_oracle.SHARED_DATA
-BYTES = 5_000_000
+FRAMED_BYTES = 300_000  # that are compared with what the post-processor adds
+# Models of every kind and of two sizes are compared on all of the text, the others on a part of it.
+WHOLE = {"gpt2", "llama3", "shared", "llama2", "bpe", "bpe nfkc", "unigram", "unigram bytes"}
+PART_BYTES = 1_000_000
 # Expressions that other models use: GPT-4o's and DeepSeek's.
 CASES = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -34,34 +36,6 @@ PUNCTUATION = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-
-
-def generated_text(bytes_wanted: int = BYTES) -> bytes:
-    draw = random.Random(7)
-    scripts = list(tokenizer_oracle.SCRIPTS)
-    alike = tokenizer_oracle.LOOKALIKES + tokenizer_oracle.EMOJI + ["</s>", "<unk>", "<pad>", " ", "text", "▁", "▁a"]
-    parts: list[bytes] = []
-    size = 0
-    while size < bytes_wanted:
-        kind = draw.randrange(5)
-        if kind == 0:
-            text = tokenizer_oracle.mixture(draw, 200)
-        elif kind == 1:
-            text = " ".join(tokenizer_oracle.word(draw, draw.choice(scripts)) for _ in range(300)) + "\n"
-        elif kind == 2:
-            words = [tokenizer_oracle.word(draw, draw.choice(scripts)) for _ in range(30)]
-            text = " ".join(draw.choice(words) for _ in range(300)) + ".\n"
-        elif kind == 3:
-            text = "".join(draw.choices(alike, k=200))
-        else:
-            run = draw.choice(["a", "é", "漢", " ", "\n", "=", "\u3000"]) * draw.randrange(2000)
-            text = run + "".join(chr(draw.randrange(32)) for _ in range(50))
-        part = text.encode("utf-8")
-        if draw.randrange(4) == 0:
-            part += b"".join(draw.choices(tokenizer_oracle.MALFORMED, k=10)) + draw.randbytes(50)
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)
 
 
 def byte_level(folder: pathlib.Path, lines: list[str], size: int, stages: list, **more) -> Tokenizer:
@@ -112,6 +86,7 @@ def hugging_face_models(folder: pathlib.Path, lines: list[str]) -> dict[str, Cal
 
     begin = ("<|begin_of_text|>", 0)
     frame = processors.TemplateProcessing(single=f"{begin[0]} $A", special_tokens=[begin])
+    both = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
     added = [
         AddedToken("<tool>", single_word=True),
         AddedToken("left", lstrip=True, normalized=False),
@@ -120,18 +95,27 @@ def hugging_face_models(folder: pathlib.Path, lines: list[str]) -> dict[str, Cal
     special = [begin[0], "<|end_of_text|>", "<|eot_id|>"]
     digits = pre_tokenizers.Digits(individual_digits=True)
     return {
-        "gpt2": make("gpt2", 5000, [gpt2], special=["<|endoftext|>"]),
-        "prefix": make("prefix", 1000, [pre_tokenizers.ByteLevel(add_prefix_space=True)]),
+        "gpt2": make("gpt2", 5000, [gpt2], special=["<|endoftext|>"], post_processor=processors.ByteLevel()),
+        "prefix": make(
+            "prefix", 1000, [pre_tokenizers.ByteLevel(add_prefix_space=True)], special=["<s>", "</s>"],
+            post_processor=processors.RobertaProcessing(("</s>", 1), ("<s>", 0)),
+        ),
         "llama3": make("llama3", 20000, [split(PATTERN), plain], special=special, added=added, post_processor=frame),
-        "ignore": make("ignore", 2000, [split(PATTERN), plain], ignore_merges=True),
-        "qwen2": make("qwen2", 3000, [split(PATTERN.replace("{1,3}", "")), plain]),
+        "ignore": make(
+            "ignore", 2000, [split(PATTERN), plain], ignore_merges=True, special=["<s>", "</s>"],
+            post_processor=processors.Sequence([processors.ByteLevel(), both]),
+        ),
+        "qwen2": make(
+            "qwen2", 3000, [split(PATTERN.replace("{1,3}", "")), plain], special=["[CLS]", "[SEP]"],
+            post_processor=processors.BertProcessing(("[SEP]", 1), ("[CLS]", 0)),
+        ),
         "digits": make("digits", 3000, [digits, gpt2]),
         "cases": make("cases", 3000, [split(CASES), plain]),
         "punctuation": make(
             "punctuation", 3000, [split(r"\p{N}{1,3}"), split("[一-龥぀-ゟ゠-ヿ]+"), split(PUNCTUATION), plain]
         ),
         "llama2": lambda: llama2_like(folder / "llama2", lines),
-    }
+    }  # fmt: skip
 
 
 SENTENCEPIECE = {
@@ -168,9 +152,9 @@ class Program:
     def __init__(self, binary: str, folder: pathlib.Path):
         self.binary, self.file = binary, folder / "input"
 
-    def ask(self, command: str, model: pathlib.Path, content: bytes) -> bytes:
+    def ask(self, command: str, model: pathlib.Path, content: bytes, *options: str) -> bytes:
         self.file.write_bytes(content)
-        words = [self.binary, "tokenizer", command, str(model), str(self.file)]
+        words = [self.binary, "tokenizer", command, str(model), str(self.file), *options]
         done = subprocess.run(words, capture_output=True, timeout=600)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr.decode()}")
@@ -191,6 +175,27 @@ class Program:
             return False
         return True
 
+    def frames_alike(self, name: str, model: pathlib.Path, content: bytes, frame) -> bool:
+        """Whether what stands before and after a text is what the package's post-processor adds."""
+        got = [int(word) for word in self.ask("encode", model, content, "--bos", "--eos").split()]
+        wanted = frame(content.decode("utf-8", "replace"))
+        if got == wanted:
+            return True
+        print(f"DIFFERENT {name}: a whole text is {got[:3]} … {got[-3:]}, of the package {wanted[:3]} … {wanted[-3:]}")
+        return False
+
+    def decodes_alike(self, name: str, model: pathlib.Path, size: int, decode) -> bool:
+        ids = random_ids(size)
+        # In parts, since what stands at the front decides about spaces.
+        for part in (ids[at : at + 1000] for at in range(0, len(ids), 10_000)):
+            back, wanted = self.ask("decode", model, " ".join(map(str, part)).encode()).decode(), decode(part)
+            if back != wanted:
+                at = next((i for i, (a, b) in enumerate(zip(back, wanted)) if a != b), min(len(back), len(wanted)))
+                print(f"DIFFERENT {name}: ids at random decode to {back[at - 9 : at + 9]!r}, of the package "
+                      f"{wanted[at - 9 : at + 9]!r}")  # fmt: skip
+                return False
+        return True
+
 
 def main() -> int:
     binary = os.environ.get("TITAN_BINARY")
@@ -207,11 +212,20 @@ def main() -> int:
     failed = []
     asked = 0
 
-    def check(name: str, model: pathlib.Path, encode, decode) -> None:
+    def check(name: str, model: pathlib.Path, size: int, encode, decode, frame=None) -> None:
         nonlocal asked
+        whole = name.partition(" ")[2].removeprefix("Face ") in WHOLE
         for what, content in contents.items():
             asked += 1
-            if not program.agrees(f"{name}, {what}", model, content, encode, decode):
+            part = content if whole else content[:PART_BYTES]
+            if not program.agrees(f"{name}, {what}", model, part, encode, decode):
+                failed.append(name)
+        asked += 1
+        if not program.decodes_alike(name, model, size, decode):
+            failed.append(name)
+        if frame:
+            asked += 1
+            if not program.frames_alike(name, model, contents["ten scripts"][:FRAMED_BYTES], frame):
                 failed.append(name)
 
     with tempfile.TemporaryDirectory() as place:
@@ -229,8 +243,10 @@ def main() -> int:
             check(
                 f"Hugging Face {name}",
                 SHARED_DATA / "hf_tokenizer" if name == "shared" else folder / name,
+                tokenizer.get_vocab_size(),
                 lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
                 lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+                None if name == "shared" else lambda text: tokenizer.encode(text).ids,
             )
         corpus = folder / "corpus.txt"
         corpus.write_text("\n".join(line for line in lines if len(line) < 3000), encoding="utf-8")
@@ -238,7 +254,7 @@ def main() -> int:
             if wanted and name not in wanted:
                 continue
             processor, model = sentencepiece_model(name, corpus)
-            check(f"SentencePiece {name}", model, processor.encode, processor.decode)
+            check(f"SentencePiece {name}", model, processor.get_piece_size(), processor.encode, processor.decode)
     print(f"{asked - len(failed)} of {asked} comparisons alike")
     return 1 if failed or asked == 0 else 0
 

@@ -14,15 +14,27 @@ PATTERN = (
 )
 BLOCK_CHARACTERS = 400_000
 RUN_CHARACTERS = 25_000
+SPECIAL_TOKENS = 256
 
 
-def load(path: pathlib.Path | str) -> tiktoken.Encoding:
+def special_tokens(first: int) -> dict[str, int]:
+    """Llama 3's: named ones, and reserved ones to fill up."""
+    names = ["<|begin_of_text|>", "<|end_of_text|>"]
+    names += [f"<|reserved_special_token_{i}|>" for i in range(4)]
+    names += ["<|start_header_id|>", "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>"]
+    names += [f"<|reserved_special_token_{i}|>" for i in range(5, SPECIAL_TOKENS - 5)]
+    return {name: first + i for i, name in enumerate(names)}
+
+
+def load(path: pathlib.Path | str, special: bool = False) -> tiktoken.Encoding:
+    """`special`: with Llama 3's special tokens, which decoding then knows; encoding takes the longer for it."""
     ranks = {}
     for line in pathlib.Path(path).read_bytes().splitlines():
         if line:
             token, rank = line.split()
             ranks[base64.b64decode(token)] = int(rank)
-    return tiktoken.Encoding("llama3", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    more = special_tokens(len(ranks)) if special else {}
+    return tiktoken.Encoding("llama3", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=more)
 
 
 def runs(block: str) -> Iterator[str]:

@@ -2,114 +2,25 @@
 
     TITAN_BINARY=build/release/titan_train python tests/reference/tokenizer_oracle.py
 
-Exit 0: all ids and bytes are identical; 77: there is no binary to test. The tokenizers are the project's own and, when
-the data beside the checkout is there, its test model too.
+Exit 0: all ids and bytes are identical; 77: there is no binary to test. The tokenizers are the project's own, one that
+`titan_train tokenizer train` makes here in both its forms, some of other sizes that the package `tokenizers` learns here,
+and, when the data beside the checkout is there, its test model.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import tempfile
 
 import tiktoken_reference
+from tokenizer_texts import ROOT, SHARED_DATA, cases, generated_text, random_ids
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SHARED_DATA = ROOT.parent / "shared" / "data"
-
-# Script → (first, last) of a range of its letters. Characters that only the newest Unicode versions know are avoided:
-# the two sides may carry different tables for them.
-SCRIPTS = {
-    "latin": (0x00C0, 0x017F), "greek": (0x03B1, 0x03C9), "cyrillic": (0x0410, 0x044F), "hebrew": (0x05D0, 0x05EA),
-    "arabic": (0x0620, 0x064A), "devanagari": (0x0904, 0x0939), "bengali": (0x0985, 0x098C), "thai": (0x0E01, 0x0E2E),
-    "georgian": (0x10D0, 0x10F0), "hangul": (0xAC00, 0xAE00), "hiragana": (0x3041, 0x3093), "han": (0x4E00, 0x5E00),
-    "gothic": (0x10330, 0x1034A), "tamil combining": (0x0BBE, 0x0BC2), "ethiopic": (0x1200, 0x1248),
-}  # fmt: skip
-EMOJI = ["🙂", "👩‍👩‍👧‍👦", "🇩🇪", "👍🏽", "❤️", "🏴‍☠️", "1️⃣"]
-SPACES = " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u180e\u2000\u2009\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
-CONTRACTIONS = ["I'm", "you'LL", "it's", "WE'RE", "don't", "'ſ", "'Re", "'ve", "she'd", "'l", "'rſ", "x'é", "'K"]
-NUMBERS = ["1", "12", "123", "1234", "1234567", "٣٤٥٦", "Ⅷ", "½", "²³", "1é2", "三"]
-LOOKALIKES = [
-    "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|reserved_special_token_7|>", "<|endoftext|>", "<s>",
-]  # fmt: skip
-MALFORMED = [
-    b"\x80", b"\xff", b"\xc0\xaf", b"\xc2", b"\xe0\x80\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x99",
-    b"\xf0\x80\x80\x80", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x28\xa1", b"\xf0\x28\x8c\xbc",
-    b"\xf1\x80\x80\xc3\xa9", b"\xe1\x80\xe2\xf0\x91",
-]  # fmt: skip
-
-
-def word(draw: random.Random, script: str) -> str:
-    first, last = SCRIPTS[script]
-    return "".join(chr(draw.randint(first, last)) for _ in range(draw.randint(1, 12)))
-
-
-def mixture(draw: random.Random, length: int) -> str:
-    """Everything at once, in random order and mostly without the usual spaces."""
-    parts = []
-    for _ in range(length):
-        kind = draw.randrange(8)
-        if kind <= 1:
-            parts.append(word(draw, draw.choice(list(SCRIPTS))))
-        elif kind == 2:
-            parts.append("".join(draw.choices(SPACES, k=draw.randint(1, 4))))
-        elif kind == 3:
-            parts.append("".join(chr(draw.randrange(0, 0x180)) for _ in range(draw.randint(1, 6))))
-        else:
-            parts.append(draw.choice([EMOJI, CONTRACTIONS, NUMBERS, LOOKALIKES][kind - 4]))
-        parts.append(draw.choice(["", "", " ", "  ", "\n"]))
-    return "".join(parts)
-
-
-def long_runs(draw: random.Random) -> dict[str, str]:
-    limit = tiktoken_reference.RUN_CHARACTERS
-    block = tiktoken_reference.BLOCK_CHARACTERS
-    letters = "".join(draw.choices("abcdefghij", k=3 * limit))
-    return {
-        "letters without spaces": letters,
-        "one letter": "a" * (2 * limit + 7),
-        "spaces": " " * (2 * limit + 1) + "x",
-        "newlines": "x" + "\n" * (limit + 3),
-        "han without spaces": "".join(chr(draw.randint(0x4E00, 0x5E00)) for _ in range(limit + 11)),
-        "punctuation": "!?" * limit,
-        "a run of exactly the limit": "b" * limit + " " + "b" * (limit + 1) + "\t" + "c" * (limit - 1),
-        "separators that only Python calls spaces": ("\x1c" * 100 + "y") * 300 + "\x1f" * (limit + 5),
-        "a block's end inside a word": "word " * (block // 5 - 1) + "boundary" * 5 + " é" * limit,
-        "a block's end inside a run of beyond-ASCII": "é ü " * (block // 4 - 2) + "ж" * limit,
-    }
-
-
-def cases() -> dict[str, bytes]:
-    draw = random.Random(20240605)
-    texts: dict[str, str] = {"empty": "", "one space": " ", "one newline": "\n"}
-    for script in SCRIPTS:
-        texts[script] = " ".join(word(draw, script) for _ in range(400)) + "\n"
-    texts["control characters"] = "".join(chr(draw.randrange(0, 32)) for _ in range(4000))
-    texts["all of the two-byte range"] = "".join(map(chr, range(1, 0x800)))
-    texts["whitespace"] = "".join(draw.choices(SPACES + "a1.", k=8000))
-    texts["contractions"] = " ".join(draw.choices(CONTRACTIONS, k=2000))
-    texts["numbers"] = "".join(draw.choices(NUMBERS + [" ", "x"], k=2000))
-    texts["look-alikes of special tokens"] = "".join(draw.choices(LOOKALIKES + [" ", "text"], k=1000))
-    texts["ASCII at random"] = "".join(chr(draw.randrange(128)) for _ in range(60_000))
-    texts["code"] = "\n".join(f"    if (x{i} == {i * i}) {{ return a['{i}']->b; }}  // it's {i}" for i in range(500))
-    for number in range(8):
-        texts[f"mixture {number}"] = mixture(draw, 3000)
-    texts |= long_runs(draw)
-    data = {name: text.encode("utf-8") for name, text in texts.items()}
-    plain = [part.encode("utf-8") for part in ("abc", " ", "é", "漢字", "\n", "🙂")]
-    for number in range(4):
-        data[f"invalid UTF-8 {number}"] = b"".join(draw.choices(MALFORMED + plain, k=5000))
-    data["bytes at random"] = draw.randbytes(50_000)
-    data["cut short"] = "ends in the middle of 🙂".encode("utf-8")[:-2]
-    shakespeare = SHARED_DATA / "tinyshakespeare.txt"
-    if shakespeare.exists():
-        data["tinyshakespeare"] = shakespeare.read_bytes()
-    else:
-        print(f"left out: {shakespeare} is not there")
-    return data
+SIZES = [300, 4000, 20_000]  # of the vocabularies that are learned here
 
 
 class Program:
@@ -118,12 +29,12 @@ class Program:
     def __init__(self, binary: str, model: pathlib.Path, folder: pathlib.Path):
         self.binary, self.model, self.file = binary, model, folder / "input"
 
-    def ask(self, command: str, content: bytes) -> bytes:
+    def ask(self, command: str, content: bytes, *words: str) -> bytes:
         self.file.write_bytes(content)
-        words = [self.binary, "tokenizer", command, str(self.model), str(self.file)]
-        done = subprocess.run(words, capture_output=True, timeout=300)
+        command = [self.binary, "tokenizer", command, str(self.model), str(self.file), *words]
+        done = subprocess.run(command, capture_output=True, timeout=300)
         if done.returncode != 0:
-            raise SystemExit(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr.decode()}")
+            raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.decode()}")
         return done.stdout
 
 
@@ -143,27 +54,85 @@ def compare(program: Program, encoding, name: str, content: bytes) -> bool:
     return True
 
 
+def decodes_alike(program: Program, decode, size: int) -> bool:
+    """Whether ids at random stand for what the package says: bytes that make no characters, special tokens."""
+    ids = random_ids(size)
+    if program.ask("decode", " ".join(map(str, ids)).encode()) == decode(ids).encode("utf-8"):
+        return True
+    print(f"DIFFERENT {program.model}: ids at random decode to another text")
+    return False
+
+
+def learned(folder: pathlib.Path, lines: list[str], size: int) -> pathlib.Path:
+    """A tiktoken file of so many tokens that the package `tokenizers` learns."""
+    tokenizer = Tokenizer(models.BPE())
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    split = pre_tokenizers.Split(Regex(tiktoken_reference.PATTERN), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        lines, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
+    # What stands for each byte: itself, or for those that cannot be shown, in order, the characters from 256 on.
+    shown = {byte: chr(byte) for byte in range(256) if chr(byte) in alphabet}
+    hidden = (byte for byte in range(256) if byte not in shown)
+    byte_of = {shown[byte]: byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    ranks = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    path = folder / f"learned_{len(ranks)}.model"
+    encoded = (base64.b64encode(bytes(byte_of[character] for character in token)).decode() for token, _ in ranks)
+    path.write_text("".join(f"{token} {rank}\n" for rank, token in enumerate(encoded)))
+    return path
+
+
+def check_both_forms(binary: str, folder: pathlib.Path, text: bytes) -> bool:
+    """Whether the two forms that `tokenizer train` writes give the ids that the packages give, which are the same."""
+    model, hugging_face = folder / "own.model", folder / "own"
+    command = [binary, "tokenizer", "train", "--vocab-size", "3000", "--output", model, "--hugging-face", hugging_face]
+    subprocess.run([*map(str, command)], check=True, capture_output=True)
+    encoding = tiktoken_reference.load(model, special=True)
+    package = Tokenizer.from_file(str(hugging_face / "tokenizer.json"))
+    replaced = text.decode("utf-8", "replace")
+    ids = package.encode(replaced, add_special_tokens=False).ids
+    begin = encoding.n_vocab - len(encoding.special_tokens_set)
+    alike = ids == tiktoken_reference.encode(encoding, replaced)
+    alike &= package.encode(replaced).ids == [begin, *ids]
+    for form in (model, hugging_face):
+        program = Program(binary, form, folder)
+        alike &= [int(id) for id in program.ask("encode", text, "--bos", "--eos").split()] == [begin, *ids, begin + 1]
+        alike &= decodes_alike(program, encoding.decode, encoding.n_vocab)
+        alike &= decodes_alike(program, lambda ids: package.decode(ids, skip_special_tokens=False), encoding.n_vocab)
+    print(f"the two forms of a tokenizer made by tokenizer train: {'alike' if alike else 'DIFFERENT'}")
+    return alike
+
+
 def main() -> int:
     binary = os.environ.get("TITAN_BINARY")
     if not binary:
         print("left out: TITAN_BINARY does not name a titan_train to test")
         return 77
+    binary = os.path.abspath(binary)
     models = [ROOT / "configs" / "tokenizers" / "stories.model"]
     if (SHARED_DATA / "test_tiktoken.model").exists():
         models.append(SHARED_DATA / "test_tiktoken.model")
     else:
         print(f"left out: {SHARED_DATA / 'test_tiktoken.model'} is not there")
     all_cases = cases()
+    ten_scripts = {"ten scripts": generated_text()}
     failed = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
+        folder = pathlib.Path(place)
+        lines = ten_scripts["ten scripts"].decode("utf-8", "replace")[:1_000_000].split("\n")
+        models += [learned(folder, lines, size) for size in SIZES]
         for model in models:
-            encoding = tiktoken_reference.load(model)
-            program = Program(os.path.abspath(binary), model, pathlib.Path(folder))
-            wrong = [name for name, content in all_cases.items() if not compare(program, encoding, name, content)]
-            size = sum(map(len, all_cases.values()))
-            right = len(all_cases) - len(wrong)
-            print(f"{model.name}: {right} of {len(all_cases)} texts ({size:,} bytes) encoded alike")
+            encoding = tiktoken_reference.load(model, special=True)
+            program = Program(binary, model, folder)
+            texts = ten_scripts if model.parent == folder else all_cases | ten_scripts
+            wrong = [name for name, content in texts.items() if not compare(program, encoding, name, content)]
+            wrong += [] if decodes_alike(program, encoding.decode, encoding.n_vocab) else ["ids at random"]
+            size = sum(map(len, texts.values()))
+            print(f"{model.name}: {len(texts) + 1 - len(wrong)} of {len(texts) + 1} comparisons alike, {size:,} bytes")
             failed += len(wrong)
+        failed += 0 if check_both_forms(binary, folder, ten_scripts["ten scripts"][:500_000]) else 1
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 
 #include "titan/base/filesystem.h"
 
@@ -34,6 +35,30 @@ TEST(PrometheusText, SpellsWhatIsNoFiniteNumberAsTheFormatDoes) {
   const std::string text = prometheus_text({"r", true, 0, report, {}});
   EXPECT_NE(text.find("titan_loss{run=\"r\"} NaN\n"), std::string::npos);
   EXPECT_NE(text.find("titan_grad_norm{run=\"r\"} +Inf\n"), std::string::npos);
+}
+
+TEST(PrometheusFile, HoldsTheNewestValidationFromTheMomentItIsThere) {
+  const auto file_path =
+      std::filesystem::temp_directory_path() / ("titan-validation-" + std::to_string(::getpid()) + ".prom");
+  const Log log;
+  PrometheusFile file(file_path, "r", log);
+  StepReport step;
+  step.loss = 5;
+  file.add(step, 100);
+  ValidationReport validation;
+  for (const auto& [number, loss, now] : {std::tuple(20, 4.5, 100.1), std::tuple(40, 4.25, 100.2)}) {
+    validation.step = number;
+    validation.loss = loss;
+    file.add(validation, now);
+    const std::string text = read_file(file_path);
+    EXPECT_NE(
+        text.find(fmt::format("# TYPE titan_validation_loss gauge\ntitan_validation_loss{{run=\"r\"}} {}\n", loss)),
+        std::string::npos)
+        << text;
+    EXPECT_NE(text.find(fmt::format("titan_validation_step{{run=\"r\"}} {}\n", number)), std::string::npos);
+    EXPECT_NE(text.find("titan_loss{run=\"r\"} 5\n"), std::string::npos) << "beside the newest step";
+  }
+  std::filesystem::remove(file_path);
 }
 
 TEST(PrometheusFile, IsReplacedAtMostOnceASecondAndAtTheEnd) {

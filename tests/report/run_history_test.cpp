@@ -76,6 +76,22 @@ TEST(RunHistory, StepsInARowThatAreNotFiniteAreOneEvent) {
                                                       "6: loss is not finite, up to step 7"}));
 }
 
+TEST(RunHistory, ARunThatWentBackWasNotFiniteUpToThereAlone) {
+  const auto line = [](int64_t step, const char* loss) { return nlohmann::json{{"step", step}, {"loss", loss}}; };
+  RunHistory history;
+  for (int64_t step = 1; step <= 9; ++step) history.add(line(step, step >= 3 ? "nan" : "inf"));
+  history.add(nlohmann::json{{"step", 6}, {"loss", 2.0}});
+  EXPECT_EQ(texts(history),
+            (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: went on from step 5"}));
+  // What is done again is an event of its own, or goes on with the one that it followed.
+  for (const int64_t step : {7, 8, 9}) history.add(line(step, "nan"));
+  history.add(line(9, "nan"));
+  history.add(line(10, "nan"));
+  EXPECT_EQ(texts(history),
+            (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: went on from step 5",
+                                      "7: loss is not finite, up to step 10", "9: went on from step 8"}));
+}
+
 class HistoryFile : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove_all(path_); }

@@ -1,6 +1,12 @@
 // What is recorded and replayed, blocks or whole microbatches, gives what eager work gives, bit for bit, wherever
 // graphs are used. No GPU is needed: a recorder that runs the recorded code again stands in for CUDA's.
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
 
 #include "comparison.h"
 
@@ -48,6 +54,52 @@ TEST_P(GraphLayouts, AreBitForBitWhatEagerStepsGive) {
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GraphLayouts, ::testing::ValuesIn(rows_with_graphs()),
                          [](const auto& info) { return info.param.name(); });
+
+/// How often each named range of a trace is entered while it lives, whatever the thread.
+class RangeCounts {
+ public:
+  RangeCounts() {
+    counts().clear();
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& range) -> std::unique_ptr<at::ObserverContext> {
+          const std::lock_guard lock(mutex());
+          ++counts()[range.name()];
+          return nullptr;
+        }).scopes({at::RecordScope::USER_SCOPE}));
+  }
+  ~RangeCounts() { at::removeCallback(handle_); }
+  RangeCounts(const RangeCounts&) = delete;
+  RangeCounts& operator=(const RangeCounts&) = delete;
+
+  int64_t of(const std::string& name) const {
+    const std::lock_guard lock(mutex());
+    return counts()[name];
+  }
+
+ private:
+  // A callback of LibTorch's is a plain function.
+  static std::map<std::string, int64_t>& counts() {
+    static std::map<std::string, int64_t> all;
+    return all;
+  }
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  at::CallbackHandle handle_;
+};
+
+TEST(GraphRanges, AMicrobatchThatIsOneGraphIsOneRangeOfATrace) {
+  LayoutRow row;  // a rank that is alone
+  row.accumulation = 2;
+  for (const bool graphs : {false, true}) {
+    row.graphs = graphs;
+    const RangeCounts ranges;
+    train_ranks(row, kSteps);
+    EXPECT_EQ(ranges.of("microbatch"), graphs ? kSteps * row.accumulation : 0) << "else the units' own tell it all";
+    EXPECT_GT(ranges.of("forward layers.0"), 0);
+  }
+}
 
 }  // namespace
 }  // namespace titan

@@ -64,8 +64,9 @@ class DocumentSource {
   /// Document number `index` of those; false for a bad record that is skipped. Leaves `next` where it was.
   virtual bool read(int64_t index, Document& document);
 
-  /// Throws Error(bad_data) when the documents are ids of another vocabulary than the tokenizer's.
-  virtual void check_tokenizer(const Tokenizer& tokenizer) const { static_cast<void>(tokenizer); }
+  /// Throws Error(bad_data) when the tokenizer does not fit: the documents are ids of another vocabulary, or are text
+  /// and it reads none.
+  virtual void check_tokenizer(const Tokenizer& tokenizer) const;
 
   /// What is being read, for the message of a stalled read. May be called while another thread is inside `next`.
   virtual std::string reading() const = 0;

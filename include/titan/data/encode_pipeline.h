@@ -27,7 +27,8 @@ struct EncodedDocuments {
 };
 
 /// Calls `take` with everything from `source`'s position to the end of its pass. `tokenizer` may be null: documents are
-/// then only read. What a thread throws is rethrown here once all that came before it has been taken.
+/// then only read. With one that reads no text, `text_field` is a list of ids (see read_ids). What a thread throws is
+/// rethrown here once all that came before it has been taken.
 void encode_all(TextFileSource& source, const std::string& text_field, const Tokenizer* tokenizer, int64_t threads,
                 const std::function<void(const EncodedDocuments&)>& take);
 

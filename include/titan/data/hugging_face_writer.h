@@ -8,8 +8,9 @@
 namespace titan {
 
 /// Makes `folder` with tokenizer.json and tokenizer_config.json: the vocabulary `tokens` (by rank) with Llama 3's
-/// splitting, and after it the special tokens `special`, of which the first begins a text and the second ends it. Texts
-/// without special tokens in them get the ids of the tiktoken form. Throws Error(storage) when it cannot be written.
+/// splitting, and after it the special tokens `special`, of which the first begins a text and the second ends it. Every
+/// text gets the ids of the tiktoken form, what looks like a special token included. Throws Error(storage) when it
+/// cannot be written.
 void write_hugging_face_tokenizer(const std::filesystem::path& folder, std::span<const std::string> tokens,
                                   std::span<const std::string> special);
 

@@ -55,6 +55,7 @@ class PreTokenizer {
 
 /// What to do about a part of a tokenizer that is not read here; ends the sentence that names the part.
 inline constexpr std::string_view kTokenizeOffline =
-    "is not read here. Tokenise offline with the tokenizer's own package and train on the .bin file";
+    "is not read here. Tokenise offline: write the ids with the tokenizer's own package, give them to titan_train data "
+    "tokenize --ids, and train on the .bin file (docs/data.md has the lines)";
 
 }  // namespace titan

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "titan/data/buffered_file.h"
@@ -77,6 +78,8 @@ class TextFileSource : public DocumentSource {
 
   /// The position of the document that `next` or `next_raw` would give.
   const SourcePosition& position() const { return position_; }
+  /// The files with their sizes when the source was opened.
+  std::vector<std::pair<std::filesystem::path, int64_t>> file_sizes() const;
   /// Bytes of all files as they lie on disk.
   int64_t file_bytes() const;
 

@@ -37,6 +37,9 @@ inline constexpr int64_t kTokenBlock = int64_t{256} << 10;
 
 std::filesystem::path index_path(const std::filesystem::path& bin);
 
+/// Bytes that an id of a vocabulary takes in a file.
+inline int64_t token_bytes_for(int64_t vocabulary) { return vocabulary <= 65536 ? 2 : 4; }
+
 /// What `tokenizer`'s ids are, without documents and tokens.
 TokenFileFacts facts_of(const Tokenizer& tokenizer);
 

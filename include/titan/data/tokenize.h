@@ -1,18 +1,30 @@
-// What `titan_train data tokenize` does: a text corpus becomes a .bin file of ids and its index.
+// What `titan_train data tokenize` does: a corpus of text, or of ids that another package made, becomes a .bin file of
+// ids and its index.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <optional>
+#include <string>
 
 #include "titan/data/document_source.h"
+#include "titan/data/tokenizer.h"
 
 namespace titan {
+
+/// Ids that another package made: their vocabulary, as far as it has to be known.
+struct GivenIds {
+  int64_t vocabulary = 0;
+  int32_t bos = Tokenizer::kNoId, eos = Tokenizer::kNoId;
+  std::string maker;  ///< whose ids they are, for people
+};
 
 struct Tokenization {
   DatasetOptions dataset;
   std::filesystem::path tokenizer;
+  std::optional<GivenIds> ids;             ///< instead of a tokenizer: `dataset.text_field` holds lists of ids
   std::filesystem::path output;            ///< must end in .bin
   int64_t threads = 0;                     ///< 0: one per processor
   bool overwrite = false;                  ///< begin anew over what lies there

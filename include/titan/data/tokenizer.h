@@ -18,6 +18,9 @@ class Tokenizer {
 
   virtual ~Tokenizer() = default;
 
+  /// Whether it knows how text becomes ids. One that does not (RecordedVocabulary) serves for ids alone.
+  virtual bool reads_text() const { return true; }
+
   /// Appends the ids of `text` alone to `ids`: nothing is added before or after. Any bytes are accepted: invalid UTF-8
   /// counts as U+FFFD, the way Python's decode("utf-8", "replace") reads it. Text that looks like a special token is
   /// read as the Python package of this kind of tokenizer reads it by default: ordinary text, but for the added tokens
@@ -29,7 +32,8 @@ class Tokenizer {
   /// stand where it puts them.
   virtual void encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const;
 
-  /// The text that the ids stand for. Throws Error(bad_data) for an id that is none.
+  /// The text that the ids stand for, byte for byte what the Python package of this kind gives: ids whose bytes make no
+  /// UTF-8 stand for U+FFFD. Throws Error(bad_data) for an id that is none.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
   /// How one id is written in the tokenizer's own file, for people: "<s>", "▁the", "<|begin_of_text|>".
@@ -53,7 +57,8 @@ class Tokenizer {
 };
 
 /// Opens the tokenizer in `path`: a tiktoken or SentencePiece model file, a tokenizer.json, a vocab.json with
-/// merges.txt beside it, or a folder with one of them. Throws Error(bad_data) with what is wrong, where, and what to
+/// merges.txt beside it, or a folder with one of them; of a .bin file of ids, the vocabulary that its index names
+/// (RecordedVocabulary). Throws Error(bad_data) with what is wrong, where, and what to
 /// do.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::filesystem::path& path);
 

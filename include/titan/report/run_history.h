@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,8 @@ namespace titan {
 struct RunEvent {
   int64_t step = 0;
   std::string text;
+  std::string key;    ///< the curve whose values were not finite, if that is the event
+  int64_t until = 0;  ///< the last step of that
 };
 
 class RunHistory {
@@ -39,12 +42,16 @@ class RunHistory {
   bool empty() const { return last_step_ == 0; }
 
  private:
+  void rewind(int64_t step);
   void note(int64_t step, std::string text);
+  void add_event(RunEvent event);
+  void note_not_finite(const std::string& key, int64_t step);
 
   std::map<std::string, Series, std::less<>> series_;
   std::map<std::string, double, std::less<>> newest_;
   std::deque<RunEvent> events_;
-  int64_t last_step_ = 0;  // of a line with a loss
+  std::set<std::string, std::less<>> not_finite_;  // curves whose newest value is not
+  int64_t last_step_ = 0;                          // of a line with a loss
 };
 
 /// From a file, or as much of it as fits in bounded time: of a file above `most_bytes`, every k-th line of training and

@@ -1,0 +1,155 @@
+#include "growing_file.h"
+
+#include <fmt/format.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+#include <vector>
+
+#include "file_reader.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/text.h"
+
+namespace titan {
+
+namespace fs = std::filesystem;
+
+TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
+  if (fs::exists(index_path(bin_)) && !overwrite) {
+    refuse("it is already there", "Name another --output, or say --overwrite");
+  }
+  if (overwrite) remove_all();
+  // Killed between the last two steps, the file has its name and no index.
+  if (fs::exists(bin_) && fs::exists(part(".progress"))) rename_durably(bin_, part(".part"));
+  if (fs::exists(bin_)) refuse("a file without an index is there", "Remove it, or say --overwrite");
+  const std::optional<TokenizeProgress> found = read_progress(token_bytes);
+  const TokenizeProgress progress = found.value_or(TokenizeProgress());
+  const int64_t written = progress.tokens * token_bytes;
+  const int64_t whole = written / kTokenBlock * kTokenBlock;
+  if (written > whole) {
+    FileReader reader(part(".part"));
+    reader.skip(whole);
+    block_.resize(static_cast<size_t>(written - whole));
+    reader.read(block_.data(), block_.size());
+  }
+  ids_ = std::make_unique<OutputFile>(part(".part"), written);
+  ends_ = std::make_unique<OutputFile>(part(".ends.part"), progress.documents * int64_t{8});
+  hashes_ = std::make_unique<OutputFile>(part(".hashes.part"), whole / kTokenBlock * 8);
+  return progress;
+}
+
+void GrowingFile::write_ids(std::string_view bytes) {
+  ids_->write(bytes.data(), bytes.size());
+  while (!bytes.empty()) {
+    const size_t fits = std::min(bytes.size(), static_cast<size_t>(kTokenBlock) - block_.size());
+    block_.append(bytes.substr(0, fits));
+    bytes.remove_prefix(fits);
+    if (std::ssize(block_) == kTokenBlock) write_hash();
+  }
+}
+
+void GrowingFile::write_end(int64_t tokens) {
+  const auto end = static_cast<uint64_t>(tokens);
+  ends_->write(&end, sizeof end);
+}
+
+void GrowingFile::save(const TokenizeProgress& progress) {
+  ids_->sync();
+  ends_->sync();
+  hashes_->sync();
+  nlohmann::json note = identity_;
+  note["files"] = sizes_;
+  note["tokens"] = progress.tokens;
+  note["documents"] = progress.documents;
+  note["bad_records"] = progress.bad_records;
+  note["invalid_utf8"] = progress.invalid_utf8;
+  note["text_bytes"] = progress.text_bytes;
+  note["next"] = {progress.next.document, progress.next.file, progress.next.byte, progress.next.line};
+  write_file_atomically(part(".progress"), note.dump());
+}
+
+void GrowingFile::finish(const TokenizeProgress& progress, TokenFileFacts facts) {
+  if (!block_.empty()) write_hash();
+  save(progress);
+  ids_.reset();
+  facts.documents = progress.documents;
+  facts.tokens = progress.tokens;
+  const std::string raw = read_file(part(".hashes.part"));
+  std::vector<uint64_t> hashes(raw.size() / sizeof(uint64_t));
+  std::memcpy(hashes.data(), raw.data(), hashes.size() * sizeof(uint64_t));
+  rename_durably(part(".part"), bin_);
+  write_token_index(bin_, facts, hashes, part(".ends.part"));
+  for (const char* rest : {".progress", ".ends.part", ".hashes.part"}) fs::remove(part(rest));
+}
+
+void GrowingFile::refuse(const std::string& what, const std::string& remedy) const {
+  throw Error(ExitCode::bad_config, fmt::format("output {}: {}. {}.", bin_.string(), what, remedy));
+}
+
+void GrowingFile::remove_all() {
+  fs::remove(index_path(bin_));  // first: without it the rest is nothing
+  for (const char* rest : {"", ".part", ".progress", ".ends.part", ".hashes.part"}) fs::remove(part(rest));
+}
+
+void GrowingFile::write_hash() {
+  const uint64_t hash = XXH3_64bits(block_.data(), block_.size());
+  hashes_->write(&hash, sizeof hash);
+  block_.clear();
+}
+
+void GrowingFile::check_identity(const nlohmann::json& note) const {
+  for (const auto& [key, value] : identity_.items()) {
+    if (note.is_object() && note.contains(key) && note.at(key) == value) continue;
+    if (const std::string change = key == "corpus or text field" ? changed_file(note) : ""; !change.empty()) {
+      refuse(fmt::format("what lies in {} was begun before the corpus changed: {}", part(".part").filename().string(),
+                         change),
+             "Put the corpus back as it was to go on, or say --overwrite to begin anew with it as it is");
+    }
+    refuse(fmt::format("what lies in {} was begun with another {}", part(".part").filename().string(), key),
+           "Give the command it was begun with, or say --overwrite to begin anew");
+  }
+}
+
+std::optional<TokenizeProgress> GrowingFile::read_progress(int64_t token_bytes) const {
+  if (!fs::exists(part(".progress"))) return std::nullopt;
+  const nlohmann::json note = nlohmann::json::parse(read_file(part(".progress")), nullptr, false);
+  check_identity(note);
+  TokenizeProgress progress;
+  progress.tokens = note.at("tokens");
+  progress.documents = note.at("documents");
+  progress.bad_records = note.at("bad_records");
+  progress.invalid_utf8 = note.at("invalid_utf8");
+  progress.text_bytes = note.at("text_bytes");
+  const nlohmann::json& next = note.at("next");
+  progress.next = {next.at(0), next.at(1), next.at(2), next.at(3)};
+  std::error_code ignored;
+  const auto has = [&](const char* what, int64_t bytes) {
+    return fs::exists(part(what), ignored) && static_cast<int64_t>(fs::file_size(part(what), ignored)) >= bytes;
+  };
+  const int64_t bytes = progress.tokens * token_bytes;
+  const bool whole = has(".part", bytes) && has(".ends.part", progress.documents * int64_t{8}) &&
+                     has(".hashes.part", bytes / kTokenBlock * 8);
+  return whole ? std::optional(progress) : std::nullopt;
+}
+
+/// The first file that is not as it was when the note was written.
+std::string GrowingFile::changed_file(const nlohmann::json& note) const {
+  if (!note.is_object() || !note.contains("files")) return {};
+  const nlohmann::json& before = note.at("files");
+  for (const auto& [file, bytes] : sizes_.items()) {
+    if (!before.contains(file)) return fmt::format("{} is new", file);
+    const int64_t had = before.at(file), has = bytes;
+    if (had != has) {
+      return fmt::format("{} had {} bytes and now has {}", file, with_thousands(had), with_thousands(has));
+    }
+  }
+  for (const auto& [file, bytes] : before.items()) {
+    if (!sizes_.contains(file)) return fmt::format("{} is gone", file);
+  }
+  return {};
+}
+
+}  // namespace titan

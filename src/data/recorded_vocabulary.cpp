@@ -1,0 +1,54 @@
+#include "titan/data/recorded_vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+
+namespace titan {
+namespace {
+
+std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std::to_string(id); }
+
+}  // namespace
+
+RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker) {
+  if (size < 1 || size > std::numeric_limits<int32_t>::max()) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("a vocabulary of {} ids is none: give the number of the tokenizer's ids with --vocab-size", size));
+  }
+  for (auto [option, id] : {std::pair("--bos", bos), std::pair("--eos", eos)}) {
+    if (id == kNoId || (id >= 0 && id < size)) continue;
+    throw Error(ExitCode::bad_config, fmt::format("{} {} is no id of a vocabulary of {}: its ids are 0 to {}. Correct "
+                                                  "it, or leave it out for a tokenizer without one",
+                                                  option, id, size, size - 1));
+  }
+  facts_.vocabulary = size;
+  facts_.token_bytes = token_bytes_for(size);
+  facts_.bos = bos;
+  facts_.eos = eos;
+  facts_.tokenizer = fmt::format("Ids made elsewhere{}: #words {}, BOS ID {}, EOS ID {}",
+                                 maker.empty() ? "" : " (" + maker + ")", size, shown_id(bos), shown_id(eos));
+  facts_.vocabulary_fingerprint = name_key(fmt::format("ids\n{}\n{}\n{}\n{}", size, bos, eos, maker));
+}
+
+void RecordedVocabulary::encode_append(std::string_view, std::vector<int32_t>&) const {
+  throw Error(ExitCode::bad_data,
+              fmt::format("text cannot be encoded with the vocabulary of a .bin file ({}), which knows the ids but not "
+                          "how text becomes them. Name the tokenizer itself, or give ids.",
+                          facts_.tokenizer));
+}
+
+std::string RecordedVocabulary::decode(std::span<const int32_t> ids) const {
+  for (int32_t id : ids) {
+    if (id >= 0 && id < facts_.vocabulary) continue;
+    throw Error(ExitCode::bad_data,
+                fmt::format("token id {} is not in this vocabulary: its ids are 0 to {}", id, facts_.vocabulary - 1));
+  }
+  return fmt::format("{}", fmt::join(ids, " "));
+}
+
+}  // namespace titan

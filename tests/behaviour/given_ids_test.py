@@ -1,0 +1,101 @@
+"""A tokenizer that is not read here: the refusal names the way out, and the lines of docs/data.md go it to its end."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import unittest
+
+from program import BAD_CONFIG, BAD_DATA, OK, ROOT, BehaviourTest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+TEXTS = ["once upon a time there was a fox", "the fox found a hät under the bridge", "and lost it agaın"] * 40
+PAGE = ROOT / "docs" / "data.md"
+
+
+def recipe() -> tuple[str, str]:
+    """What docs/data.md says to do: the Python lines, and the command after them."""
+    part = PAGE.read_text().split("### Ids of a tokenizer that is not read here")[1].split("\n## ")[0]
+    python = re.search(r"```python\n(.*?)```", part, re.DOTALL)[1]
+    command = re.search(r"^    (titan_train data tokenize (?:.*\\\n)*.*)$", part, re.MULTILINE)[1]
+    return python, textwrap.dedent(command).replace("\\\n", " ")
+
+
+class GivenIds(BehaviourTest):
+    def setUp(self):
+        super().setUp()
+        self.write("corpus.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"], show_progress=False
+        )
+        tokenizer.train_from_iterator(TEXTS, trainer)
+        tokenizer.save(str(self.folder / "tokenizer.json"))
+        self.tokenizer = tokenizer
+
+    def follow_recipe(self) -> pathlib.Path:
+        python, command = recipe()
+        done = subprocess.run([sys.executable, "-c", python], cwd=self.folder, capture_output=True, text=True, check=True)
+        numbers = done.stdout.split()
+        self.assertEqual(numbers, [str(self.tokenizer.get_vocab_size()), "0", "1"])
+        words = shlex.split(command)[1:]
+        for option, number in zip(("--vocab-size", "--bos", "--eos"), numbers, strict=True):
+            words[words.index(option) + 1] = number
+        self.expect(self.titan(*words, cwd=self.folder), OK)
+        return self.folder / "corpus.bin"
+
+    def test_the_refusal_names_the_part_and_the_way_out(self):
+        words = ("--training.dataset=text", f"--training.dataset_path={self.folder / 'corpus.jsonl'}")
+        self.refused(BAD_DATA, ["normalizer", "is of type NFC, which is not read here", "titan_train data tokenize --ids",
+                                "docs/data.md"], *words, f"--model.tokenizer_path={self.folder / 'tokenizer.json'}")  # fmt: skip
+
+    def test_the_recipe_of_the_documentation_gives_the_ids_and_trains_without_the_tokenizer(self):
+        bin_file = self.follow_recipe()
+        raw = bin_file.read_bytes()
+        ids = [int.from_bytes(raw[at : at + 2], "little") for at in range(0, len(raw), 2)]
+        self.assertEqual(ids, [id for text in TEXTS for id in (0, *self.tokenizer.encode(text).ids, 1)])
+        (self.folder / "tokenizer.json").unlink()
+        data = ("--training.dataset=text", f"--training.dataset_path={bin_file}", f"--model.tokenizer_path={bin_file}")
+        data += ("--lr_scheduler.total_steps=1000",)
+        saving = ("--checkpoint.enable", "--checkpoint.interval=5", "--checkpoint.last_save_model_only=false")
+        run = self.train(*data, *saving, steps=20)
+        self.assertIn("Ids made elsewhere: #words 300, BOS ID 0, EOS ID 1", run.messages())
+        losses = run.training("loss")
+        self.assertLess(sum(losses[-3:]), sum(losses[:3]) - 1)
+        whole = self.train(*data, steps=25)
+        self.train(*data, *saving, steps=25, folder=run.folder)
+        self.assertEqual(run.training("loss")[-5:], whole.training("loss")[-5:])
+        info = self.titan("tokenizer", "info", bin_file)
+        self.expect(info, OK)
+        self.assertRegex(info.output, r"ids +300\n")
+
+    def test_text_beside_such_ids_is_refused_with_what_to_do(self):
+        bin_file = self.follow_recipe()
+        data = ("--training.dataset=text", f"--training.dataset_path={bin_file}", f"--model.tokenizer_path={bin_file}")
+        validation = ("--validation.enable", "--validation.dataset=stories", "--validation.seq_len=64")
+        self.refused(BAD_DATA, ["is text, and the tokenizer named is a .bin file", "Give .bin files alone"], *data, *validation)
+        for words, says in (
+            (("--ids", "ids"), "--vocab-size"),
+            (("--vocab-size", 5), "--ids"),
+            ((), "name the tokenizer with --tokenizer, or the field of ids"),
+            (("--ids", "ids", "--vocab-size", 300, "--eos", 300), "--eos 300 is no id of a vocabulary of 300"),
+            (("--ids", "ids", "--vocab-size", 300, "--tokenizer", "x"), "--tokenizer"),
+        ):
+            with self.subTest(words):
+                run = self.titan("data", "tokenize", "--dataset-path", self.folder / "ids.jsonl", "--output",
+                                 self.folder / "b.bin", *words)  # fmt: skip
+                self.expect(run, BAD_CONFIG)
+                self.assertIn(says, run.errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

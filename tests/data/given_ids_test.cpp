@@ -1,0 +1,156 @@
+// Ids that another package made become a .bin file, and a run needs nothing but that file to train on them.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/checkout.h"
+#include "tests/data/fixtures.h"
+#include "tests/data/packed.h"
+#include "titan/base/filesystem.h"
+#include "titan/data/batch_stream.h"
+#include "titan/data/recorded_vocabulary.h"
+#include "titan/data/stories.h"
+#include "titan/data/tokenize.h"
+
+namespace titan {
+namespace {
+
+using test::message_of;
+using test::TemporaryFolder;
+
+const std::filesystem::path kModel = checkout() / "configs/tokenizers/stories.model";
+
+class GivenIdsTest : public testing::Test {
+ protected:
+  Tokenization wanted(const std::string& lines, const std::string& name = "ids.jsonl") {
+    Tokenization tokenization;
+    tokenization.dataset = {.dataset = "text", .path = folder_.write(name, lines), .text_field = "ids"};
+    tokenization.ids = GivenIds{/*vocabulary=*/100, /*bos=*/1, /*eos=*/2, "somebody"};
+    tokenization.output = folder_ / "out.bin";
+    tokenization.overwrite = true;
+    return tokenization;
+  }
+
+  std::vector<std::vector<int32_t>> ids_of(const Tokenization& tokenization) {
+    std::ostringstream out;
+    tokenize_corpus(tokenization, out);
+    TokenFile file(tokenization.output);
+    std::vector<std::vector<int32_t>> all;
+    for (int64_t i = 0; i < file.facts().documents; ++i) file.document(i).append_to(all.emplace_back());
+    return all;
+  }
+
+  std::string refusal(const std::string& line, const std::string& name = "ids.jsonl") {
+    return message_of(ExitCode::bad_data, [&] { ids_of(wanted("{\"ids\": [3]}\n" + line + "\n", name)); });
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(GivenIdsTest, EveryListIsADocumentThatBeginsAndEndsOnce) {
+  const std::string lines = R"({"ids": [3, 99, 0], "text": [5]}
+{"more": {"ids": [7]}, "ids": [1, 3, 2]}
+{"ids": []}
+{"ids": [8], "ids": [1, 9]})";
+  const std::vector<std::vector<int32_t>> framed{{1, 3, 99, 0, 2}, {1, 3, 2}, {1, 2}, {1, 9, 2}};
+  EXPECT_EQ(ids_of(wanted(lines)), framed);
+  Tokenization plain = wanted(test::gzip(lines), "ids.jsonl.gz");
+  plain.ids->bos = plain.ids->eos = Tokenizer::kNoId;
+  EXPECT_EQ(ids_of(plain), (std::vector<std::vector<int32_t>>{{3, 99, 0}, {1, 3, 2}, {}, {1, 9}}));
+}
+
+TEST_F(GivenIdsTest, WhatIsNoListOfIdsIsNamedWithItsPlace) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({"ids": [5, 100]})", "ids.jsonl:2: item 1 of \"ids\" is no id of the vocabulary: its ids are 0 to 99"},
+      {R"({"ids": [-1]})", "item 0 of \"ids\" is no id of the vocabulary"},
+      {R"({"ids": [99999999999999999999]})", "item 0 of \"ids\" is no whole number"},
+      {R"({"ids": [18446744073709551615]})", "item 0 of \"ids\" is no id of the vocabulary"},
+      {R"({"ids": [1, 2.5]})", "item 1 of \"ids\" is no whole number"},
+      {R"({"ids": [1, [2]]})", "item 1 of \"ids\" is no whole number"},
+      {R"({"ids": "1 2"})", "the field \"ids\" of this record is no list of ids"},
+      {R"({"ids": {"a": [1]}})", "the field \"ids\" of this record is no list of ids"},
+      {R"({"text": "a"})", "this record has no field \"ids\""},
+      {"[1, 2]", "this line is no JSON object with the field \"ids\""},
+      {R"({"ids": [1, 2)", "this line is no JSON"},
+  };
+  for (const auto& [line, says] : wrong) {
+    SCOPED_TRACE(line);
+    EXPECT_PRED_FORMAT2(test::contains, refusal(line), says);
+  }
+  EXPECT_PRED_FORMAT2(test::contains, refusal("", "ids.txt"), "ids are read from the records of .jsonl files alone");
+  Tokenization skipping = wanted("{\"ids\": [3]}\n{\"ids\": [100]}\n{\"ids\": [4]}\n");
+  skipping.dataset.bad_record = BadRecord::skip;
+  EXPECT_EQ(ids_of(skipping), (std::vector<std::vector<int32_t>>{{1, 3, 2}, {1, 4, 2}}));
+}
+
+TEST_F(GivenIdsTest, AVocabularyThatCannotBeIsRefused) {
+  for (const GivenIds& ids : {GivenIds{0, -1, -1, ""}, GivenIds{100, 100, -1, ""}, GivenIds{100, -1, -2, ""}}) {
+    Tokenization tokenization = wanted("{\"ids\": [3]}\n");
+    tokenization.ids = ids;
+    EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_config, [&] { ids_of(tokenization); }),
+                        "vocabulary of");
+  }
+}
+
+TEST_F(GivenIdsTest, ABinFileGivesTheBatchesThatItsTokenizerGivesWithoutThatTokenizer) {
+  const auto tokenizer = open_tokenizer(kModel);
+  std::string texts, ids;
+  for (uint64_t i = 0; i < 50; ++i) {
+    const std::string story = write_story(3, i);
+    texts += nlohmann::json{{"text", story}}.dump() + "\n";
+    ids += nlohmann::json{{"ids", tokenizer->encode(story, false, false)}}.dump() + "\n";
+  }
+  Tokenization tokenization = wanted(ids);
+  tokenization.ids = GivenIds{tokenizer->vocabulary_size(), tokenizer->bos_id(), tokenizer->eos_id(), "stories"};
+  ids_of(tokenization);
+  const auto recorded = open_tokenizer(tokenization.output);
+  EXPECT_EQ(recorded->vocabulary_size(), tokenizer->vocabulary_size());
+  EXPECT_EQ(recorded->bos_id(), tokenizer->bos_id());
+  EXPECT_EQ(recorded->eos_id(), tokenizer->eos_id());
+  EXPECT_PRED_FORMAT2(test::contains, recorded->description(), "Ids made elsewhere (stories): #words 2048");
+  const BatchPlan plan{/*sequence_length=*/64, /*local_batch=*/2, 1, 1, 0};
+  BatchStream of_text(open_dataset({.dataset = "text", .path = folder_.write("a.jsonl", texts)}), tokenizer, plan, {});
+  BatchStream of_ids(open_dataset({.dataset = "text", .path = tokenization.output.string()}), recorded, plan, {});
+  for (int i = 0; i < 100; ++i) {
+    const std::optional<StepBatch> one = of_text.next(), other = of_ids.next();
+    ASSERT_TRUE(one && other);
+    EXPECT_EQ(one->microbatches[0].tokens, other->microbatches[0].tokens);
+    EXPECT_EQ(one->microbatches[0].labels, other->microbatches[0].labels);
+  }
+}
+
+TEST_F(GivenIdsTest, TheVocabularyOfABinFileReadsNoText) {
+  ids_of(wanted("{\"ids\": [3, 4]}\n"));
+  const auto recorded = open_tokenizer(folder_ / "out.bin");
+  EXPECT_FALSE(recorded->reads_text());
+  EXPECT_EQ(recorded->decode(std::vector<int32_t>{3, 99}), "3 99");
+  message_of(ExitCode::bad_data, [&] { recorded->decode(std::vector<int32_t>{100}); });
+  message_of(ExitCode::bad_data, [&] { recorded->encode("text", true, true); });
+  const std::string text = folder_.write("a.jsonl", "{\"text\": \"x\"}\n");
+  auto train_on = [&](const DatasetOptions& dataset) {
+    return message_of(ExitCode::bad_data, [&] { BatchStream(open_dataset(dataset), recorded, {8, 1, 1, 1, 0}, {}); });
+  };
+  EXPECT_PRED_FORMAT2(test::contains, train_on({.dataset = "text", .path = text}), "Give .bin files alone");
+  EXPECT_PRED_FORMAT2(test::contains, train_on({.dataset = "stories"}), "name the tokenizer itself");
+  Tokenization tokenization = wanted("");
+  tokenization.ids.reset();
+  tokenization.dataset = {.dataset = "text", .path = text};
+  tokenization.tokenizer = folder_ / "out.bin";
+  tokenization.output = folder_ / "other.bin";
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { ids_of(tokenization); }), "is text");
+}
+
+TEST_F(GivenIdsTest, FilesOfTwoMakersAreNoCorpus) {
+  Tokenization tokenization = wanted("{\"ids\": [3]}\n");
+  tokenization.output = folder_ / "both/a.bin";
+  ids_of(tokenization);
+  tokenization.ids->maker = "somebody else";
+  tokenization.output = folder_ / "both/b.bin";
+  ids_of(tokenization);
+  auto open = [&] { open_dataset({.dataset = "text", .path = (folder_ / "both").string()}); };
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, open), "Name files of one tokenizer");
+}
+
+}  // namespace
+}  // namespace titan
