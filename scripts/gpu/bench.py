@@ -139,8 +139,8 @@ class Bench:
             return done.returncode, done.stdout
         except subprocess.TimeoutExpired as late:
             return None, (late.stdout or b"").decode(errors="replace")
-        except OSError as error:
-            return None, str(error)
+        except OSError as error:  # as a shell says that there is no such program
+            return 127, str(error)
 
     def words_of(self, model: Model, precision: str, mode: str, folder: str) -> list[str]:
         words = [

@@ -59,7 +59,9 @@ fi
 begin=$(date +%s)
 if [ -n "$packed" ]; then
   programs=$packed
-  [ -x "$programs/titan_train" ] || fail 64 "$packed holds no titan_train" "scripts/gpu/bench.sh --pack makes such a folder."
+  for name in titan_train "${programs_needed[@]}"; do
+    [ -x "$programs/$name" ] || fail 64 "$packed holds no $name" "scripts/gpu/bench.sh --pack makes such a folder."
+  done
 else
   "$TITAN_ROOT/scripts/setup.sh"
   build_targets titan_train "${programs_needed[@]}"

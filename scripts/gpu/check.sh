@@ -58,7 +58,9 @@ if [ "$device" = cuda ]; then
 fi
 if [ -n "$packed" ]; then
   programs=$packed
-  [ -x "$programs/titan_train" ] || fail 64 "$packed holds no titan_train" "scripts/gpu/check.sh --pack makes such a folder."
+  for name in titan_train "${tests[@]}"; do
+    [ -x "$programs/$name" ] || fail 64 "$packed holds no $name" "scripts/gpu/check.sh --pack makes such a folder."
+  done
 else
   "$TITAN_ROOT/scripts/setup.sh"
   build_targets titan_train "${tests[@]}"

@@ -54,7 +54,7 @@ class Ratios(unittest.TestCase):
             with contextlib.redirect_stdout(said):
                 self.assertEqual(driver.verdict(rows[:count], argparse.Namespace(quick=False, check=True)), code)
             self.assertIn(f"1 of {count} bars met\nundecided, median met: busy\n", said.getvalue())
-            self.assertEqual("missed: slow" in said.getvalue(), count == 3)
+            self.assertEqual("missed by 14.3%: slow\n" in said.getvalue(), count == 3)
 
     def test_a_bar_itself_is_met_in_both_directions(self):
         for higher_is_better in (True, False):

@@ -143,6 +143,9 @@ wrong_arguments() {
   expect 64 gpu_bench --else
   expect 64 "$checkout/scripts/gpu/bench.sh" --packed "$PWD/nowhere"
   expect_text "--pack makes such a folder"
+  rm programs/bench_kernel_rates
+  expect 64 gpu_bench
+  expect_text "programs holds no bench_kernel_rates"
 }
 
 check "gpu/bench.sh ends with 69 where there is no GPU" no_gpu
