@@ -35,7 +35,7 @@ class Parquet(BehaviourTest):
         path = self.parquet("text")
         refusal = self.titan("data", "stats", "--dataset-path", path)
         self.expect(refusal, BAD_DATA)
-        script, source, target = re.search(r"python (\S+) (\S+) (\S+)\.$", refusal.errors.strip())[1:4]
+        script, source, target = re.search(r"python (\S+) (\S+) (\S+)\.$", refusal.errors.strip()).groups()
         subprocess.run([sys.executable, script, source, target], cwd=ROOT, check=True)
         lines = pathlib.Path(target).read_text(encoding="utf-8").split("\n")
         self.assertEqual([json.loads(line)["text"] for line in lines[:-1]], [text or "" for text in TEXTS * 3])

@@ -188,6 +188,18 @@ TEST(TextFiles, WhatCannotBeReadIsSaidWithTheRemedy) {
                       "a .json file is read as one record per line");
 }
 
+TEST(TextFiles, Utf16IsRefusedByItsMarkOrNamedByItsNulBytes) {
+  using namespace std::string_literals;
+  TemporaryFolder folder;
+  for (const std::string& mark : {"\xFF\xFE"s, "\xFE\xFF"s}) {
+    EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.txt", mark + "a\0b\0"s)),
+                        "a.txt: this is UTF-16 text (it begins with its byte-order mark)");
+    EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("a.jsonl", mark + "{\0"s)), "iconv -f UTF-16 -t UTF-8");
+  }
+  EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("b.jsonl", "{\0\"\0"s)),
+                      "b.jsonl:1: this line is no JSON (it holds NUL bytes, as UTF-16 does");
+}
+
 TEST(TextFiles, FingerprintsDifferWhenNamesOrSizesDo) {
   TemporaryFolder one, two, three;
   for (auto* folder : {&one, &two, &three}) folder->write("a.txt", "text");

@@ -37,6 +37,11 @@ TEST(Tokenizer, DecodingGivesBackWhatWasEncoded) {
   }
 }
 
+TEST(Tokenizer, BytesThatMakeNoCharacterAreDecodedAsPythonReplacesThem) {
+  const std::vector<int32_t> ids{0xE6, 0xBC, 'a', 0xC3, 0xA9, 0xFF, 256, 0xF0, 0x9F};
+  EXPECT_EQ(test::byte_tokenizer()->decode(ids), "\uFFFDa\u00E9\uFFFD<|begin_of_text|>\uFFFD");
+}
+
 TEST(Tokenizer, BeginAndEndAreAddedWhereAskedAndOnlyOnce) {
   auto tokenizer = test::byte_tokenizer();
   EXPECT_EQ(tokenizer->encode("a", true, true), (std::vector<int32_t>{256, 'a', 257}));
