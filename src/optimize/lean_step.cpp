@@ -10,6 +10,7 @@
 
 #include "adam_loop.h"
 #include "cpu_kernels.h"
+#include "look_at.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/optimize/optimizer.h"
@@ -70,7 +71,7 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
                               copies ? static_cast<BFloat16Bits*>(send.mutable_data_ptr()) : nullptr,
                               bf16_weight,
                               bf16_moments};
-  const double clip = control.clip.item<double>();
+  const double clip = look_at(control.clip);
   at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
     cpu_lean_adam(memory, begin, end - begin, rounding, constants, clip);
   });

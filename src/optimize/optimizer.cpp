@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cpu_kernels.h"
+#include "look_at.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -166,7 +167,7 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
                             const StepControl& control) {
   if (states.empty()) return;
   const at::Tensor& master = states[0]->parameter->master;
-  if (master.is_cpu() && control.skip.item<float>() != 0) return;  // on the CPU a look is free
+  if (master.is_cpu() && look_at(control.skip) != 0) return;
   const bool lean = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
   if (options_.implementation == OptimizerImplementation::fused && lean) {
     for (const State* state : states) step_lean(*state, step, lr, control);
@@ -227,7 +228,7 @@ AdamConstants Optimizer::constants_of(const State& state, int64_t step, double l
 
 void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
   const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
-  const double clip = control.clip.item<double>();
+  const double clip = look_at(control.clip);
   const AdamMemory memory{
       stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
       stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(),

@@ -15,28 +15,30 @@
 namespace titan {
 namespace {
 
-/// Their CUDA versions copy to the host and wait for it: numbers that the host reads, and shapes made of numbers.
-/// Boolean indices go through nonzero, item() and allclose through _local_scalar_dense.
-constexpr std::array<std::string_view, 10> kWaiting{"aten::_local_scalar_dense",
-                                                    "aten::nonzero",
-                                                    "aten::masked_select",
-                                                    "aten::equal",
-                                                    "aten::_unique2",
-                                                    "aten::unique_dim",
-                                                    "aten::unique_consecutive",
-                                                    "aten::repeat_interleave",
-                                                    "aten::bincount",
-                                                    "aten::histc"};
+/// Operations that hand numbers of the device to the host.
+constexpr std::array<std::string_view, 10> kWaiting{
+    "aten::item",     "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal",
+    "aten::allclose", "aten::masked_select",       "aten::_unique2",   "aten::unique_consecutive",
+    "aten::bincount", "aten::unique_dim"};
+/// Boolean indices call it inside of another operation, on a GPU too. What else an operation calls is its device's own
+/// affair: the CPU's float8 product looks at its scales, the GPU's does not.
+constexpr std::string_view kWaitingAnywhere = "aten::nonzero";
 
-// at::addThreadLocalCallback takes plain functions: the list of the check that this thread is in.
+// LibTorch takes plain functions: the list of the check that this thread is in, and how many operations it is inside
+// of.
 thread_local std::vector<std::string>* noted = nullptr;
+thread_local int depth = 0;
 
-std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
   const std::string_view name = call.name();
-  const bool waits = std::find(kWaiting.begin(), kWaiting.end(), name) != kWaiting.end();
+  const bool waits =
+      name == kWaitingAnywhere || (depth == 0 && std::find(kWaiting.begin(), kWaiting.end(), name) != kWaiting.end());
   if (waits && noted && std::find(noted->begin(), noted->end(), name) == noted->end()) noted->emplace_back(name);
+  ++depth;
   return nullptr;
 }
+
+void end(const at::RecordFunction&, at::ObserverContext*) { --depth; }
 
 }  // namespace
 
@@ -46,7 +48,8 @@ HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_gpu_(on && 
 #endif
   if (!on || on_gpu_) return;
   noted = &found_;
-  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(note).scopes({at::RecordScope::FUNCTION}));
+  depth = 0;
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::FUNCTION}));
 }
 
 HostWaitCheck::~HostWaitCheck() {
