@@ -39,9 +39,9 @@ Kind kind_of_file(const fs::path& path) {
 }
 
 constexpr std::string_view kWhatWorks =
-    "Give a tiktoken model file (Llama 3's tokenizer.model), a SentencePiece model (Llama 2's) or a Hugging Face "
-    "folder "
-    "(with a tokenizer.json), or make one with: titan_train tokenizer train";
+    "Give a tiktoken model file (Llama 3's tokenizer.model), a SentencePiece model (Llama 2's), a Hugging Face folder "
+    "(with a tokenizer.json) or, for ids alone, their .bin file with its .idx beside it, or make one with: titan_train "
+    "tokenizer train";
 
 /// The files that make a folder a tokenizer, the ones that say most first.
 fs::path file_in_folder(const fs::path& folder) {
@@ -86,7 +86,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
                            std::make_error_code(std::errc::no_such_file_or_directory).message()));
   }
   fs::path file = fs::is_directory(status) ? file_in_folder(path) : path;
-  if (text_form(file) == TextForm::ids) return std::make_shared<RecordedVocabulary>(TokenFile(file).facts());
+  if (text_form(file) == TextForm::ids && fs::exists(index_path(file)))
+    return std::make_shared<RecordedVocabulary>(TokenFile(file).facts());
   switch (kind_of_file(file)) {
     case Kind::hugging_face:
       return std::make_shared<HuggingFaceTokenizer>(read_hugging_face_tokenizer(file));
