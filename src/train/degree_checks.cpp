@@ -9,11 +9,11 @@ namespace titan {
 namespace {
 
 /// No more degrees than these are named.
-constexpr int64_t kMostContextRanks = 256;
+constexpr int64_t kMostRanks = 256;
 
 class DegreeCheck {
  public:
-  DegreeCheck(const ModelDescription& model, const JobConfig& config, const Origins& origins)
+  DegreeCheck(const ModelDescription* model, const JobConfig& config, const Origins& origins)
       : model_(model), config_(config), origins_(origins) {}
 
   std::vector<Problem> run() {
@@ -39,7 +39,7 @@ class DegreeCheck {
   void check_heads();
   void check_length(const char* key, int64_t length);
 
-  const ModelDescription& model_;
+  const ModelDescription* model_;
   const JobConfig& config_;
   const Origins& origins_;
   int64_t tensor_ = config_.parallelism.tensor_parallel_degree;
@@ -48,9 +48,10 @@ class DegreeCheck {
 };
 
 std::string DegreeCheck::obstacle(int64_t degree) const {
-  if (model_.heads % degree != 0) return fmt::format("{} heads", model_.heads);
-  if (model_.kv_heads % degree != 0) return fmt::format("{} heads of keys and values", model_.kv_heads);
-  for (const UnitDescription& unit : model_.units) {
+  if (!model_) return {};
+  if (model_->heads % degree != 0) return fmt::format("{} heads", model_->heads);
+  if (model_->kv_heads % degree != 0) return fmt::format("{} heads of keys and values", model_->kv_heads);
+  for (const UnitDescription& unit : model_->units) {
     if (unit.role != UnitRole::block) continue;
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!parameter.tensor_parallel_dimension) continue;
@@ -69,7 +70,7 @@ bool DegreeCheck::divide_lengths(int64_t tensor, int64_t context) const {
 
 std::string DegreeCheck::tensor_degrees(int64_t context) const {
   std::vector<std::string> degrees;
-  for (int64_t degree = 1; degree <= model_.heads; ++degree) {
+  for (int64_t degree = 1; degree <= (model_ ? model_->heads : kMostRanks); ++degree) {
     if (obstacle(degree).empty() && divide_lengths(degree, context)) degrees.push_back(std::to_string(degree));
   }
   return join(degrees, ", ");
@@ -77,7 +78,7 @@ std::string DegreeCheck::tensor_degrees(int64_t context) const {
 
 std::string DegreeCheck::context_degrees(int64_t tensor) const {
   std::vector<std::string> degrees;
-  for (int64_t degree = 1; degree <= kMostContextRanks; ++degree) {
+  for (int64_t degree = 1; degree <= kMostRanks; ++degree) {
     if (divide_lengths(tensor, degree)) degrees.push_back(std::to_string(degree));
   }
   return join(degrees, ", ");
@@ -120,7 +121,7 @@ void DegreeCheck::check_length(const char* key, int64_t length) {
 
 }  // namespace
 
-std::vector<Problem> check_degrees(const ModelDescription& model, const JobConfig& config, const Origins& origins) {
+std::vector<Problem> check_degrees(const ModelDescription* model, const JobConfig& config, const Origins& origins) {
   return DegreeCheck(model, config, origins).run();
 }
 

@@ -9,6 +9,7 @@
 namespace titan {
 
 /// Tensor-parallel ranks share every head, row and column of a block, and with context-parallel ones every sequence.
-std::vector<Problem> check_degrees(const ModelDescription& model, const JobConfig& config, const Origins& origins);
+/// `model` null: its sizes contradict each other, and only sequences are looked at.
+std::vector<Problem> check_degrees(const ModelDescription* model, const JobConfig& config, const Origins& origins);
 
 }  // namespace titan

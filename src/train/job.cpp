@@ -311,21 +311,23 @@ BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) 
 
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
   const ModelFamily* family = find_model_family(config.model.name);
-  if (!family) return {};  // the schema has already refused the name
+  if (!family) return check_degrees(nullptr, config, origins);  // the schema has already refused the name
   const std::vector<std::string> flavors = family->flavors(config.model.name);
   if (std::find(flavors.begin(), flavors.end(), config.model.flavor) == flavors.end()) {
     const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
-    return {origins.problem("model.flavor",
-                            fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),
-                            (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
-                                "there are: " + join(flavors, ", "))};
+    std::vector<Problem> problems = check_degrees(nullptr, config, origins);
+    problems.push_back(origins.problem("model.flavor",
+                                       fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),
+                                       (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
+                                           "there are: " + join(flavors, ", ")));
+    return problems;
   }
   std::vector<std::string> names;
   std::vector<Problem> problems;
   try {
     // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
     const ModelDescription model = family->describe(make_model_request(config, 1));
-    problems = check_degrees(model, config, origins);
+    problems = check_degrees(&model, config, origins);
     for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));
     for (Problem& problem : check_float8_filters(model, config, origins)) problems.push_back(std::move(problem));
     for (Problem& problem : check_pipeline(config, model, origins)) problems.push_back(std::move(problem));
@@ -340,7 +342,9 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }
   } catch (const Error& error) {
-    return {model_problem(config, origins, error.what())};
+    problems = check_degrees(nullptr, config, origins);
+    problems.push_back(model_problem(config, origins, error.what()));
+    return problems;
   }
   try {
     assign_parameter_groups(names, config.optimizer.param_groups);

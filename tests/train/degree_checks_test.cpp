@@ -63,6 +63,12 @@ TEST(DegreeChecks, OfBothKindsOfRanksEachIsToldWhatWouldDoBesideTheOther) {
               {"or keep the length, with tensor_parallel_degree = 1 and context_parallel_degree = 1, 3\n"});
 }
 
+TEST(DegreeChecks, SequencesAreLookedAtBesideAModelThatContradictsItselfOrIsUnknown) {
+  const std::string told = "training.seq_len = 66 is no multiple of 4 (tensor_parallel_degree); use 64 or 68; or keep";
+  expect_said({with(kTensor, 4), with(kLength, 66), "--model.override.n_heads=7"}, {told, "n_heads = 7"});
+  expect_said({with(kTensor, 4), with(kLength, 66), "--model.flavor=zebra"}, {told, "has no flavor"});
+}
+
 TEST(DegreeChecks, AValidationSequenceDividesAmongTheRanksTooAndCountsForTheDegrees) {
   expect_said({with(kContext, 4), with(kLength, 64), "--validation.enable", "--validation.dataset=stories",
                "--validation.seq_len=12"},
