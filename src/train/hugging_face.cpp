@@ -66,9 +66,9 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
                                            std::vector<std::string>& notes) {
   const fs::path place = tokenizer_location(config);
   // Ids alone have no tokenizer's files; those of their tokenizer may lie with the model's weights.
-  const bool is_ids = text_form(place) == TextForm::ids;
-  std::vector<CompanionFile> files = tokenizer_files(is_ids ? fs::path(config.model.hf_assets_path) : place);
-  if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", place.string()));
+  const fs::path where = text_form(place) == TextForm::ids ? fs::path(config.model.hf_assets_path) : place;
+  std::vector<CompanionFile> files = tokenizer_files(where);
+  if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", where.string()));
   const Json ids = token_ids(place);
   Json model = exchange_of(request).hugging_face_config(request);
   model.update(ids);

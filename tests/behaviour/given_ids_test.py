@@ -74,9 +74,21 @@ class GivenIds(BehaviourTest):
         whole = self.train(*data, steps=25)
         self.train(*data, *saving, steps=25, folder=run.folder)
         self.assertEqual(run.training("loss")[-5:], whole.training("loss")[-5:])
+        self.export_takes_the_tokenizer_along(data)
         info = self.titan("tokenizer", "info", bin_file)
         self.expect(info, OK)
         self.assertRegex(info.output, r"ids +300\n")
+
+    def export_takes_the_tokenizer_along(self, data: tuple) -> None:
+        """A model in Hugging Face's form gets what lies with the model's files, which only other programs read."""
+        assets = self.folder / "assets"
+        assets.mkdir()
+        self.tokenizer.save(str(assets / "tokenizer.json"))
+        words = (f"--model.hf_assets_path={assets}", "--checkpoint.enable", "--checkpoint.last_save_in_hf")
+        run = self.train(*data, *words, steps=2)
+        made = run.folder / "checkpoint" / "step-2"
+        self.assertEqual((made / "tokenizer.json").read_bytes(), (assets / "tokenizer.json").read_bytes())
+        self.assertEqual(json.loads((made / "config.json").read_text())["eos_token_id"], 1)
 
     def test_text_beside_such_ids_is_refused_with_what_to_do(self):
         bin_file = self.follow_recipe()
