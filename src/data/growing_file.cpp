@@ -116,6 +116,8 @@ void GrowingFile::check_identity(const nlohmann::json& note) const {
 std::optional<TokenizeProgress> GrowingFile::read_progress(int64_t token_bytes) const {
   if (!fs::exists(part(".progress"))) return std::nullopt;
   const nlohmann::json note = nlohmann::json::parse(read_file(part(".progress")), nullptr, false);
+  // Where nothing was written yet, whatever made that command fail may have been its words.
+  if (note.is_object() && note.contains("tokens") && note.at("tokens") == 0) return std::nullopt;
   check_identity(note);
   TokenizeProgress progress;
   progress.tokens = note.at("tokens");

@@ -84,6 +84,15 @@ TEST_F(GivenIdsTest, WhatIsNoListOfIdsIsNamedWithItsPlace) {
   EXPECT_EQ(ids_of(skipping), (std::vector<std::vector<int32_t>>{{1, 3, 2}, {1, 4, 2}}));
 }
 
+TEST_F(GivenIdsTest, ACommandThatFailedBeforeItWroteAnythingIsMendedWithoutMore) {
+  Tokenization tokenization = wanted("{\"ids\": [3, 99]}\n");
+  tokenization.overwrite = false;
+  tokenization.ids->vocabulary = 99;
+  message_of(ExitCode::bad_data, [&] { ids_of(tokenization); });
+  tokenization.ids->vocabulary = 100;
+  EXPECT_EQ(ids_of(tokenization), (std::vector<std::vector<int32_t>>{{1, 3, 99, 2}}));
+}
+
 TEST_F(GivenIdsTest, AVocabularyThatCannotBeIsRefused) {
   for (const GivenIds& ids : {GivenIds{0, -1, -1, ""}, GivenIds{100, 100, -1, ""}, GivenIds{100, -1, -2, ""}}) {
     Tokenization tokenization = wanted("{\"ids\": [3]}\n");
