@@ -335,8 +335,9 @@ class Refused(CheckpointTest):
         folder = self.folder / "run"
         self.refuse(folder, ["create_seed_checkpoint", "2 processes"], "--checkpoint.create_seed_checkpoint", ranks=2,
                     code=BAD_CONFIG)
-        self.refuse(folder, ["create_seed_checkpoint", "needs checkpoint.enable = true"],
-                    "--checkpoint.create_seed_checkpoint", "--checkpoint.enable=false", code=BAD_CONFIG)
+        for option in ("create_seed_checkpoint", "require_resume"):
+            text = self.complete(1, folder, 4, f"--checkpoint.{option}", "--checkpoint.enable=false", code=BAD_CONFIG)
+            self.assertIn(f"checkpoint.{option} needs checkpoint.enable = true; set both or neither", text)
         text = self.complete(1, self.run_with_checkpoints(), 4, "--checkpoint.create_seed_checkpoint")
         self.assertIn("holds step 4, too: runs there begin with that and not with the seed", text)
         folder = self.folder / "seeded"

