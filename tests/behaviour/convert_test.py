@@ -361,8 +361,8 @@ class Memory(Conversions):
             tensors = their_tensors(1024, layers, 2816, 2304, 1024)
             safetensors.torch.save_file({name: tensor.bfloat16() for name, tensor in tensors.items()},
                                         source / "model.safetensors", {"format": "pt"})
-            del tensors
             self.make_metas(self.folder / f"metas-{layers}", tensors, layers)
+            del tensors
             peaks[layers] = [self.peak("from-meta", self.folder / f"metas-{layers}", self.folder / f"from-meta-{layers}",
                                        *flags(sizes), "--training.dtype=bfloat16"),
                              self.peak("from-hf", source, ours, *flags(sizes), "--training.dtype=bfloat16"),
