@@ -109,7 +109,7 @@ class BadTokenizer(BehaviourTest):
         self.refused(BAD_DATA, says, f"--model.tokenizer_path={path}")
 
     def test_a_tokenizer_that_is_not_there_is_named(self):
-        self.refuse(self.folder / "none.model", ["none.model", "does not exist", "name a tokenizer file or a folder"])
+        self.refuse(self.folder / "none.model", ["none.model", "does not exist", "name a tokenizer file, a folder that holds one"])
 
     def test_a_folder_without_a_tokenizer_says_what_it_needs(self):
         self.refuse(self.folder, [str(self.folder), "no tokenizer.json, tokenizer.model or vocab.json", "titan_train tokenizer train"])
