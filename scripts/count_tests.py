@@ -2,7 +2,7 @@
 
     count_tests.py RESULTS
 
-RESULTS holds one GoogleTest JSON report per program and ctest's own ctest.xml. Prints "passed failed skipped". A
+RESULTS holds one GoogleTest JSON report per program, some in folders, and ctest's own ctest.xml. Prints "passed failed skipped". A
 program that ended without a report (it crashed, or is no GoogleTest program) counts as one case.
 """
 
@@ -28,7 +28,7 @@ def count_cases(report):
 def main(results):
     totals = [0, 0, 0]
     clean_programs = failing_programs = 0
-    for path in sorted(results.glob("*.json")):
+    for path in sorted(results.rglob("*.json")):
         counts = count_cases(json.loads(path.read_text()))
         totals = [total + count for total, count in zip(totals, counts)]
         if counts[1]:

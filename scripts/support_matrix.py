@@ -70,7 +70,7 @@ def googletest_outcomes(program: str, report: dict) -> dict[str, str]:
 
 def read_outcomes(folder: pathlib.Path) -> dict[str, str]:
     outcomes = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.rglob("*.json")):
         report = json.loads(path.read_text())
         outcomes |= googletest_outcomes(path.stem, report) if "testsuites" in report else report
     return outcomes
