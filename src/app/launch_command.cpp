@@ -31,6 +31,7 @@ std::optional<Options> parse(std::span<const std::string> arguments, std::ostrea
       ->required()
       ->check(CLI::Range(int64_t{1}, kMostRanks));
   app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
+      ->envname("LOG_RANK")
       ->capture_default_str();
   // From the first other word on, everything is the ranks'.
   app.prefix_command();
@@ -50,10 +51,11 @@ std::set<int64_t> parse_ranks(const std::string& text, int64_t ranks) {
     int64_t rank = -1;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), rank);
     if (error != std::errc() || end != word.data() + word.size() || rank < 0 || rank >= ranks) {
-      throw Error(ExitCode::bad_config,
-                  fmt::format("launch: --log-rank {} is no rank of 0 to {}; write a comma list of ranks, "
-                              "or all",
-                              word, ranks - 1));
+      throw Error(
+          ExitCode::bad_config,
+          fmt::format("launch: --log-rank {} is no rank of 0 to {}; write a comma list of ranks, or all, there or "
+                      "in the variable LOG_RANK",
+                      word, ranks - 1));
     }
     chosen.insert(rank);
   }

@@ -38,6 +38,15 @@ class Ranks(RanksTest):
                 self.assertEqual(run.end(), OK, run.text())
                 self.assertEqual(set(re.findall(r"^\[rank(\d)\] ", run.text(), re.M)), shown)
 
+    def test_log_rank_may_come_from_the_environment_and_the_option_goes_before_it(self):
+        for option, shown in (((), {"1"}), (("--log-rank", "0"), {"0"})):
+            run = self.start("launch", "-n", 2, *option, "ranks", *self.options(), LOG_RANK="1")
+            self.assertEqual(run.end(), OK, run.text())
+            self.assertEqual(set(re.findall(r"^\[rank(\d)\] ", run.text(), re.M)), shown)
+        run = self.start("launch", "-n", 2, "ranks", *self.options(), LOG_RANK="abc")
+        self.assertEqual(run.end(), BAD_CONFIG)
+        self.assertIn("abc is no rank of 0 to 1", run.text())
+
     def test_ranks_other_than_0_log_to_files_of_their_own(self):
         run = self.launch(3)
         self.assertEqual(run.end(), OK, run.text())

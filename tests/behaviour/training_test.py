@@ -94,7 +94,7 @@ class Accumulation(TrainingTest):
                     self.assertLess(distance(parts.gradients[name], gradient), ROUNDING, name)
 
     def test_a_global_batch_that_is_no_multiple_is_refused(self):
-        self.refused(64, ["training.global_batch_size = 5", "use a multiple of 2"], "--training.global_batch_size=5")
+        self.refused(64, ["training.global_batch_size = 5", "use 4 or 6 (a multiple of 2)"], "--training.global_batch_size=5")
 
 
 class OptimizerOptions(TrainingTest):

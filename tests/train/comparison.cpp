@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "titan/base/text.h"
+#include "titan/optimize/exact_sum.h"
 #include "titan/parallel/pipeline_part.h"
 
 namespace titan {
@@ -56,7 +57,16 @@ std::string difference(const RankResult& result, const RankResult& reference) {
     const double error = relative(result.losses[step], reference.losses[step]);
     if (!(error <= (step == 0 ? kFirstLossError : kLossError))) return fmt::format("loss {}: {:.3g}", step + 1, error);
   }
+  if (const double error = relative(result.norms.at(0), reference.norms.at(0)); !(error <= kFirstNormError)) {
+    return fmt::format("norm 1: {:.3g}", error);
+  }
   return {};
+}
+
+double norm_of(const std::map<std::string, at::Tensor>& gradients) {
+  std::vector<at::Tensor> all;
+  for (const auto& [name, gradient] : gradients) all.push_back(gradient.contiguous());
+  return std::sqrt(exact_value_of(exact_squares(all, at::kCPU)).item<double>());
 }
 
 std::string traffic_difference(const RankResult& result) {
@@ -92,6 +102,8 @@ std::vector<RankResult> expect_as_one_process(const LayoutRow& row) {
     EXPECT_EQ(ranks[rank].most_live, pipeline ? planned_live(*pipeline) : 0) << "activations, rank " << rank;
     EXPECT_EQ(ranks[rank].losses, ranks[0].losses) << "all ranks know the same loss";
     EXPECT_EQ(ranks[rank].norms, ranks[0].norms) << "and the same norm, to the bit";
+    EXPECT_EQ(ranks[rank].norms[0], norm_of(ranks[rank].gradients))
+        << "that of the whole gradients, however they are cut";
   }
   return ranks;
 }

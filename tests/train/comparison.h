@@ -10,7 +10,8 @@ namespace titan {
 /// Bounds of the parity matrix, in fp32.
 inline constexpr double kGradientError = 1e-5;  // of each parameter after step 1, by norm
 inline constexpr double kFirstLossError = 1e-6;
-inline constexpr double kLossError = 1e-5;  // of every later step
+inline constexpr double kLossError = 1e-5;       // of every later step
+inline constexpr double kFirstNormError = 1e-6;  // later norms are those of weights that rounding has moved apart
 
 /// |a − b| / |b|, in fp64.
 double gradient_error(const at::Tensor& a, const at::Tensor& b);
@@ -48,6 +49,9 @@ class ForwardingCommunicator : public Communicator {
  private:
   std::shared_ptr<Communicator> inner_;
 };
+
+/// The exact norm of these gradients, as one process has it: no sum over ranks, nothing counted twice.
+double norm_of(const std::map<std::string, at::Tensor>& gradients);
 
 /// Where counted traffic is not what the plan says; empty when it is everywhere.
 std::string traffic_difference(const RankResult& result);

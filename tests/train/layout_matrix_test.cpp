@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "comparison.h"
@@ -155,6 +156,18 @@ TEST(LayoutMatrix, NoticesAMissingAllReduceOfNormWeights) {
   const LayoutRow row = row_named("tp2");
   const std::string found = difference(train_ranks(row, 2, fault)[0], reference_of(row));
   EXPECT_NE(found.find("norm"), std::string::npos) << found;
+}
+
+TEST(LayoutMatrix, NoticesANormThatCountsReplicatedWeightsTwice) {
+  const LayoutRow row = row_named("tp2");
+  RankResult result = train_ranks(row, 1)[0];
+  ASSERT_EQ(difference(result, reference_of(row)), "");
+  double squares = result.norms[0] * result.norms[0];
+  for (const auto& [name, gradient] : result.gradients) {
+    if (gradient.dim() == 1) squares += gradient.to(at::kDouble).square().sum().item<double>();
+  }
+  result.norms[0] = std::sqrt(squares);
+  EXPECT_NE(difference(result, reference_of(row)), "");
 }
 
 /// Leaves out one call of a live communicator, or one message from rank 0 to rank 1, on all ranks alike.

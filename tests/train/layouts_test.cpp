@@ -80,11 +80,18 @@ TEST(Layouts, WhoseWeightsLiveOnTheHostHoldTheBytesThatArePlannedAndNotOneMore) 
 }
 
 TEST(Layouts, GiveTheSameInitialWeightsBitForBit) {
-  const RankResult single = train_ranks({}, 0)[0];
-  for (const char* layout : {"fsdp3", "hsdp2x2xtp2", "tp4"}) {
-    const std::vector<RankResult> ranks = train_ranks(row_named(layout), 0);
-    for (const auto& [name, weight] : single.weights) {
-      EXPECT_TRUE(same_bits(ranks.back().weights.at(name), weight)) << layout << " " << name;
+  for (const bool tied : {false, true}) {
+    LayoutRow alone;
+    alone.tied = tied;
+    const RankResult single = train_ranks(alone, 0)[0];
+    for (LayoutRow row : layout_rows()) {
+      if (row.name() != row.layout) continue;
+      row.tied = tied;
+      for (const RankResult& rank : train_ranks(row, 0)) {
+        for (const auto& [name, weight] : single.weights) {
+          EXPECT_TRUE(same_bits(rank.weights.at(name), weight)) << row.name() << " " << name;
+        }
+      }
     }
   }
 }

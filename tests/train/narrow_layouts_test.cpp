@@ -43,7 +43,9 @@ TEST_P(NarrowLayouts, AreAsCloseToFp32AsASingleBf16Process) {
 
 INSTANTIATE_TEST_SUITE_P(Bf16, NarrowLayouts,
                          ::testing::Values("ddp2", "ddp4", "fsdp2", "fsdp3", "fsdp4", "hsdp2x2", "tp2", "tp4",
-                                           "fsdp2xtp2", "hsdp2x2xtp2"),
+                                           "fsdp2xtp2", "hsdp2x2xtp2", "tp2_async", "fsdp2_always", "fsdp2_never",
+                                           "fsdp2xtp2_always", "fsdp4_always_op", "hsdp2x2_always_full",
+                                           "fsdp2xtp2_accumulation4_always_tied_async"),
                          [](const auto& info) { return info.param; });
 
 // ---- training.mixed_precision_reduce = "bfloat16"
