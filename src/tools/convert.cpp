@@ -80,25 +80,40 @@ void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {
   import_all(conversion, theirs, model, request, target, "Meta", out);
 }
 
+namespace {
+
+/// A checkpoint whose model is known, which is said before anything is written.
+struct HeldModel {
+  HeldModel(const WeightConversion& conversion, std::ostream& out)
+      : checkpoint(open_checkpoint(*storage, conversion.from)),
+        weights(checkpoint),
+        request(model_of(conversion, weights)) {
+    const Fit fit = check_checkpoint(request, checkpoint, weights);
+    out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
+  }
+
+  std::unique_ptr<Storage> storage = make_posix_storage();
+  OpenCheckpoint checkpoint;
+  CheckpointSource weights;
+  ModelRequest request;
+};
+
+}  // namespace
+
 void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& out) {
   HuggingFaceExport wanted;
   wanted.folder = free_target(conversion.to);
   wanted.run = kRun;
   if (conversion.shard_bytes > 0) wanted.most_bytes = conversion.shard_bytes;
   if (!conversion.dtype.empty()) wanted.type = scalar_type_named(conversion.dtype);
-  const std::unique_ptr<Storage> storage = make_posix_storage();
-  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
-  CheckpointSource weights(checkpoint);
-  const ModelRequest request = model_of(conversion, weights);
-  const Fit fit = check_checkpoint(request, checkpoint, weights);
-  out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
-  wanted.model = exchange_of(request).hugging_face(request);
-  wanted.step = checkpoint.manifest() ? checkpoint.manifest()->step : 0;
-  const at::ScalarType stored = weights.tensors().begin()->second.type;
+  HeldModel held(conversion, out);
+  wanted.model = exchange_of(held.request).hugging_face(held.request);
+  wanted.step = held.checkpoint.manifest() ? held.checkpoint.manifest()->step : 0;
+  const at::ScalarType stored = held.weights.tensors().begin()->second.type;
   std::vector<std::string> notes;
-  wanted.companions = make_companions(conversion.config, request, wanted.type.value_or(stored), notes);
+  wanted.companions = make_companions(conversion.config, held.request, wanted.type.value_or(stored), notes);
   for (const std::string& note : notes) out << note << '\n';
-  const SaveOutcome outcome = export_together(*storage, *make_lone_meeting(), wanted, weights);
+  const SaveOutcome outcome = export_together(*held.storage, *make_lone_meeting(), wanted, held.weights);
   if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
   out << fmt::format("{} written in {} and read back: {}\n", wanted.folder.string(),
                      python_name(wanted.type.value_or(stored)), human_bytes(static_cast<double>(outcome.bytes)));
@@ -118,15 +133,11 @@ void convert_to_torch(const WeightConversion& conversion, std::ostream& out) {
 
 void convert_to_2024(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
-  const std::unique_ptr<Storage> storage = make_posix_storage();
-  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
-  CheckpointSource weights(checkpoint);
-  const ModelRequest request = model_of(conversion, weights);
-  const Fit fit = check_checkpoint(request, checkpoint, weights);
-  out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
-  write_in_names_of_2024(*storage, checkpoint, exchange_of(request).tables_of_2024(request), target);
+  HeldModel held(conversion, out);
+  write_in_names_of_2024(*held.storage, held.checkpoint, exchange_of(held.request).tables_of_2024(held.request),
+                         target);
   out << fmt::format("{} written and read back; its rotary table has training.seq_len = {} rows\n", target.string(),
-                     request.sequence_length);
+                     held.request.sequence_length);
 }
 
 }  // namespace titan
