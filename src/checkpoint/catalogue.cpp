@@ -6,6 +6,7 @@
 
 #include "folder_names.h"
 #include "titan/checkpoint/commit.h"
+#include "titan/checkpoint/manifest.h"
 #include "titan/checkpoint/safetensors_folder.h"
 
 namespace titan {
@@ -79,6 +80,15 @@ std::vector<std::string> for_leftovers(Storage& storage, const std::filesystem::
     }
   }
   return failures;
+}
+
+bool holds_model_alone(Storage& storage, const std::filesystem::path& folder) {
+  try {
+    const nlohmann::ordered_json facts = read_manifest(storage.read_all(folder / kManifestFile)).facts;
+    return facts.is_object() && facts.value(kModelAlone, false);
+  } catch (const std::exception&) {  // a damaged one counts as any other
+    return false;
+  }
 }
 
 /// Gives a folder a name that says what became of it, with a number where that one is taken.
@@ -160,6 +170,16 @@ std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem
   });
 }
 
+std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step) {
+  std::vector<int64_t> steps;
+  for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
+    if (found.step <= step || found.is_link) continue;
+    rename_aside(storage, root, root / step_folder(found.step), kReplacedPrefix, found.step);
+    steps.push_back(found.step);
+  }
+  return steps;
+}
+
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
                                     int64_t newest) {
   std::vector<std::string> failures;
@@ -169,6 +189,7 @@ std::vector<std::string> delete_old(Storage& storage, const std::filesystem::pat
   try {
     for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
       if (found.step > newest || found.is_export) continue;
+      if (found.has_manifest && holds_model_alone(storage, root / step_folder(found.step))) continue;
       const bool newest_verified = found.has_manifest && !seen_verified;
       seen_verified = seen_verified || found.has_manifest;
       const bool special = retention.keep_every > 0 && found.step % retention.keep_every == 0;

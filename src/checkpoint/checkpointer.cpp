@@ -74,6 +74,10 @@ void Checkpointer::wait_for_deletions() {
   if (deleting_.joinable()) deleting_.join();
 }
 
+std::vector<int64_t> Checkpointer::put_aside_later(int64_t step) {
+  return titan::put_aside_later(*storage_, options_.root, step);
+}
+
 void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
   finish();
   saver_->save(step, state, now);

@@ -220,6 +220,9 @@ RunCheckpoints::Start RunCheckpoints::load() {
   start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
   saved_step_ = position.step;
   has_checkpoint_ = outcome.step.has_value();
+  const std::vector<std::string>& left_out = config_.checkpoint.exclude_from_loading;
+  const bool begins_anew = std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
+  if (has_checkpoint_ && (config_.checkpoint.load_step >= 0 || begins_anew)) went_back_to_ = position.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
@@ -260,9 +263,25 @@ bool RunCheckpoints::is_due(int64_t step, bool is_last, bool asked) const {
   return options.interval_seconds == 0 && step % options.interval == 0;
 }
 
+void RunCheckpoints::leave_later_steps() {
+  if (!went_back_to_ || !leads_) return;
+  try {
+    const std::vector<int64_t> steps = checkpointer_->put_aside_later(*went_back_to_);
+    if (!steps.empty()) {
+      log_.warning("the run went on from step {}: what was saved of later steps ({}) is called {} now", *went_back_to_,
+                   fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
+    }
+    went_back_to_.reset();
+  } catch (const StorageError& error) {  // tried again before the next save
+    log_.warning("what was saved of steps after {} is in the way of this run's checkpoints: {}", *went_back_to_,
+                 error.what());
+  }
+}
+
 void RunCheckpoints::after_step(const RunPosition& now, bool is_last, bool asked) {
   commands_.poll();
   if (config_.checkpoint.load_only || !is_due(now.step, is_last, asked)) return;
+  leave_later_steps();
   if (is_last) {
     save_last(now);
   } else {
@@ -312,6 +331,7 @@ bool RunCheckpoints::save_before_end(const RunPosition& now) {
   StopSignals::allow_for_saving();
   begin_ending();
   if (saved_step_ != now.step) {
+    leave_later_steps();
     checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
   }
   return saved_step_ == now.step;

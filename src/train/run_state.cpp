@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "titan/checkpoint/catalogue.h"
 #include "titan/data/batch_stream.h"
 #include "titan/train/job.h"
 #include "titan/train/model_facts.h"
@@ -135,6 +136,7 @@ CheckpointState RunState::model(const RunPosition& now, at::ScalarType type) con
     if (tensor.local.defined()) tensor.local = tensor.local.to(type);
   }
   state.facts = facts(now);
+  state.facts[kModelAlone] = true;
   return state;
 }
 

@@ -67,6 +67,32 @@ TEST_F(Catalogue, LaterStepsOfARunThatWentBackStayUntilItReachesThem) {
   EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{90, 80, 20, 15})) << "the one just saved above all";
 }
 
+TEST_F(Catalogue, AFinishedRunsModelAloneIsNeitherCountedNorDeleted) {
+  for (const int64_t step : {3, 4, 5, 6}) save(step);
+  for (const int64_t step : {4, 5}) {
+    const std::filesystem::path file = std::filesystem::path("root") / step_folder(step) / kManifestFile;
+    Manifest manifest = read_manifest(storage_.read_all(file));
+    manifest.facts[kModelAlone] = true;
+    storage_.remove(file);
+    storage_.write_all(file, write_manifest(manifest));
+  }
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0}).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{6, 5, 4, 3}));
+  save(7);
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0}).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{7, 6, 5, 4}));
+}
+
+TEST_F(Catalogue, StepsAfterTheOneThatARunWentBackToAreCheckpointsNoMore) {
+  for (const int64_t step : {2, 4, 6}) save(step);
+  const auto files = storage_.files();
+  EXPECT_EQ(put_aside_later(storage_, "root", 6), std::vector<int64_t>());
+  EXPECT_EQ(put_aside_later(storage_, "root", 2), (std::vector<int64_t>{6, 4}));
+  EXPECT_EQ(steps_in(storage_), std::vector<int64_t>{2});
+  EXPECT_EQ(storage_.files().at("root/replaced-6/manifest.json"), files.at("root/step-6/manifest.json"));
+  EXPECT_EQ(storage_.files().size(), files.size()) << "nothing is deleted";
+}
+
 TEST_F(Catalogue, TheManifestGoesFirst) {
   for (const int64_t step : {10, 20, 30}) save(step);
   const size_t before = storage_.journal().size();

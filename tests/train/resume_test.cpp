@@ -177,6 +177,29 @@ TEST(Resuming, AStepThatIsNotThereAndARunThatMustResumeAreErrors) {
   EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_step=2", "--training.steps=3"}), "LOAD: step 2 "));
 }
 
+TEST(Resuming, ARunThatWentBackGoesOnFromWhatItSavedItself) {
+  const TestFolder folder;
+  run(folder, {});
+  const std::string back = run(folder, {"--checkpoint.load_step=2", "--optimizer.lr=1e-4", "--training.steps=5"});
+  EXPECT_TRUE(contains(back, "what was saved of later steps (8, 6, 4) is called replaced-N now")) << back;
+  const std::string rest = run(folder, {"--optimizer.lr=1e-4", "--training.steps=6"});
+  EXPECT_TRUE(contains(rest, "LOAD: step 5 ")) << rest;
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/replaced-8/manifest.json"));
+}
+
+TEST(Resuming, ModelsOfFinishedRunsDoNotDriveOutTheCheckpointThatALongerOneGoesOnFrom) {
+  const TestFolder folder;
+  const auto end_at = [&](const std::string& step) {
+    return run(folder, {"--training.steps=" + step, "--checkpoint.last_save_model_only=true",
+                        "--checkpoint.interval=100", "--checkpoint.keep_latest_k=2"});
+  };
+  run(folder, {"--training.steps=3", "--checkpoint.keep_latest_k=2"});
+  for (const char* step : {"4", "5", "6"}) {
+    const std::string text = end_at(step);
+    EXPECT_TRUE(contains(text, "LOAD: step 3 ")) << text;
+  }
+}
+
 TEST(Resuming, LoadOnlyNeverSaves) {
   const TestFolder folder;
   run(folder, {"--training.steps=2"});

@@ -50,15 +50,23 @@ std::vector<std::string> give_back(Storage& storage, const std::filesystem::path
 /// removed stays; the sentences say what and why.
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root);
 
+/// A run goes on from `step`, an earlier one: what was saved of later steps, finished models included, gets another
+/// name, so that the next start goes on from what this run saves. Links stay. Returns the steps, the newest first.
+std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step);
+
+/// A manifest's fact: true of a checkpoint that no run can go on from.
+inline constexpr const char* kModelAlone = "model_alone";
+
 struct Retention {
   int64_t keep_latest = 0;  // 0: all
   int64_t keep_every = 0;   // those at multiples of it stay; 0: none are special
 };
 
-/// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest stays in any case. `newest`:
-/// the step just saved. Those of later steps are there when the run was taken up again from an earlier one; they are
-/// not counted and stay until it gets there. Failures are returned as sentences, one for each checkpoint that could not
-/// be deleted.
+/// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest stays in any case; those that
+/// hold a finished run's model alone stay, too, and are not counted: a run goes on from what lies before them.
+/// `newest`: the step just saved. Those of later steps are there when the run was taken up again from an earlier one;
+/// they are not counted and stay until it gets there. Failures are returned as sentences, one for each checkpoint that
+/// could not be deleted.
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
                                     int64_t newest = std::numeric_limits<int64_t>::max());
 

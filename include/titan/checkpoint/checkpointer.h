@@ -61,7 +61,8 @@ class Checkpointer {
   /// See Saver. Old checkpoints are deleted beside training, before the next save begins. `now`: there is no later
   /// interval at which a failure would be mended, so it is tried twice.
   void save(int64_t step, const CheckpointState& state, bool now = false);
-  void wait_for_staging() { saver_->wait_for_staging(); }
+  /// See put_aside_later; for rank 0, before it saves. Throws StorageError.
+  std::vector<int64_t> put_aside_later(int64_t step);
   void finish();
   /// Returns when all ranks have come here.
   void meet() { meeting_->exchange({}); }

@@ -61,6 +61,8 @@ class RunCheckpoints {
   LoadOutcome load_initial(RunPosition& start, Notes& notes);
   LoadOutcome load_hugging_face(Notes& notes);
   bool is_due(int64_t step, bool is_last, bool asked) const;
+  /// Before the first save of a run that the config took back to an earlier step.
+  void leave_later_steps();
   void save_last(const RunPosition& now);
   void save_hugging_face(const RunPosition& now);
   /// About checkpoint.export_dtype = "float16".
@@ -88,6 +90,7 @@ class RunCheckpoints {
   bool has_checkpoint_ = false;  // of that step, that the same command would go on from
   std::string problem_;
   bool is_ending_ = false;
+  std::optional<int64_t> went_back_to_;  // what was saved of later steps is in the way
   CommandQueue commands_;
   std::unique_ptr<RankMeeting> data_meeting_;  // null where all ranks read one sequence
   std::unique_ptr<Checkpointer> checkpointer_;
