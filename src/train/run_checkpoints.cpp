@@ -44,6 +44,12 @@ const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_stat
 /// For who names another kind of folder, or none. Throws StorageError for one that cannot be looked into.
 void expect_their_model(const std::filesystem::path& folder) {
   std::error_code unknown;
+  if (std::filesystem::is_regular_file(folder, unknown)) {
+    throw Error(ExitCode::storage,
+                fmt::format("checkpoint.initial_load_in_hf: {} is a file; name the folder of the model, with its "
+                            "config.json, in checkpoint.initial_load_path",
+                            folder.string()));
+  }
   const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
   if (std::filesystem::exists(folder / "config.json", unknown)) return;
   if (is_checkpoint(files)) {
@@ -112,9 +118,10 @@ bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::pa
   bool verified = false;
   const auto read = [&](int64_t step) {
     check_settings(folder, model_, WeightUse::resume);
-    verified = read_hugging_face(storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_),
-                                 state_.parameters(step), rank_)
-                   .verified;
+    const HuggingFaceWeights weights = read_hugging_face(
+        storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_), state_.parameters(step), rank_);
+    if (weights.step) expect_step(folder, *weights.step);
+    verified = weights.verified;
   };
   start = finished(folder, ", in Hugging Face's form (checkpoint.last_save_in_hf)", read, notes);
   return verified;
@@ -138,6 +145,11 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use, notes);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) {
+    if (holds_moments(checkpoint.index())) {
+      constexpr const char* kWhat = "holds the optimizer's moments and no train_state.step, so its step is not known";
+      if (use == WeightUse::resume) throw UnsuitableError(kWhat);
+      throw UnsuitableError(fmt::format("it {}; checkpoint.initial_load_model_only = true takes the model", kWhat));
+    }
     if (use == WeightUse::resume) return finished_run(checkpoint, notes);
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
@@ -147,6 +159,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   if (!restored.progress) return {};
   const RunProgress& progress = *restored.progress;
   const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
+  if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
   if (named && *named != progress.step) {
     notes.push_back(
         fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
@@ -222,7 +235,8 @@ RunCheckpoints::Start RunCheckpoints::load() {
   has_checkpoint_ = outcome.step.has_value();
   const std::vector<std::string>& left_out = config_.checkpoint.exclude_from_loading;
   const bool begins_anew = std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
-  if (has_checkpoint_ && (config_.checkpoint.load_step >= 0 || begins_anew)) went_back_to_ = position.step;
+  const bool went_back = config_.checkpoint.load_step >= 0 || begins_anew || outcome.passed_unread;
+  if (has_checkpoint_ && went_back) went_back_to_ = position.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
