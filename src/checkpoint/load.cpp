@@ -72,7 +72,10 @@ std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankMeeting& me
   }
   const auto heard = nlohmann::json::parse(meeting.exchange(told.dump()).front());
   const auto problem = heard.at("problem").get<std::string>();
-  if (!problem.empty()) throw Error(ExitCode::storage, problem);
+  if (!problem.empty()) {
+    throw Error(ExitCode::storage,
+                problem + "; checkpoint.folder (under job.dump_folder) must be a folder that this user can read");
+  }
   std::vector<FoundCheckpoint> candidates;
   for (const auto& [step, is_export] : heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>()) {
     candidates.push_back({.step = step, .is_export = is_export});

@@ -211,6 +211,9 @@ LoadOutcome RunCheckpoints::load_newest(RunPosition& start, Notes& notes) {
     throw Error(ExitCode::storage,
                 fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root_.string()));
   }
+  if (outcome.step && !options.exclude_from_loading.empty()) {
+    outcome.line += fmt::format("; left out: {}", join(options.exclude_from_loading, ", "));
+  }
   const bool begins_elsewhere = options.initial_load_path || options.initial_load_in_hf;
   if (!outcome.step && begins_elsewhere) {
     outcome = load_initial(start, notes);
@@ -258,6 +261,10 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
 
 void RunCheckpoints::save_seed() {
   begin_ending();
+  if (config_.checkpoint.initial_load_path || config_.checkpoint.initial_load_in_hf) {
+    log_.warning("checkpoint.{} was not looked at: a seed is the model as it is initialised",
+                 config_.checkpoint.initial_load_path ? "initial_load_path" : "initial_load_in_hf");
+  }
   checkpointer_->save(0, state_.whole({}), /*now=*/true);
   finish();
   const std::vector<FoundCheckpoint> found = find_checkpoints(*make_posix_storage(), root_);

@@ -120,7 +120,8 @@ class Refused(SavedRunTest):
         folder = self.folder / "run"
         folder.mkdir()
         (folder / "checkpoint").write_text("a file")
-        self.complete(1, folder, 4, code=STORAGE)
+        self.assertIn("checkpoint: Not a directory; checkpoint.folder (under job.dump_folder) must be a folder",
+                      self.complete(1, folder, 4, code=STORAGE))
         self.assertEqual((folder / "checkpoint").read_text(), "a file")
 
     def test_an_initial_checkpoint_that_is_none(self):
@@ -305,6 +306,9 @@ class Refused(SavedRunTest):
             self.assertIn(f"checkpoint.{option} needs checkpoint.enable = true; set both or neither", text)
         text = self.complete(1, self.run_with_checkpoints(), 4, "--checkpoint.create_seed_checkpoint")
         self.assertIn("holds step 4, too: runs there begin with that and not with the seed", text)
+        text = self.complete(1, self.folder / "from", 4, "--checkpoint.create_seed_checkpoint",
+                             "--checkpoint.initial_load_path=nowhere")
+        self.assertIn("checkpoint.initial_load_path was not looked at: a seed is the model as it is initialised", text)
         folder = self.folder / "seeded"
         self.assertIn("Created seed checkpoint", self.complete(1, folder, 4, "--checkpoint.create_seed_checkpoint"))
         self.assertIn("LOAD: step 0 from", self.complete(2, folder, 4, "--debug.seed=5"))

@@ -57,6 +57,10 @@ class OtherNames(SavedRunTest):
             self.assertEqual(sorted(path.name for path in (folder / "checkpoint").iterdir()), ["step-2", "step-4", "step-6"])
             shutil.rmtree(folder)
 
+    def test_states_that_are_left_out_are_told_with_what_was_loaded(self):
+        text = self.complete(2, self.run_with_checkpoints(), 4, "--checkpoint.exclude_from_loading=model,optimizer")
+        self.assertRegex(text, r"(?m)LOAD: step 4 from \S+ \(verified, [^)]*\); left out: model, optimizer$")
+
     def test_a_link_to_another_runs_checkpoint_is_replaced_and_what_it_leads_to_stays(self):
         for words in ((), ("--checkpoint.last_save_model_only", "--checkpoint.last_save_in_hf")):
             folder = self.run_with_checkpoints()
