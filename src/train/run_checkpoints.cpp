@@ -41,30 +41,6 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
-/// For who names another kind of folder, or none. Throws StorageError for one that cannot be looked into.
-void expect_their_model(const std::filesystem::path& folder) {
-  std::error_code unknown;
-  if (std::filesystem::is_regular_file(folder, unknown)) {
-    throw Error(ExitCode::storage,
-                fmt::format("checkpoint.initial_load_in_hf: {} is a file; name the folder of the model, with its "
-                            "config.json, in checkpoint.initial_load_path",
-                            folder.string()));
-  }
-  const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
-  if (std::filesystem::exists(folder / "config.json", unknown)) return;
-  if (is_checkpoint(files)) {
-    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
-                                               "checkpoint.initial_load_in_hf",
-                                               folder.string()));
-  }
-  const bool is_there = std::filesystem::exists(folder, unknown);
-  throw Error(
-      ExitCode::storage,
-      fmt::format("checkpoint.initial_load_in_hf: {}{}{}; name the folder of the model, with its config.json, "
-                  "in checkpoint.initial_load_path (without that it is model.hf_assets_path)",
-                  is_there ? "" : "there is no folder ", folder.string(), is_there ? " holds no config.json" : ""));
-}
-
 bool leaves_model_alone(const std::set<std::string>& left_out) {
   return std::includes(left_out.begin(), left_out.end(), kBesidesModel.begin(), kBesidesModel.end());
 }
