@@ -33,9 +33,10 @@ class RunCheckpoints {
   /// Whether this rank's clock says that a checkpoint is due (checkpoint.interval_seconds). The first one of any rank
   /// decides for all, which is for the caller to bring about.
   bool clock_asks() const;
-  /// Saves when it is due, or `asked` for by all ranks. The next optimizer step may be enqueued at once: copies from a
-  /// GPU go before it on the same stream, others are made when this returns.
+  /// Saves when it is due, or `asked` for by all ranks. Weights and moments may not change until before_change().
   void after_step(const RunPosition& now, bool is_last, bool asked);
+  /// Before each optimizer step is enqueued: keeps what is still to be written of what it changes.
+  void before_change() { checkpointer_->detach(); }
   /// Before a run ends that is not over: whether everything up to `now` is saved, now if not before.
   bool save_before_end(const RunPosition& now);
   /// Waits for the last save, and for the commands that follow saves. Throws Error(storage) when the last save failed:
