@@ -133,6 +133,12 @@ def stall_rows(bench: Bench) -> list[ratios.Row]:
     samples = [100 * a / b for a, b in zip(result["async"], result["sync"])]
     shown = [f"{statistics.median(result[mode]):.3g} s" for mode in ("async", "sync")]
     what = f"stall of an async save of {size(result['bytes'])} to disk, against a synchronous one"
+    slower = [100 * (a / b - 1) for a, b in zip(result["beside"], result["alone"])]
+    print(
+        f"the step of 512 tokens between the save and the next change of its state took {statistics.median(slower):.3g} % "
+        f"({min(slower):.3g} to {max(slower):.3g}) longer beside the write than alone",
+        flush=True,
+    )
     return [ratios.Row(what, shown[0], shown[1], samples, STALL_PERCENT, False, " %")]
 
 

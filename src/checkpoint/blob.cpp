@@ -153,6 +153,19 @@ at::ScalarType type_named(std::string_view python_name) {
   throw DamageError(fmt::format("a tensor has the dtype {}, which this program does not read", python_name));
 }
 
+TensorBytes::TensorBytes(const at::Tensor& tensor)
+    : TensorBytes(tensor.scalar_type(), tensor.sizes().vec(), [tensor](size_t offset, size_t most) {
+        const std::string_view all(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+        return all.substr(offset, most);
+      }) {
+  TITAN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
+}
+
+TensorBytes::TensorBytes(at::ScalarType type, std::vector<int64_t> shape, Read read)
+    : type_(type), shape_(std::move(shape)), read_(std::move(read)) {}
+
+size_t TensorBytes::size() const { return static_cast<size_t>(numel_of(shape_)) * c10::elementSize(type_); }
+
 int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape) {
   ZipWriter zip;
   std::string ends = tensor_head(zip, type, shape);
@@ -163,24 +176,23 @@ int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape) {
 
 namespace {
 
-/// The bytes of a contiguous tensor on the CPU; the checksum that begins with `checksum` and ends with them.
-uint32_t write_elements(HashingWriter& file, const at::Tensor& tensor, uint32_t checksum) {
-  std::string_view rest(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  while (!rest.empty()) {  // piece by piece, so that it is still in the cache when it is written
-    const std::string_view piece = rest.substr(0, size_t{1} << 20);
+/// A tensor's elements; the checksum that begins with `checksum` and ends with them.
+uint32_t write_elements(HashingWriter& file, const TensorBytes& tensor, uint32_t checksum) {
+  constexpr size_t kPiece = size_t{1} << 20;  // still in the cache when it is written
+  for (size_t offset = 0; offset < tensor.size();) {
+    const std::string_view piece = tensor.read(offset, kPiece);
     checksum = zip_checksum(checksum, piece);
     file.write(piece);
-    rest.remove_prefix(piece.size());
+    offset += piece.size();
   }
   return checksum;
 }
 
 }  // namespace
 
-void write_tensor_blob(HashingWriter& file, const at::Tensor& tensor) {
-  TITAN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
+void write_tensor_blob(HashingWriter& file, const TensorBytes& tensor) {
   ZipWriter zip;
-  file.write(tensor_head(zip, tensor.scalar_type(), tensor.sizes()));
+  file.write(tensor_head(zip, tensor.type(), tensor.shape()));
   file.write(zip.end_entry(write_elements(file, tensor, 0)));
   file.write(zip.finish());
 }

@@ -95,6 +95,17 @@ std::string run_stages(Storage& storage, RankMeeting& meeting, const SaveJob& jo
 
 std::unique_ptr<RankMeeting> make_lone_meeting() { return std::make_unique<LoneMeeting>(); }
 
+at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write) {
+  TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(write.box.extent) &&
+                  tensor.local.scalar_type() == tensor.placed.tensor.type,
+              tensor.placed.tensor.name);
+  return tensor.local.detach();
+}
+
+at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write) {
+  return local_part(tensor, write).to(at::kCPU).contiguous();
+}
+
 std::vector<PlacedTensor> CheckpointState::placed() const {
   std::vector<PlacedTensor> placed;
   for (const StateTensor& tensor : tensors) placed.push_back(tensor.placed);

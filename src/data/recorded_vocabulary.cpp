@@ -27,7 +27,6 @@ RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, c
                                                   option, id, size, size - 1));
   }
   facts_.vocabulary = size;
-  facts_.token_bytes = token_bytes_for(size);
   facts_.bos = bos;
   facts_.eos = eos;
   facts_.tokenizer = fmt::format("Ids made elsewhere{}: #words {}, BOS ID {}, EOS ID {}",

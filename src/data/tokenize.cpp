@@ -6,7 +6,6 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <ostream>
 #include <span>
 
@@ -21,7 +20,6 @@
 namespace titan {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// Ids as they lie in the file.

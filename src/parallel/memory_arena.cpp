@@ -49,8 +49,8 @@ void Crossing::wait() {
   *this = {};
 }
 
-Crossing HostLink::start(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies) {
-  const at::Device& device = device_->device();
+Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies) {
+  const at::Device device = source.is_cpu() ? target.device() : source.device();
   if (device.is_cpu()) {
     target.copy_(source);
     return {target, source, nullptr};
@@ -69,12 +69,12 @@ Crossing HostLink::start(const at::Tensor& target, const at::Tensor& source, std
 
 Crossing HostLink::start_to_device(const at::Tensor& target, const at::Tensor& source) {
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
-  return start(target, source, copies_to_device_);
+  return copy_beside(target, source, copies_to_device_);
 }
 
 Crossing HostLink::start_to_home(const at::Tensor& target, const at::Tensor& source) {
   to_home_bytes_ += static_cast<int64_t>(source.nbytes());
-  return start(target, source, copies_to_home_);
+  return copy_beside(target, source, copies_to_home_);
 }
 
 void HostLink::to_device(const at::Tensor& target, const at::Tensor& source) {

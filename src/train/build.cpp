@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <thread>
@@ -114,6 +115,11 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
         config, world_,
         RunParts{description_, assembly_, all_parameters_, model_groups_, *optimizer_, schedule_, place_, guard_.get()},
         log_);
+    step_runner_->before_change([this] {
+      const auto start = std::chrono::steady_clock::now();
+      checkpoints_->before_change();
+      meter_->exclude(std::chrono::steady_clock::now() - start);
+    });
   }
 }
 

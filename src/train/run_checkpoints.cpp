@@ -41,6 +41,12 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
+/// Whether every start counts its steps from 0.
+bool forgets_progress(const CheckpointSection& options) {
+  const std::vector<std::string>& left_out = options.exclude_from_loading;
+  return std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
+}
+
 bool leaves_model_alone(const std::set<std::string>& left_out) {
   return std::includes(left_out.begin(), left_out.end(), kBesidesModel.begin(), kBesidesModel.end());
 }
@@ -210,11 +216,10 @@ RunCheckpoints::Start RunCheckpoints::load() {
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
   start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
-  saved_step_ = position.step;
+  begun_at_ = saved_step_ = position.step;
   has_checkpoint_ = outcome.step.has_value();
-  const std::vector<std::string>& left_out = config_.checkpoint.exclude_from_loading;
-  const bool begins_anew = std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
-  const bool went_back = config_.checkpoint.load_step >= 0 || begins_anew || outcome.passed_unread;
+  const bool went_back =
+      config_.checkpoint.load_step >= 0 || forgets_progress(config_.checkpoint) || outcome.passed_unread;
   if (has_checkpoint_ && went_back) went_back_to_ = position.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
@@ -344,8 +349,16 @@ void RunCheckpoints::finish() {
               fmt::format("the last checkpoint was not saved: {}; see to that, and {}", problem_, next_start()));
 }
 
+std::string RunCheckpoints::next_command() const {
+  std::vector<std::string> without;
+  if (config_.checkpoint.load_step >= 0) without.emplace_back("checkpoint.load_step");
+  if (forgets_progress(config_.checkpoint)) without.emplace_back("train_state in checkpoint.exclude_from_loading");
+  const bool is_the_same = without.empty() || saved_step_ == begun_at_;
+  return is_the_same ? "the same command" : "the same command without " + join(without, " and ");
+}
+
 std::string RunCheckpoints::next_start() const {
-  return has_checkpoint_ ? fmt::format("the same command goes on from step {}", saved_step_)
+  return has_checkpoint_ ? fmt::format("{} goes on from step {}", next_command(), saved_step_)
                          : "the same command begins anew";
 }
 

@@ -53,6 +53,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                {},
                at::zeros({}, scalar.dtype(at::kFloat)),
                {}};
+  if (options_.step_in_backward) before_change_();
   compute_gradients(microbatches);
   StepControl control;
   if (options_.step_in_backward) {
@@ -69,6 +70,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   }
   if (dump) dump->add_gradients(progress_.loss, control.norm);
   if (!options_.step_in_backward) {
+    before_change_();
     const ProfileRange range("optimizer");
     optimizer_.step(step, rate, control);
   }

@@ -4,11 +4,15 @@
 // with two moments each. FOLDER: where checkpoints are made; it must not be there. Prints one line of JSON:
 //   roundtrip  seconds of a synchronous save and of a load into tensors that are there, after an untimed one of each
 //   save       seconds of one synchronous save
-//   stall      COUNT pairs: seconds until an asynchronous `save` returned, and those of a synchronous one
+//   stall      COUNT pairs: seconds for which an asynchronous save kept the thread that trains, before and after the
+//              matrix products of a training step, and those of a synchronous one; seconds of that step beside the
+//              save, and alone
 //   memory     the highest resident memory in COUNT asynchronous saves, above what it was before the first
 //   resident   resident memory after 5 asynchronous saves and after COUNT, two checkpoints kept
 // All but the last remove each checkpoint before the next one is saved, off the clock.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <chrono>
@@ -65,6 +69,30 @@ double seconds_of(const std::function<void()>& act) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// The matrix products of one training step on kTokens tokens: forward, and both of the backward.
+class Products {
+ public:
+  static constexpr int64_t kTokens = 512;
+
+  explicit Products(const std::vector<SavedParameter>& parameters) {
+    for (const SavedParameter& parameter : parameters) {
+      const bool is_multiplied = parameter.shape.size() == 2 && parameter.name != "tok_embeddings.weight";
+      if (is_multiplied) weights_.push_back(parameter.master);
+    }
+  }
+  void run() const {
+    for (const at::Tensor& weight : weights_) {
+      const at::Tensor input = at::ones({kTokens, weight.size(1)}), gradient = at::ones({kTokens, weight.size(0)});
+      at::mm(input, weight.t());
+      at::mm(gradient, weight);
+      at::mm(gradient.t(), input);
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> weights_;
+};
+
 /// The state, and the checkpoints of it in one folder.
 class Bench {
  public:
@@ -92,13 +120,19 @@ class Bench {
 
   nlohmann::json stall(int64_t pairs) {
     make(SaveMode::asynchronous);
-    finish_after(save(false));  // makes the buffers
-    nlohmann::json asynchronous, synchronous;
+    Products step(parameters_);
+    step.run();
+    finish_after(save(false));
+    nlohmann::json asynchronous, synchronous, beside, alone;
     for (int64_t pair = 0; pair < pairs; ++pair) {
-      asynchronous.push_back(finish_after(save(false)));
+      double stalled = save(false);
+      beside.push_back(seconds_of([&] { step.run(); }));
+      stalled += seconds_of([&] { checkpointer_->detach(); });
+      asynchronous.push_back(finish_after(stalled));
+      alone.push_back(seconds_of([&] { step.run(); }));
       synchronous.push_back(save(true));
     }
-    return {{"async", asynchronous}, {"sync", synchronous}};
+    return {{"async", asynchronous}, {"sync", synchronous}, {"beside", beside}, {"alone", alone}};
   }
 
   nlohmann::json memory(int64_t saves) {
@@ -106,7 +140,7 @@ class Bench {
     std::ofstream peak("/proc/self/clear_refs");
     if (!(peak << "5" << std::flush)) throw Error(ExitCode::bug, "the peak cannot begin anew, see proc(5)");
     const int64_t before = peak_resident_bytes();
-    for (int64_t i = 0; i < saves; ++i) finish_after(save(false));
+    for (int64_t i = 0; i < saves; ++i) save_and_change();
     return {{"extra", peak_resident_bytes() - before}};
   }
 
@@ -114,7 +148,7 @@ class Bench {
     make(SaveMode::asynchronous, /*keep=*/2);
     int64_t early = 0;
     for (int64_t i = 1; i <= saves; ++i) {
-      finish_after(save(false));
+      save_and_change();
       if (i == 5) early = resident_bytes();
     }
     return {{"early", early}, {"late", resident_bytes()}};
@@ -149,6 +183,13 @@ class Bench {
     ++step_;
     const RunProgress progress{step_, 1000 * step_, {{"chunk", step_}}, 1};
     return seconds_of([&] { checkpointer_->save(step_, describe_run(parameters_, progress, KeyStyle::bare), now); });
+  }
+
+  /// As where a step takes no time: all is copied.
+  void save_and_change() {
+    save(false);
+    checkpointer_->detach();
+    finish_after(0);
   }
 
   double finish_after(double seconds) {

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <future>
 #include <mutex>
 
@@ -49,27 +51,82 @@ TEST_F(Saving, ASynchronousSaveIsCommittedWhenItReturns) {
   EXPECT_TRUE(outcomes_[0].committed) << outcomes_[0].problem;
   EXPECT_EQ(outcomes_[0].folder, "root/step-10");
   EXPECT_EQ(loaded(storage), 10);
-  EXPECT_EQ(saver->staging_bytes(), 0);
+  EXPECT_EQ(saver->snapshot().buffers(), 0u);
 }
 
-TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalled) {
-  MemoryStorage storage;
-  std::promise<void> go;
-  std::shared_future<void> gone = go.get_future().share();
-  storage.set_refusal([gone](const std::string&) {  // the writer waits until the state has been overwritten
-    gone.wait();
-    return 0;
-  });
-  const auto saver = this->saver(SaveMode::asynchronous, storage);
-  CheckpointState state = test_state(layout_, 0, 10);
-  saver->save(10, state);
-  saver->wait_for_staging();
-  for (StateTensor& tensor : state.tensors) tensor.local.zero_();
-  EXPECT_TRUE(outcomes_.empty());
-  go.set_value();
-  saver->finish();
-  ASSERT_EQ(outcomes_.size(), 1u);
-  EXPECT_EQ(loaded(storage), 10);
+/// Holds the thread that writes at the storage call of this number until it is let go.
+class Gate {
+ public:
+  Gate(MemoryStorage& storage, int64_t call) : storage_(storage) {
+    storage.set_refusal([this, call](const std::string&) {
+      if (++calls_ == call) {
+        reached_.set_value();
+        gone_.wait();
+      }
+      return 0;
+    });
+  }
+  ~Gate() { storage_.set_refusal({}); }
+  /// False when the save, `over`, had fewer calls.
+  bool is_reached(const std::future<void>& over) {
+    std::future<void> reached = reached_.get_future();
+    while (reached.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+      if (over.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return false;
+    }
+    return true;
+  }
+  void let_go() { go_.set_value(); }
+
+ private:
+  MemoryStorage& storage_;
+  std::atomic<int64_t> calls_ = 0;
+  std::promise<void> reached_, go_;
+  std::shared_future<void> gone_ = go_.get_future().share();
+};
+
+TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalledWhereverItIsWhenThatChanges) {
+  // Of several pieces each, and one that is not as it is written.
+  const at::Tensor one = at::arange(700'000, at::kFloat), turned = at::arange(600, at::kFloat).view({20, 30}).t();
+  const at::Tensor two = at::arange(400'001, at::kDouble);
+  int64_t call = 0, copied = 0, left_alone = 0;
+  for (bool over = false; !over;) {
+    ++call;
+    CheckpointState state;
+    for (const auto& [name, tensor] : {std::pair("one", one), std::pair("turned", turned), std::pair("two", two)}) {
+      const std::vector<int64_t> shape = tensor.sizes().vec();
+      const at::Tensor local = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
+      state.tensors.push_back({{{name, tensor.scalar_type(), shape}, whole_everywhere(shape)}, local});
+    }
+    MemoryStorage storage;
+    Gate gate(storage, call);
+    std::promise<void> ended;
+    const std::future<void> end = ended.get_future();
+    Saver saver(storage, *meeting_, {"root", "run", SaveMode::asynchronous, {.most = 2, .least_bytes = 0}},
+                [&](const SaveOutcome& outcome) {
+                  EXPECT_TRUE(outcome.committed) << outcome.problem;
+                  ended.set_value();
+                });
+    saver.save(call, state);
+    over = !gate.is_reached(end);
+    saver.detach();
+    for (StateTensor& tensor : state.tensors) tensor.local.fill_(-1);
+    gate.let_go();
+    saver.finish();
+    (saver.snapshot().buffers() == 3 ? copied : left_alone) += 1;
+    EXPECT_TRUE(saver.snapshot().buffers() == 3 || saver.snapshot().buffers() == 1) << "all or what must";
+
+    std::vector<LoadTarget> targets;
+    for (const StateTensor& tensor : state.tensors) {
+      const LogicalTensor& logical = tensor.placed.tensor;
+      targets.push_back({logical, *whole_everywhere(logical.shape)(0), at::empty(logical.shape, logical.type)});
+    }
+    load_together(storage, *meeting_, "root", call, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+    EXPECT_TRUE(at::equal(targets[0].into, one)) << "changed at call " << call;
+    EXPECT_TRUE(at::equal(targets[1].into, turned)) << "changed at call " << call;
+    EXPECT_TRUE(at::equal(targets[2].into, two)) << "changed at call " << call;
+  }
+  EXPECT_GT(copied, 10);
+  EXPECT_GT(left_alone, 5);
 }
 
 /// Counts the bytes of tensors that this thread makes.
@@ -85,7 +142,7 @@ class AllocationCount : public c10::MemoryReportingInfoBase {
   int64_t made_ = 0;
 };
 
-TEST_F(Saving, StagingBuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
+TEST_F(Saving, BuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
   MemoryStorage storage;
   const auto saver = this->saver(SaveMode::asynchronous, storage);
   int64_t state_bytes = 0;
@@ -95,22 +152,49 @@ TEST_F(Saving, StagingBuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
   for (int64_t step = 1; step <= 100; ++step) {
     const CheckpointState state = test_state(layout_, 0, step);
     const auto count = std::make_shared<AllocationCount>();
+    Gate gate(storage, 1);  // the state changes before any of it is written
     {
       const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, count);
       saver->save(step, state);
+      saver->detach();
     }
     if (step == 1) {
       EXPECT_GE(count->made(), state_bytes);
     } else {
       EXPECT_EQ(count->made(), 0) << "a buffer was made again at save " << step;
     }
-    EXPECT_EQ(saver->staging_bytes(), state_bytes);
-    EXPECT_EQ(saver->staging_buffers(), test_tensors(layout_).size());
+    EXPECT_EQ(saver->snapshot().buffer_bytes(), state_bytes);
+    EXPECT_EQ(saver->snapshot().buffers(), test_tensors(layout_).size());
+    gate.let_go();
     saver->finish();
     delete_old(storage, "root", {.keep_latest = 2, .keep_every = 0});
   }
   EXPECT_EQ(loaded(storage), 100);
   EXPECT_EQ(storage.list("root").size(), 2u);
+}
+
+TEST_F(Saving, NothingIsCopiedWhereEachWriteIsOverBeforeTheStateChanges) {
+  MemoryStorage storage;
+  const auto saver = this->saver(SaveMode::asynchronous, storage);
+  for (int64_t step = 1; step <= 5; ++step) {
+    saver->save(step, test_state(layout_, 0, step));
+    saver->finish();
+    saver->detach();
+    EXPECT_EQ(saver->snapshot().buffers(), 0u);
+    EXPECT_EQ(loaded(storage), step);
+  }
+}
+
+TEST_F(Saving, ASaveThatFailedHoldsNobodyUpAndMakesNoBuffers) {
+  MemoryStorage storage;
+  storage.set_capacity(1000);
+  const auto saver = this->saver(SaveMode::asynchronous, storage);
+  saver->save(10, test_state(layout_, 0, 10));
+  saver->finish();
+  saver->detach();
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_FALSE(outcomes_[0].committed);
+  EXPECT_EQ(saver->snapshot().buffers(), 0u);
 }
 
 TEST_F(Saving, ARanksFilesAreWrittenSideBySideAndLoadAsOne) {

@@ -1,6 +1,8 @@
 // A run that is ended and goes on from its checkpoint is the run that was never ended, bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -49,6 +51,16 @@ std::vector<double> norms(const TestFolder& folder) {
 /// Everything that rank 0 saved at that step: weights, moments, schedule, data position, progress.
 std::string saved(const TestFolder& folder, int64_t step) {
   return read_file(folder / fmt::format("out/checkpoint/step-{}/__0_0.distcp", step));
+}
+
+std::vector<std::string> data_files(const TestFolder& folder, int64_t step) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / fmt::format("out/checkpoint/step-{}", step))) {
+    if (entry.path().extension() == ".distcp") names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_FALSE(names.empty());
+  return names;
 }
 
 class Resume : public ::testing::TestWithParam<std::vector<std::string>> {};
@@ -136,6 +148,29 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair(int64_t{4}, std::vector<std::string>{"--parallelism.tensor_parallel_degree=2",
                                                                      "--parallelism.data_parallel_shard_degree=2",
                                                                      "--checkpoint.async_mode=async"})));
+
+TEST(Resuming, AStepThatIsOverLongBeforeTheWriteOfTheLastOneDoesNotReachIntoIt) {
+  // 100 MB of state, steps of a few milliseconds: each next step is made while the former state is being written.
+  const std::vector<std::string> large{"--model.override.vocab_size=65536", "--training.steps=3",
+                                       "--checkpoint.interval=1"};
+  for (const std::vector<std::string>& way :
+       {std::vector<std::string>{}, {"--optimizer.early_step_in_backward", "--training.max_norm=0"}}) {
+    std::vector<std::string> more = large;
+    more.insert(more.end(), way.begin(), way.end());
+    const TestFolder beside, waiting;
+    run(waiting, more);
+    more.emplace_back("--checkpoint.async_mode=async");
+    run(beside, more);
+    for (const int64_t step : {1, 2, 3}) {
+      const std::vector<std::string> files = data_files(waiting, step);
+      EXPECT_EQ(data_files(beside, step), files);
+      for (const std::string& file : files) {
+        const auto path = fmt::format("out/checkpoint/step-{}/{}", step, file);
+        EXPECT_TRUE(read_file(beside / path) == read_file(waiting / path)) << path;
+      }
+    }
+  }
+}
 
 TEST(ResumeTogether, AnotherNumberOfRanksGoesOnWithTheSameSamplesAndWeights) {
   // The global batch stays; two ranks hold it half and half, one holds it all.

@@ -58,6 +58,16 @@ struct Steps {
     return result;
   }
 
+  /// Weights and moments.
+  std::map<std::string, at::Tensor> state() const {
+    std::map<std::string, at::Tensor> result = weights();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      result["first moment of " + parameters[i]->name()] = optimizer->first_moment(i).clone();
+      result["second moment of " + parameters[i]->name()] = optimizer->second_moment(i).clone();
+    }
+    return result;
+  }
+
   SmallModel small;
   std::vector<Parameter*> parameters;
   std::unique_ptr<Optimizer> optimizer;
@@ -103,6 +113,29 @@ TEST(StepRunner, TheLossIsTheOneThatPlainTorchComputesOverAllValidTokens) {
     sum += at::cross_entropy_loss(logits, batch.labels.flatten(), {}, at::Reduction::Sum, kIgnoredLabel).item<double>();
   }
   EXPECT_NEAR(steps.runner->run(microbatches, 1, kRate).loss.item<double>(), sum / 28, 1e-6);
+}
+
+TEST(StepRunner, BeforeWeightsAndMomentsChangeItSaysSo) {
+  for (const StepOptions& options : {StepOptions{}, StepOptions{.step_in_backward = true}}) {
+    Steps steps(options);
+    std::map<std::string, at::Tensor> told;
+    steps.runner->before_change([&] {
+      EXPECT_TRUE(told.empty()) << "once a step";
+      told = steps.state();
+    });
+    for (int64_t step = 1; step <= 3; ++step) {
+      const std::map<std::string, at::Tensor> before = steps.state();
+      told.clear();
+      const std::vector<BatchContext> batches{steps.small.batch(2 * step), steps.small.batch(2 * step + 1)};
+      steps.runner->run(batches, step, kRate);
+      const std::map<std::string, at::Tensor> after = steps.state();
+      ASSERT_EQ(told.size(), before.size());
+      for (const auto& [name, tensor] : told) {
+        EXPECT_TRUE(at::equal(tensor, before.at(name))) << name << " had changed by then, step " << step;
+        EXPECT_FALSE(at::equal(tensor, after.at(name))) << name;
+      }
+    }
+  }
 }
 
 class StepInBackward : public ::testing::TestWithParam<std::tuple<std::string, int>> {};

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,9 +22,29 @@ std::string_view python_name(at::ScalarType type);
 /// The dtype of that name; throws DamageError when there is none.
 at::ScalarType type_named(std::string_view python_name);
 
+/// A tensor on its way to a file: dtype, shape, and the bytes of its elements from the first to the last.
+class TensorBytes {
+ public:
+  /// At least one and at most `most` bytes from byte `offset` on; they stay until the next call.
+  using Read = std::function<std::string_view(size_t offset, size_t most)>;
+
+  /// `tensor`: contiguous, on the CPU; nobody changes it before it is written.
+  TensorBytes(const at::Tensor& tensor);  // NOLINT(google-explicit-constructor): most of what is written is one
+  TensorBytes(at::ScalarType type, std::vector<int64_t> shape, Read read);
+
+  at::ScalarType type() const { return type_; }
+  std::span<const int64_t> shape() const { return shape_; }
+  size_t size() const;
+  std::string_view read(size_t offset, size_t most) const { return read_(offset, most); }
+
+ private:
+  at::ScalarType type_;
+  std::vector<int64_t> shape_;
+  Read read_;
+};
+
 int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape);
-/// `tensor`: contiguous, on the CPU.
-void write_tensor_blob(HashingWriter& file, const at::Tensor& tensor);
+void write_tensor_blob(HashingWriter& file, const TensorBytes& tensor);
 std::string value_blob(const PickleRef& value);
 
 /// Where a tensor's elements lie in a file.

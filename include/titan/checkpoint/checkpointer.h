@@ -61,6 +61,7 @@ class Checkpointer {
   /// See Saver. Old checkpoints are deleted beside training, before the next save begins. `now`: there is no later
   /// interval at which a failure would be mended, so it is tried twice.
   void save(int64_t step, const CheckpointState& state, bool now = false);
+  void detach() { saver_->detach(); }
   /// See put_aside_later; for rank 0, before it saves. Throws StorageError.
   std::vector<int64_t> put_aside_later(int64_t step);
   void finish();

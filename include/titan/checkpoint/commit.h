@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/manifest.h"
 #include "titan/checkpoint/save_plan.h"
 
@@ -35,8 +36,8 @@ std::optional<int64_t> step_of(std::string_view folder);
 /// Rank 0, first: checks that `bytes` fit and makes the temporary folder. Throws StorageError(ENOSPC) when they do not.
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes);
 
-/// The tensor of the `index`-th planned write, contiguous and on the CPU.
-using WrittenTensor = std::function<at::Tensor(size_t index)>;
+/// The tensor of the `index`-th planned write.
+using WrittenTensor = std::function<TensorBytes(size_t index)>;
 
 /// Every rank, next: one of its data files, synced. `writes`: how many the plan gives that file, in that order;
 /// `values`: rank 0's, first in its first file. Nothing to write makes no file.

@@ -31,6 +31,11 @@ struct StateTensor {
   at::Tensor local;
 };
 
+/// The rank's tensor that `write` writes, whole, wherever it lies.
+at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write);
+/// The same, contiguous and on the CPU.
+at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write);
+
 struct StateValue {
   std::string name;
   PickleRef value;

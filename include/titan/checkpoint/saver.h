@@ -1,23 +1,20 @@
-// Saves at once, or while training goes on. Owns the plan, the staging buffers and the thread that writes; knows
-// neither intervals nor what is in the state.
+// Saves at once, or while training goes on. Owns the plan, the snapshot and the thread that writes; knows neither
+// intervals nor what is in the state.
 #pragma once
-
-#include <c10/core/Event.h>
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "titan/checkpoint/save.h"
-#include "titan/parallel/pinned_memory.h"
+#include "titan/checkpoint/state_snapshot.h"
 
 namespace titan {
 
 enum class SaveMode {
   synchronous,          // written when `save` returns
-  asynchronous,         // copied when `save` returns
-  asynchronous_pinned,  // from a GPU the copy, too, runs beside training, until `wait_for_staging`
+  asynchronous,         // written beside training, from a StateSnapshot
+  asynchronous_pinned,  // and copied from a GPU beside training, too
 };
 
 /// A rank's files are written side by side; small states are not worth more than one file.
@@ -40,20 +37,18 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   /// Saves `state` as step `step`. Waits first until the former save is written. The layouts of a name stay those of
-  /// the first save that had it. `now`: synchronous this time.
+  /// the first save that had it. `now`: synchronous this time; else the state may not change before `detach`.
   void save(int64_t step, const CheckpointState& state, bool now = false);
-  /// After this the tensors of the last `save` may change.
-  void wait_for_staging();
+  /// Before the state of the last `save` changes: see StateSnapshot. Costs nothing when nothing is to be copied.
+  void detach();
   /// After this the last `save` is written, or has failed. Throws what the thread could not report.
   void finish();
 
-  /// Bytes of the buffers that copies wait in.
-  int64_t staging_bytes() const;
-  size_t staging_buffers() const { return staged_.size(); }
+  /// Of the last asynchronous save; undefined before the first.
+  const StateSnapshot& snapshot() const { return *snapshot_; }
 
  private:
   std::shared_ptr<const SavePlan> plan_for(const std::vector<PlacedTensor>& tensors);
-  void stage(const SavePlan& plan, const CheckpointState& state);
   void write(SaveJob job);
 
   Storage& storage_;
@@ -63,14 +58,9 @@ class Saver {
 
   std::vector<LogicalTensor> planned_;  // what plan_ is for
   std::shared_ptr<const SavePlan> plan_;
-  std::vector<at::Tensor> staged_;
-  std::shared_ptr<PinnedMemory> pinned_;  // theirs, where they are filled beside training
-  std::optional<c10::Event> copied_;
+  std::unique_ptr<StateSnapshot> snapshot_;
   std::thread writer_;
   std::exception_ptr failure_;
 };
-
-/// The part of a rank's `local` box that `write` is: all of it, contiguous, on the CPU.
-at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write);
 
 }  // namespace titan

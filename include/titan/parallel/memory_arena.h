@@ -53,6 +53,10 @@ class Crossing {
   std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun, but both ends live as long
 };
 
+/// Begins to copy between the host and a device, behind what the device's current stream has to do by now, on a stream
+/// beside it: `copies`, which the first call makes. Between tensors on the CPU the copy is over when this returns.
+Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies);
+
 /// Where shards live and where units run, and what crosses between the two. One arena for both: nothing crosses.
 class HostLink {
  public:
@@ -77,8 +81,6 @@ class HostLink {
   void reset() { to_device_bytes_ = to_home_bytes_ = 0; }
 
  private:
-  Crossing start(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies);
-
   std::optional<c10::Stream> copies_to_device_, copies_to_home_;  // made with the first copy
   std::shared_ptr<MemoryArena> home_;
   std::shared_ptr<MemoryArena> device_;

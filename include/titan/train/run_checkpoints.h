@@ -33,9 +33,10 @@ class RunCheckpoints {
   /// Whether this rank's clock says that a checkpoint is due (checkpoint.interval_seconds). The first one of any rank
   /// decides for all, which is for the caller to bring about.
   bool clock_asks() const;
-  /// Saves when it is due, or `asked` for by all ranks. The next optimizer step may be enqueued at once: copies from a
-  /// GPU go before it on the same stream, others are made when this returns.
+  /// Saves when it is due, or `asked` for by all ranks. Weights and moments may not change until before_change().
   void after_step(const RunPosition& now, bool is_last, bool asked);
+  /// Before each optimizer step is enqueued: keeps what is still to be written of what it changes.
+  void before_change() { checkpointer_->detach(); }
   /// Before a run ends that is not over: whether everything up to `now` is saved, now if not before.
   bool save_before_end(const RunPosition& now);
   /// Waits for the last save, and for the commands that follow saves. Throws Error(storage) when the last save failed:
@@ -43,7 +44,9 @@ class RunCheckpoints {
   void finish();
   /// After a signal: the commands that follow saves have a few seconds to end; says which have not.
   void stop();
-  /// What comes of giving the same command again, in words.
+  /// The command that goes on from what is saved, in words: the same one, without what takes a run back every time.
+  std::string next_command() const;
+  /// What comes of giving the command again, in words.
   std::string next_start() const;
 
  private:
@@ -86,6 +89,7 @@ class RunCheckpoints {
   std::filesystem::path root_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   // Of the last save that has ended; written by the thread that saves, read once that is over.
+  int64_t begun_at_ = 0;         // the step that the same command begins with while nothing is saved
   int64_t saved_step_ = 0;       // what came before the run counts as saved: the same command begins there again
   bool has_checkpoint_ = false;  // of that step, that the same command would go on from
   std::string problem_;

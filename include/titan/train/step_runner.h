@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "titan/kernels/exact_sum.h"
@@ -61,6 +63,8 @@ class StepRunner {
   /// From now on every step is judged, and left out when the guard skips; null: no longer. It outlives this. A step in
   /// backward has been made when its norm is known: there a guard that skips is refused.
   void guard_with(SpikeGuard* guard);
+  /// From now on `act` is called in every step, before anything of it that changes weights or moments is enqueued.
+  void before_change(std::function<void()> act) { before_change_ = std::move(act); }
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
@@ -96,6 +100,7 @@ class StepRunner {
   StepOptions options_;
   StepCommunicators communicators_;
   SpikeGuard* guard_ = nullptr;
+  std::function<void()> before_change_ = [] {};
   at::Device device_{at::kCPU};
   Progress progress_;
 };
