@@ -108,6 +108,18 @@ class Rights(SavedRunTest):
             self.assertEqual(self.tree(folder / "checkpoint"), before)
         self.assertEqual(self.loaded(self.complete(1, folder, 4)), 4)
 
+    def test_a_folder_of_checkpoints_that_may_not_be_read_is_told_with_the_option_that_names_it(self):
+        folder = self.run_with_checkpoints()
+        before = self.tree(folder / "checkpoint")
+        (folder / "checkpoint").chmod(0)
+        for ranks in (1, 2):
+            text = self.complete(ranks, folder, 8, code=STORAGE)
+            told = [line for line in text.splitlines() if "titan_train: " in line]
+            self.assertEqual(len(told), 1, text)
+            self.assertIn("checkpoint: Permission denied; checkpoint.folder (under job.dump_folder) must be", told[0])
+        (folder / "checkpoint").chmod(0o700)
+        self.assertEqual(self.tree(folder / "checkpoint"), before)
+
     def test_an_older_one_that_is_asked_for_is_loaded_all_the_same(self):
         folder = self.run_with_checkpoints()
         (folder / "checkpoint/step-4").chmod(0)
