@@ -7,7 +7,7 @@ import re
 import signal
 import unittest
 
-from checkpoint_runs import REQUEUE, CheckpointTest, parallel
+from checkpoint_runs import KILLED, REQUEUE, CheckpointTest, parallel
 from program import INTERRUPTED
 from rank_processes import HANG
 
@@ -75,25 +75,39 @@ class Signals(CheckpointTest):
         self.assertEqual(run.end(), INTERRUPTED, run.text())
         self.assertIn("nothing was saved", run.text())
 
-    def test_a_rank_that_is_stopped_inside_a_save_is_named_and_the_next_start_loses_one_checkpoint_at_most(self):
-        folder, words = self.folder / "run", (*parallel(dp_shard=2), "--comm.train_timeout_seconds=3")
+    def expect_end_of_a_stopped_save(self, end, *words):
+        """A rank is stopped inside a save, `end` ends the run, and the next start loses one checkpoint at most."""
+        folder, words = self.folder / "run", (*parallel(dp_shard=2), "--model.override.dim=256", *words)
         inside = False
         while not inside:  # until a stop came before the rank's share was written
-            run = self.begin(2, folder, *words, "--model.override.dim=256", "--checkpoint.interval=1")
+            run = self.begin(2, folder, *words, "--checkpoint.interval=1")
             rank = self.process_of(run.wait_for(" committed: "), 1)
             self.wait_until(lambda: self.saving(folder), "a checkpoint being written")
             os.kill(rank, signal.SIGSTOP)
-            self.assertEqual(run.end(), HANG, run.text())
-            self.assertRegex(run.text().splitlines()[-1], rf"rank 1 \(\S+, process {rank}\) hangs: it gives no sign of life")
+            end(run, rank)
+            self.expect_friendly(run.text())
             self.expect_nothing_left()
             step = max(self.committed(run.text()))
             inside = self.saving(folder) == [f"saving-{step + 1}"]
-            text = self.complete(2, folder, step + 2, *words, "--model.override.dim=256", "--checkpoint.interval=1")
+            text = self.complete(2, folder, step + 2, *words, "--checkpoint.interval=1")
             self.assertIn(self.loaded(text), (step, step + 1))
             self.assertEqual(self.saving(folder), [])
-        whole = self.folder / "whole"
-        self.complete(2, whole, step + 2, *words, "--model.override.dim=256", "--checkpoint.interval=1000")
-        self.expect_same_checkpoint(folder, whole, step + 2)
+        self.complete(2, self.folder / "whole", step + 2, *words, "--checkpoint.interval=1000")
+        self.expect_same_checkpoint(folder, self.folder / "whole", step + 2)
+
+    def test_a_rank_that_is_stopped_inside_a_save_beside_training_is_named_by_the_others(self):
+        def end(run, rank):
+            self.assertEqual(run.end(), HANG, run.text())
+            self.assertRegex(run.text().splitlines()[-1], rf"rank 1 \(\S+, process {rank}\) hangs: it gives no sign of life")
+
+        self.expect_end_of_a_stopped_save(end, "--checkpoint.async_mode=async", "--comm.train_timeout_seconds=3")
+
+    def test_a_rank_that_is_stopped_inside_a_save_and_killed_costs_one_checkpoint_at_most(self):
+        def end(run, rank):
+            os.kill(rank, signal.SIGKILL)
+            self.assertEqual(run.end(), KILLED, run.text())
+
+        self.expect_end_of_a_stopped_save(end, "--comm.train_timeout_seconds=3")
 
     @staticmethod
     def saving(folder) -> list[str]:
