@@ -5,6 +5,7 @@
 #include "convert_model.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/checkpoint/import.h"
 #include "titan/checkpoint/meta_weights.h"
@@ -19,15 +20,15 @@ namespace fs = std::filesystem;
 /// Of the temporary folder; the same every time, so that what a killed conversion left is removed by the next.
 constexpr const char* kRun = "convert";
 
-/// Nothing is written into what is whole as it is: a checkpoint, or a model of another program.
-void refuse_inside(Storage& storage, const fs::path& target) {
+/// What lies in a checkpoint is deleted with it.
+void refuse_inside_checkpoint(Storage& storage, const fs::path& target) {
   std::error_code unknown;
   for (fs::path folder = fs::weakly_canonical(fs::absolute(target, unknown), unknown).parent_path();
        folder.has_relative_path(); folder = folder.parent_path()) {
-    if (!holds_weights(storage, folder)) continue;
-    throw Error(ExitCode::storage, fmt::format("{} would lie inside {}, which holds weights already; name a target "
-                                               "outside of it",
-                                               target.string(), folder.string()));
+    if (!holds_checkpoint(storage, folder)) continue;
+    throw Error(ExitCode::storage,
+                fmt::format("{} would lie inside {}, a checkpoint, and be deleted with it; name a target outside of it",
+                            target.string(), folder.string()));
   }
 }
 
@@ -38,7 +39,7 @@ fs::path free_target(const fs::path& to) {
   if (fs::exists(fs::symlink_status(target, unknown))) {
     throw Error(ExitCode::storage, fmt::format("{} is there already; name one that is not", target.string()));
   }
-  refuse_inside(*make_posix_storage(), target);
+  refuse_inside_checkpoint(*make_posix_storage(), target);
   return target;
 }
 

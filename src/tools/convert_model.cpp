@@ -81,15 +81,6 @@ void expect_folder(const std::filesystem::path& folder) {
                                      : fmt::format("there is no folder {}", folder.string()));
 }
 
-bool holds_weights(Storage& storage, const std::filesystem::path& folder) {
-  try {
-    const std::vector<StorageEntry> entries = storage.list(folder);
-    return is_checkpoint(entries) || is_safetensors_folder(entries);
-  } catch (const StorageError&) {  // who cannot look into it cannot write there
-    return false;
-  }
-}
-
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {
   expect_folder(folder);
   if (!holds_checkpoint(storage, folder)) {

@@ -52,15 +52,14 @@ class OtherThings(Conversions):
         self.make_source(config={**CONFIG, "partial_rotary_factor": 1.0, "rope_scaling": None})
         self.convert(*self.from_hf())
 
-    def test_nothing_is_written_into_a_folder_of_weights(self):
+    def test_nothing_is_written_into_a_checkpoint(self):
         self.make_source()
         self.convert(*self.from_hf())
-        for folder in (self.target, self.source):
-            says = [f"would lie inside {folder}, which holds weights already", "outside of it"]
-            for name in ("more", "a/b/c"):
-                self.refused(STORAGE, says, "to-hf", self.target, folder / name, *flags())
-                self.refused(STORAGE, says, "to-torch", self.target, folder / name)
-                self.refused(STORAGE, says, "from-hf", self.source, folder / name, *flags())
+        says = [f"would lie inside {self.target}, a checkpoint, and be deleted with it", "outside of it"]
+        for name in ("more", "a/b/c"):
+            self.refused(STORAGE, says, "to-hf", self.target, self.target / name, *flags())
+            self.refused(STORAGE, says, "to-torch", self.target, self.target / name)
+            self.refused(STORAGE, says, "from-hf", self.source, self.target / name, *flags())
         link = self.folder / "link"
         link.symlink_to(self.target)
         self.refused(STORAGE, ["would lie inside", str(self.target)], "to-torch", self.target, link / "more")
