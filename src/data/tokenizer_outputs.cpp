@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -38,7 +37,7 @@ void check_file(const fs::path& output) {
     what = "is a folder";
   } else if (!fs::is_directory(folder, ignored)) {
     what = fmt::format("lies in {}, which is no folder", folder.string());
-  } else {
+  } else if (!fs::is_other(fs::status(output, ignored))) {  // a device or a pipe takes what is written to it
     what = closed(folder);
   }
   if (!what.empty()) refuse_place(output, what, "Name a file in a folder that is there with --output");
@@ -60,7 +59,8 @@ void check_folder(const fs::path& wanted) {
 
 void refuse_existing(const fs::path& output, std::string_view option) {
   std::error_code ignored;
-  if (!fs::exists(fs::symlink_status(output, ignored))) return;
+  const bool there = fs::exists(fs::symlink_status(output, ignored));
+  if (!there || fs::is_other(fs::status(output, ignored))) return;
   throw Error(ExitCode::bad_config, fmt::format("output {}: it is already there. Name another {}, or say --overwrite.",
                                                 output.string(), option));
 }

@@ -169,6 +169,10 @@ TEST(TokenizerTools, ATokenizerThatIsThereIsOverwrittenOnlyWhenAsked) {
   training.overwrite = true;
   train_tokenizer(training, said);
   EXPECT_EQ(read_tiktoken_file(folder / "made.model").size(), 264u);
+  training.overwrite = false;
+  training.output = "/dev/null";
+  training.hugging_face.clear();
+  train_tokenizer(training, said);
 }
 
 TEST(TokenizerTools, AnOutputNeverFallsOnTheCorpusByWhateverName) {

@@ -183,9 +183,9 @@ std::string refusal(const std::vector<std::string>& before, const std::vector<st
   std::string corpus;
   for (int i = 0; i < 400; ++i) corpus += fmt::format("{{\"text\": \"document {} of a corpus\"}}\n", i);
   const std::string path = folder.write("corpus.jsonl", corpus);
-  const auto with = [&](std::vector<std::string> words, const char* steps) {
-    words.insert(words.end(), {"--training.dataset=text", "--training.dataset_path=" + path, steps});
-    return words;
+  const auto with = [&](std::vector<std::string> all, const char* steps) {
+    all.insert(all.end(), {"--training.dataset=text", "--training.dataset_path=" + path, steps});
+    return all;
   };
   run(folder, with(before, "--training.steps=2"));
   std::string message;
