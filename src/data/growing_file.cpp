@@ -19,6 +19,18 @@ namespace titan {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// As it reads after having been written. The name of a file need not be UTF-8.
+nlohmann::json written(const nlohmann::json& words) {
+  return nlohmann::json::parse(words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+
+GrowingFile::GrowingFile(fs::path bin, const nlohmann::json& identity, const nlohmann::json& sizes)
+    : bin_(std::move(bin)), identity_(written(identity)), sizes_(written(sizes)) {}
+
 TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
   hold();
   if (fs::exists(index_path(bin_)) && !overwrite) {

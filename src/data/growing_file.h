@@ -27,8 +27,7 @@ class GrowingFile {
  public:
   /// `identity`: what must be the same for an earlier run's beginning to be gone on with, by the words that name it.
   /// `sizes`: of the corpus's files, by name, to say which of them changed.
-  GrowingFile(std::filesystem::path bin, nlohmann::json identity, nlohmann::json sizes)
-      : bin_(std::move(bin)), identity_(std::move(identity)), sizes_(std::move(sizes)) {}
+  GrowingFile(std::filesystem::path bin, const nlohmann::json& identity, const nlohmann::json& sizes);
 
   /// Takes up what an earlier run left, or begins; nobody else can from here on. Throws Error(bad_config) when another
   /// process is at it, the file is there already or what was left is of another corpus or tokenizer (`overwrite`: it is

@@ -146,6 +146,19 @@ TEST(Tokenize, KilledAnywhereItGoesOnAndGivesTheSameBytes) {
   EXPECT_EQ(read_file(folder / "out.bin.idx"), read_file(folder / "whole.bin.idx"));
 }
 
+TEST(Tokenize, TheNameOfACorpusNeedNotBeUtf8) {
+  TemporaryFolder folder;
+  const std::string model = write_model(folder, "m.model", {"th"});
+  const std::string corpus = folder.write("a\xFF.jsonl", records(2000, 700));
+  Tokenization tokenization = wanted(corpus, model, folder / "out\xFF.bin");
+  tokenization.save_bytes = 1;
+  tokenization.on_saved = [] { throw Killed{}; };
+  EXPECT_THROW(run(tokenization), Killed);
+  tokenization.on_saved = [] {};
+  EXPECT_PRED_FORMAT2(test::contains, run(tokenization), "going on after ");
+  EXPECT_EQ(ids_in(folder / "out\xFF.bin"), expected_ids(corpus, model));
+}
+
 TEST(Tokenize, WhileOneWritesAnotherIsRefusedAndTheFileIsWhole) {
   TemporaryFolder folder;
   const std::string model = write_model(folder, "m.model", {"th", "ab"});
