@@ -39,10 +39,9 @@ class EnvironmentVariables {
     int64_t parsed = 0;
     const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), parsed);
     if (error != std::errc() || end != value->data() + value->size() || parsed < 0) {
-      throw Error(
-          ExitCode::launcher,
-          fmt::format("{} = {} is not a whole number; unset it, or start the run with a launcher that sets it", name,
-                      as_shown(*value)));
+      throw Error(ExitCode::launcher,
+                  fmt::format("{} = {} is not a whole number; unset it, or start the run with a launcher that sets it",
+                              name, as_shown(*value)));
     }
     return parsed;
   }

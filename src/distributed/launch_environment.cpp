@@ -105,8 +105,9 @@ std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVar
 
 void refuse_no_ranks(const std::optional<int64_t>& world_size) {
   if (world_size != 0) return;
-  refuse("WORLD_SIZE = 0 is no number of ranks; set it to the number of processes that the run has, or unset RANK and "
-         "WORLD_SIZE to train with this process alone");
+  refuse(
+      "WORLD_SIZE = 0 is no number of ranks; set it to the number of processes that the run has, or unset RANK and "
+      "WORLD_SIZE to train with this process alone");
 }
 
 std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
@@ -192,7 +193,8 @@ std::optional<Launch> from_slurm(const EnvironmentVariables& variables) {
   const bool one_host = variables.number_or("SLURM_STEP_NUM_NODES", 0) == 1;
   launch.local_size = one_host ? launch.size : tasks_of_node(tasks, node).value_or(0);
   if (launch.local_size == 0) {
-    refuse(fmt::format("SLURM_STEP_TASKS_PER_NODE = {} does not say how many tasks node {} has", as_shown(tasks), node));
+    refuse(
+        fmt::format("SLURM_STEP_TASKS_PER_NODE = {} does not say how many tasks node {} has", as_shown(tasks), node));
   }
   const int64_t job_number = variables.number_or("SLURM_JOB_ID", 0);
   const std::string job =

@@ -18,6 +18,15 @@ Refusal stopped() {
   return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
 }
 
+/// The end of a sentence about ranks that do not come.
+std::string words_for_elsewhere(const std::string& host) {
+  if (host.empty() || names_this_machine(host)) return {};
+  return fmt::format(
+      "; rank 0 runs here, and {}, where this rank was told that it is, is no address of this host "
+      "(MASTER_ADDR or comm.master)",
+      host);
+}
+
 }  // namespace
 
 RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell,
@@ -42,7 +51,7 @@ RankHub::~RankHub() {
 
 // ---- gathering, on the caller's thread
 
-const RollCall& RankHub::gather(Deadline deadline) {
+const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
   const RankFacts& zero = *roll_call_.facts(0);
   if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
   const Deadline begin = Clock::now();
@@ -53,8 +62,8 @@ const RollCall& RankHub::gather(Deadline deadline) {
       refuse_members(
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
-                       "and what they printed",
-                       roll_call_.missing(), roll_call_.size(), waited)});
+                       "and what they printed{}",
+                       roll_call_.missing(), roll_call_.size(), waited, words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
       if (const std::optional<Refusal> refusal = roll_call_.add(std::move(facts))) refuse_all(*refusal);

@@ -37,9 +37,9 @@ std::string first_node(std::string_view node_list) {
     at = close + 1;
   }
   if (!name.empty()) return name;
-  throw Error(
-      ExitCode::launcher,
-      fmt::format("SLURM_STEP_NODELIST = {} names no host; set MASTER_ADDR to the host of rank 0", as_shown(node_list)));
+  throw Error(ExitCode::launcher,
+              fmt::format("SLURM_STEP_NODELIST = {} names no host; set MASTER_ADDR to the host of rank 0",
+                          as_shown(node_list)));
 }
 
 std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t index) {
