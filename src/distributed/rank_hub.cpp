@@ -21,10 +21,7 @@ Refusal stopped() {
 /// The end of a sentence about ranks that do not come.
 std::string words_for_elsewhere(const std::string& host) {
   if (host.empty() || names_this_machine(host)) return {};
-  return fmt::format(
-      "; rank 0 runs here, and {}, where this rank was told that it is, is no address of this host "
-      "(MASTER_ADDR or comm.master)",
-      host);
+  return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
 }
 
 }  // namespace
