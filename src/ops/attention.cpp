@@ -128,6 +128,9 @@ class SdpaCore : public AttentionCore {
     auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
       restore_statistics(calls, segments, statistics, kernel, in.query.size(2));
+      if (!calls[0].extra[0].defined()) {  // the outputs were kept, and nothing was called
+        for (DenseAttention& call : calls) call.extra = no_random_state(in.query);
+      }
       auto node = std::make_shared<SegmentsBackward>();
       save(*node, in, output, statistics, context);
       node->segments = std::move(segments);

@@ -45,6 +45,11 @@ std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, 
   return {samples, heads, kernel == Kernel::efficient ? efficient_row(queries) : queries};
 }
 
+std::array<at::Tensor, 2> no_random_state(const at::Tensor& query) {
+  const at::Tensor state = at::zeros({}, query.options().dtype(at::kLong));
+  return {state, state};
+}
+
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, bool causal) {
   DenseAttention result;
@@ -151,13 +156,12 @@ void add_dense_gradients(AttentionKernel preferred, const AttentionGradients& gr
                          const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& output, const at::Tensor& log_sum_exp,
                          const std::vector<AttentionBlock>& blocks) {
-  // The kernels ask for the random state of a dropout that there is not.
-  const at::Tensor no_state = at::zeros({}, query.options().dtype(at::kLong));
+  const std::array<at::Tensor, 2> no_state = no_random_state(query);
   for (const AttentionBlock& block : blocks) {
     const at::Tensor q = queries_of(query, block);
     const Kernel kernel = kernel_for(q, preferred);
-    const DenseAttention forward{
-        queries_of(output, block), kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel), {no_state, no_state}};
+    const DenseAttention forward{queries_of(output, block), kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel),
+                                 no_state};
     const auto [dq, dk, dv] = dense_attention_backward(kernel, queries_of(d_output, block), q, keys_of(key, block),
                                                        keys_of(value, block), forward, block.causal);
     queries_of(gradients.query, block).add_(dq);

@@ -29,6 +29,9 @@ AttentionKernel preferred_for(bool documents, AttentionKernel preferred);
 /// are as they are.
 std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries);
 
+/// What stands in `extra` where no forward call left it: the state of a dropout that there is not.
+std::array<at::Tensor, 2> no_random_state(const at::Tensor& query);
+
 /// `causal`: as many keys as queries; else every query sees every key.
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, bool causal);
