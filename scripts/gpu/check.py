@@ -29,6 +29,7 @@ FUSED_BARS = (1e-5, 1e-3)
 FUSED_BF16_BARS = (3e-3, 2e-2)
 TESTS = {
     "kernels_test": "OnGpu/*:KernelsOfTheGpu.*",
+    "ops_test": "AttentionKernel.OfAGpu*",
     "distributed_test": "Backends/GroupsOfOne.*",
     "train_test": "ChooseDevice.*-ChooseDevice.ACudaDeviceThatIsNotThere*",
 }
@@ -36,6 +37,9 @@ BF16 = "--training.mixed_precision_param=bfloat16"
 FLOAT8 = "--model.converters=quantize.linear.float8"
 FUSED = "--compile.enable"
 SYNC_CHECK = "--debug.sync_check"
+DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
+OFFLOAD = ("--activation_checkpoint.mode=full", "--activation_checkpoint.offload", "--optimizer.offload")
+GROUPS_OF_ONE = "--debug.groups_of_one"
 # Several ranks on one card: nothing that needs the card alone, and little of it each.
 ONE_CARD = {
     "NCCL_MNNVL_ENABLE": "0",
@@ -79,7 +83,12 @@ ROWS = [
     Row("bf16-fused", "bf16, fused kernels", words=(BF16, FUSED), against="bf16", bars=FUSED_BF16_BARS),
     Row("float8", "float8, plain operations", words=(BF16, FLOAT8), against=""),
     Row("float8-fused", "float8, fused kernels", words=(BF16, FLOAT8, FUSED), against="float8", bars=FUSED_BF16_BARS),
-    Row("one", "one rank, every group over NCCL", words=("--debug.groups_of_one",)),
+    Row("documents-cpu", "document masks on the CPU", words=(DOCUMENTS,), on_cpu=True, against=""),
+    Row("documents", "document masks", words=(DOCUMENTS,), against="documents-cpu", bars=OTHER_DEVICE_BARS),
+    Row("documents-bf16", "document masks in bf16", words=(DOCUMENTS, BF16), against="documents", bars=FUSED_BF16_BARS),
+    Row("offload", "activations and moments on the host", words=OFFLOAD),
+    Row("one", "one rank, every group over NCCL", words=(GROUPS_OF_ONE,)),
+    Row("one-fused", "the same with fused kernels, a graph a block", words=(GROUPS_OF_ONE, FUSED), against="fused"),
     Row("ddp2", "DDP 2 on one card", 2, 2, layout(replicate=2)),
     Row("fsdp2", "FSDP 2 on one card", 2, 2, layout(shard=2)),
     Row("tp2", "TP 2 on one card", 2, 1, layout(tensor=2)),
