@@ -69,6 +69,14 @@ void print_help() {
 /// What `--shard-gigabytes` may be: a kilobyte to a petabyte.
 constexpr double kLeastGigabytes = 1e-6, kMostGigabytes = 1e6;
 
+/// What is wrong with the word; CLI::Range takes nan for a number within it.
+std::string expect_gigabytes(const std::string& word) {
+  double number = 0;
+  const bool fits = CLI::detail::lexical_cast(word, number) && number >= kLeastGigabytes && number <= kMostGigabytes;
+  return fits ? std::string()
+              : fmt::format("{} is no number from {:f} to {:.0f}", word, kLeastGigabytes, kMostGigabytes);
+}
+
 std::optional<Options> parse(const Direction& direction, std::span<const std::string> words) {
   Options options;
   CLI::App app(direction.purpose, std::string("titan_train convert ") + direction.name);
@@ -78,7 +86,7 @@ std::optional<Options> parse(const Direction& direction, std::span<const std::st
     app.add_option("--dtype", options.dtype, "float32, bfloat16 or float16; without it: as stored")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
     app.add_option("--shard-gigabytes", options.shard_gigabytes, "Largest file, in 10^9 bytes; without it: 5")
-        ->check(CLI::Range(kLeastGigabytes, kMostGigabytes));
+        ->check(CLI::Validator(expect_gigabytes, ""));
   }
   app.allow_extras();
   app.footer("A config file and --section.key options follow: the model, training.dtype, model.tokenizer_path.");

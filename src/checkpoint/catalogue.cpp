@@ -1,6 +1,7 @@
 #include "titan/checkpoint/catalogue.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
 #include <optional>
 
@@ -16,6 +17,12 @@ constexpr int64_t kNoStep = -1;
 
 bool contains(const std::vector<StorageEntry>& entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
+}
+
+bool is_link(Storage& storage, const std::filesystem::path& root, const std::string& name) {
+  const std::vector<StorageEntry> entries = storage.list(root);
+  return std::any_of(entries.begin(), entries.end(),
+                     [&](const StorageEntry& entry) { return entry.is_link && entry.name == name; });
 }
 
 struct Contents {
@@ -72,14 +79,25 @@ std::vector<std::string> for_leftovers(Storage& storage, const std::filesystem::
   }
   for (const StorageEntry& entry : entries) {
     const bool deleting = entry.name.starts_with(kDeletingPrefix);
-    if (!entry.is_folder || entry.is_link || !(deleting || entry.name.starts_with(kSavingPrefix))) continue;
+    const int64_t step = deleting ? step_being_deleted(entry.name).value_or(kNoStep) : kNoStep;
+    const bool is_ours = entry.is_link ? step != kNoStep : entry.is_folder;  // a link was a step's that is replaced
+    if (!is_ours || !(deleting || entry.name.starts_with(kSavingPrefix))) continue;
     try {
-      act(entry.name, deleting ? step_being_deleted(entry.name).value_or(kNoStep) : kNoStep);
+      act(entry.name, step);
     } catch (const StorageError& error) {
       failures.push_back(error.what());
     }
   }
   return failures;
+}
+
+/// What is left of a folder that was being deleted or replaced gets its name back or goes.
+void finish_deleting(Storage& storage, const std::filesystem::path& root, const std::string& name, int64_t step) {
+  if (step != kNoStep && put_back(storage, root, name, step)) return;
+  // A finished model goes when another one has its name, and may be gone in part.
+  const bool keeps = step != kNoStep &&
+                     (is_link(storage, root, name) || !is_safetensors_folder(storage.list(root / step_folder(step))));
+  keeps ? put_away_replaced(storage, root, root / name, step) : storage.remove_folder(root / name);
 }
 
 bool holds_model_alone(Storage& storage, const std::filesystem::path& folder) {
@@ -121,7 +139,8 @@ std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::files
         entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a link that leads nowhere
     const bool is_ours = !contents || contents->checkpoint;
     if (is_ours || contents->safetensors) {
-      found.push_back({*step, contents && contents->manifest, entry.is_link, !is_ours});
+      const bool is_unseen = entry.is_folder && !contents;
+      found.push_back({*step, contents && contents->manifest, entry.is_link, !is_ours, is_unseen});
     }
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
@@ -149,9 +168,40 @@ void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step
   rename_aside(storage, root, root / step_folder(step), kDamagedPrefix, step);
 }
 
+void expect_step(const std::filesystem::path& folder, int64_t step) {
+  const std::optional<int64_t> named = step_of(folder.filename().string());
+  if (!named || *named == 0 || *named == step) return;
+  throw DamageError(fmt::format("it holds step {}, whatever its name says: give it back the name {}, or move it away",
+                                step, step_folder(step)));
+}
+
+void expect_no_file(Storage& storage, const std::filesystem::path& folder) {
+  for (const StorageEntry& entry : storage.list(folder.has_parent_path() ? folder.parent_path() : ".")) {
+    if (entry.name != folder.filename() || entry.is_folder || entry.is_link) continue;
+    throw StorageError("save a checkpoint under the name of a file (move it away),", folder, ENOTDIR);
+  }
+}
+
+std::vector<std::string> files_in_the_way(Storage& storage, const std::filesystem::path& root) {
+  std::vector<std::string> sentences;
+  try {
+    for (const StorageEntry& entry : storage.list(root)) {
+      const std::optional<int64_t> step = step_of(entry.name);
+      if (!step || entry.is_folder || entry.is_link) continue;
+      sentences.push_back(
+          fmt::format("{} is a file and no checkpoint: it is left alone, and step {} cannot be saved until it is moved",
+                      (root / entry.name).string(), *step));
+    }
+  } catch (const StorageError&) {  // loading says so
+  }
+  return sentences;
+}
+
 void put_away_replaced(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
                        int64_t step) {
-  if (is_safetensors_folder(storage.list(folder))) return rename_aside(storage, root, folder, kReplacedPrefix, step);
+  if (is_link(storage, root, folder.filename().string()) || is_safetensors_folder(storage.list(folder))) {
+    return rename_aside(storage, root, folder, kReplacedPrefix, step);
+  }
   storage.remove_folder(folder);
 }
 
@@ -162,12 +212,8 @@ std::vector<std::string> give_back(Storage& storage, const std::filesystem::path
 }
 
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root) {
-  return for_leftovers(storage, root, [&](const std::string& name, int64_t step) {
-    if (step != kNoStep && put_back(storage, root, name, step)) return;
-    // A finished model goes when another one has its name, and may be gone in part.
-    const bool keeps = step != kNoStep && !is_safetensors_folder(storage.list(root / step_folder(step)));
-    keeps ? put_away_replaced(storage, root, root / name, step) : storage.remove_folder(root / name);
-  });
+  return for_leftovers(storage, root,
+                       [&](const std::string& name, int64_t step) { finish_deleting(storage, root, name, step); });
 }
 
 std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step) {
@@ -182,8 +228,10 @@ std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::pa
 
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
                                     int64_t newest) {
-  std::vector<std::string> failures;
-  if (retention.keep_latest <= 0) return failures;
+  if (retention.keep_latest <= 0) return {};
+  std::vector<std::string> failures = for_leftovers(storage, root, [&](const std::string& name, int64_t step) {
+    if (name.starts_with(kDeletingPrefix)) finish_deleting(storage, root, name, step);
+  });
   int64_t kept = 0;
   bool seen_verified = false;
   try {
@@ -193,7 +241,7 @@ std::vector<std::string> delete_old(Storage& storage, const std::filesystem::pat
       const bool newest_verified = found.has_manifest && !seen_verified;
       seen_verified = seen_verified || found.has_manifest;
       const bool special = retention.keep_every > 0 && found.step % retention.keep_every == 0;
-      if (kept < retention.keep_latest || newest_verified || special || found.is_link) {
+      if (kept < retention.keep_latest || newest_verified || special || found.is_link || found.is_unseen) {
         ++kept;
         continue;
       }

@@ -130,6 +130,10 @@ LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& a
   LoadOutcome outcome =
       load_together(*storage_, *meeting_, options_.root, step, attempt, options_.only_loads, attempt_export);
   if (cleans) warnings = clean_leftovers(*storage_, options_.root);  // nothing goes where a run was refused
+  if (cleans) {
+    const std::vector<std::string> files = files_in_the_way(*storage_, options_.root);
+    warnings.insert(warnings.end(), files.begin(), files.end());
+  }
   outcome.warnings.insert(outcome.warnings.begin(), warnings.begin(), warnings.end());
   return outcome;
 }

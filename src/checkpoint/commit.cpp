@@ -62,6 +62,7 @@ std::filesystem::path SavePlace::final() const { return root / step_folder(step)
 
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
   storage.make_folders(place.root);
+  expect_no_file(storage, place.final());
   const int64_t needed = bytes + bytes / 64 + kSpareBytes;
   if (storage.free_bytes(place.root) < needed) {
     throw StorageError(fmt::format("write {} bytes of step {} to", needed, place.step), place.root, ENOSPC);

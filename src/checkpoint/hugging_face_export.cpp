@@ -9,6 +9,7 @@
 
 #include "folder_names.h"
 #include "problem_of.h"
+#include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/manifest.h"
 
 namespace titan {
@@ -54,6 +55,7 @@ class Exporter {
   void begin() {
     storage_.make_folders(parent_);
     if (is_there() && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);
+    expect_no_file(storage_, wanted_.folder);
     const int64_t needed = bytes() + bytes() / 64 + kSpareBytes;
     if (storage_.free_bytes(parent_) < needed) {
       throw StorageError(fmt::format("write {} bytes to", needed), parent_, ENOSPC);
@@ -101,6 +103,13 @@ class Exporter {
     return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
   }
 
+  bool is_link() {
+    const std::vector<StorageEntry> entries = storage_.list(parent_);
+    const std::string name = wanted_.folder.filename().string();
+    return std::any_of(entries.begin(), entries.end(),
+                       [&](const StorageEntry& entry) { return entry.is_link && entry.name == name; });
+  }
+
   void write_tensor(HashingWriter& out, const ForeignTensor& tensor, at::ScalarType type) {
     const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
     const int64_t step = rows_at_once(weights_.tensors().at(tensor.ours), row_unit(tensor));
@@ -136,12 +145,13 @@ class Exporter {
   void publish() {
     const std::filesystem::path old =
         parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // clean_leftovers knows the form
-    const bool replaces = is_there();
+    const bool replaces = is_there(), replaces_link = replaces && is_link();
     if (replaces && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);  // it came meanwhile
     if (replaces) storage_.rename(wanted_.folder, old);
     storage_.rename(temporary_, wanted_.folder);
     storage_.sync_folder(parent_);
-    if (replaces) storage_.remove_folder(old);
+    if (replaces && !replaces_link) storage_.remove_folder(old);
+    if (replaces_link) put_away_replaced(storage_, parent_, old, wanted_.step);
   }
 
   Storage& storage_;

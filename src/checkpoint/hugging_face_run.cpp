@@ -71,7 +71,8 @@ HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::pa
   // One rank compares the second copies of tied weights.
   const Fit fit = rank == 0 ? check_fit(model, weights) : fit_of(model, weights);
   if (fit.complete()) read_boxes(weights, model, parameters, rank);
-  return {fit.counts(), stored.verified()};
+  const std::optional<Manifest>& manifest = stored.manifest();
+  return {fit.counts(), stored.verified(), manifest ? std::optional(manifest->step) : std::nullopt};
 }
 
 LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,

@@ -1,6 +1,7 @@
 #include "titan/checkpoint/load.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
@@ -10,7 +11,7 @@ namespace titan {
 namespace {
 
 /// How one rank fared with one checkpoint, worst last.
-enum class Fate { loaded, unsuitable, unreadable, damaged, unfit };
+enum class Fate { loaded, unsuitable, unreadable, damaged, forbidden, unfit };
 
 struct Verdict {
   Fate fate = Fate::loaded;
@@ -32,7 +33,8 @@ Verdict try_checkpoint(const std::function<void()>& act) {
   } catch (const PickleError& error) {
     return failed(Fate::damaged, error);
   } catch (const StorageError& error) {
-    return failed(Fate::unreadable, error);
+    const bool is_forbidden = error.reason() == EACCES || error.reason() == EPERM;
+    return failed(is_forbidden ? Fate::forbidden : Fate::unreadable, error);
   } catch (const InvariantError&) {
     throw;
   } catch (const Error& error) {  // another model, a newer format, another corpus: an older one would not fit either
@@ -70,7 +72,10 @@ std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankMeeting& me
   }
   const auto heard = nlohmann::json::parse(meeting.exchange(told.dump()).front());
   const auto problem = heard.at("problem").get<std::string>();
-  if (!problem.empty()) throw Error(ExitCode::storage, problem);
+  if (!problem.empty()) {
+    throw Error(ExitCode::storage,
+                problem + "; checkpoint.folder (under job.dump_folder) must be a folder that this user can read");
+  }
   std::vector<FoundCheckpoint> candidates;
   for (const auto& [step, is_export] : heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>()) {
     candidates.push_back({.step = step, .is_export = is_export});
@@ -128,6 +133,13 @@ Verdict try_folder(RankMeeting& meeting, const std::filesystem::path& folder, co
     throw Error(static_cast<ExitCode>(verdict.code),
                 fmt::format("{} does not fit this run: {}", folder.string(), verdict.why));
   }
+  // A medium may fail for a moment; a right that is missing is there for somebody to see to, before steps are lost.
+  if (verdict.fate == Fate::forbidden) {
+    throw Error(ExitCode::storage,
+                fmt::format("{} may not be read by this user: {}; give that right, or name another checkpoint in "
+                            "checkpoint.load_step",
+                            folder.string(), verdict.why));
+  }
   if (verdict.fate == Fate::loaded) {
     outcome.folder = folder;
     outcome.line = line;
@@ -137,10 +149,11 @@ Verdict try_folder(RankMeeting& meeting, const std::filesystem::path& folder, co
 
 const char* word_for(bool verified) { return verified ? "verified" : "unverified"; }
 
-Verdict try_own(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder, const LoadAttempt& attempt,
-                LoadOutcome& outcome) {
+Verdict try_own(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder, bool is_of_the_run,
+                const LoadAttempt& attempt, LoadOutcome& outcome) {
   const auto act = [&] {
     OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
+    if (is_of_the_run && checkpoint.manifest()) expect_step(folder, checkpoint.manifest()->step);
     attempt(checkpoint);
     outcome.verified = checkpoint.verified();
     const std::string& conversion = checkpoint.conversion();
@@ -162,6 +175,9 @@ Verdict try_export(Storage& storage, RankMeeting& meeting, const std::filesystem
 /// Why a folder that was named is none to load, for who named another kind of thing; empty: it is of the right kind.
 std::string what_it_is_instead(Storage& storage, const std::filesystem::path& folder) {
   std::error_code unknown;
+  if (std::filesystem::is_regular_file(folder, unknown)) {
+    return "it is a file; name the folder of a checkpoint, with its .metadata";
+  }
   try {
     const std::vector<StorageEntry> entries = storage.list(folder);
     if (entries.empty() && !std::filesystem::exists(folder, unknown)) return "there is no such folder";
@@ -178,7 +194,7 @@ std::string what_it_is_instead(Storage& storage, const std::filesystem::path& fo
 LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
                                  const LoadAttempt& attempt) {
   LoadOutcome outcome;
-  const Verdict verdict = try_own(storage, meeting, folder, attempt, outcome);
+  const Verdict verdict = try_own(storage, meeting, folder, /*is_of_the_run=*/false, attempt, outcome);
   if (verdict.fate != Fate::loaded) {
     const std::string instead = what_it_is_instead(storage, folder);
     throw Error(ExitCode::storage,
@@ -202,13 +218,15 @@ LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::fil
   std::vector<Failure> failures;
   for (const FoundCheckpoint& candidate : candidates) {
     const std::filesystem::path folder = root / step_folder(candidate.step);
-    const Verdict verdict = candidate.is_export ? try_export(storage, meeting, folder, attempt_export, outcome)
-                                                : try_own(storage, meeting, folder, attempt, outcome);
+    const Verdict verdict = candidate.is_export
+                                ? try_export(storage, meeting, folder, attempt_export, outcome)
+                                : try_own(storage, meeting, folder, /*is_of_the_run=*/true, attempt, outcome);
     if (verdict.fate == Fate::loaded) {
       outcome.step = candidate.step;
       outcome.line = fmt::format("LOAD: step {} from {}", candidate.step, outcome.line);
       break;
     }
+    outcome.passed_unread = outcome.passed_unread || verdict.fate == Fate::unreadable;
     failures.push_back({candidate, verdict});
   }
   if (candidates.empty()) {

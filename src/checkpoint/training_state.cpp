@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "titan/checkpoint/tensor_source.h"
 
@@ -12,6 +13,7 @@ namespace titan {
 namespace {
 
 constexpr const char* kOurPosition = "titan_stream";  // key of the data position in the pickled dictionary
+constexpr const char* kOptimizerStates = "optimizer.state.";
 constexpr std::array<const char*, 3> kLossLists{"train_state.global_avg_losses", "train_state.global_max_losses",
                                                 "train_state.log_steps"};
 
@@ -19,7 +21,7 @@ std::string model_key(const std::string& name, KeyStyle style) {
   return style == KeyStyle::prefixed ? "model." + name : name;
 }
 std::string state_key(const std::string& name, const char* what) {
-  return fmt::format("optimizer.state.{}.{}", name, what);
+  return fmt::format("{}{}.{}", kOptimizerStates, name, what);
 }
 
 void add_number(CheckpointState& state, const std::string& name, const at::Tensor& number) {
@@ -116,6 +118,11 @@ std::vector<StateValue> empty_loss_lists() {
 
 bool holds_run(const CheckpointIndex& index) { return index.tensors.contains("train_state.step"); }
 
+bool holds_moments(const CheckpointIndex& index) {
+  const auto first = index.tensors.lower_bound(kOptimizerStates);
+  return first != index.tensors.end() && first->first.starts_with(kOptimizerStates);
+}
+
 CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style) {
   CheckpointState state;
   const at::ScalarType type = master_type(parameters);
@@ -145,44 +152,6 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const R
   add_data_position(state, progress);
   add_progress(state, progress, style);
   return state;
-}
-
-namespace {
-
-/// The dictionaries in `value`, at any depth, that have a token buffer.
-void find_buffers(const PickleValue& value, std::vector<const PickleValue*>& found) {
-  if (value.is(PickleValue::Kind::dictionary) && value.find("token_buffer")) {
-    found.push_back(&value);
-    return;
-  }
-  for (const PickleRef& item : value.items) find_buffers(*item, found);
-}
-
-}  // namespace
-
-SamplePosition read_sample_position(const PickleValue& state) {
-  std::vector<const PickleValue*> found;
-  find_buffers(state, found);
-  if (found.empty())
-    throw PickleError("another program's samples are counted in it, and no token buffer of torchtitan's is there");
-  if (found.size() > 1)
-    throw PickleError(fmt::format("{} worker processes read the data, each its own part", found.size()));
-  const PickleValue* samples = found[0]->find("sample_idx");
-  if (!samples || !samples->is(PickleValue::Kind::integer) || samples->integer < 0) {
-    throw PickleError(found[0]->find("data") ? "it is the place of a stream of the datasets package"
-                                             : "it does not say how many documents were read");
-  }
-  SamplePosition position;
-  position.samples = samples->integer;
-  const PickleValue* buffer = found[0]->find("token_buffer");
-  if (!buffer->is(PickleValue::Kind::list)) throw PickleError("its token buffer is no list");
-  for (const PickleRef& token : buffer->items) {
-    const bool fits =
-        token->is(PickleValue::Kind::integer) && token->integer >= 0 && token->integer < (int64_t{1} << 31);
-    if (!fits) throw PickleError("its token buffer holds something that is no token");
-    position.left_tokens.push_back(static_cast<int32_t>(token->integer));
-  }
-  return position;
 }
 
 namespace {
@@ -226,7 +195,7 @@ class Restoration {
       if (wants("optimizer") && !counts_steps && !steps_key().empty()) {
         restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
       }
-      if (counts_steps) restored_.progress->optimizer_steps = count(steps_key(), optimizer_steps);
+      if (counts_steps) restored_.progress->optimizer_steps = counted_steps(count(steps_key(), optimizer_steps));
       if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
       if (holds_past_losses()) {
         restored_.notes.emplace_back("its lists of past losses are not taken over");
@@ -299,6 +268,31 @@ class Restoration {
       if (parameter.trained) return state_key(parameter.name, "step");
     }
     return {};
+  }
+
+  /// The one number of steps that the moments go on with. Where another program may have counted, every parameter's is
+  /// looked at; `first` is one of them.
+  int64_t counted_steps(int64_t first) {
+    if (checkpoint_.verified()) return first;
+    std::vector<LoadTarget> numbers;
+    for (const SavedParameter& parameter : parameters_) {
+      const std::string name = state_key(parameter.name, "step");
+      if (!parameter.trained || !index_.tensors.contains(name)) continue;
+      numbers.push_back({{name, at::kFloat, {}}, {}, at::zeros({}, at::kFloat), /*any_type=*/true});
+    }
+    checkpoint_.load(numbers);
+    std::map<int64_t, std::string> seen;  // the steps, with a parameter that has made them
+    for (const LoadTarget& number : numbers) {
+      seen.emplace(count(number.tensor.name, number.into), number.tensor.name);
+    }
+    const auto& [most, parameter] = *seen.rbegin();
+    if (seen.size() > 1) {
+      restored_.notes.push_back(
+          fmt::format("its optimizer has made other numbers of steps for other parameters ({} is "
+                      "{}, {} is {}): all go on with {}",
+                      parameter, most, seen.begin()->second, seen.begin()->first, most));
+    }
+    return most;
   }
 
   /// False when the checkpoint does not have it.

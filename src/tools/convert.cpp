@@ -19,6 +19,18 @@ namespace fs = std::filesystem;
 /// Of the temporary folder; the same every time, so that what a killed conversion left is removed by the next.
 constexpr const char* kRun = "convert";
 
+/// Nothing is written into what is whole as it is: a checkpoint, or a model of another program.
+void refuse_inside(Storage& storage, const fs::path& target) {
+  std::error_code unknown;
+  for (fs::path folder = fs::weakly_canonical(fs::absolute(target, unknown), unknown).parent_path();
+       folder.has_relative_path(); folder = folder.parent_path()) {
+    if (!holds_weights(storage, folder)) continue;
+    throw Error(ExitCode::storage, fmt::format("{} would lie inside {}, which holds weights already; name a target "
+                                               "outside of it",
+                                               target.string(), folder.string()));
+  }
+}
+
 /// A target without a trailing slash that is not there yet.
 fs::path free_target(const fs::path& to) {
   const fs::path target = to.has_filename() ? to : to.parent_path();
@@ -26,6 +38,7 @@ fs::path free_target(const fs::path& to) {
   if (fs::exists(fs::symlink_status(target, unknown))) {
     throw Error(ExitCode::storage, fmt::format("{} is there already; name one that is not", target.string()));
   }
+  refuse_inside(*make_posix_storage(), target);
   return target;
 }
 

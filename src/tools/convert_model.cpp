@@ -5,6 +5,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/checkpoint/safetensors_folder.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
 
@@ -39,6 +40,17 @@ auto naming(const std::filesystem::path& folder, const char* verdict, const Open
   }
 }
 
+/// For who names weights of another program where they are not read.
+void refuse_other_forms(const std::filesystem::path& folder) {
+  std::error_code unknown;
+  const auto refuse_if = [&](const char* file, const char* what) {
+    if (!std::filesystem::exists(folder / file, unknown)) return;
+    throw Error(ExitCode::storage, fmt::format("{} holds a model in {}", folder.string(), what));
+  };
+  refuse_if("config.json", "Hugging Face's form: titan_train convert from-hf");
+  refuse_if("params.json", "Meta's form: titan_train convert from-meta");
+}
+
 int64_t vocabulary_in(const ForeignSettings& settings) {
   const nlohmann::json& json = settings.json;
   const auto found = json.find("vocab_size");
@@ -61,14 +73,29 @@ std::vector<std::string> differences(const ForeignSettings& settings, const Mode
 
 std::string shown(const ModelRequest& request) { return request.name + " " + request.flavor; }
 
-OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {
+void expect_folder(const std::filesystem::path& folder) {
   std::error_code unknown;
-  if (!std::filesystem::is_directory(folder, unknown)) {
-    throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
+  if (std::filesystem::is_directory(folder, unknown)) return;
+  throw Error(ExitCode::storage, std::filesystem::exists(folder, unknown)
+                                     ? fmt::format("{} is a file; name the folder that it lies in", folder.string())
+                                     : fmt::format("there is no folder {}", folder.string()));
+}
+
+bool holds_weights(Storage& storage, const std::filesystem::path& folder) {
+  try {
+    const std::vector<StorageEntry> entries = storage.list(folder);
+    return is_checkpoint(entries) || is_safetensors_folder(entries);
+  } catch (const StorageError&) {  // who cannot look into it cannot write there
+    return false;
   }
-  const std::string inside = holds_checkpoint(storage, folder) ? "" : newest_inside(storage, folder);
-  if (!inside.empty()) {
-    throw Error(ExitCode::storage, fmt::format("{} cannot be read: {}", folder.string(), inside));
+}
+
+OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {
+  expect_folder(folder);
+  if (!holds_checkpoint(storage, folder)) {
+    const std::string inside = newest_inside(storage, folder);
+    if (!inside.empty()) throw Error(ExitCode::storage, fmt::format("{} cannot be read: {}", folder.string(), inside));
+    refuse_other_forms(folder);
   }
   return naming(folder, "is no whole checkpoint", [&] { return OpenCheckpoint(storage, folder, /*all_sizes=*/true); });
 }
@@ -97,16 +124,12 @@ ForeignSettings read_settings(const std::filesystem::path& folder, Program progr
   const std::filesystem::path path = folder / (program == Program::meta ? "params.json" : "config.json");
   std::error_code unknown;
   if (!std::filesystem::exists(path, unknown)) {
-    const auto refuse = [&](const char* what) {
-      throw Error(ExitCode::storage, fmt::format("{} {}", folder.string(), what));
-    };
-    const bool is_theirs = std::filesystem::exists(folder / "config.json", unknown);
-    if (holds_checkpoint(*make_posix_storage(), folder))
-      refuse("is a checkpoint already; titan_train convert to-hf reads it");
-    if (is_theirs) refuse("holds a model in Hugging Face's form: titan_train convert from-hf");
-    if (std::filesystem::exists(folder / "params.json", unknown)) {
-      refuse("holds a model in Meta's form: titan_train convert from-meta");
+    if (std::filesystem::is_regular_file(folder, unknown)) expect_folder(folder);
+    if (holds_checkpoint(*make_posix_storage(), folder)) {
+      throw Error(ExitCode::storage,
+                  fmt::format("{} is a checkpoint already; titan_train convert to-hf reads it", folder.string()));
     }
+    refuse_other_forms(folder);
   }
   return {program, path.string(), read_settings_file(path)};
 }

@@ -37,6 +37,10 @@ ModelRequest model_of(const WeightConversion& conversion, const TensorSource& we
 /// Its parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
 
+/// Throws Error(storage) for a file, or for nothing, where a folder is asked for.
+void expect_folder(const std::filesystem::path& folder);
+/// Whether it is a checkpoint, or a folder of Hugging Face's; false for one that cannot be looked into.
+bool holds_weights(Storage& storage, const std::filesystem::path& folder);
 /// Both name the folder in what they throw.
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);

@@ -82,10 +82,7 @@ bool holds(const std::filesystem::path& folder, const char* file) {
 
 void verify_weights(const WeightConversion& conversion, std::ostream& out) {
   const std::filesystem::path& folder = conversion.from;
-  std::error_code unknown;
-  if (!std::filesystem::is_directory(folder, unknown)) {
-    throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
-  }
+  expect_folder(folder);
   const bool has_their_weights = holds(folder, kSafetensorsFile) || holds(folder, kSafetensorsIndex);
   const std::unique_ptr<Storage> storage = make_posix_storage();
   const bool is_of_a_run = !has_their_weights && !newest_inside(*storage, folder).empty();

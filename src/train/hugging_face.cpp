@@ -7,6 +7,7 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/catalogue.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
@@ -97,6 +98,29 @@ nlohmann::json read_settings_file(const fs::path& path) {
       nlohmann::json::parse(make_posix_storage()->read_all(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is no JSON object");
   return json;
+}
+
+void expect_their_model(const std::filesystem::path& folder) {
+  std::error_code unknown;
+  if (std::filesystem::is_regular_file(folder, unknown)) {
+    throw Error(ExitCode::storage,
+                fmt::format("checkpoint.initial_load_in_hf: {} is a file; name the folder of the model, with its "
+                            "config.json, in checkpoint.initial_load_path",
+                            folder.string()));
+  }
+  const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
+  if (std::filesystem::exists(folder / "config.json", unknown)) return;
+  if (is_checkpoint(files)) {
+    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
+                                               "checkpoint.initial_load_in_hf",
+                                               folder.string()));
+  }
+  const bool is_there = std::filesystem::exists(folder, unknown);
+  throw Error(
+      ExitCode::storage,
+      fmt::format("checkpoint.initial_load_in_hf: {}{}{}; name the folder of the model, with its config.json, "
+                  "in checkpoint.initial_load_path (without that it is model.hf_assets_path)",
+                  is_there ? "" : "there is no folder ", folder.string(), is_there ? " holds no config.json" : ""));
 }
 
 std::string check_settings(const fs::path& folder, const ModelRequest& request, WeightUse use) {

@@ -42,24 +42,6 @@ std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
 /// All that a run has besides its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
-/// For who names another kind of folder, or none. Throws StorageError for one that cannot be looked into.
-void expect_their_model(const std::filesystem::path& folder) {
-  std::error_code unknown;
-  const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
-  if (std::filesystem::exists(folder / "config.json", unknown)) return;
-  if (is_checkpoint(files)) {
-    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
-                                               "checkpoint.initial_load_in_hf",
-                                               folder.string()));
-  }
-  const bool is_there = std::filesystem::exists(folder, unknown);
-  throw Error(
-      ExitCode::storage,
-      fmt::format("checkpoint.initial_load_in_hf: {}{}{}; name the folder of the model, with its config.json, "
-                  "in checkpoint.initial_load_path (without that it is model.hf_assets_path)",
-                  is_there ? "" : "there is no folder ", folder.string(), is_there ? " holds no config.json" : ""));
-}
-
 /// Whether every start counts its steps from 0.
 bool forgets_progress(const CheckpointSection& options) {
   const std::vector<std::string>& left_out = options.exclude_from_loading;
@@ -119,9 +101,10 @@ bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::pa
   bool verified = false;
   const auto read = [&](int64_t step) {
     check_settings(folder, model_, WeightUse::resume);
-    verified = read_hugging_face(storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_),
-                                 state_.parameters(step), rank_)
-                   .verified;
+    const HuggingFaceWeights weights = read_hugging_face(
+        storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_), state_.parameters(step), rank_);
+    if (weights.step) expect_step(folder, *weights.step);
+    verified = weights.verified;
   };
   start = finished(folder, ", in Hugging Face's form (checkpoint.last_save_in_hf)", read, notes);
   return verified;
@@ -145,6 +128,11 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use, notes);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) {
+    if (holds_moments(checkpoint.index())) {
+      constexpr const char* kWhat = "holds the optimizer's moments and no train_state.step, so its step is not known";
+      if (use == WeightUse::resume) throw UnsuitableError(kWhat);
+      throw UnsuitableError(fmt::format("it {}; checkpoint.initial_load_model_only = true takes the model", kWhat));
+    }
     if (use == WeightUse::resume) return finished_run(checkpoint, notes);
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
@@ -154,6 +142,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   if (!restored.progress) return {};
   const RunProgress& progress = *restored.progress;
   const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
+  if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
   if (named && *named != progress.step) {
     notes.push_back(
         fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
@@ -206,6 +195,9 @@ LoadOutcome RunCheckpoints::load_newest(RunPosition& start, Notes& notes) {
     throw Error(ExitCode::storage,
                 fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root_.string()));
   }
+  if (outcome.step && !options.exclude_from_loading.empty()) {
+    outcome.line += fmt::format("; left out: {}", join(options.exclude_from_loading, ", "));
+  }
   const bool begins_elsewhere = options.initial_load_path || options.initial_load_in_hf;
   if (!outcome.step && begins_elsewhere) {
     outcome = load_initial(start, notes);
@@ -228,9 +220,9 @@ RunCheckpoints::Start RunCheckpoints::load() {
   start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
   begun_at_ = saved_step_ = position.step;
   has_checkpoint_ = outcome.step.has_value();
-  if (has_checkpoint_ && (config_.checkpoint.load_step >= 0 || forgets_progress(config_.checkpoint))) {
-    went_back_to_ = position.step;
-  }
+  const bool went_back =
+      config_.checkpoint.load_step >= 0 || forgets_progress(config_.checkpoint) || outcome.passed_unread;
+  if (has_checkpoint_ && went_back) went_back_to_ = position.step;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
@@ -252,6 +244,10 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
 
 void RunCheckpoints::save_seed() {
   begin_ending();
+  if (config_.checkpoint.initial_load_path || config_.checkpoint.initial_load_in_hf) {
+    log_.warning("checkpoint.{} was not looked at: a seed is the model as it is initialised",
+                 config_.checkpoint.initial_load_path ? "initial_load_path" : "initial_load_in_hf");
+  }
   checkpointer_->save(0, state_.whole({}), /*now=*/true);
   finish();
   const std::vector<FoundCheckpoint> found = find_checkpoints(*make_posix_storage(), root_);

@@ -7,13 +7,14 @@ import contextlib
 import io
 import pathlib
 import pickle
+import shutil
 import unittest
 
 import torch
 import torch.distributed.checkpoint as dcp
 from checkpoint_runs import CheckpointTest, parallel
 from llama import Llama, rotary_table
-from program import OK
+from program import OK, STORAGE
 from shapes import Shape
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
@@ -164,6 +165,63 @@ class Generations(CheckpointTest):
         text = self.complete(1, resumed, 5)
         self.assertRegex(text, r"the data position could not be restored \(.*\): the data begin anew")
         self.assertIn("Training starts at step 5", text)
+
+    def test_one_without_hashes_is_never_preferred_to_a_newer_verified_one_and_is_to_an_older_one(self):
+        run = self.folder / "run"
+        self.complete(1, run, 6)
+        for path in ("step-4", "step-6"):
+            (run / f"checkpoint/{path}").rename(self.folder / path)
+        self.saved_by_python(self.folder / "step-4", run / "checkpoint/step-4", None, 1)
+        text = self.complete(1, run, 4, "--checkpoint.load_only")
+        self.assertRegex(text, r"(?m)LOAD: step 4 from \S+ \(unverified, [^;]*\)$", "newer than step 2")
+        (self.folder / "step-6").rename(run / "checkpoint/step-6")
+        self.assertEqual(self.loaded(self.complete(1, run, 6)), 6)
+        (run / "checkpoint/step-6/__0_0.distcp").unlink()
+        text = self.complete(1, run, 4, "--checkpoint.load_only")
+        self.assertRegex(text, r"LOAD: step 4 from \S+ \(unverified, [^;]*\); step 6 is damaged: ")
+
+    def test_one_of_pythons_under_another_steps_name_is_set_aside(self):
+        run = self.folder / "run"
+        self.complete(1, run, 4)
+        self.saved_by_python(run / "checkpoint/step-2", run / "checkpoint/step-900", None, 1)
+        text = self.complete(1, run, 6)
+        self.assertRegex(text, r"LOAD: step 4 from \S+ \(verified, .*\); step 900 is damaged: it holds step 2")
+        self.assertEqual(self.checkpoints(run), [2, 4, 6])
+
+    def changed_by_python(self, source: pathlib.Path, target: pathlib.Path, change) -> None:
+        state = Trainer().last_state()
+        dcp.load(state, checkpoint_id=source)
+        change(state)
+        dcp.save(state, checkpoint_id=target)
+
+    def test_moments_without_a_step_are_no_run_and_no_model_alone(self):
+        made, run = self.folder / "made", self.folder / "run"
+        self.complete(1, made, 4)
+        target = run / "checkpoint/step-4"
+        self.changed_by_python(made / "checkpoint/step-4", target, lambda state: state.pop("train_state"))
+        says = "the optimizer's moments and no train_state.step, so its step is not known"
+        for steps in (4, 6):
+            text = self.complete(1, run, steps, code=STORAGE)
+            self.assertIn(f"step 4 holds {says}", text)
+            self.assertNotIn("the model alone", text)
+        initial = f"--checkpoint.initial_load_path={target}"
+        text = self.complete(1, self.folder / "new", 2, initial, "--checkpoint.initial_load_model_only=false", code=STORAGE)
+        self.assertIn(f"it holds {says}; checkpoint.initial_load_model_only = true takes the model", text)
+        self.complete(1, self.folder / "new", 2, initial)
+        shutil.copytree(made / "checkpoint/step-2", run / "checkpoint/step-2")
+        self.assertRegex(self.complete(1, run, 6), f"LOAD: step 2 from .*; step 4 holds {says}")
+
+    def test_parameters_whose_optimizer_has_made_other_numbers_of_steps_are_named(self):
+        made, run = self.folder / "made", self.folder / "run"
+        self.complete(1, made, 4)
+
+        def change(state):
+            state["optimizer"]["state.norm.weight.step"].fill_(3)
+
+        self.changed_by_python(made / "checkpoint/step-4", run / "checkpoint/step-4", change)
+        text = self.complete(2, run, 6, *parallel(pp=2))
+        self.assertRegex(text, r"other numbers of steps for other parameters \(optimizer\.state\.\S+ is 4, "
+                               r"optimizer\.state\.norm\.weight\.step is 3\): all go on with 4")
 
     def test_what_convert_makes_of_a_run_is_a_run_again(self):
         whole, first = self.folder / "whole", self.folder / "first"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import pickle
 import shutil
 import subprocess
 import unittest
 
-from checkpoint_runs import CheckpointTest
+from checkpoint_runs import SavedRunTest
 from program import BAD_CONFIG, BAD_DATA, STORAGE
 
 
@@ -23,36 +22,7 @@ class Executes:
         return os.system, (self.command,)
 
 
-class Refused(CheckpointTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.saved: pathlib.Path | None = None
-
-    def run_with_checkpoints(self) -> pathlib.Path:
-        """A folder with steps 2 and 4, a copy of the one that the first test makes."""
-        cls = type(self)
-        if cls.saved is None:
-            self.complete(1, self.folder / "made", 4)
-            cls.saved = pathlib.Path(f"{self.folder}-saved")
-            shutil.copytree(self.folder / "made" / "checkpoint", cls.saved)
-            cls.addClassCleanup(shutil.rmtree, cls.saved)
-        folder = self.folder / "run"
-        shutil.copytree(cls.saved, folder / "checkpoint")
-        return folder
-
-    def refuse(self, folder: pathlib.Path, says: list[str], *words, ranks: int = 1, code: int = STORAGE) -> str:
-        """The run ends with `code` and one line on standard error that holds all of `says`; the folder stays as it is."""
-        before = self.tree(folder / "checkpoint")
-        text = self.complete(ranks, folder, 8, *words, code=code)
-        told = [line for line in text.splitlines() if "titan_train: " in line]
-        self.assertEqual(len(told), 1, text)
-        for part in says:
-            self.assertIn(part, told[0])
-        self.assertEqual(self.tree(folder / "checkpoint"), before)
-        self.assertNotIn(" step:  ", text)
-        return told[0]
-
+class Refused(SavedRunTest):
     def test_another_models_weights(self):
         folder = self.run_with_checkpoints()
         self.refuse(folder, ["does not fit this run", "tok_embeddings.weight", "128"], "--model.override.dim=128")
@@ -128,7 +98,7 @@ class Refused(CheckpointTest):
         file.write_text("no folder")
         pipe.mkdir()
         os.mkfifo(pipe / "config.json")
-        for place, says in ((loop, "Too many levels of symbolic links"), (file, "Not a directory"), (pipe, "no plain file"),
+        for place, says in ((loop, "Too many levels of symbolic links"), (file, "is a file; name the folder of the model"), (pipe, "no plain file"),
                             (self.folder / "none", "there is no folder")):
             self.refuse(self.folder / "new", [str(place), says], "--checkpoint.initial_load_in_hf",
                         f"--checkpoint.initial_load_path={place}")
@@ -150,14 +120,15 @@ class Refused(CheckpointTest):
         folder = self.folder / "run"
         folder.mkdir()
         (folder / "checkpoint").write_text("a file")
-        self.complete(1, folder, 4, code=STORAGE)
+        self.assertIn("checkpoint: Not a directory; checkpoint.folder (under job.dump_folder) must be a folder",
+                      self.complete(1, folder, 4, code=STORAGE))
         self.assertEqual((folder / "checkpoint").read_text(), "a file")
 
     def test_an_initial_checkpoint_that_is_none(self):
         file = self.write("weights.bin", b"\x00" * 64)
         empty = self.folder / "empty"
         empty.mkdir()
-        for path, why in ((file, "Not a directory"), (empty, ".metadata is missing"), (self.folder / "none", "no such folder")):
+        for path, why in ((file, "is a file; name the folder of a checkpoint"), (empty, ".metadata is missing"), (self.folder / "none", "no such folder")):
             self.refuse(self.folder / "run", ["cannot be loaded", str(path), why], f"--checkpoint.initial_load_path={path}")
         self.assertFalse((self.folder / "run" / "checkpoint").exists())
 
@@ -320,11 +291,6 @@ class Refused(CheckpointTest):
             kept = (damaged / "checkpoint/damaged-4/model.safetensors").read_bytes()
             self.assertEqual(kept, bytes(content))
 
-    def test_a_checkpoint_under_another_steps_name_is_said(self):
-        folder = self.run_with_checkpoints()
-        (folder / "checkpoint/step-4").rename(folder / "checkpoint/step-7")
-        self.assertIn("step-7 holds step 4, whatever its name says", self.complete(1, folder, 6))
-
     def test_the_folder_of_another_run_is_answered_with_its_newest_checkpoint(self):
         folder = self.run_with_checkpoints()
         for path in (folder, folder / "checkpoint"):
@@ -340,6 +306,9 @@ class Refused(CheckpointTest):
             self.assertIn(f"checkpoint.{option} needs checkpoint.enable = true; set both or neither", text)
         text = self.complete(1, self.run_with_checkpoints(), 4, "--checkpoint.create_seed_checkpoint")
         self.assertIn("holds step 4, too: runs there begin with that and not with the seed", text)
+        text = self.complete(1, self.folder / "from", 4, "--checkpoint.create_seed_checkpoint",
+                             "--checkpoint.initial_load_path=nowhere")
+        self.assertIn("checkpoint.initial_load_path was not looked at: a seed is the model as it is initialised", text)
         folder = self.folder / "seeded"
         self.assertIn("Created seed checkpoint", self.complete(1, folder, 4, "--checkpoint.create_seed_checkpoint"))
         self.assertIn("LOAD: step 0 from", self.complete(2, folder, 4, "--debug.seed=5"))

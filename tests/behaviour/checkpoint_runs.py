@@ -6,8 +6,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 
+from program import STORAGE
 from rank_processes import Process, RanksTest
 
 KILLED = 128 + signal.SIGKILL
@@ -92,3 +94,36 @@ class CheckpointTest(RanksTest):
         for name in names:
             same = (a / f"checkpoint/step-{step}" / name).read_bytes() == (b / f"checkpoint/step-{step}" / name).read_bytes()
             self.assertTrue(same, f"{name} of step {step}")
+
+
+class SavedRunTest(CheckpointTest):
+    """Begins with a run's checkpoints, and spoils them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.saved: pathlib.Path | None = None
+
+    def run_with_checkpoints(self) -> pathlib.Path:
+        """A folder with steps 2 and 4, a copy of the one that the first test makes."""
+        cls = type(self)
+        if cls.saved is None:
+            self.complete(1, self.folder / "made", 4)
+            cls.saved = pathlib.Path(f"{self.folder}-saved")
+            shutil.copytree(self.folder / "made" / "checkpoint", cls.saved)
+            cls.addClassCleanup(shutil.rmtree, cls.saved)
+        folder = self.folder / "run"
+        shutil.copytree(cls.saved, folder / "checkpoint")
+        return folder
+
+    def refuse(self, folder: pathlib.Path, says: list[str], *words, ranks: int = 1, code: int = STORAGE) -> str:
+        """The run ends with `code` and one line on standard error that holds all of `says`; the folder stays as it is."""
+        before = self.tree(folder / "checkpoint")
+        text = self.complete(ranks, folder, 8, *words, code=code)
+        told = [line for line in text.splitlines() if "titan_train: " in line]
+        self.assertEqual(len(told), 1, text)
+        for part in says:
+            self.assertIn(part, told[0])
+        self.assertEqual(self.tree(folder / "checkpoint"), before)
+        self.assertNotIn(" step:  ", text)
+        return told[0]

@@ -9,6 +9,7 @@ import unittest
 
 from checkpoint_runs import REQUEUE, CheckpointTest, parallel
 from program import INTERRUPTED
+from rank_processes import HANG
 
 RARELY = "--checkpoint.interval=1000000"
 
@@ -73,6 +74,31 @@ class Signals(CheckpointTest):
         run.popen.send_signal(signal.SIGUSR1)
         self.assertEqual(run.end(), INTERRUPTED, run.text())
         self.assertIn("nothing was saved", run.text())
+
+    def test_a_rank_that_is_stopped_inside_a_save_is_named_and_the_next_start_loses_one_checkpoint_at_most(self):
+        folder, words = self.folder / "run", (*parallel(dp_shard=2), "--comm.train_timeout_seconds=3")
+        inside = False
+        while not inside:  # until a stop came before the rank's share was written
+            run = self.begin(2, folder, *words, "--model.override.dim=256", "--checkpoint.interval=1")
+            rank = self.process_of(run.wait_for(" committed: "), 1)
+            self.wait_until(lambda: self.saving(folder), "a checkpoint being written")
+            os.kill(rank, signal.SIGSTOP)
+            self.assertEqual(run.end(), HANG, run.text())
+            self.assertRegex(run.text().splitlines()[-1], rf"rank 1 \(\S+, process {rank}\) hangs: it gives no sign of life")
+            self.expect_nothing_left()
+            step = max(self.committed(run.text()))
+            inside = self.saving(folder) == [f"saving-{step + 1}"]
+            text = self.complete(2, folder, step + 2, *words, "--model.override.dim=256", "--checkpoint.interval=1")
+            self.assertIn(self.loaded(text), (step, step + 1))
+            self.assertEqual(self.saving(folder), [])
+        whole = self.folder / "whole"
+        self.complete(2, whole, step + 2, *words, "--model.override.dim=256", "--checkpoint.interval=1000")
+        self.expect_same_checkpoint(folder, whole, step + 2)
+
+    @staticmethod
+    def saving(folder) -> list[str]:
+        """The unfinished checkpoints, without the name of the run."""
+        return [path.name.rpartition("-")[0] for path in (folder / "checkpoint").glob("saving-[0-9]*")]
 
     def test_commands_after_saves_run_before_a_stopped_run_ends_or_are_named(self):
         for ranks in (1, 2):

@@ -208,6 +208,7 @@ class WrongFiles(Conversions):
         (self.source / "model.safetensors").symlink_to("model.safetensors")
         self.refused(STORAGE, ["model.safetensors"], *self.from_hf())
         self.refused(STORAGE, ["there is no folder"], "to-torch", self.folder / "nowhere", self.target)
+        (self.source / "config.json").unlink()
         self.refused(STORAGE, ["is no whole checkpoint"], "to-torch", self.source, self.target)
 
     def test_a_folder_for_another_direction_is_answered_with_that_one(self):

@@ -115,6 +115,45 @@ TEST_F(Catalogue, WhatCannotBeDeletedIsSaidAndTheOthersGo) {
   EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{40, 30, 10}));
 }
 
+TEST_F(Catalogue, WhatCouldBeDeletedInPartOnlyIsSaidAndTriedAgainAfterTheNextSave) {
+  for (const int64_t step : {10, 20, 30}) save(step);
+  storage_.set_refusal(
+      [](const std::string& call) { return call.starts_with("remove root/deleting-10/__") ? EACCES : 0; });
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto failures = delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0});
+    ASSERT_EQ(failures.size(), 1u) << attempt;
+    EXPECT_NE(failures[0].find("Permission denied"), std::string::npos) << failures[0];
+    EXPECT_NE(failures[0].find("remove root/deleting-10/"), std::string::npos) << failures[0];
+  }
+  storage_.set_refusal({});
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0}).empty());
+  EXPECT_EQ(storage_.list("root").size(), 2u);
+}
+
+TEST_F(Catalogue, WhatCannotBeLookedIntoIsNeverDeleted) {
+  for (const int64_t step : {10, 20, 30, 40}) save(step);
+  storage_.set_refusal([](const std::string& call) { return call == "list root/step-20" ? EIO : 0; });
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .keep_every = 0}).empty());
+  storage_.set_refusal({});
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{40, 30, 20}));
+}
+
+TEST_F(Catalogue, AFileThatIsCalledLikeACheckpointIsLeftAloneAndSaid) {
+  storage_.make_folders("root");
+  storage_.write_all("root/step-6", "a file");
+  const auto said = files_in_the_way(storage_, "root");
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_TRUE(said[0].starts_with("root/step-6 is a file and no checkpoint")) << said[0];
+  try {
+    save(6);
+    FAIL() << "saved";
+  } catch (const StorageError& error) {
+    EXPECT_EQ(error.reason(), ENOTDIR);
+  }
+  EXPECT_EQ(storage_.read_all("root/step-6"), "a file");
+  EXPECT_EQ(storage_.list("root").size(), 1u) << "nothing was written";
+}
+
 TEST_F(Catalogue, TheNewestIsNamedToWhoNamesTheFolderOfARunOrOfItsCheckpoints) {
   EXPECT_EQ(newest_inside(storage_, "root"), "");
   for (const int64_t step : {9, 10}) save(step);

@@ -371,7 +371,7 @@ TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {
   for (const char* refused : {"read root/step-30/__1_0.distcp", "list root/step-30"}) {
     storage_.set_refusal([&](const std::string& call) {
       const bool opens = std::string_view(refused).starts_with("list") && call.starts_with("open root/step-30/");
-      return call == refused || opens ? EACCES : 0;
+      return call == refused || opens ? EIO : 0;
     });
     std::string line;
     EXPECT_EQ(start(storage_, &line), 20) << refused;
@@ -379,6 +379,44 @@ TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {
     storage_.set_refusal({});
     EXPECT_EQ(start(storage_), 30);
   }
+}
+
+TEST_F(Damage, ACheckpointThatMayNotBeReadEndsTheStartAndCostsNoSteps) {
+  for (const char* refused : {"open root/step-30/manifest.json", "open root/step-30/__1_0.distcp"}) {
+    for (const int reason : {EACCES, EPERM}) {
+      const auto before = storage_.files();
+      storage_.set_refusal([&](const std::string& call) { return call == refused ? reason : 0; });
+      try {
+        start(storage_);
+        FAIL() << "started";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::storage);
+        const std::string text = error.what();
+        EXPECT_TRUE(text.starts_with("root/step-30 may not be read by this user: cannot ")) << text;
+        EXPECT_NE(text.find("checkpoint.load_step"), std::string::npos) << text;
+      }
+      storage_.set_refusal({});
+      EXPECT_EQ(storage_.files(), before);
+      EXPECT_EQ(start(storage_), 30);
+    }
+  }
+}
+
+TEST_F(Damage, AFolderUnderAnotherStepsNameIsSetAsideAndTheRightOneLoaded) {
+  storage_.rename("root/step-20", "root/step-900");
+  std::string line;
+  EXPECT_EQ(start(storage_, &line), 30) << line;
+  EXPECT_NE(line.find("; step 900 is damaged: it holds step 20, whatever its name says"), std::string::npos) << line;
+  EXPECT_NE(line.find("give it back the name step-20"), std::string::npos) << line;
+  EXPECT_FALSE(storage_.list("root/damaged-900").empty());
+  EXPECT_EQ(start(storage_), 30);
+}
+
+TEST_F(Damage, AnyCheckpointMayBeTheSeed) {
+  storage_.remove_folder("root/step-20");
+  storage_.rename("root/step-30", "root/step-0");
+  const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
+  EXPECT_EQ(load_together(storage_, *make_lone_meeting(), "root", std::nullopt, all).step, 0);
 }
 
 TEST_F(Damage, WhoOnlyReadsLeavesADamagedOneWhereItIs) {

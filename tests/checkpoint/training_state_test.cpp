@@ -45,6 +45,15 @@ class TrainingState : public ::testing::Test {
     commit_save(storage_, place, index_of(plan, tensors, values), std::move(files), {});
   }
 
+  /// As if another program had written what was saved: no manifest, and none is missing.
+  void write_index_of_python() {
+    const std::filesystem::path folder = "root/step-7";
+    CheckpointIndex index = read_index(storage_.read_all(folder / kIndexFile));
+    index.has_manifest = false;
+    for (const char* file : {kIndexFile, kManifestFile}) storage_.remove(folder / file);
+    storage_.write_all(folder / kIndexFile, write_index(index));
+  }
+
   RestoredRun restore(const std::vector<SavedParameter>& into, int64_t rank, const std::set<std::string>& leave = {}) {
     OpenCheckpoint checkpoint(storage_, "root/step-7", true);
     return restore_run(checkpoint, into, rank, leave);
@@ -115,6 +124,33 @@ TEST_F(TrainingState, HowManyStepsTheMomentsHaveSeenIsRemembered) {
   const RestoredRun restored = restore(parameters(1, 50), 1);
   EXPECT_EQ(restored.progress->step, 7);
   EXPECT_EQ(restored.progress->optimizer_steps, 3);
+}
+
+TEST_F(TrainingState, OtherNumbersOfOptimizerStepsForOtherParametersAreSaid) {
+  const auto both_trained = [](int64_t rank, uint64_t seed) {
+    std::vector<SavedParameter> all = parameters(rank, seed);
+    for (at::Tensor* moment : {&all[1].first_moment, &all[1].second_moment}) *moment = all[0].first_moment.clone();
+    all[1].trained = true;
+    return all;
+  };
+  for (const float other : {7.0F, 3.0F, 9.0F}) {
+    storage_.remove_folder("root");
+    save([&](int64_t rank) {
+      CheckpointState state = describe_run(both_trained(rank, 1), some_progress(), KeyStyle::bare);
+      for (StateTensor& tensor : state.tensors) {
+        if (tensor.placed.tensor.name == "optimizer.state.b.weight.step") tensor.local = at::scalar_tensor(other);
+      }
+      return state;
+    });
+    write_index_of_python();
+    const RestoredRun restored = restore(both_trained(1, 50), 1);
+    EXPECT_EQ(restored.progress->optimizer_steps, std::max<int64_t>(7, static_cast<int64_t>(other)));
+    ASSERT_EQ(restored.notes.size(), other == 7 ? 0u : 1u);
+    if (other == 7) continue;
+    for (const char* part : {"optimizer.state.a.weight.step is 7", "optimizer.state.b.weight.step is "}) {
+      EXPECT_NE(restored.notes[0].find(part), std::string::npos) << restored.notes[0];
+    }
+  }
 }
 
 TEST_F(TrainingState, CountsThatCannotBeAreRefusedByName) {

@@ -16,6 +16,7 @@ struct FoundCheckpoint {
   bool has_manifest = false;
   bool is_link = false;    // somebody else's; never deleted
   bool is_export = false;  // a finished model in Hugging Face's form; never deleted
+  bool is_unseen = false;  // it cannot be looked into now; never deleted
 
   bool operator==(const FoundCheckpoint&) const = default;
 };
@@ -37,8 +38,19 @@ std::string newest_inside(Storage& storage, const std::filesystem::path& folder)
 /// Renames step-N so that it is no checkpoint any more, unless it is a link.
 void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step);
 
+/// Throws DamageError for a folder that is called step-N and holds another step: renamed or copied, it would be the
+/// newest for ever. step-0 may hold any: a seed comes from anywhere.
+void expect_step(const std::filesystem::path& folder, int64_t step);
+
+/// Throws StorageError when what is called like the checkpoint that is to be saved is a file, and not this program's to
+/// move.
+void expect_no_file(Storage& storage, const std::filesystem::path& folder);
+
+/// A sentence for each file under `root` that is called like a checkpoint.
+std::vector<std::string> files_in_the_way(Storage& storage, const std::filesystem::path& root);
+
 /// Of `folder` under `root`, which a new checkpoint of `step` has replaced: deletes it, but a finished model in Hugging
-/// Face's form gets another name and stays.
+/// Face's form gets another name and stays, and so does a link, with all that it leads to.
 void put_away_replaced(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
                        int64_t step);
 
@@ -65,8 +77,8 @@ struct Retention {
 /// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest stays in any case; those that
 /// hold a finished run's model alone stay, too, and are not counted: a run goes on from what lies before them.
 /// `newest`: the step just saved. Those of later steps are there when the run was taken up again from an earlier one;
-/// they are not counted and stay until it gets there. Failures are returned as sentences, one for each checkpoint that
-/// could not be deleted.
+/// they are not counted and stay until it gets there. What an earlier call could not finish is tried again. Failures
+/// are returned as sentences, one for each checkpoint that could not be deleted.
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
                                     int64_t newest = std::numeric_limits<int64_t>::max());
 

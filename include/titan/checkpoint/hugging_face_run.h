@@ -14,8 +14,9 @@
 namespace titan {
 
 struct HuggingFaceWeights {
-  std::string counts;     // of tensors, in words
-  bool verified = false;  // every byte read has the hash it was saved with
+  std::string counts;                          // of tensors, in words
+  bool verified = false;                       // every byte read has the hash it was saved with
+  std::optional<int64_t> step = std::nullopt;  // of the run that ended with it, where this program wrote it
 };
 
 /// What each rank does below. Throws what SafetensorsFolder does, MismatchError when it is another model; that all of

@@ -17,6 +17,7 @@ struct LoadOutcome {
   std::filesystem::path folder;
   std::string line;                   // "LOAD: …", the same on all ranks
   std::vector<std::string> warnings;  // rank 0: what could not be set aside
+  bool passed_unread = false;         // the medium did not give a newer one; it may recover
 };
 
 /// Thrown by a LoadAttempt for a checkpoint that is whole and of no use to this run: an older one is tried.
@@ -35,8 +36,8 @@ using ExportAttempt = std::function<bool(Storage&, const std::filesystem::path&)
 /// Tries the checkpoints under `root`, the newest first, or only `step`. A damaged one is set aside once an older one
 /// has been loaded, unless `only_reads`: they are another run's then. Nothing there: an outcome without a step. Throws
 /// Error(storage), on all ranks alike, when `step` is missing, when none that is there is whole and of use, and when
-/// one does not fit this run; then nothing on disk has changed. Without `attempt_export` finished models in Hugging
-/// Face's form are passed over.
+/// one does not fit this run or may not be read; then nothing on disk has changed. Without `attempt_export` finished
+/// models in Hugging Face's form are passed over.
 LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false,
                           const ExportAttempt& attempt_export = nullptr);

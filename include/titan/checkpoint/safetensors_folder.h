@@ -33,6 +33,7 @@ class SafetensorsFolder : public TensorSource {
 
   /// Whether hashes lie beside the files, so that every byte read is known to be right.
   bool verified() const { return manifest_.has_value(); }
+  const std::optional<Manifest>& manifest() const { return manifest_; }
   /// By file, the tensors in it in the order of their bytes.
   const std::map<std::string, std::vector<SafetensorsEntry>>& files() const { return entries_; }
   /// Looks at every file with a hash, those without tensors too. Throws DamageError.

@@ -60,6 +60,8 @@ std::vector<StateValue> empty_loss_lists();
 
 /// Whether it holds a run that can go on, and not the model alone.
 bool holds_run(const CheckpointIndex& index);
+/// Whether it holds what an optimizer remembers.
+bool holds_moments(const CheckpointIndex& index);
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style);
 /// The model and everything else.

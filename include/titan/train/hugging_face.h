@@ -23,6 +23,10 @@ const ModelExchange& exchange_of(const ModelRequest& request);
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
                                            std::vector<std::string>& notes);
 
+/// For a run that is to begin from `folder`: throws Error(storage) when that is another kind of folder, a file, or
+/// nothing, StorageError when it cannot be looked into.
+void expect_their_model(const std::filesystem::path& folder);
+
 /// Holds the config.json of such a folder, where there is one, against the model that takes its weights, as
 /// check_model_facts does: throws Error(bad_config) with what differs, or returns a sentence for a warning.
 std::string check_settings(const std::filesystem::path& folder, const ModelRequest& request, WeightUse use);

@@ -92,9 +92,17 @@ class Comparison {
     } else if (there == here) {
       return;
     }
-    const bool on_purpose = key.find("rope") != key.npos || key.find("rotary") != key.npos || key.ends_with("norm_eps");
+    // Another kind of value is nobody's purpose.
+    const bool same_kind = there.is_null() || there.is_number() == here.is_number();
+    const bool tuned = key.find("rope") != key.npos || key.find("rotary") != key.npos || key.ends_with("norm_eps");
     differences_.push_back(
-        {fmt::format("{} is {}, here {}", key, there.is_null() ? "missing" : there.dump(), here.dump()), on_purpose});
+        {fmt::format("{} is {}, here {}", key, there.is_null() ? "missing" : there.dump(), here.dump()),
+         tuned && same_kind});
+  }
+
+  /// What no model here can have, on purpose or not.
+  void refuse(const std::string& key, const Json& there, const char* here) {
+    differences_.push_back({fmt::format("{} is {}, {}", key, there.dump(), here)});
   }
 
   const Json& theirs() const { return theirs_; }
@@ -112,6 +120,16 @@ void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   Json scaling = together ? theirs["rope_parameters"] : theirs.value("rope_scaling", Json());
   const Json theta = together ? scaling.value("rope_theta", Json(10000.0)) : theirs.value("rope_theta", Json(10000.0));
   comparison.compare("rope_theta", theta, arguments.rope_theta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json settings = theirs.value(key, Json());
+    if (!settings.is_null() && !settings.is_object()) comparison.refuse(key, settings, "which is no JSON object");
+  }
+  for (const Json* settings : {&theirs, scaling.is_object() ? &scaling : &theirs}) {
+    const Json share = settings->value("partial_rotary_factor", Json(1.0));
+    if (share.is_null() || share == Json(1.0)) continue;
+    comparison.refuse("partial_rotary_factor", share, "and here the whole of every head turns");
+    break;
+  }
   if (!scaling.is_object()) scaling = Json::object();
   if (scaling.contains("type") && !scaling.contains("rope_type")) scaling["rope_type"] = scaling["type"];
   const std::string type = scaling.contains("rope_type") ? scaling["rope_type"].dump() : "\"default\"";
