@@ -1,14 +1,17 @@
 """Speed of the tokenizers against the Python packages: encoding on one thread, and training, in one table.
 
     python scripts/bench/tokenizer_speed.py --binary build/release/titan_train [--pairs 7] [--check]
+    python scripts/bench/tokenizer_speed.py --binary build/release/titan_train --only train --megabytes 100 --pairs 3
 
-Models are trained here with the packages, all on the same text, which is also what is encoded. Ratios only: the pairs are
-interleaved, and the fastest of a few repeats counts on both sides. Method: docs/benchmarks/README.md.
+Models are trained here with the packages, all on the same text, which is also what is encoded. Ratios decide: the pairs
+are interleaved, and the fastest of a few repeats counts on both sides. Method: docs/benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import pathlib
 import random
 import statistics
@@ -29,6 +32,7 @@ import tiktoken_reference  # noqa: E402
 SHARED_DATA = ROOT.parent / "shared" / "data"
 REPEATS = 5
 VOCABULARY = 8000
+TRAINED_ON = 26  # megabytes
 
 
 def corpus(folder: pathlib.Path) -> pathlib.Path:
@@ -42,16 +46,18 @@ def corpus(folder: pathlib.Path) -> pathlib.Path:
     return made
 
 
-def long_text(folder: pathlib.Path) -> pathlib.Path:
-    """24 MB to train on: 200,000 words of one to four syllables, as frequent as words of a language are."""
+def long_text(folder: pathlib.Path, megabytes: int) -> pathlib.Path:
+    """Text to train on: words of one to four syllables, as frequent as words of a language are, and of a number that
+    grows as a language's does (Heaps' law): 200,000 in 26 MB, twice as many in four times the text."""
     chance = random.Random(1)
     syllables = [begin + end for begin in "b c d f g h k l m n p r s t v w z ch sh tr".split() for end in "aeiou"]
-    words = ["".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(200_000)]
-    weights = [1 / (rank + 10) for rank in range(len(words))]
+    number = round(200_000 * math.sqrt(megabytes / TRAINED_ON))
+    words = ["".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(number)]
+    weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(number)))
     made = folder / "long.txt"
     with made.open("w") as file:
-        for _ in range(40):
-            file.write(" ".join(chance.choices(words, weights=weights, k=100_000)) + ".\n")
+        while file.tell() < megabytes * 1_000_000:
+            file.write(" ".join(chance.choices(words, cum_weights=weights, k=100_000)) + ".\n")
     return made
 
 
@@ -93,6 +99,7 @@ def titan_train(binary: str, text: pathlib.Path, size: int, output: pathlib.Path
     """1 / seconds, the program's start and end among them."""
     words = [binary, "tokenizer", "train", "--dataset", "text", "--dataset-path", str(text), "--bytes", str(1 << 40)]
     words += ["--vocab-size", str(size + 256), "--output", str(output)]
+    output.unlink(missing_ok=True)
     began = time.perf_counter()
     subprocess.run(words, check=True, capture_output=True)
     return 1 / (time.perf_counter() - began)
@@ -103,7 +110,7 @@ def row(what: str, bar: float, unit: str, pairs: list[tuple[float, float]]) -> r
     return ratios.Row(what, ours, theirs, [mine / other for mine, other in pairs], bar, True)
 
 
-def measure(binary: str, count: int, folder: pathlib.Path) -> list[ratios.Row]:
+def encoding(binary: str, count: int, folder: pathlib.Path) -> list[ratios.Row]:
     path = corpus(folder)
     text = path.read_text(encoding="utf-8")
     _, hugging_face = package_train(path, VOCABULARY)
@@ -142,24 +149,36 @@ def measure(binary: str, count: int, folder: pathlib.Path) -> list[ratios.Row]:
             count, lambda: titan_encode(binary, model, path), lambda: package_encode(encode, text)
         )
         rows.append(row(what, bar, "MB/s", pairs))
-    long = long_text(folder)
-    pairs = ratios.interleaved(
-        count,
-        lambda: titan_train(binary, long, 4 * VOCABULARY, folder / "made.model"),
-        lambda: package_train(long, 4 * VOCABULARY)[0],
-    )
-    rows.append(row(f"train {4 * VOCABULARY:,} tokens on {long.stat().st_size / 1e6:.0f} MB", 1.0, "per s", pairs))
     return rows
+
+
+def training(binary: str, count: int, folder: pathlib.Path, megabytes: int) -> ratios.Row:
+    """Shown in seconds: what a person asks of it is how long it takes."""
+    text, size = long_text(folder, megabytes), 4 * VOCABULARY
+    pairs = ratios.interleaved(
+        count, lambda: titan_train(binary, text, size, folder / "made.model"), lambda: package_train(text, size)[0]
+    )
+    ours, theirs = (f"{1 / statistics.median(column):.3g} s" for column in zip(*pairs))
+    what = f"train {size:,} tokens on {text.stat().st_size / 1e6:.0f} MB"
+    return ratios.Row(what, ours, theirs, [mine / other for mine, other in pairs], 1.0, True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Tokenizers' speed as ratios to the Python packages.")
     parser.add_argument("--binary", required=True, help="the titan_train to measure")
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs (default 7)")
+    parser.add_argument("--only", choices=["encode", "train"], help="leave the other rows out")
+    size = f"text to train on (default {TRAINED_ON})"
+    parser.add_argument("--megabytes", type=int, default=TRAINED_ON, metavar="N", help=size)
     parser.add_argument("--check", action="store_true", help="exit 1 when a median misses its bar")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = measure(arguments.binary, arguments.pairs, pathlib.Path(folder))
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if arguments.only != "train":
+            rows += encoding(arguments.binary, arguments.pairs, folder)
+        if arguments.only != "encode":
+            rows.append(training(arguments.binary, arguments.pairs, folder, arguments.megabytes))
     print(f"\n{ratios.table(rows)}")
     return 1 if arguments.check and not all(each.met for each in rows) else 0
 

@@ -87,6 +87,13 @@ void print_groups(const Plan& plan, bool verbose) {
   }
 }
 
+/// Where the number of ranks comes from, unless it was given to this command.
+const char* words_for_world(const Options& options, const JobConfig& config) {
+  if (options.world) return "";
+  return config.comm.world_size ? ", as comm.world_size says (--world: other numbers)"
+                                : ", as the degrees ask for at least (--world: other numbers)";
+}
+
 }  // namespace
 
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
@@ -104,15 +111,15 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     return static_cast<int>(ExitCode::bad_config);
   }
   if (options->rank >= world) {
-    throw Error(ExitCode::bad_config, fmt::format("plan: --rank {} is not below {}", options->rank,
-                                                  options->world ? fmt::format("--world {}", world)
-                                                                 : fmt::format("the {} that the degrees ask for; give "
-                                                                               "--world, too",
-                                                                               world)));
+    const char* asks = loaded.config.comm.world_size ? "comm.world_size says" : "the degrees ask for";
+    throw Error(ExitCode::bad_config,
+                fmt::format("plan: --rank {} is not below {}", options->rank,
+                            options->world ? fmt::format("--world {}", world)
+                                           : fmt::format("the {} that {}; give --world, too", world, asks)));
   }
   const auto [place, model, plan] = plan_job(loaded.config, world, options->rank);
   std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
-            << (options->world ? "" : ", as the degrees ask for at least (--world: other numbers)") << '\n';
+            << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';

@@ -1,6 +1,5 @@
 #include "titan/checkpoint/commit.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "elements.h"
 #include "titan/checkpoint/import.h"
 #include "titan/checkpoint/read_checkpoint.h"
 #include "titan/checkpoint/training_state.h"
@@ -37,14 +38,6 @@ std::map<std::string, Renamed> renamed(const OpenCheckpoint& checkpoint, const s
   return all;
 }
 
-at::Tensor part_of(const at::Tensor& table, const Box& box) {
-  at::Tensor part = table;
-  for (size_t d = 0; d < box.offset.size(); ++d) {
-    part = part.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
-  }
-  return part.contiguous();
-}
-
 std::vector<SavedValue> values_of(OpenCheckpoint& checkpoint) {
   const CheckpointIndex& index = checkpoint.index();
   std::vector<SavedValue> values;
@@ -73,7 +66,7 @@ void write_in_names_of_2024(Storage& storage, OpenCheckpoint& checkpoint,
   }
   state.read = [&](size_t index, const Box& box) {
     const Renamed& source = *sources[index];
-    if (source.table.defined()) return part_of(source.table, box);
+    if (source.table.defined()) return narrowed(source.table, box).contiguous();
     at::Tensor tensor = at::empty(box.extent, source.tensor.type);
     const LoadTarget target{source.tensor, box, tensor};
     checkpoint.load({&target, 1});

@@ -89,6 +89,13 @@ PickleRef empty_list_in_a_file() {
   return std::make_shared<const PickleValue>(std::move(file));
 }
 
+bool is_empty_list_in_a_file(const PickleValue& file) {
+  if (!file.is_object("_io BytesIO") || file.items.empty()) return false;
+  const PickleValue& contents = *file.items.back();
+  return contents.is(PickleValue::Kind::tuple) && !contents.items.empty() &&
+         contents.items[0]->is(PickleValue::Kind::bytes) && contents.items[0]->text == value_blob(pickle::list({}));
+}
+
 void add_progress(CheckpointState& state, const RunProgress& progress, KeyStyle style) {
   add_number(state, "train_state.step", at::scalar_tensor(progress.step, at::kInt));
   if (!progress.guard.is_null()) state.values.push_back({kGuardKey, pickle::text(progress.guard.dump())});
@@ -221,7 +228,7 @@ class Restoration {
       }
       if (counts_steps) restored_.progress->optimizer_steps = count(steps_key(), optimizer_steps);
       if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
-      if (index_.values.contains(kLossLists[0])) {
+      if (holds_past_losses()) {
         restored_.notes.emplace_back("its lists of past losses are not taken over");
       }
       if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
@@ -312,6 +319,16 @@ class Restoration {
     const double value = number.item<double>();
     if (!(value >= 0 && value <= kMost)) throw DamageError(fmt::format("its {} is {}", name, value));
     return number.item<int64_t>();
+  }
+
+  /// An export of a run of ours has the lists, and nothing in them.
+  bool holds_past_losses() {
+    if (!index_.values.contains(kLossLists[0])) return false;
+    try {
+      return !is_empty_list_in_a_file(*checkpoint_.value(kLossLists[0]));
+    } catch (const PickleError&) {
+      return true;
+    }
   }
 
   /// Ours is the same for every rank. torchtitan's is each rank's own.

@@ -6,11 +6,15 @@
 namespace titan::detail {
 namespace {
 
-Condition sharded() {
-  return {"parallelism.data_parallel_shard_degree other than 1, or context_parallel_degree above 1",
-          [](const JobConfig& config) {
-            return config.parallelism.data_parallel_shard_degree != 1 || config.parallelism.context_parallel_degree > 1;
-          }};
+/// Weights that are gathered: from other ranks, or from the host.
+Condition gathered() {
+  return {
+      "parallelism.data_parallel_shard_degree other than 1, context_parallel_degree above 1, or "
+      "training.enable_cpu_offload",
+      [](const JobConfig& config) {
+        return config.parallelism.data_parallel_shard_degree != 1 || config.parallelism.context_parallel_degree > 1 ||
+               config.training.enable_cpu_offload;
+      }};
 }
 Condition tensor_parallel() {
   return {"parallelism.tensor_parallel_degree above 1",
@@ -42,8 +46,7 @@ void describe_degrees(Fields& parallelism) {
   parallelism.add("fsdp_reshard_after_forward", &S::fsdp_reshard_after_forward, "default")
       .later()
       .choices({"default", "always", "never"})
-      .among_several("one process holds every parameter whole")
-      .only_when(sharded())
+      .only_when(gathered())
       .help("free gathered parameters after use: blocks by default without a pipeline; all, or none");
   degree("tensor_parallel_degree", &S::tensor_parallel_degree, "ranks that share every matrix");
   parallelism.add("disable_loss_parallel", &S::disable_loss_parallel, false)

@@ -148,11 +148,11 @@ class Pipeline {
     piece.raw = {};
   }
 
-  void read_given_ids(const RawDocument& raw, EncodedDocuments::Document& document, std::vector<int32_t>& ids) const {
+  void read_given_ids(RawDocument& raw, EncodedDocuments::Document& document, std::vector<int32_t>& ids) const {
     document.text_bytes = std::ssize(raw.bytes);
     RecordText& read = document.read;
     if (raw.too_long) {
-      read = read_text(RawDocument(raw), text_field_);
+      read = read_text(std::move(raw), text_field_);
     } else if (raw.form == TextForm::records) {
       read.problem = read_ids(raw.bytes, text_field_, *tokenizer_, ids);
     } else {

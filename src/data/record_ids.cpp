@@ -3,8 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "titan/data/json_escapes.h"
 #include "titan/data/record_text.h"
 #include "titan/data/tokenizer.h"
+#include "titan/data/utf8.h"
 
 namespace titan {
 namespace {
@@ -44,6 +46,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return end(); }
   bool key(string_t& name) override {
     at_field_ = depth_ == 1 && name == field_;
+    if (at_field_) problem_.clear();  // of a list of this name before it
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
@@ -94,18 +97,26 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   std::string problem_;
 };
 
+/// Appends the record's ids and returns what is wrong with it; nothing, with what was appended so far, for no JSON.
+std::optional<std::string> parse(std::string_view json, const std::string& field, const Tokenizer& vocabulary,
+                                 std::vector<int32_t>& ids) {
+  IdsReader reader(field, vocabulary.vocabulary_size(), ids);
+  if (!nlohmann::json::sax_parse(json, &reader)) return std::nullopt;
+  return reader.problem();
+}
+
 }  // namespace
 
 std::string read_ids(std::string_view line, const std::string& field, const Tokenizer& vocabulary,
                      std::vector<int32_t>& ids) {
   const size_t before = ids.size();
-  IdsReader reader(field, vocabulary.vocabulary_size(), ids);
-  std::string problem;
-  if (!nlohmann::json::sax_parse(line, &reader)) {
-    problem = describe_no_json(line);
-  } else {
-    problem = reader.problem();
+  std::optional<std::string> read = parse(line, field, vocabulary, ids);
+  if (!read) {  // malformed text beside the ids is what it is for a record of text: mended
+    ids.resize(before);
+    std::string mended(line);
+    if (repair_utf8(mended) + repair_surrogate_escapes(mended) > 0) read = parse(mended, field, vocabulary, ids);
   }
+  const std::string problem = read ? *read : describe_no_json(line);
   if (!problem.empty()) {
     ids.resize(before);
     return problem;

@@ -30,7 +30,7 @@ std::filesystem::path index_path(const std::filesystem::path& bin) { return bin.
 TokenFileFacts facts_of(const Tokenizer& tokenizer) {
   TokenFileFacts facts;
   facts.vocabulary = tokenizer.vocabulary_size();
-  facts.token_bytes = token_bytes_for(facts.vocabulary);
+  facts.token_bytes = facts.vocabulary <= 65536 ? 2 : 4;
   facts.vocabulary_fingerprint = tokenizer.fingerprint();
   facts.bos = tokenizer.bos_id();
   facts.eos = tokenizer.eos_id();

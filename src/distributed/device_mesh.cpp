@@ -12,14 +12,18 @@ std::string_view name(MeshAxis axis) {
 }
 
 DeviceMesh::DeviceMesh(ParallelDegrees degrees, int64_t world) : world_(world) {
-  int64_t others = degrees.pp * degrees.dp_replicate * degrees.cp * degrees.tp;
+  // More than the world is all the same to it, and the whole product may be more than a number holds.
+  const auto times = [world](int64_t product, int64_t degree) {
+    return degree > world ? world + 1 : std::min(product * degree, world + 1);
+  };
+  const int64_t others = times(times(times(degrees.pp, degrees.dp_replicate), degrees.cp), degrees.tp);
   if (degrees.dp_shard == -1 && others > 0) degrees.dp_shard = world / others;
   sizes_ = {degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp};
   bool positive = true;
   int64_t product = 1;
   for (int64_t size : sizes_) {
     positive = positive && size >= 1;
-    product *= size;
+    product = times(product, size);
   }
   if (!positive || product != world) {
     throw Error(ExitCode::bad_config,

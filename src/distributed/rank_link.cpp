@@ -159,13 +159,14 @@ bool RankLink::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Refusal{code, text};
   const std::chrono::seconds patience = code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : kHeardLimit;
-  end_at_ = Clock::now() + patience + kOwnEndLimit;
+  const Deadline latest = Clock::now() + patience;
+  end_at_ = latest + kOwnEndLimit;
   channel_.send_line(failed_line(code, text));
   wake_.ring();
-  if (code != kPeerFailure) return changed_.wait_for(lock, patience, [this] { return heard_; });
+  if (code != kPeerFailure) return changed_.wait_until(lock, latest, [this] { return heard_; });
   // A rank 0 whose watcher does not even say that it has heard is the one that hangs.
   if (!changed_.wait_for(lock, kTrueCauseLimit, [this] { return heard_; })) rank_zero_is_silent(text);
-  changed_.wait_for(lock, patience, [this] { return is_the_cause_; });
+  changed_.wait_until(lock, latest, [this] { return is_the_cause_; });
   return true;
 }
 

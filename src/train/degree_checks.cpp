@@ -4,12 +4,13 @@
 
 #include "titan/base/text.h"
 #include "titan/ops/context_parallel.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
 
-/// No more degrees than these are named.
-constexpr int64_t kMostRanks = 256;
+/// Degrees above this are not named.
+constexpr int64_t kMostNamed = 256;
 
 class DegreeCheck {
  public:
@@ -26,11 +27,8 @@ class DegreeCheck {
  private:
   /// What keeps `degree` ranks from sharing every matrix of a block; empty when nothing does.
   std::string obstacle(int64_t degree) const;
-  bool is_head_tail() const { return config_.parallelism.context_parallel_load_balancer == "headtail"; }
   /// The parts of equal length that a sequence is cut into.
-  int64_t parts(int64_t tensor, int64_t context) const {
-    return tensor * SequenceSplit{context, is_head_tail() ? LoadBalance::head_tail : LoadBalance::none}.chunks();
-  }
+  int64_t parts(int64_t tensor, int64_t context) const { return tensor * SequenceSplit{context, balance_}.chunks(); }
   bool divide_lengths(int64_t tensor, int64_t context) const;
   std::string tensor_degrees(int64_t context) const;
   std::string context_degrees(int64_t tensor) const;
@@ -44,6 +42,7 @@ class DegreeCheck {
   const Origins& origins_;
   int64_t tensor_ = config_.parallelism.tensor_parallel_degree;
   int64_t context_ = config_.parallelism.context_parallel_degree;
+  LoadBalance balance_ = make_sequence_share(config_, {}).split.balance;
   std::vector<Problem> problems_;
 };
 
@@ -70,7 +69,7 @@ bool DegreeCheck::divide_lengths(int64_t tensor, int64_t context) const {
 
 std::string DegreeCheck::tensor_degrees(int64_t context) const {
   std::vector<std::string> degrees;
-  for (int64_t degree = 1; degree <= (model_ ? model_->heads : kMostRanks); ++degree) {
+  for (int64_t degree = 1; degree <= (model_ ? model_->heads : kMostNamed); ++degree) {
     if (obstacle(degree).empty() && divide_lengths(degree, context)) degrees.push_back(std::to_string(degree));
   }
   return join(degrees, ", ");
@@ -78,7 +77,7 @@ std::string DegreeCheck::tensor_degrees(int64_t context) const {
 
 std::string DegreeCheck::context_degrees(int64_t tensor) const {
   std::vector<std::string> degrees;
-  for (int64_t degree = 1; degree <= kMostRanks; ++degree) {
+  for (int64_t degree = 1; degree <= kMostNamed; ++degree) {
     if (divide_lengths(tensor, degree)) degrees.push_back(std::to_string(degree));
   }
   return join(degrees, ", ");
@@ -109,9 +108,10 @@ void DegreeCheck::check_heads() {
 void DegreeCheck::check_length(const char* key, int64_t length) {
   const int64_t divisor = parts(tensor_, context_);
   if (length % divisor == 0) return;
-  const char* ranks = context_ == 1    ? ""
-                      : is_head_tail() ? " × 2 × context_parallel_degree, as head-tail balancing cuts it"
-                                       : " × context_parallel_degree";
+  const bool is_head_tail = balance_ == LoadBalance::head_tail;
+  const char* ranks = context_ == 1  ? ""
+                      : is_head_tail ? " × 2 × context_parallel_degree, as head-tail balancing cuts it"
+                                     : " × context_parallel_degree";
   const int64_t below = std::max(divisor, length / divisor * divisor), above = (length / divisor + 1) * divisor;
   problems_.push_back(origins_.problem(
       key, fmt::format("{} = {} is no multiple of {} (tensor_parallel_degree{})", key, length, divisor, ranks),

@@ -133,7 +133,8 @@ MemoryUse memory_use(const at::Device& device) {
 int64_t memory_left_bytes(const DeviceInfo& device, int64_t host_ranks, bool share_gpu) {
   constexpr int64_t kLibraries = int64_t{2} << 30;  // context, communicators, work spaces, fragments
   if (device.device.is_cpu()) return memory_left_bytes(host_ranks);
-  return device.memory_bytes / (share_gpu ? host_ranks : 1) - kLibraries;
+  // At least one byte: nothing at all would mean that it is not known.
+  return std::max<int64_t>(1, device.memory_bytes / (share_gpu ? host_ranks : 1) - kLibraries);
 }
 
 int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }

@@ -7,7 +7,6 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/data/text_files.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
@@ -39,17 +38,21 @@ std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
   return files;
 }
 
-/// Ids that begin and end a text, where the tokenizer can be opened.
-Json token_ids(const fs::path& place) {
+/// Null where there is none that can be opened.
+std::shared_ptr<const Tokenizer> tokenizer_at(const fs::path& place) {
   try {
-    const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
-    Json ids = Json::object();
-    if (tokenizer->bos_id() != Tokenizer::kNoId) ids["bos_token_id"] = tokenizer->bos_id();
-    if (tokenizer->eos_id() != Tokenizer::kNoId) ids["eos_token_id"] = tokenizer->eos_id();
-    return ids;
+    return open_tokenizer(place);
   } catch (const Error&) {
-    return Json::object();
+    return nullptr;
   }
+}
+
+/// Ids that begin and end a text, where they are known.
+Json token_ids(const Tokenizer* tokenizer) {
+  Json ids = Json::object();
+  if (tokenizer && tokenizer->bos_id() != Tokenizer::kNoId) ids["bos_token_id"] = tokenizer->bos_id();
+  if (tokenizer && tokenizer->eos_id() != Tokenizer::kNoId) ids["eos_token_id"] = tokenizer->eos_id();
+  return ids;
 }
 
 }  // namespace
@@ -65,11 +68,15 @@ const ModelExchange& exchange_of(const ModelRequest& request) {
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
                                            std::vector<std::string>& notes) {
   const fs::path place = tokenizer_location(config);
+  const std::shared_ptr<const Tokenizer> tokenizer = tokenizer_at(place);
   // Ids alone have no tokenizer's files; those of their tokenizer may lie with the model's weights.
-  const fs::path where = text_form(place) == TextForm::ids ? fs::path(config.model.hf_assets_path) : place;
-  std::vector<CompanionFile> files = tokenizer_files(where);
+  const bool ids_alone = tokenizer && !tokenizer->reads_text();
+  const fs::path where = ids_alone ? fs::path(config.model.hf_assets_path) : place;
+  std::error_code unknown;
+  std::vector<CompanionFile> files;
+  if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", where.string()));
-  const Json ids = token_ids(place);
+  const Json ids = token_ids(tokenizer.get());
   Json model = exchange_of(request).hugging_face_config(request);
   model.update(ids);
   model["torch_dtype"] = python_name(type);

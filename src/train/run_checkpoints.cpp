@@ -13,6 +13,7 @@
 #include "titan/data/batch_stream.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
+#include "titan/train/stream_options.h"
 
 namespace titan {
 namespace {
@@ -57,6 +58,12 @@ void expect_their_model(const std::filesystem::path& folder) {
       fmt::format("checkpoint.initial_load_in_hf: {}{}{}; name the folder of the model, with its config.json, "
                   "in checkpoint.initial_load_path (without that it is model.hf_assets_path)",
                   is_there ? "" : "there is no folder ", folder.string(), is_there ? " holds no config.json" : ""));
+}
+
+/// Whether every start counts its steps from 0.
+bool forgets_progress(const CheckpointSection& options) {
+  const std::vector<std::string>& left_out = options.exclude_from_loading;
+  return std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
 }
 
 bool leaves_model_alone(const std::set<std::string>& left_out) {
@@ -153,6 +160,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   }
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
   if (restored.has_data_position) {
+    if (progress.step > 0) check_stream_options(progress.data_position, config_);
     start.data = data_position_from_json(progress.data_position, data_meeting_ != nullptr,
                                          place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
   }
@@ -218,11 +226,11 @@ RunCheckpoints::Start RunCheckpoints::load() {
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
   start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
-  saved_step_ = position.step;
+  begun_at_ = saved_step_ = position.step;
   has_checkpoint_ = outcome.step.has_value();
-  const std::vector<std::string>& left_out = config_.checkpoint.exclude_from_loading;
-  const bool begins_anew = std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
-  if (has_checkpoint_ && (config_.checkpoint.load_step >= 0 || begins_anew)) went_back_to_ = position.step;
+  if (has_checkpoint_ && (config_.checkpoint.load_step >= 0 || forgets_progress(config_.checkpoint))) {
+    went_back_to_ = position.step;
+  }
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
@@ -347,8 +355,16 @@ void RunCheckpoints::finish() {
               fmt::format("the last checkpoint was not saved: {}; see to that, and {}", problem_, next_start()));
 }
 
+std::string RunCheckpoints::next_command() const {
+  std::vector<std::string> without;
+  if (config_.checkpoint.load_step >= 0) without.emplace_back("checkpoint.load_step");
+  if (forgets_progress(config_.checkpoint)) without.emplace_back("train_state in checkpoint.exclude_from_loading");
+  const bool is_the_same = without.empty() || saved_step_ == begun_at_;
+  return is_the_same ? "the same command" : "the same command without " + join(without, " and ");
+}
+
 std::string RunCheckpoints::next_start() const {
-  return has_checkpoint_ ? fmt::format("the same command goes on from step {}", saved_step_)
+  return has_checkpoint_ ? fmt::format("{} goes on from step {}", next_command(), saved_step_)
                          : "the same command begins anew";
 }
 

@@ -325,7 +325,7 @@ ExitCode Trainer::finish() {
   if (checkpoints_) stopped ? checkpoints_->stop() : checkpoints_->finish();
   if (stopped) {
     log_.shared_warning("stopped by a signal after step {} of {}; {}", position_.step, config_.training.steps,
-                        saved           ? "it is saved: the same command goes on from here"
+                        saved           ? fmt::format("it is saved: {} goes on from here", checkpoints_->next_command())
                         : !checkpoints_ ? "nothing was saved"
                                         : "it is not saved: " + checkpoints_->next_start());
   } else {

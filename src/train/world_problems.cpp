@@ -1,6 +1,7 @@
 #include "titan/train/world_problems.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -24,15 +25,27 @@ std::string nearest_multiples(int64_t number, int64_t step) {
   return below > 0 ? fmt::format("{} or {}", below, below + step) : std::to_string(step);
 }
 
+/// More than a world can have. Degrees may multiply to more than a number holds: their products end here.
+constexpr int64_t kTooManyRanks = (int64_t{1} << 20) + 1;
+
+int64_t ranks_of(std::initializer_list<int64_t> degrees) {
+  int64_t product = 1;
+  for (const int64_t degree : degrees) product = std::min(product * std::min(degree, kTooManyRanks), kTooManyRanks);
+  return product;
+}
+
 /// Ranks for one shard of the weights each.
 int64_t unsharded_ranks(const ParallelismSection& degrees) {
-  return degrees.pipeline_parallel_degree * degrees.data_parallel_replicate_degree * degrees.context_parallel_degree *
-         degrees.tensor_parallel_degree;
+  return ranks_of({degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree,
+                   degrees.context_parallel_degree, degrees.tensor_parallel_degree});
 }
 
 std::string fitting_worlds(const ParallelismSection& degrees, int64_t world) {
   const int64_t others = unsharded_ranks(degrees);
   const int64_t shards = degrees.data_parallel_shard_degree;
+  if (ranks_of({others, std::max<int64_t>(1, shards)}) == kTooManyRanks) {
+    return fmt::format("the degrees need more than the {} ranks that a run can have", kTooManyRanks - 1);
+  }
   if (shards == -1) return fmt::format("the degrees need {} ranks", nearest_multiples(world, others));
   const std::string all = fmt::format("the degrees need {} ranks", others * shards);
   if (world % others != 0) return all;
@@ -53,21 +66,26 @@ std::vector<Problem> batch_problems(const JobConfig& config, const Origins& orig
 /// Options that say something and do nothing on this mesh, although the degrees that were given left that open.
 std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
   const std::string key = "parallelism.fsdp_reshard_after_forward";
-  const bool is_open = config.parallelism.data_parallel_shard_degree == -1 && mesh.world() > 1;
+  const bool is_open = config.parallelism.data_parallel_shard_degree == -1;
   const bool gathers =
       mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) > 1 || config.training.enable_cpu_offload;
   if (!is_open || gathers || !origins.is_set(key) || config.parallelism.fsdp_reshard_after_forward == "default")
     return {};
-  return {origins.note(key, fmt::format("{} = \"{}\" has no effect here: no rank of {} shards its weights "
-                                        "(parallelism.data_parallel_shard_degree comes to 1)",
-                                        key, config.parallelism.fsdp_reshard_after_forward, mesh.world()))};
+  const std::string why = mesh.world() == 1 ? "one process holds every parameter whole"
+                                            : fmt::format(
+                                                  "no rank of {} shards its weights "
+                                                  "(parallelism.data_parallel_shard_degree comes to 1)",
+                                                  mesh.world());
+  return {origins.note(
+      key, fmt::format("{} = \"{}\" has no effect here: {}", key, config.parallelism.fsdp_reshard_after_forward, why))};
 }
 
 }  // namespace
 
 int64_t fewest_ranks(const JobConfig& config) {
   const int64_t shards = std::max<int64_t>(1, config.parallelism.data_parallel_shard_degree);
-  return config.comm.world_size.value_or(unsharded_ranks(config.parallelism) * shards);
+  const int64_t asked = ranks_of({unsharded_ranks(config.parallelism), shards});
+  return config.comm.world_size.value_or(std::min(asked, kTooManyRanks - 1));
 }
 
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {

@@ -89,6 +89,10 @@ class GivenIds(BehaviourTest):
         made = run.folder / "checkpoint" / "step-2"
         self.assertEqual((made / "tokenizer.json").read_bytes(), (assets / "tokenizer.json").read_bytes())
         self.assertEqual(json.loads((made / "config.json").read_text())["eos_token_id"], 1)
+        named = self.folder / "corpus.bin"  # a file of ids is nobody's tokenizer, whatever names it
+        without = self.train(*data, f"--model.hf_assets_path={named}", *words[1:], steps=2)
+        self.assertIn(f"no tokenizer goes along: there is none at {named}", without.messages())
+        self.assertFalse((without.folder / "checkpoint" / "step-2" / "tokenizer.model").exists())
 
     def test_text_beside_such_ids_is_refused_with_what_to_do(self):
         bin_file = self.follow_recipe()

@@ -141,6 +141,9 @@ class Layouts(BehaviourTest):
         beyond = self.titan("plan", *self.words(1), *degrees, "--rank", "6")
         self.expect(beyond, 64)
         self.assertIn("--rank 6 is not below the 6 that the degrees ask for; give --world, too", beyond.errors)
+        dry = self.titan("plan", *self.words(1), *degrees, "--comm.mode=fake_backend", "--comm.world_size=12")
+        self.expect(dry, OK)
+        self.assertRegex(dry.output, r"; rank 0 of 12, as comm\.world_size says \(--world: other numbers\)\n")
 
     def test_keeping_weights_that_no_rank_shards_is_told_to_do_nothing(self):
         words = (*self.words(2, "--training.steps=1"), "--parallelism.fsdp_reshard_after_forward=always")

@@ -117,7 +117,7 @@ class UpstreamRows(BehaviourTest):
             if number > 0:
                 continue
             for step, (mine, theirs) in enumerate(zip(losses(self.folder), self.losses_alone(row), strict=True), start=1):
-                self.assertAlmostEqual(mine, theirs, delta=(min(FIRST_LOSS, row.loss) if step == 1 else row.loss) * theirs, msg=f"step {step}")
+                self.assertAlmostEqual(mine, theirs, delta=(FIRST_LOSS if step == 1 else row.loss) * theirs, msg=f"step {step}")
 
     def expect_estimate(self, row: Row):
         run = self.launch(row, row.runs[0])

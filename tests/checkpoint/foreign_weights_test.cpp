@@ -249,29 +249,35 @@ TEST(Import, AfterACrashAtEveryCallTheCheckpointIsWholeOrNotThere) {
   }
 }
 
+std::vector<std::string> names_of(const std::map<std::string, std::string>& files) {
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : files) names.push_back(name);
+  return names;
+}
+
 TEST(Conversion, WhatHasReturnedIsThereHoweverMuchIsDroppedInAFolderThatWasNotOnTheMediumYet) {
-  const auto left_of = [](const std::function<void(Storage&)>& convert) {
+  const auto expect_all_left = [](const std::function<void(Storage&)>& convert) {
     MemoryStorage storage;
     storage.make_folders("out");
     convert(storage);
+    const std::map<std::string, std::string> written = storage.files();
+    EXPECT_FALSE(written.empty());
     storage.restart({Surviving::Kind::none, 0});
-    return storage.files().size();
+    EXPECT_EQ(names_of(storage.files()), names_of(written));
+    EXPECT_TRUE(storage.files() == written) << "to the byte";
   };
-  EXPECT_GT(left_of([](Storage& storage) {
-              MemorySource ours = our_weights();
-              ASSERT_TRUE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed);
-            }),
-            0u);
-  EXPECT_GT(left_of([](Storage& storage) {
-              MemorySource theirs(their_tensors());
-              import_weights(storage, theirs, small_model(), at::kFloat, "out/ours", {});
-            }),
-            0u);
-  EXPECT_EQ(left_of([](Storage& storage) {
-              MemorySource ours = our_weights();
-              write_torch_file(storage, ours, "out/weights.pt");
-            }),
-            1u);
+  expect_all_left([](Storage& storage) {
+    MemorySource ours = our_weights();
+    ASSERT_TRUE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed);
+  });
+  expect_all_left([](Storage& storage) {
+    MemorySource theirs(their_tensors());
+    import_weights(storage, theirs, small_model(), at::kFloat, "out/ours", {});
+  });
+  expect_all_left([](Storage& storage) {
+    MemorySource ours = our_weights();
+    write_torch_file(storage, ours, "out/weights.pt");
+  });
 }
 
 }  // namespace

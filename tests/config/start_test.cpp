@@ -9,14 +9,10 @@ namespace titan {
 namespace {
 
 TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {
-  const char* text =
-      "[comm]\ntrain_timeout_seconds = 30\ntrace_buf_size = 0\n[metrics]\nsave_for_all_ranks = true\n"
-      "[parallelism]\nfsdp_reshard_after_forward = \"never\"\n";
+  const char* text = "[comm]\ntrain_timeout_seconds = 30\ntrace_buf_size = 0\n[metrics]\nsave_for_all_ranks = true\n";
   EXPECT_EQ(said_about(text), "");
   EXPECT_EQ(join(notes_for_one_process(Schema(), load(text)), "\n"),
             "job.toml:5:22: metrics.save_for_all_ranks has no effect here: its one rank writes its metrics anyway\n"
-            "job.toml:7:30: parallelism.fsdp_reshard_after_forward has no effect here: one process holds every "
-            "parameter whole\n"
             "job.toml:2:25: comm.train_timeout_seconds has no effect here: one process waits for nobody\n"
             "job.toml:3:18: comm.trace_buf_size has no effect here: one process waits for nobody");
   EXPECT_TRUE(notes_for_one_process(Schema(), load("[comm]\ntrain_timeout_seconds = 100")).empty());

@@ -60,6 +60,21 @@ TEST_F(GivenIdsTest, EveryListIsADocumentThatBeginsAndEndsOnce) {
   EXPECT_EQ(ids_of(plain), (std::vector<std::vector<int32_t>>{{3, 99, 0}, {1, 3, 2}, {}, {1, 9}}));
 }
 
+TEST_F(GivenIdsTest, MalformedTextBesideTheIdsIsNoMatter) {
+  const std::string lines =
+      "{\"ids\": [3], \"text\": \"caf\xe9\"}\n"
+      "{\"ids\": [4], \"text\": \"half of a pair: \\ud83d\"}\n"
+      "{\"text\": \"\xff \\udd94\", \"ids\": [5]}\n";
+  EXPECT_EQ(ids_of(wanted(lines)), (std::vector<std::vector<int32_t>>{{1, 3, 2}, {1, 4, 2}, {1, 5, 2}}));
+}
+
+TEST_F(GivenIdsTest, OfSeveralListsOfOneNameTheLastIsJudged) {
+  const std::string lines = R"({"ids": [100, 2.5], "ids": [3]}
+{"ids": "none", "ids": [4]})";
+  EXPECT_EQ(ids_of(wanted(lines)), (std::vector<std::vector<int32_t>>{{1, 3, 2}, {1, 4, 2}}));
+  EXPECT_PRED_FORMAT2(test::contains, refusal(R"({"ids": [3], "ids": [100]})"), "item 0 of \"ids\" is no id");
+}
+
 TEST_F(GivenIdsTest, WhatIsNoListOfIdsIsNamedWithItsPlace) {
   const std::pair<const char*, const char*> wrong[] = {
       {R"({"ids": [5, 100]})", "ids.jsonl:2: item 1 of \"ids\" is no id of the vocabulary: its ids are 0 to 99"},
@@ -100,6 +115,12 @@ TEST_F(GivenIdsTest, AVocabularyThatCannotBeIsRefused) {
     EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_config, [&] { ids_of(tokenization); }),
                         "vocabulary of");
   }
+}
+
+TEST_F(GivenIdsTest, AVocabularyOfMoreIdsThanThereCanBeIsCalledTooLarge) {
+  EXPECT_PRED_FORMAT2(test::contains,
+                      message_of(ExitCode::bad_config, [] { RecordedVocabulary(5'000'000'000, -1, -1, ""); }),
+                      "5,000,000,000 ids is too large, ids go up to 2,147,483,647");
 }
 
 TEST_F(GivenIdsTest, ABinFileGivesTheBatchesThatItsTokenizerGivesWithoutThatTokenizer) {

@@ -90,14 +90,17 @@ TEST(HuggingFaceConfig, OnlyWhatLongerSequencesAndPrecisionAreTunedByIsChangedOn
   const ModelRequest request = request_for("llama3_1", "8B");
   const nlohmann::json ours = exchange().hugging_face_config(request);
   const std::set<std::string> tuned{"rope_theta", "rms_norm_eps"};
+  std::set<std::string> on_purpose;
   for (const auto& [key, value] : ours.items()) {
     if (!value.is_number()) continue;
     nlohmann::json changed = ours;
     changed[key] = value.get<double>() * 2;
     for (const SettingDifference& difference : exchange().hugging_face_differences(changed, request)) {
       EXPECT_EQ(difference.changed_on_purpose, tuned.contains(key)) << difference.sentence;
+      if (difference.changed_on_purpose) on_purpose.insert(key);
     }
   }
+  EXPECT_EQ(on_purpose, tuned) << "each of them is a difference";
 }
 
 TEST(HuggingFaceConfig, OursSaysWhatThePublishedOneSays) {

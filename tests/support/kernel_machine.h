@@ -81,7 +81,6 @@ class MachineArray {
   /// On the host, until the next launch.
   const T* values() const { return reinterpret_cast<const T*>(memory_->read()); }
   bool guards_intact() const { return memory_->guards_intact(); }
-  MachineMemory& memory() { return *memory_; }
 
  private:
   std::unique_ptr<MachineMemory> memory_;

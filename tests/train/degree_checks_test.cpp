@@ -1,7 +1,7 @@
 // Degrees that do not fit the model or the lengths of its sequences, told with those that do.
 #include <gtest/gtest.h>
 
-#include "job.h"
+#include "said.h"
 
 namespace titan {
 namespace {
@@ -9,11 +9,6 @@ namespace {
 constexpr const char* kTensor = "--parallelism.tensor_parallel_degree=";
 constexpr const char* kContext = "--parallelism.context_parallel_degree=";
 constexpr const char* kLength = "--training.seq_len=";
-
-std::string said(const std::vector<std::string>& words) {
-  const std::vector<ConfigCheck> checks{check_model};
-  return format_problems(load_config_text(Schema(), "", "job.toml", words, checks).problems);
-}
 
 void expect_said(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
   const std::string text = said(words);

@@ -40,6 +40,8 @@ TEST(MemoryLeft, OfAGpuIsSharedOnlyByRanksThatWereToldToShareItAndOfTheHostByAll
   const int64_t libraries = gpu.memory_bytes - memory_left_bytes(gpu, /*host_ranks=*/1, /*share_gpu=*/false);
   EXPECT_EQ(memory_left_bytes(gpu, 4, /*share_gpu=*/false), gpu.memory_bytes - libraries);
   EXPECT_EQ(memory_left_bytes(gpu, 4, /*share_gpu=*/true), gpu.memory_bytes / 4 - libraries);
+  EXPECT_EQ(memory_left_bytes(gpu, 80, /*share_gpu=*/true), 1)
+      << "there is less than the libraries take, and it is known";
   for (const bool share_gpu : {false, true}) {
     const int64_t alone = memory_left_bytes(choose_device("cpu"), 1, share_gpu);
     EXPECT_LT(memory_left_bytes(choose_device("cpu"), 4, share_gpu), alone / 2);

@@ -24,11 +24,15 @@ TEST(HostWaitCheck, NotesWhatTheHostWouldWaitForOnAGpu) {
   EXPECT_EQ(check.found(), (Names{"aten::item", "aten::nonzero"}));
 }
 
-TEST(HostWaitCheck, EndsWithItselfAndWatchesNothingWhenItIsOff) {
-  { const HostWaitCheck over(kCpu, true); }
+TEST(HostWaitCheck, ListensAsLongAsItLivesAndNotAtAllWhenItIsOff) {
+  ASSERT_FALSE(at::hasThreadLocalCallbacks());
+  {
+    const HostWaitCheck check(kCpu, true);
+    EXPECT_TRUE(at::hasThreadLocalCallbacks());
+  }
+  EXPECT_FALSE(at::hasThreadLocalCallbacks());
   HostWaitCheck off(kCpu, false);
-  (void)at::ones({}).item<float>();
-  EXPECT_TRUE(off.found().empty());
+  EXPECT_FALSE(at::hasThreadLocalCallbacks());
   EXPECT_NO_THROW(off.finish());
 }
 

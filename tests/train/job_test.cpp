@@ -2,16 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "job.h"
+#include "said.h"
 
 namespace titan {
 namespace {
-
-/// What check_model and the other checks say of a config.
-std::string said(const std::vector<std::string>& words, const std::string& toml = "") {
-  const std::vector<ConfigCheck> checks{check_model};
-  return format_problems(load_config_text(Schema(), toml, "job.toml", words, checks).problems);
-}
 
 ::testing::AssertionResult holds(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();

@@ -1,5 +1,7 @@
 #include "titan/train/trainer.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -119,6 +121,41 @@ TEST(Trainer, AWishToStopEndsTheRunBeforeItsLastStepWithAClosingLine) {
   const std::string shown = run(small_job(folder), ExitCode::interrupted);
   EXPECT_NE(shown.find("stopped by a signal after step 0 of 3"), std::string::npos) << shown;
   EXPECT_NE(shown.find("outputs lie in "), std::string::npos) << shown;
+}
+
+/// While it lives, the optimizer of every step asks the host for a number.
+class HostSyncInTheOptimizer {
+ public:
+  HostSyncInTheOptimizer()
+      : handle_(at::addGlobalCallback(at::RecordFunctionCallback(ask).scopes({at::RecordScope::USER_SCOPE}))) {}
+  ~HostSyncInTheOptimizer() { at::removeCallback(handle_); }
+  HostSyncInTheOptimizer(const HostSyncInTheOptimizer&) = delete;
+  HostSyncInTheOptimizer& operator=(const HostSyncInTheOptimizer&) = delete;
+
+ private:
+  static std::unique_ptr<at::ObserverContext> ask(const at::RecordFunction& range) {
+    if (std::string_view(range.name()) == "optimizer") (void)at::ones({}).item<float>();
+    return nullptr;
+  }
+  at::CallbackHandle handle_;
+};
+
+TEST(Trainer, AHostSyncInAStepEndsARunWhoseStepsAreWatchedAndNoOther) {
+  const HostSyncInTheOptimizer sync;
+  const TestFolder folder;
+  EXPECT_NE(run(small_job(folder)).find("Training completed"), std::string::npos);
+  const TestFolder watched;
+  const JobConfig config = small_job(watched, {"--debug.sync_check"});
+  const Log log;
+  ::testing::internal::CaptureStdout();
+  try {
+    Trainer(config, World(), log).run();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bug);
+    EXPECT_NE(std::string(error.what()).find("the host wait in aten::item"), std::string::npos) << error.what();
+  }
+  ::testing::internal::GetCapturedStdout();
 }
 
 TEST(Trainer, ATokenizerLargerThanTheVocabularyIsRefusedWithBothSizes) {

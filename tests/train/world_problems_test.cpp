@@ -32,6 +32,8 @@ TEST(WorldProblems, ABatchThatTheDataParallelRanksCannotShareIsToldWithTheNeares
   const std::vector<std::string> words{"--training.local_batch_size=2", "--training.global_batch_size=12"};
   EXPECT_EQ(told(3, words), "");
   expect_told(4, words, "on 4 data-parallel ranks; use 8 or 16 (a multiple of 8), or -1");
+  const std::string all = told(4, words);
+  EXPECT_EQ(all.find("is no multiple of"), all.rfind("is no multiple of")) << "told once: " << all;
   const std::string odd = told(2, {"--training.local_batch_size=8", "--training.global_batch_size=9"});
   EXPECT_NE(odd.find("on 2 data-parallel ranks; use 16 (a multiple of 16), or -1"), std::string::npos) << odd;
   EXPECT_EQ(odd.find("use 8"), std::string::npos) << "what would not do on two ranks is not advised: " << odd;
@@ -59,7 +61,12 @@ TEST(WorldProblems, KeepingWeightsThatNoRankShardsIsToldToHaveNoEffect) {
   EXPECT_NE(found[0].find("has no effect here: no rank of 4 shards its weights"), std::string::npos) << found[0];
   EXPECT_EQ(notes(8, {always, replicated}).size(), 0u) << "two shards";
   EXPECT_EQ(notes(4, {always, replicated, "--training.enable_cpu_offload"}).size(), 0u);
-  EXPECT_EQ(notes(4, {always, replicated, "--parallelism.data_parallel_shard_degree=1"}).size(), 1u) << "told once";
+  const std::string unsharded = "--parallelism.data_parallel_shard_degree=1";
+  EXPECT_EQ(notes(4, {always, replicated, unsharded}).size(), 1u) << "told once";
+  EXPECT_EQ(notes(4, {always, replicated, unsharded, "--training.enable_cpu_offload"}).size(), 0u);
+  ASSERT_EQ(notes(1, {always}).size(), 1u);
+  EXPECT_NE(notes(1, {always})[0].find("one process holds every parameter whole"), std::string::npos);
+  EXPECT_EQ(notes(1, {always, "--training.enable_cpu_offload"}).size(), 0u) << "they come from the host";
 }
 
 TEST(WorldProblems, TheFewestRanksAreThoseOfTheDegreesOrOfADryRun) {
@@ -70,6 +77,17 @@ TEST(WorldProblems, TheFewestRanksAreThoseOfTheDegreesOrOfADryRun) {
   EXPECT_EQ(fewest({"--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_replicate_degree=3"}), 6);
   EXPECT_EQ(fewest({"--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_shard_degree=4"}), 8);
   EXPECT_EQ(fewest({"--comm.mode=fake_backend", "--comm.world_size=32"}), 32);
+}
+
+TEST(WorldProblems, DegreesThatMultiplyToMoreRanksThanAnyRunHasAreToldAndNeverWrapAround) {
+  std::vector<std::string> words;
+  for (const char* degree : {"tensor", "context", "pipeline", "data_parallel_replicate", "data_parallel_shard"}) {
+    const bool is_whole = std::string(degree).starts_with("data");
+    words.push_back(fmt::format("--parallelism.{}{}_degree=65536", degree, is_whole ? "" : "_parallel"));
+    if (words.size() < 2) continue;
+    expect_told(8, words, "the degrees need more than the 1048576 ranks that a run can have");
+    EXPECT_EQ(fewest_ranks(load_config_text(Schema(), "", "job.toml", words).config), 1 << 20);
+  }
 }
 
 }  // namespace

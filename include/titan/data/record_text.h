@@ -26,8 +26,8 @@ RecordText read_record(std::string_view line, const std::string& field);
 std::string describe_no_json(std::string_view line);
 
 /// Appends the ids in the list under the key `field`, as a document of `vocabulary`: with its begin- and end-of-text
-/// ids before and after where they are not there already. Returns what is wrong with a bad record, for which nothing is
-/// appended; nothing for a good one.
+/// ids before and after where they are not there already; of several lists, the last. Malformed text in other fields is
+/// no matter. Returns what is wrong with a bad record, for which nothing is appended; nothing for a good one.
 std::string read_ids(std::string_view line, const std::string& field, const Tokenizer& vocabulary,
                      std::vector<int32_t>& ids);
 

@@ -37,9 +37,6 @@ inline constexpr int64_t kTokenBlock = int64_t{256} << 10;
 
 std::filesystem::path index_path(const std::filesystem::path& bin);
 
-/// Bytes that an id of a vocabulary takes in a file.
-inline int64_t token_bytes_for(int64_t vocabulary) { return vocabulary <= 65536 ? 2 : 4; }
-
 /// What `tokenizer`'s ids are, without documents and tokens.
 TokenFileFacts facts_of(const Tokenizer& tokenizer);
 
@@ -73,8 +70,8 @@ class TokenFile {
   [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
   void read_index();
   void check_ends() const;
-  /// Whether the file is as long as it was, unless that has just been asked: one question a document would be a fifth
-  /// of a fast loader's time.
+  /// Whether the file is as long as it was, unless that has just been asked: one question a document would slow a fast
+  /// loader.
   void check_size();
   void check_blocks(int64_t begin, int64_t end);
 

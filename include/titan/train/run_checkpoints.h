@@ -44,7 +44,9 @@ class RunCheckpoints {
   void finish();
   /// After a signal: the commands that follow saves have a few seconds to end; says which have not.
   void stop();
-  /// What comes of giving the same command again, in words.
+  /// The command that goes on from what is saved, in words: the same one, without what takes a run back every time.
+  std::string next_command() const;
+  /// What comes of giving the command again, in words.
   std::string next_start() const;
 
  private:
@@ -87,6 +89,7 @@ class RunCheckpoints {
   std::filesystem::path root_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   // Of the last save that has ended; written by the thread that saves, read once that is over.
+  int64_t begun_at_ = 0;         // the step that the same command begins with while nothing is saved
   int64_t saved_step_ = 0;       // what came before the run counts as saved: the same command begins there again
   bool has_checkpoint_ = false;  // of that step, that the same command would go on from
   std::string problem_;
