@@ -150,8 +150,12 @@ INSTANTIATE_TEST_SUITE_P(
                                                                      "--checkpoint.async_mode=async"})));
 
 TEST(Resuming, AStepThatIsOverLongBeforeTheWriteOfTheLastOneDoesNotReachIntoIt) {
-  // 100 MB of state, steps of a few milliseconds: each next step is made while the former state is being written.
-  const std::vector<std::string> large{"--model.override.vocab_size=65536", "--training.steps=3",
+  // 150 MB of state, steps of a few milliseconds: each next step is made while the former state is being written.
+  const std::vector<std::string> large{"--model.override.vocab_size=65536",
+                                       "--model.override.dim=96",
+                                       "--training.local_batch_size=1",
+                                       "--training.seq_len=8",
+                                       "--training.steps=3",
                                        "--checkpoint.interval=1"};
   for (const std::vector<std::string>& way :
        {std::vector<std::string>{}, {"--optimizer.early_step_in_backward", "--training.max_norm=0"}}) {
