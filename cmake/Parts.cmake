@@ -35,7 +35,7 @@ if(TITAN_TORCH)
     file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu)
     add_library(titan_gpu_kernels STATIC ${cuda_sources})
     target_link_libraries(titan_gpu_kernels PUBLIC titan_compiler titan_libtorch::cudart)
-    # The optimizers' products and sums are rounded one by one, as on the host: a step has the same bits on both.
+    # The optimizers' products and sums are rounded one by one, as by these kernels' host build: both give the same bits.
     file(GLOB adam_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*adam.cu)
     set_source_files_properties(${adam_sources} PROPERTIES COMPILE_OPTIONS -fmad=false)
   endif()

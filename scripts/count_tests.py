@@ -2,8 +2,8 @@
 
     count_tests.py RESULTS
 
-RESULTS holds one GoogleTest JSON report per program, some in folders, and ctest's own ctest.xml. Prints "passed failed skipped". A
-program that ended without a report (it crashed, or is no GoogleTest program) counts as one case.
+RESULTS holds one GoogleTest JSON report per program, some in folders, and ctest's own ctest.xml. Prints "passed failed
+skipped". A program that ended without a report (it crashed, or is no GoogleTest program) counts as one case.
 """
 
 import json

@@ -32,7 +32,7 @@ case ${COMM_MODE:-default} in
   *) fail 64 "COMM_MODE=$COMM_MODE is unknown (there is only fake_backend)" ;;
 esac
 [ -z "$config" ] || set -- "$config" "$@"
-[ "${COMM_MODE:-default}" != default ] || [ "$ranks" = 1 ] || set -- launch -n "$ranks" --log-rank "${LOG_RANK:-0}" "$@"
+[ "${COMM_MODE:-default}" != default ] || [ "$ranks" = 1 ] || set -- launch -n "$ranks" "$@"
 
 "$TITAN_ROOT/scripts/setup.sh"
 build_targets titan_train

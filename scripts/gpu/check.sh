@@ -10,7 +10,7 @@
 #   --only ROW    the rows named, by commas        --device cpu    without a GPU, to try the script itself
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
-readonly tests=(kernels_test distributed_test train_test)
+readonly tests=(kernels_test ops_test distributed_test train_test)
 
 pack() {
   local bundle folder=$TITAN_ROOT/build/gpu name

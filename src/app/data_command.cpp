@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <ostream>
 
 #include "parse_words.h"
@@ -14,6 +15,14 @@
 
 namespace titan {
 namespace {
+
+constexpr std::array<Rewording, 6> kWords{
+    {{"data.bad_record = \"skip\"", "--bad-record skip"},
+     {"data.text_field", "--text-field"},
+     {"Give .bin files alone, for validation too, or name the tokenizer itself", "Name the tokenizer itself"},
+     {"model.tokenizer_path", "--tokenizer"},
+     {", and mix them with data.mixture if you want both", ""},
+     {"needs dataset_path:", "needs --dataset-path:"}}};
 
 struct Options {
   Tokenization tokenization;
@@ -44,10 +53,10 @@ void declare(CLI::App& app, Options& options) {
       tokenize->add_option("--vocab-size", options.ids.vocabulary, "With --ids: number of the tokenizer's ids");
   ids->needs(size->needs(ids));
   tokenize->add_option("--bos", options.ids.bos, "With --ids: the id that begins a document")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->needs(ids);
   tokenize->add_option("--eos", options.ids.eos, "With --ids: the id that ends a document")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->needs(ids);
   tokenize->add_option("--made-by", options.ids.maker, "With --ids: a name of their tokenizer")->needs(ids);
   tokenize->add_option("--output", options.tokenization.output, "File to write, NAME.bin")->required();
@@ -62,9 +71,7 @@ void declare(CLI::App& app, Options& options) {
     declare_corpus(*command, options);
     command->add_option("--tokenizer", options.inspection.tokenizer, "Tokenizer file or folder: count tokens as well");
   }
-  peek->add_option("--documents", options.inspection.documents, "How many")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  peek->add_option("--documents", options.inspection.documents, "How many")->check(at_least(1))->capture_default_str();
 }
 
 void refuse_mistyped_word(const std::string& word) {
@@ -102,9 +109,11 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   options.dataset.dataset = "text";
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   options.tokenization.dataset = options.inspection.dataset = options.dataset;
-  if (app.got_subcommand("tokenize")) run_tokenize(options, out);
-  if (app.got_subcommand("stats")) describe_corpus(options.inspection, out);
-  if (app.got_subcommand("peek")) show_documents(options.inspection, out);
+  in_words_of_command(kWords, [&] {
+    if (app.got_subcommand("tokenize")) run_tokenize(options, out);
+    if (app.got_subcommand("stats")) describe_corpus(options.inspection, out);
+    if (app.got_subcommand("peek")) show_documents(options.inspection, out);
+  });
 }
 
 }  // namespace titan

@@ -1,5 +1,6 @@
 #include "parse_words.h"
 
+#include <charconv>
 #include <vector>
 
 #include "titan/base/error.h"
@@ -18,6 +19,32 @@ bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream
                 fmt::format("{}: {} ({} --help)", name.substr(name.rfind(' ') + 1), problem.what(), name));
   }
   return true;
+}
+
+CLI::Validator at_least(int64_t least) {
+  const auto check = [least](const std::string& word) -> std::string {
+    int64_t value = 0;
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), value);
+    const bool whole = problem == std::errc() && end == word.data() + word.size();
+    return whole && value < least ? fmt::format("{} is less than {}", word, least) : "";
+  };
+  return {check, fmt::format("from {}", least), "at_least"};
+}
+
+void in_words_of_command(std::span<const Rewording> words, const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const InvariantError&) {
+    throw;
+  } catch (const Error& error) {
+    std::string message = error.what();
+    for (const auto& [key, option] : words) {
+      for (size_t at = 0; (at = message.find(key, at)) != message.npos; at += option.size()) {
+        message.replace(at, key.size(), option);
+      }
+    }
+    throw Error(error.code(), message);
+  }
 }
 
 }  // namespace titan

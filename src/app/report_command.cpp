@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <fstream>
 #include <ostream>
 #include <set>
 
 #include "parse_words.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/text.h"
 #include "titan/report/page.h"
 
 namespace titan {
@@ -37,6 +39,27 @@ nlohmann::ordered_json facts_of(const std::filesystem::path& folder) {
                                        /*allow_exceptions=*/false);
 }
 
+/// A page is made again and again over itself, but over nothing else: one letter too few makes of the page's name that
+/// of a run's only record.
+void check_place(const std::filesystem::path& page, const std::vector<std::filesystem::path>& folders) {
+  std::error_code ignored;
+  for (const auto& folder : folders) {
+    for (const char* name : {"metrics.jsonl", "run.json"}) {
+      if (!std::filesystem::equivalent(page, folder / name, ignored)) continue;
+      throw Error(ExitCode::bad_config,
+                  fmt::format("report: --out {} is what the page is made from; name another place", page.string()));
+    }
+  }
+  if (!std::filesystem::is_regular_file(page, ignored) || std::filesystem::file_size(page, ignored) == 0) return;
+  std::string head(1024, '\0');
+  std::ifstream file(page, std::ios::binary);
+  file.read(head.data(), std::ssize(head));
+  if (head.find(kPageMark) != head.npos) return;
+  throw Error(ExitCode::bad_config, fmt::format("report: {} is there and was not written by titan_train report; name "
+                                                "another place with --out, or remove it",
+                                                page.string()));
+}
+
 /// As short as tells the runs apart: the last part of the path, or all of it.
 std::vector<std::string> names_of(const std::vector<std::filesystem::path>& folders) {
   std::set<std::string> short_names;
@@ -46,6 +69,15 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& fold
     names.push_back(short_names.size() == folders.size() ? folder.filename().string() : folder.string());
   }
   return names;
+}
+
+/// Half a line is what a full disk or a killed machine leaves; the rest is as good as ever.
+void tell_unread(const RunHistory& history, const std::filesystem::path& metrics, std::ostream& out) {
+  const int64_t lines = history.unread_lines();
+  if (lines == 0) return;
+  out << fmt::format("warning: {}: {} no record of a step and {} left out\n", metrics.string(),
+                     lines == 1 ? "1 line is" : fmt::format("{} lines are", with_thousands(lines)),
+                     lines == 1 ? "was" : "were");
 }
 
 }  // namespace
@@ -74,8 +106,11 @@ void run_report_command(const std::vector<std::string>& arguments, std::ostream&
   const std::filesystem::path page = !output.empty()       ? std::filesystem::path(output)
                                      : folders.size() == 1 ? folders[0] / "report.html"
                                                            : "report.html";
+  // What lies in the run's folder under this name is the run's own page, of whichever version.
+  if (!output.empty() || folders.size() > 1) check_place(page, folders);
   with_remedy("name another place with --out", [&] { write_file_atomically(page, render_page(runs)); });
   out << page.string() << "\n";
+  for (size_t i = 0; i < folders.size(); ++i) tell_unread(histories[i], folders[i] / "metrics.jsonl", out);
 }
 
 }  // namespace titan

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <istream>
 #include <ostream>
@@ -17,6 +18,12 @@
 
 namespace titan {
 namespace {
+
+constexpr std::array<Rewording, 5> kWords{{{"data.bad_record = \"skip\"", "--bad-record skip"},
+                                           {"data.text_field", "--text-field"},
+                                           {"model.tokenizer_path", "model"},
+                                           {", and mix them with data.mixture if you want both", ""},
+                                           {"needs dataset_path:", "needs --dataset-path:"}}};
 
 /// The command line's words, parsed; which subcommand was given is asked of the CLI::App.
 struct Options {
@@ -33,8 +40,9 @@ void declare_train(CLI::App& app, Options& options) {
   command->add_option("--output", training.output, "File to write")->required();
   command->add_option("--hugging-face", training.hugging_face, "Folder to write the same as a tokenizer.json to");
   command->add_option("--vocab-size", training.vocabulary_size, "Ids in all, 256 special tokens included")->required();
+  training.dataset.dataset.clear();
   command->add_option("--dataset", training.dataset.dataset, "stories, text, c4, c4_test or c4_validation")
-      ->capture_default_str();
+      ->default_str("text with --dataset-path, else stories");
   command->add_option("--dataset-path", training.dataset.path, "A .txt or .jsonl file, a folder of them or a glob");
   command->add_option("--text-field", training.dataset.text_field, "Field of .jsonl records")->capture_default_str();
   command->add_option("--bad-record", options.bad_record, "Records that cannot be used: error or skip")
@@ -42,8 +50,9 @@ void declare_train(CLI::App& app, Options& options) {
       ->capture_default_str();
   command->add_option("--seed", training.dataset.seed, "Of the story generator")->capture_default_str();
   command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      ->check(at_least(1))
+      ->default_str(fmt::format("all; {} of stories", TokenizerTraining::kStoryBytes));
+  command->add_flag("--overwrite", training.overwrite, "Write over a tokenizer that lies there");
 }
 
 void declare_users(CLI::App& app, Options& options) {
@@ -60,7 +69,17 @@ void declare_users(CLI::App& app, Options& options) {
   encode->add_flag("--eos", options.encoding.eos, "End with the end-of-text id");
   encode
       ->add_option("--measure", options.encoding.measure, "Encode so many times and print the speed instead of the ids")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
+}
+
+/// A path says by itself that text is to be read, and stories have none.
+void settle_dataset(DatasetOptions& dataset) {
+  if (dataset.dataset.empty()) dataset.dataset = dataset.path.empty() ? "stories" : "text";
+  if (to_lower(dataset.dataset) != "stories" || dataset.path.empty()) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("tokenizer: stories are made and not read: --dataset-path {} has no effect. Leave out one of "
+                          "the two",
+                          dataset.path));
 }
 
 /// Calls `use` with standard input or the named file.
@@ -92,12 +111,17 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
   declare_users(app, options);
   if (!parse_words(app, arguments, out)) return;
   options.training.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
-  if (app.got_subcommand("train")) train_tokenizer(options.training, out);
-  if (app.got_subcommand("info")) describe_tokenizer(options.model, out);
-  auto encode = [&](std::istream& text) { encode_stream(options.model, options.encoding, text, out); };
-  auto decode = [&](std::istream& ids) { decode_stream(options.model, ids, out); };
-  if (app.got_subcommand("encode")) with_input(options.input, in, encode);
-  if (app.got_subcommand("decode")) with_input(options.input, in, decode);
+  in_words_of_command(kWords, [&] {
+    if (app.got_subcommand("train")) {
+      settle_dataset(options.training.dataset);
+      train_tokenizer(options.training, out);
+    }
+    if (app.got_subcommand("info")) describe_tokenizer(options.model, out);
+    auto encode = [&](std::istream& text) { encode_stream(options.model, options.encoding, text, out); };
+    auto decode = [&](std::istream& ids) { decode_stream(options.model, ids, out); };
+    if (app.got_subcommand("encode")) with_input(options.input, in, encode);
+    if (app.got_subcommand("decode")) with_input(options.input, in, decode);
+  });
 }
 
 }  // namespace titan

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #define XXH_INLINE_ALL
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -12,13 +13,27 @@
 #include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
 
 namespace titan {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// As it reads after having been written. The name of a file need not be UTF-8.
+nlohmann::json written(const nlohmann::json& words) {
+  return nlohmann::json::parse(words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+
+GrowingFile::GrowingFile(fs::path bin, const nlohmann::json& identity, const nlohmann::json& sizes)
+    : bin_(std::move(bin)), identity_(written(identity)), sizes_(written(sizes)) {}
+
 TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
+  hold();
   if (fs::exists(index_path(bin_)) && !overwrite) {
     refuse("it is already there", "Name another --output, or say --overwrite");
   }
@@ -40,6 +55,21 @@ TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
   ends_ = std::make_unique<OutputFile>(part(".ends.part"), progress.documents * int64_t{8});
   hashes_ = std::make_unique<OutputFile>(part(".hashes.part"), whole / kTokenBlock * 8);
   return progress;
+}
+
+/// Two that write to the same parts would leave ids that the index contradicts. The lock's file is hidden, so that a
+/// folder of .bin files reads as before, and stays (see LockFile).
+void GrowingFile::hold() {
+  const fs::path path = bin_.parent_path() / fmt::format(".{}.lock", bin_.filename().string());
+  lock_.emplace(path, fmt::format("process {} on {}", ::getpid(), host_name()));
+  if (lock_->state() == LockFile::State::taken) {
+    refuse(fmt::format("another titan_train is writing it: {}", lock_->detail()),
+           "Wait for that one, or name another --output");
+  }
+  if (lock_->state() == LockFile::State::unlockable) {
+    warning_ = fmt::format("{} cannot be locked ({}); make sure that no other command writes {}", path.string(),
+                           lock_->detail(), bin_.string());
+  }
 }
 
 void GrowingFile::write_ids(std::string_view bytes) {

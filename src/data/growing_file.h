@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "output_file.h"
+#include "titan/base/lock_file.h"
 #include "titan/data/document_source.h"
 #include "titan/data/token_file.h"
 
@@ -26,12 +27,14 @@ class GrowingFile {
  public:
   /// `identity`: what must be the same for an earlier run's beginning to be gone on with, by the words that name it.
   /// `sizes`: of the corpus's files, by name, to say which of them changed.
-  GrowingFile(std::filesystem::path bin, nlohmann::json identity, nlohmann::json sizes)
-      : bin_(std::move(bin)), identity_(std::move(identity)), sizes_(std::move(sizes)) {}
+  GrowingFile(std::filesystem::path bin, const nlohmann::json& identity, const nlohmann::json& sizes);
 
-  /// Takes up what an earlier run left, or begins. Throws Error(bad_config) when the file is there already or what was
-  /// left is of another corpus or tokenizer (`overwrite`: it is removed instead).
+  /// Takes up what an earlier run left, or begins; nobody else can from here on. Throws Error(bad_config) when another
+  /// process is at it, the file is there already or what was left is of another corpus or tokenizer (`overwrite`: it is
+  /// removed instead).
   TokenizeProgress open(bool overwrite, int64_t token_bytes);
+  /// What the caller should tell; empty most often.
+  const std::string& warning() const { return warning_; }
 
   void write_ids(std::string_view bytes);
   void write_end(int64_t tokens);
@@ -43,6 +46,7 @@ class GrowingFile {
  private:
   std::filesystem::path part(const char* what) const { return bin_.string() + what; }
   [[noreturn]] void refuse(const std::string& what, const std::string& remedy) const;
+  void hold();
   void remove_all();
   void write_hash();
   std::optional<TokenizeProgress> read_progress(int64_t token_bytes) const;
@@ -52,6 +56,8 @@ class GrowingFile {
   std::filesystem::path bin_;
   nlohmann::json identity_;
   nlohmann::json sizes_;
+  std::optional<LockFile> lock_;
+  std::string warning_;
   std::string block_;  // the ids since the last whole block
   std::unique_ptr<OutputFile> ids_, ends_, hashes_;
 };

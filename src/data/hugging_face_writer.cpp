@@ -104,8 +104,8 @@ void write_hugging_face_tokenizer(const std::filesystem::path& folder, std::span
                        {"eos_token", special[1]},
                        {"clean_up_tokenization_spaces", false},
                        {"split_special_tokens", true}};  // transformers adds those two to what is looked for
-  write_file_atomically(folder / "tokenizer.json", tokenizer_json(tokens, special).dump(1) + "\n");
-  write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
+  write_file_atomically(folder / kHuggingFaceFiles[0], tokenizer_json(tokens, special).dump(1) + "\n");
+  write_file_atomically(folder / kHuggingFaceFiles[1], config.dump(2) + "\n");
 }
 
 }  // namespace titan

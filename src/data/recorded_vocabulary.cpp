@@ -6,6 +6,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
+#include "titan/base/text.h"
 
 namespace titan {
 namespace {
@@ -15,10 +16,13 @@ std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std:
 }  // namespace
 
 RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker) {
-  if (size < 1 || size > std::numeric_limits<int32_t>::max()) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (size < 1 || size > kMost) {
     throw Error(
         ExitCode::bad_config,
-        fmt::format("a vocabulary of {} ids is none: give the number of the tokenizer's ids with --vocab-size", size));
+        fmt::format("a vocabulary of {} ids {}: give the number of the tokenizer's ids with --vocab-size",
+                    with_thousands(size),
+                    size < 1 ? "is none" : fmt::format("is too large, ids go up to {}", with_thousands(kMost))));
   }
   for (auto [option, id] : {std::pair("--bos", bos), std::pair("--eos", eos)}) {
     if (id == kNoId || (id >= 0 && id < size)) continue;

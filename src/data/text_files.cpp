@@ -33,11 +33,14 @@ bool is_blank(const std::optional<std::string_view>& line) {
   return line && line->find_first_not_of(" \t\r\n") == line->npos;
 }
 
-/// UTF-16 is refused by the mark that it begins with, instead of being read as noise.
+/// UTF-16 is refused by the mark that it begins with, instead of being read as noise. UTF-8's mark says what the file
+/// is and is no part of its text.
 std::unique_ptr<BufferedFile> open_file(const std::filesystem::path& path, int64_t byte) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
   auto file = std::make_unique<BufferedFile>(path, byte);
   if (byte > 0) return file;
-  const std::string_view head = file->peek(2);
+  const std::string_view head = file->peek(kMark.size());
+  if (head.starts_with(kMark)) file->consume(kMark.size());
   if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) {
     throw Error(
         ExitCode::bad_data,
@@ -117,7 +120,10 @@ bool TextFileSource::next_raw(RawDocument& raw) {
   while (position_.file < static_cast<int64_t>(files_.size())) {
     const auto& path = files_[static_cast<size_t>(position_.file)];
     reading_file_ = position_.file;
-    if (!current_) current_ = open_file(path, position_.byte);
+    if (!current_) {
+      check_size(static_cast<size_t>(position_.file));
+      current_ = open_file(path, position_.byte);
+    }
     raw.form = text_form(path);
     raw.too_long = false;
     if (raw.form == TextForm::whole ? next_section(raw) : next_record(raw)) {
@@ -128,6 +134,17 @@ bool TextFileSource::next_raw(RawDocument& raw) {
     position_ = {position_.document, position_.file + 1, 0, 1};
   }
   return false;
+}
+
+/// A file that shrank between the start and its turn is as bad as one that shrinks while it is read. One that grew is
+/// read as it is now; the fingerprint of the next start tells.
+void TextFileSource::check_size(size_t file) const {
+  std::error_code gone;  // is told by opening it
+  const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
+  if (gone || size >= static_cast<std::uintmax_t>(sizes_[file])) return;
+  fail_reading(files_[file], fmt::format("the file shrank: it had {} bytes when the corpus was opened and now has {}. "
+                                         "Leave the corpus alone while it is read; put the file back and start again.",
+                                         with_thousands(sizes_[file]), with_thousands(static_cast<int64_t>(size))));
 }
 
 bool TextFileSource::next_section(RawDocument& raw) {

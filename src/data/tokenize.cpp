@@ -9,6 +9,7 @@
 #include <ostream>
 #include <span>
 
+#include "corpus_output.h"
 #include "growing_file.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
@@ -71,7 +72,9 @@ class TokenizeRun {
 
   void run() {
     if (!wanted_.ids) source_->check_tokenizer(*tokenizer_);
+    refuse_output_in_corpus(wanted_.dataset.path, wanted_.output, "--output");
     progress_ = file_.open(wanted_.overwrite, facts_.token_bytes);
+    if (!file_.warning().empty()) out_ << "warning: " << file_.warning() << '\n';
     saved_tokens_ = progress_.tokens;
     if (progress_.tokens > 0) {
       out_ << fmt::format("going on after {} documents, {} tokens\n", with_thousands(progress_.documents),

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <istream>
 #include <iterator>
+#include <limits>
 #include <ostream>
 
 #include "titan/base/error.h"
@@ -15,6 +16,7 @@
 #include "titan/data/hugging_face_writer.h"
 #include "titan/data/tiktoken_file.h"
 #include "titan/data/tiktoken_tokenizer.h"
+#include "tokenizer_outputs.h"
 
 namespace titan {
 namespace {
@@ -33,24 +35,6 @@ std::string quoted(const std::string& bytes) {
   return text + "\"";
 }
 
-/// Learning takes a while: what can be known to go wrong at its end is told before.
-void check_output(const std::filesystem::path& output) {
-  std::error_code ignored;
-  const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
-  std::string what;
-  if (!output.has_filename()) {
-    what = "names no file";
-  } else if (std::filesystem::is_directory(output, ignored)) {
-    what = "is a folder";
-  } else if (!std::filesystem::is_directory(folder, ignored)) {
-    what = fmt::format("lies in {}, which is no folder", folder.string());
-  }
-  if (what.empty()) return;
-  throw Error(ExitCode::storage, fmt::format("the tokenizer cannot be written: \"{}\" {}. Name a file in a folder that "
-                                             "is there with --output.",
-                                             output.string(), what));
-}
-
 void measure_encoding(const Tokenizer& tokenizer, const TokenizerEncoding& encoding, const std::string& text,
                       std::ostream& out) {
   for (int64_t i = 0; i < encoding.measure; ++i) {
@@ -62,21 +46,33 @@ void measure_encoding(const Tokenizer& tokenizer, const TokenizerEncoding& encod
   }
 }
 
+void check_size(int64_t size) {
+  constexpr int64_t kLeast = 256 + TiktokenTokenizer::kSpecialTokens, kMost = std::numeric_limits<int32_t>::max();
+  if (size >= kLeast && size <= kMost) return;
+  throw Error(ExitCode::bad_config,
+              size < kLeast ? fmt::format("a vocabulary of {} is too small: 256 bytes and 256 special tokens make {}. "
+                                          "Ask for at least that with --vocab-size.",
+                                          size, kLeast)
+                            : fmt::format("a vocabulary of {} is too large: ids go up to {}. Ask for less with "
+                                          "--vocab-size.",
+                                          with_thousands(size), with_thousands(kMost)));
+}
+
 }  // namespace
 
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
-  int64_t base = training.vocabulary_size - TiktokenTokenizer::kSpecialTokens;
-  if (base < 256) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("a vocabulary of {} is too small: 256 bytes and 256 special tokens make 512. Ask "
-                            "for at least that.",
-                            training.vocabulary_size));
-  }
-  check_output(training.output);
+  check_size(training.vocabulary_size);
+  // Learning takes a while: what can be known to go wrong at its end is told before.
+  check_outputs(training);
   auto source = open_dataset(training.dataset);
+  check_outputs_against_corpus(training);
+  const bool endless = to_lower(training.dataset.dataset) == "stories";
+  const int64_t most = training.most_bytes.value_or(endless ? TokenizerTraining::kStoryBytes : INT64_MAX);
   BpeTrainer trainer;
-  for (Document document; trainer.text_bytes() < training.most_bytes && source->next(document);)
-    trainer.add(document.text);
+  Document document;
+  bool more = true;
+  while (trainer.text_bytes() < most && (more = source->next(document))) trainer.add(document.text);
+  const int64_t base = training.vocabulary_size - TiktokenTokenizer::kSpecialTokens;
   const std::vector<std::string> tokens = trainer.train(base);
   write_tiktoken_file(training.output, tokens);
   if (!training.hugging_face.empty()) {
@@ -90,6 +86,7 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
                      training.output.string(), with_thousands(base),
                      human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
                      with_thousands(trainer.distinct_pieces()), with_thousands(training.vocabulary_size));
+  if (more && !endless) out << "no more text than that was read (--bytes)\n";
   for (const std::string& notice : source->take_notices()) out << notice << '\n';
   if (int64_t bad = source->counters().bad_records; bad > 0) out << fmt::format("{} bad records were left out\n", bad);
 }

@@ -114,6 +114,19 @@ Channel::Channel(Descriptor socket) : socket_(std::move(socket)), open_(static_c
   set_keepalive(socket_.get());
 }
 
+bool names_this_machine(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
+  for (const addrinfo* address = found; address; address = address->ai_next) {
+    const Descriptor socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (socket && ::bind(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return true;
+  }
+  return false;
+}
+
 std::optional<Channel> Channel::connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
                                         std::string& reason) {
   const Deadline deadline = std::chrono::steady_clock::now() + limit;

@@ -40,6 +40,8 @@ class Descriptor {
 /// A listening socket: on the loopback address alone, or on every address of the host. Port 0 takes any free one.
 /// Nothing, with errno, when the port is taken or may not be used.
 Descriptor listen_on(bool loopback_only, uint16_t port);
+/// Whether `host` is this machine's name or address.
+bool names_this_machine(const std::string& host);
 /// The port that a listening socket has.
 uint16_t port_of(const Descriptor& listener);
 

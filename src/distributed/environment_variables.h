@@ -10,6 +10,13 @@
 
 namespace titan {
 
+/// A value for a message: its beginning, when it is as long as lists of many hosts are.
+inline std::string as_shown(std::string_view value) {
+  constexpr size_t kMost = 60;
+  if (value.size() <= kMost) return fmt::format("\"{}\"", value);
+  return fmt::format("\"{}…\" ({} bytes)", value.substr(0, kMost), value.size());
+}
+
 class EnvironmentVariables {
  public:
   explicit EnvironmentVariables(const LaunchContext& context) : context_(context) {}
@@ -32,10 +39,9 @@ class EnvironmentVariables {
     int64_t parsed = 0;
     const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), parsed);
     if (error != std::errc() || end != value->data() + value->size() || parsed < 0) {
-      throw Error(
-          ExitCode::launcher,
-          fmt::format("{} = \"{}\" is not a whole number; unset it, or start the run with a launcher that sets it",
-                      name, *value));
+      throw Error(ExitCode::launcher,
+                  fmt::format("{} = {} is not a whole number; unset it, or start the run with a launcher that sets it",
+                              name, as_shown(*value)));
     }
     return parsed;
   }

@@ -103,10 +103,18 @@ std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVar
   return launch;
 }
 
+void refuse_no_ranks(const std::optional<int64_t>& world_size) {
+  if (world_size != 0) return;
+  refuse(
+      "WORLD_SIZE = 0 is no number of ranks; set it to the number of processes that the run has, or unset RANK and "
+      "WORLD_SIZE to train with this process alone");
+}
+
 std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   const std::optional<int64_t> rank = variables.number("RANK");
   const std::optional<int64_t> size = variables.number("WORLD_SIZE");
   if (!rank || !size) return std::nullopt;
+  refuse_no_ranks(size);
   Launch launch{.launcher = "RANK and WORLD_SIZE", .rank = *rank, .size = *size};
   const std::optional<std::string> run = variables.text("TORCHELASTIC_RUN_ID");
   if (run) launch.launcher = "torchrun";
@@ -185,7 +193,8 @@ std::optional<Launch> from_slurm(const EnvironmentVariables& variables) {
   const bool one_host = variables.number_or("SLURM_STEP_NUM_NODES", 0) == 1;
   launch.local_size = one_host ? launch.size : tasks_of_node(tasks, node).value_or(0);
   if (launch.local_size == 0) {
-    refuse(fmt::format("SLURM_STEP_TASKS_PER_NODE = \"{}\" does not say how many tasks node {} has", tasks, node));
+    refuse(
+        fmt::format("SLURM_STEP_TASKS_PER_NODE = {} does not say how many tasks node {} has", as_shown(tasks), node));
   }
   const int64_t job_number = variables.number_or("SLURM_JOB_ID", 0);
   const std::string job =
@@ -239,6 +248,7 @@ Launch single_process(const EnvironmentVariables& variables) {
         *pmix));
   }
   // A lone WORLD_SIZE = 1 or RANK = 0 is what some containers bring along.
+  refuse_no_ranks(size);
   if (rank.value_or(0) != 0) refuse(fmt::format("RANK = {} is set and WORLD_SIZE is not; set both or neither", *rank));
   if (size.value_or(1) != 1) refuse(fmt::format("WORLD_SIZE = {} is set and RANK is not; set both or neither", *size));
   return {};
@@ -249,11 +259,13 @@ Launch checked(Launch launch) {
     refuse(fmt::format("{} says rank {} of {} ranks; ranks count from 0 to {}", launch.launcher, launch.rank,
                        launch.size, std::max<int64_t>(0, launch.size - 1)));
   }
-  if (launch.local_rank && launch.local_size && *launch.local_rank >= *launch.local_size) {
-    refuse(fmt::format(
-        "{} says rank {} among the {} of this host; those count from 0 to {} (LOCAL_RANK, "
-        "LOCAL_WORLD_SIZE)",
-        launch.launcher, *launch.local_rank, *launch.local_size, std::max<int64_t>(0, *launch.local_size - 1)));
+  const int64_t most = launch.local_size.value_or(launch.size);
+  if (launch.local_rank && *launch.local_rank >= most) {
+    refuse(fmt::format("{} says rank {} among the {} of this host, {} (LOCAL_RANK, LOCAL_WORLD_SIZE)", launch.launcher,
+                       *launch.local_rank, most,
+                       most > 1    ? fmt::format("which count from 0 to {}", most - 1)
+                       : most == 1 ? "of which the one there is has number 0"
+                                   : "which has one at least"));
   }
   require_host(launch.fake ? Launch{} : launch);
   if (launch.size == 1) launch.meeting = {};

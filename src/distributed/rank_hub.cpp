@@ -18,6 +18,12 @@ Refusal stopped() {
   return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
 }
 
+/// The end of a sentence about ranks that do not come.
+std::string words_for_elsewhere(const std::string& host) {
+  if (host.empty() || names_this_machine(host)) return {};
+  return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
+}
+
 }  // namespace
 
 RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell,
@@ -42,7 +48,7 @@ RankHub::~RankHub() {
 
 // ---- gathering, on the caller's thread
 
-const RollCall& RankHub::gather(Deadline deadline) {
+const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
   const RankFacts& zero = *roll_call_.facts(0);
   if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
   const Deadline begin = Clock::now();
@@ -53,8 +59,8 @@ const RollCall& RankHub::gather(Deadline deadline) {
       refuse_members(
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
-                       "and what they printed",
-                       roll_call_.missing(), roll_call_.size(), waited)});
+                       "and what they printed{}",
+                       roll_call_.missing(), roll_call_.size(), waited, words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
       if (const std::optional<Refusal> refusal = roll_call_.add(std::move(facts))) refuse_all(*refusal);

@@ -21,8 +21,9 @@ class RankHub : public AbortWatcher {
   ~RankHub() override;
 
   /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
-  /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed.
-  const RollCall& gather(Deadline deadline);
+  /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed. `host`: where they were
+  /// told to look for this rank, empty when a launcher tells them; named to people if it is not this machine.
+  const RollCall& gather(Deadline deadline, const std::string& host);
   /// Tells everybody to go on, and begins to watch.
   void welcome(uint16_t store_port);
 

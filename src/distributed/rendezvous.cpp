@@ -20,9 +20,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
+constexpr const char* kOwnHost = "127.0.0.1";
 constexpr const char* kHubKey = "rank 0 listens on";
 
-bool is_loopback(const std::string& host) { return host == "127.0.0.1" || host == "localhost"; }
+bool is_loopback(const std::string& host) { return host == kOwnHost || host == "localhost"; }
 
 std::chrono::milliseconds left_until(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -59,7 +60,8 @@ StorePointer serve_store(const std::string& host, Deadline deadline, uint16_t& p
   options.waitWorkers = false;
   options.timeout = left_until(deadline);
   options.masterListenFd = listener.release();
-  return c10::make_intrusive<c10d::TCPStore>(host, options);
+  // This rank is a client, too, of its own store: whatever name the others have for this host.
+  return c10::make_intrusive<c10d::TCPStore>(kOwnHost, options);
 }
 
 /// A client of the store at host:port; `whose`, for the message.
@@ -112,11 +114,12 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
   auto hub = std::make_unique<RankHub>(std::move(listener), launch.meeting.run, std::move(facts),
                                        std::move(peer_failed), met.world.waits);
   uint16_t store_port = 0;
-  if (launch.meeting.kind == MeetingPoint::Kind::agent) {
+  const bool is_agents = launch.meeting.kind == MeetingPoint::Kind::agent;
+  if (is_agents) {
     met.world.store = agent_store(launch, deadline);
     met.world.store->set(kHubKey, std::to_string(hub_port));
   }
-  const RollCall& roll_call = hub->gather(deadline);
+  const RollCall& roll_call = hub->gather(deadline, is_agents ? "" : launch.meeting.host);
   if (!met.world.store) met.world.store = serve_store(launch.meeting.host, deadline, store_port);
   met.table = roll_call.table();
   met.warnings = roll_call.warnings();

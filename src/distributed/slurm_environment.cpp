@@ -1,6 +1,7 @@
 // Slurm's notations for hosts and tasks.
 #include <charconv>
 
+#include "environment_variables.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/distributed/launch_environment.h"
@@ -36,9 +37,9 @@ std::string first_node(std::string_view node_list) {
     at = close + 1;
   }
   if (!name.empty()) return name;
-  throw Error(
-      ExitCode::launcher,
-      fmt::format("SLURM_STEP_NODELIST = \"{}\" names no host; set MASTER_ADDR to the host of rank 0", node_list));
+  throw Error(ExitCode::launcher,
+              fmt::format("SLURM_STEP_NODELIST = {} names no host; set MASTER_ADDR to the host of rank 0",
+                          as_shown(node_list)));
 }
 
 std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t index) {

@@ -79,8 +79,26 @@ void with_type(KernelType type, const Run& run) {
   type == KernelType::bf16 ? run(Bf16{}) : run(0.0f);
 }
 
-/// e^x by the hardware's power of two: a few ulps, more by |x| of them.
-__device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.4426950408889634f); }
+/// e^x by the hardware's power of two: a few ulps, more by |x| of them. Results below 2^-126 are 0 on a GPU: to keep
+/// them exp2f takes four instructions in place of one, and the loss over many words would wait for those.
+__device__ __forceinline__ float exponential(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+  return result;
+#else
+  return exp2f(x * 1.4426950408889634f);
+#endif
+}
+
+/// 1/x to an ulp or two; 0 for x beyond 2^126. A division that is rounded right takes eight instructions.
+__device__ __forceinline__ float reciprocal(float x) {
+#ifdef __CUDACC__
+  return __fdividef(1, x);
+#else
+  return 1 / x;
+#endif
+}
 
 /// N neighbouring numbers, moved by one access.
 template <class T, int N>

@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 4;  // so that few blocks meet at the slot of the largest magnitude
 
-__device__ __forceinline__ float sigmoid(float x) { return 1 / (1 + exponential(-x)); }
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
 
 /// Of a thread's piece: a block's pieces follow each other, so that a warp's accesses are whole lines.
 template <int kWidth>

@@ -90,8 +90,9 @@ class SdpaCore : public AttentionCore {
         block_causal_ ? bounds.document_starts : std::vector<DocumentStarts>();
     TITAN_CHECK(documents.empty() || static_cast<int64_t>(documents.size()) == query.size(0), documents.size(),
                 query.size(0));
-    return query.is_cpu() ? forward_tiled({query, key, value}, documents, context)
-                          : forward_segments({query, key, value}, documents, kernel_for(query, preferred_), context);
+    if (query.is_cpu()) return forward_tiled({query, key, value}, documents, context);
+    const AttentionKernel kernel = kernel_for(query, preferred_for(!documents.empty(), preferred_));
+    return forward_segments({query, key, value}, documents, kernel, context);
   }
 
  private:
@@ -126,7 +127,10 @@ class SdpaCore : public AttentionCore {
     auto compute = [&] { return run(kernel, in.query, in.key, in.value, segments, calls); };
     auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
-      restore_statistics(calls, segments, statistics, in.query.size(2));
+      restore_statistics(calls, segments, statistics, kernel, in.query.size(2));
+      if (!calls[0].extra[0].defined()) {  // the outputs were kept, and nothing was called
+        for (DenseAttention& call : calls) call.extra = no_random_state(in.query);
+      }
       auto node = std::make_shared<SegmentsBackward>();
       save(*node, in, output, statistics, context);
       node->segments = std::move(segments);
@@ -169,16 +173,17 @@ class SdpaCore : public AttentionCore {
   }
 
   static void restore_statistics(std::vector<DenseAttention>& calls, const std::vector<Segment>& segments,
-                                 const at::Tensor& statistics, int64_t heads) {
+                                 const at::Tensor& statistics, AttentionKernel kernel, int64_t heads) {
     if (segments.size() == 1) {
       calls[0].log_sum_exp = statistics;
       return;
     }
     int64_t at = 0;
     for (size_t i = 0; i < segments.size(); ++i) {
-      const int64_t length = segments[i].end - segments[i].begin;
-      calls[i].log_sum_exp = statistics.narrow(0, at, heads * length).view({1, heads, length});
-      at += heads * length;
+      const std::vector<int64_t> shape = log_sum_exp_shape(kernel, 1, heads, segments[i].end - segments[i].begin);
+      const int64_t numel = c10::multiply_integers(shape);
+      calls[i].log_sum_exp = statistics.narrow(0, at, numel).view(shape);
+      at += numel;
     }
   }
 

@@ -11,6 +11,12 @@ namespace {
 
 using Kernel = AttentionKernel;
 
+constexpr int64_t kEfficientAlignment = 32;  // of the rows of the efficient kernel's log-sum-exp
+
+int64_t efficient_row(int64_t queries) {
+  return (queries + kEfficientAlignment - 1) / kEfficientAlignment * kEfficientAlignment;
+}
+
 /// Kernels without grouped-query support see each key head `repeats` times in a row.
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t repeats) {
   return repeats == 1 ? tensor : tensor.repeat_interleave(repeats, 1);
@@ -28,6 +34,20 @@ AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred) {
   const int64_t head_dim = query.size(3);
   const bool cudnn_takes_it = head_dim % 8 == 0 && head_dim <= 128;
   return preferred == Kernel::cudnn && !cudnn_takes_it ? Kernel::flash : preferred;
+}
+
+AttentionKernel preferred_for(bool documents, AttentionKernel preferred) {
+  return documents && preferred == Kernel::cudnn ? Kernel::flash : preferred;
+}
+
+std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries) {
+  if (kernel == Kernel::cudnn) return {samples, heads, queries, 1};
+  return {samples, heads, kernel == Kernel::efficient ? efficient_row(queries) : queries};
+}
+
+std::array<at::Tensor, 2> no_random_state(const at::Tensor& query) {
+  const at::Tensor state = at::zeros({}, query.options().dtype(at::kLong));
+  return {state, state};
 }
 
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
@@ -102,8 +122,6 @@ at::Tensor sums_of(const at::Tensor& tensor, const AttentionBlock& block) {
   return tensor.narrow(0, block.sample, block.samples).narrow(2, block.query, block.queries);
 }
 
-constexpr int64_t kEfficientAlignment = 32;  // of the rows of the efficient kernel's log-sum-exp
-
 /// A kernel's log-sum-exp as [B, H, T], and back.
 at::Tensor plain_log_sum_exp(const at::Tensor& log_sum_exp, Kernel kernel, int64_t queries) {
   if (kernel == Kernel::cudnn) return log_sum_exp.squeeze(-1);
@@ -112,7 +130,7 @@ at::Tensor plain_log_sum_exp(const at::Tensor& log_sum_exp, Kernel kernel, int64
 at::Tensor kernel_log_sum_exp(const at::Tensor& plain, Kernel kernel) {
   if (kernel == Kernel::cudnn) return plain.contiguous().unsqueeze(-1);
   if (kernel == Kernel::flash) return plain.contiguous();
-  const int64_t missing = (kEfficientAlignment - plain.size(2) % kEfficientAlignment) % kEfficientAlignment;
+  const int64_t missing = efficient_row(plain.size(2)) - plain.size(2);
   return at::constant_pad_nd(plain, {0, missing}, std::numeric_limits<float>::infinity());
 }
 
@@ -138,13 +156,12 @@ void add_dense_gradients(AttentionKernel preferred, const AttentionGradients& gr
                          const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& output, const at::Tensor& log_sum_exp,
                          const std::vector<AttentionBlock>& blocks) {
-  // The kernels ask for the random state of a dropout that there is not.
-  const at::Tensor no_state = at::zeros({}, query.options().dtype(at::kLong));
+  const std::array<at::Tensor, 2> no_state = no_random_state(query);
   for (const AttentionBlock& block : blocks) {
     const at::Tensor q = queries_of(query, block);
     const Kernel kernel = kernel_for(q, preferred);
-    const DenseAttention forward{
-        queries_of(output, block), kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel), {no_state, no_state}};
+    const DenseAttention forward{queries_of(output, block), kernel_log_sum_exp(sums_of(log_sum_exp, block), kernel),
+                                 no_state};
     const auto [dq, dk, dv] = dense_attention_backward(kernel, queries_of(d_output, block), q, keys_of(key, block),
                                                        keys_of(value, block), forward, block.causal);
     queries_of(gradients.query, block).add_(dq);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <vector>
 
 #include "attention_sums.h"
 #include "titan/ops/attention_kernel.h"
@@ -14,12 +15,22 @@ namespace titan {
 /// What a forward call leaves for its backward. `extra` holds the random state some CUDA kernels insist on.
 struct DenseAttention {
   at::Tensor output;       // [B, Hq, T, d]
-  at::Tensor log_sum_exp;  // fp32 [B, Hq, T] or the kernel's padded form
+  at::Tensor log_sum_exp;  // fp32, of the shape below
   std::array<at::Tensor, 2> extra;
 };
 
 /// `preferred`, where it takes such queries.
 AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred);
+
+/// `preferred`, or for documents, whose lengths are ever new and may be 1, one without plans for each shape.
+AttentionKernel preferred_for(bool documents, AttentionKernel preferred);
+
+/// Of a kernel's log-sum-exp: cuDNN's is [B, Hq, T, 1], the efficient kernel's rows are filled up, the flash kernel's
+/// are as they are.
+std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries);
+
+/// What stands in `extra` where no forward call left it: the state of a dropout that there is not.
+std::array<at::Tensor, 2> no_random_state(const at::Tensor& query);
 
 /// `causal`: as many keys as queries; else every query sees every key.
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,

@@ -30,6 +30,12 @@ at::Tensor row_scales(const Float8Side& side) {
   return by_tensor(side) ? side.scale.expand({side.rows.size(0), 1}).contiguous() : side.scale.contiguous();
 }
 
+/// target = left · rightᵀ in fp32, of sides with one scale each.
+void scaled_product_into(at::Tensor& target, const Float8Side& left, const Float8Side& right) {
+  at::_scaled_mm_out(target, left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {},
+                     target.scalar_type(), /*use_fast_accum=*/false);
+}
+
 at::Tensor scaled_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) {
   if (by_tensor(left) && by_tensor(right)) {
     return at::_scaled_mm(left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {}, type,
@@ -131,10 +137,15 @@ class Float8Products : public LinearProducts {
 
   void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override {
     if (!weight.in_float8() || dense_gradients()) return dense_.weight_gradient(dy, x, weight);
-    const at::ScalarType type = options_.round_weight_gradient ? dy.type : at::kFloat;
-    const at::Tensor product = multiply(columns_of(dy), {x.transposed, x.scale}, type, /*fast=*/false);
+    const Float8Side left = columns_of(dy), right{x.transposed, x.scale};
     at::Tensor gradient = weight.gradient();
-    weight.gradient_written() ? gradient.add_(product) : gradient.copy_(product);
+    if (goes_straight_into(gradient, weight.gradient_written(), left, right)) {
+      scaled_product_into(gradient, left, right);
+    } else {
+      const at::ScalarType type = options_.round_weight_gradient ? dy.type : at::kFloat;
+      const at::Tensor product = multiply(left, right, type, /*fast=*/false);
+      weight.gradient_written() ? gradient.add_(product) : gradient.copy_(product);
+    }
     weight.mark_gradient_written();
   }
 
@@ -155,6 +166,14 @@ class Float8Products : public LinearProducts {
   bool any_dense_gradient(const Weights& weights) const { return dense_gradients() || !all(weights); }
   /// Hardware that multiplies float8 reads both operands along their rows; elsewhere any strides do.
   bool wants_copies(const at::Tensor& like) const { return like.is_cuda() && !options_.emulate; }
+
+  /// The first gradient of a step need not be a matrix of its own before it is where it belongs: 12 bytes a weight
+  /// less.
+  bool goes_straight_into(const at::Tensor& gradient, bool written, const Float8Side& left,
+                          const Float8Side& right) const {
+    return !written && !options_.emulate && !options_.round_weight_gradient && gradient.scalar_type() == at::kFloat &&
+           gradient.is_contiguous() && by_tensor(left) && by_tensor(right) && multiplied_in_float8(left, right);
+  }
 
   Float8Format format_of(const Operand& operand) const {
     return tensorwise_ && operand.is_gradient ? Float8Format::e5m2 : Float8Format::e4m3;

@@ -150,13 +150,14 @@ class RingCore : public AttentionCore {
     const bool graph = wants_gradient({&query, &key, &value});
     BelowAutograd below;
     const auto blocks = std::make_shared<const BlocksBySource>(blocks_for(query, bounds));
-    auto compute = [&] { return run(query, key, value, *blocks); };
+    const AttentionKernel preferred = preferred_for(block_causal_ && !bounds.document_starts.empty(), preferred_);
+    auto compute = [&] { return run(query, key, value, *blocks, preferred); };
     auto [output, log_sum_exp] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
       auto node = std::make_shared<RingBackward>();
       node->context = context_;
       node->blocks = blocks;
-      node->preferred = preferred_;
+      node->preferred = preferred;
       node->query = query.detach(), node->key = key.detach(), node->value = value.detach();
       node->output = output.detach(), node->log_sum_exp = log_sum_exp;
       for (const at::Tensor& saved : {query, key, value, output, log_sum_exp}) context.note_saved(saved);
@@ -180,13 +181,13 @@ class RingCore : public AttentionCore {
   }
 
   std::array<at::Tensor, 2> run(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                const BlocksBySource& blocks) const {
+                                const BlocksBySource& blocks, AttentionKernel preferred) const {
     const Ring ring(*context_);
     const at::TensorOptions wide = query.options().dtype(at::kFloat);
     const AttentionSums sums{at::zeros(query.sizes(), wide), at::full({query.size(0), query.size(2), query.size(1)},
                                                                       -std::numeric_limits<double>::infinity(), wide)};
     const auto merge = [&](const auto&... arguments) {
-      query.is_cpu() ? merge_tiled_attention(arguments...) : merge_dense_attention(preferred_, arguments...);
+      query.is_cpu() ? merge_tiled_attention(arguments...) : merge_dense_attention(preferred, arguments...);
     };
     KeyValueRotation rotation(ring, context_->rotation, key, value);
     for (int64_t step = 0; step < ring.ranks; ++step) {

@@ -9,7 +9,7 @@
 
 namespace titan {
 
-/// Of a plan whose weights come and go, from a step's beginning, when no slot holds the present weights.
+/// Of a plan that gathers its weights. When a step begins no slot holds any: the optimizer has changed them all.
 class StepWalk {
  public:
   explicit StepWalk(const Plan& plan);
@@ -20,10 +20,10 @@ class StepWalk {
   void run();
 
  protected:
-  /// A group's gather into its slot, which does not hold it, begins; it is over before a unit runs with it.
+  /// A group's weights are on their way into its slot, which held others; they are there when a unit needs them.
   virtual void gather_begins(size_t) {}
   virtual void gather_ends(size_t) {}
-  /// The same of the reduction of its gradient.
+  /// A group's gradient is on its way to its shards; it is there after the next one's way has begun.
   virtual void reduction_begins(size_t) {}
   virtual void reduction_ends(size_t) {}
 

@@ -338,8 +338,9 @@ std::string render_page(const std::vector<RunView>& runs) {
   const bool goes_on = alone && first.standing == RunStanding::going_on;
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-      "content=\"width=device-width,initial-scale=1\">\n{}<title>{}</title>\n<style>{}</style></head>\n<body><main>\n",
-      goes_on ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", kReloadSeconds) : "",
+      "content=\"width=device-width,initial-scale=1\">\n{}\n{}<title>{}</title>\n<style>{}</style></"
+      "head>\n<body><main>\n",
+      kPageMark, goes_on ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", kReloadSeconds) : "",
       escaped_html(alone ? title_of(first) : fmt::format("{} runs", runs.size())), kPageStyle);
   html += alone ? heading(first) + tiles(first) : heading(runs) + comparison(runs);
   html += charts(runs);

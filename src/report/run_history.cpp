@@ -86,11 +86,11 @@ void RunHistory::add(const nlohmann::json& line) {
 
 bool RunHistory::add_line(std::string_view line) {
   const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return false;
-  const auto step = parsed.find("step");
-  if (step == parsed.end() || !step->is_number_integer() || *step < 1) return false;
-  add(parsed);
-  return true;
+  const nlohmann::json step = parsed.is_object() ? parsed.value("step", nlohmann::json()) : nlohmann::json();
+  const bool known = step.is_number_integer() && step >= 1;
+  if (known) add(parsed);
+  unread_lines_ += known ? 0 : 1;
+  return known;
 }
 
 const Series& RunHistory::series(const std::string& key) const {

@@ -226,6 +226,10 @@ void Trainer::build_model() {
 // Ranks choose alike, so that what all of them compute does not depend on which of them was slow for a moment.
 AttentionKernel Trainer::attention_kernel_for(const Plan& plan) {
   if (device_.device.is_cpu() || plan.request.compute != ElementType::bfloat16) return AttentionKernel::cudnn;
+  if (config_.debug.deterministic) {
+    log_.info("Attention by {}: cuDNN's gradients vary from run to run", name(AttentionKernel::flash));
+    return AttentionKernel::flash;
+  }
   const int64_t ranks = place_.mesh.size(MeshAxis::tp);
   const AttentionShape shape{plan.request.samples, plan.request.sequence_length / plan.request.split().ranks,
                              description_.heads / ranks, description_.kv_heads / ranks, description_.head_dim};

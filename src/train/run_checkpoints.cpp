@@ -13,6 +13,7 @@
 #include "titan/data/batch_stream.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
+#include "titan/train/stream_options.h"
 
 namespace titan {
 namespace {
@@ -148,6 +149,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   }
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
   if (restored.has_data_position) {
+    if (progress.step > 0) check_stream_options(progress.data_position, config_);
     start.data = data_position_from_json(progress.data_position, data_meeting_ != nullptr,
                                          place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
   }

@@ -7,6 +7,7 @@
 #include "titan/data/batch_stream.h"
 #include "titan/train/job.h"
 #include "titan/train/model_facts.h"
+#include "titan/train/stream_options.h"
 
 namespace titan {
 namespace {
@@ -123,6 +124,7 @@ StreamState data_position_from_json(const nlohmann::json& json, bool split, int6
 CheckpointState RunState::whole(const RunPosition& now) const {
   RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree(),
                        now.optimizer_steps};
+  note_stream_options(progress.data_position, config_);
   if (parts_.guard) progress.guard = to_json(parts_.guard->state());
   CheckpointState state = describe_run(parameters(now.step), progress, KeyStyle::bare);
   state.facts = facts(now);

@@ -85,6 +85,33 @@ TEST(TokenizerCommand, AWrongCommandLineIsAConfigErrorThatNamesTheHelp) {
   }
 }
 
+TEST(TokenizerCommand, APathSaysByItselfThatTextIsRead) {
+  const TestFolder folder;
+  const std::string corpus = folder.write("none.txt", "");
+  const std::vector<std::string> words{"train", "--vocab-size=600", "--output", folder / "x", "--dataset-path", corpus};
+  EXPECT_TRUE(holds(refused(ExitCode::bad_data, words), "none.txt: the file is empty"));
+  std::vector<std::string> stories = words;
+  stories.emplace_back("--dataset=stories");
+  EXPECT_TRUE(holds(refused(ExitCode::bad_config, stories), "stories are made and not read: --dataset-path"));
+}
+
+TEST(TokenizerCommand, WhatMendsAnErrorIsSaidInTheCommandsOwnOptions) {
+  const TestFolder folder;
+  const std::string bad = folder.write("bad.jsonl", "{\n");
+  const std::string message =
+      refused(ExitCode::bad_data, {"train", "--vocab-size=600", "--output", folder / "x", "--dataset-path", bad});
+  EXPECT_TRUE(holds(message, "name another field with --text-field, or leave such records out with --bad-record skip"));
+  EXPECT_TRUE(
+      holds(refused(ExitCode::bad_data, {"train", "--vocab-size=600", "--output", folder / "x", "--dataset=c4"}),
+            "dataset c4 needs --dataset-path: "));
+  EXPECT_TRUE(holds(refused(ExitCode::bad_data, {"info", folder / "none"}), "Set model to a tokenizer file"));
+}
+
+TEST(TokenizerCommand, ANumberBelowTheLeastIsToldWithThatLeast) {
+  EXPECT_TRUE(holds(refused(ExitCode::bad_config, {"train", "--output=x", "--vocab-size=600", "--bytes=0"}),
+                    "--bytes: 0 is less than 1 ("));
+}
+
 TEST(TokenizerCommand, HelpOfASubcommandIsPrintedNotThrown) {
   EXPECT_TRUE(holds(tokenizer({"--help"}), "encode"));
   EXPECT_TRUE(holds(tokenizer({"train", "--help"}), "--vocab-size"));

@@ -75,6 +75,24 @@ class Forms(SourcesTest):
         index = pathlib.Path(f"{output}.idx")
         self.assertEqual(index.read_bytes(), (self.folder / "whole.bin.idx").read_bytes())
 
+    def test_of_two_tokenizations_into_one_file_one_is_refused_and_the_file_is_whole(self):
+        corpus = self.write("a.jsonl", records(texts(60_000)))
+        self.tokenize(corpus, self.folder / "whole.bin")
+        output, part = self.folder / "out.bin", self.folder / "out.bin.part"
+        words = ["data", "tokenize", "--tokenizer", TOKENIZER, "--dataset-path", corpus, "--output", output]
+        first = self.open_program([self.program, *map(str, words)], stdout=subprocess.DEVNULL)
+        self.wait_until(part.exists, "the first one's file")
+        first.send_signal(signal.SIGSTOP)
+        for overwrite in ([], ["--overwrite"]):
+            second = self.titan(*words, *overwrite)
+            self.expect(second, BAD_CONFIG)
+            self.assertIn(f"another titan_train is writing it: process {first.pid} on ", second.errors)
+        first.send_signal(signal.SIGCONT)
+        self.assertEqual(first.wait(timeout=120), OK)
+        for ending in ("", ".idx"):
+            whole = pathlib.Path(f"{self.folder / 'whole.bin'}{ending}")
+            self.assertEqual(pathlib.Path(f"{output}{ending}").read_bytes(), whole.read_bytes())
+
     def test_stats_and_peek_tell_what_a_corpus_holds(self):
         corpus = self.write("a.jsonl", records(texts(50)))
         stats = self.titan("data", "stats", "--dataset-path", corpus, "--tokenizer", TOKENIZER)
@@ -197,6 +215,22 @@ class Bad(SourcesTest):
         self.assertIn("must end in .bin", run.errors)
         run = self.tokenize(self.folder / "none.jsonl", self.folder / "a.bin", code=BAD_DATA)
         self.assertIn("none.jsonl", run.errors)
+
+    def test_what_mends_a_command_is_said_in_its_own_options(self):
+        bad = self.write("bad.jsonl", records(texts(3)) + "{\n")
+        run = self.tokenize(bad, self.folder / "a.bin", code=BAD_DATA)
+        self.assertIn("bad.jsonl:4: ", run.errors)
+        self.assertIn("name another field with --text-field, or leave such records out with --bad-record skip", run.errors)
+        ids = self.folder / "ids.bin"
+        self.tokenize(self.write("a.jsonl", records(texts(3))), ids)
+        run = self.titan("data", "tokenize", "--tokenizer", ids, "--dataset-path", bad, "--output", self.folder / "b.bin")
+        self.expect(run, BAD_DATA)
+        self.assertIn("Name the tokenizer itself in --tokenizer", run.errors)
+        run = self.titan("data", "peek", "--dataset-path", bad, "--documents", "0")
+        self.expect(run, BAD_CONFIG)
+        self.assertIn("--documents: 0 is less than 1", run.errors)
+        for errors in (run.errors, self.titan("data", "stats", "--dataset-path", bad).errors):
+            self.assertNotRegex(errors, r"(data|model|training)\.[a-z]+_")
 
 
 class Split(CheckpointTest):

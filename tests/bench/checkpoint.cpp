@@ -122,7 +122,7 @@ class Bench {
     make(SaveMode::asynchronous);
     Products step(parameters_);
     step.run();
-    finish_after(save(false));
+    save_and_change();  // makes the buffers
     nlohmann::json asynchronous, synchronous, beside, alone;
     for (int64_t pair = 0; pair < pairs; ++pair) {
       double stalled = save(false);

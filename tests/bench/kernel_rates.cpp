@@ -1,7 +1,7 @@
-// How fast each kernel that moves memory rather than multiplies does so, in the shapes of a model's step, against a
-// copy on the same machine. scripts/gpu/bench.py writes it into its page.
+// How fast the kernels of a step on one device that move memory rather than multiply do so, in the shapes of a model,
+// against a copy on the same machine. scripts/gpu/bench.py writes it into its page.
 //   bench_kernel_rates DEVICE DIM HIDDEN HEADS KV_HEADS VOCABULARY TOKENS
-// prints one JSON object: bytes per second of a copy (read plus written), and each kernel's bytes and seconds. DEVICE
+// prints one JSON object: bytes per second of a copy (read plus written), and these kernels' bytes and seconds. DEVICE
 // is cuda, or cpu: the host's build of the kernels, which shows that this program works and nothing else.
 #include <algorithm>
 #include <cstdio>

@@ -117,6 +117,12 @@ TEST_F(GivenIdsTest, AVocabularyThatCannotBeIsRefused) {
   }
 }
 
+TEST_F(GivenIdsTest, AVocabularyOfMoreIdsThanThereCanBeIsCalledTooLarge) {
+  EXPECT_PRED_FORMAT2(test::contains,
+                      message_of(ExitCode::bad_config, [] { RecordedVocabulary(5'000'000'000, -1, -1, ""); }),
+                      "5,000,000,000 ids is too large, ids go up to 2,147,483,647");
+}
+
 TEST_F(GivenIdsTest, ABinFileGivesTheBatchesThatItsTokenizerGivesWithoutThatTokenizer) {
   const auto tokenizer = open_tokenizer(kModel);
   std::string texts, ids;

@@ -140,6 +140,60 @@ TEST(Shuffled, ABadRecordIsNamedWithItsLineAndPackedFilesAreRefusedWithTheWayOut
   EXPECT_PRED_FORMAT2(test::contains, message, "titan_train data tokenize");
 }
 
+/// A step of every rank of `dp`, the rows of the global batch in their order, and the state, which all ranks share.
+class Ranks {
+ public:
+  static constexpr int64_t kRows = 12;  // in a global batch, whatever the degree
+
+  Ranks(const DatasetOptions& dataset, int64_t dp) {
+    for (int64_t rank = 0; rank < dp; ++rank) {
+      streams_.push_back(std::make_unique<BatchStream>(open_dataset(dataset), test::byte_tokenizer(),
+                                                       BatchPlan{/*sequence_length=*/9, kRows / dp, 1, dp, rank},
+                                                       BatchOptions()));
+    }
+  }
+  void restore(const StreamState& state) {
+    for (const auto& stream : streams_) stream->restore(state);
+  }
+  std::vector<int64_t> step() {
+    std::vector<int64_t> tokens;
+    for (const auto& stream : streams_) {
+      const StepBatch batch = *stream->next();
+      tokens.insert(tokens.end(), batch.microbatches[0].tokens.begin(), batch.microbatches[0].tokens.end());
+      EXPECT_EQ(stream->state(), streams_[0]->state());
+    }
+    return tokens;
+  }
+  StreamState state() const { return streams_[0]->state(); }
+
+ private:
+  std::vector<std::unique_ptr<BatchStream>> streams_;
+};
+
+TEST(Shuffled, AnyDataParallelDegreeContinuesTheSameGlobalSequence) {
+  TemporaryFolder folder;
+  folder.write("c/a.jsonl", records(150));
+  folder.write("c/b.jsonl", records(57, "another one "));
+  DatasetOptions options = text((folder / "c").string());
+  options.shuffle_seed = 5;
+  constexpr int kSteps = 96;  // several passes
+  std::vector<std::vector<int64_t>> expected;
+  Ranks alone(options, 1);
+  for (int step = 0; step < kSteps; ++step) expected.push_back(alone.step());
+  ASSERT_GE(alone.state().epoch, 2);
+  StreamState state;
+  for (int step = 0; step < kSteps;) {  // the degree changes at every resume
+    for (const int64_t dp : {2, 3, 4, 1, 4, 2, 1, 3}) {
+      Ranks ranks(options, dp);
+      ranks.restore(stream_state_from_json(nlohmann::json::parse(to_json(state).dump())));
+      for (int i = 0; i < 3; ++i, ++step) {
+        ASSERT_EQ(ranks.step(), expected[static_cast<size_t>(step)]) << "step " << step << " with " << dp << " ranks";
+      }
+      state = ranks.state();
+    }
+  }
+}
+
 /// Documents of every rank under torchtitan's split.
 std::vector<std::vector<std::string>> split(DatasetOptions options, int64_t ranks) {
   std::vector<std::vector<std::string>> texts;

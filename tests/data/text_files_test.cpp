@@ -1,6 +1,7 @@
 #include "titan/data/text_files.h"
 
 #include "tests/data/fixtures.h"
+#include "tests/data/packed.h"
 #include "titan/base/filesystem.h"
 
 namespace titan {
@@ -198,6 +199,40 @@ TEST(TextFiles, Utf16IsRefusedByItsMarkOrNamedByItsNulBytes) {
   }
   EXPECT_PRED_FORMAT2(test::contains, error_of(folder.write("b.jsonl", "{\0\"\0"s)),
                       "b.jsonl:1: this line is no JSON (it holds NUL bytes, as UTF-16 does");
+}
+
+TEST(TextFiles, AMarkOfUtf8AtTheBeginningIsNoTextHoweverTheFileIsRead) {
+  TemporaryFolder folder;
+  const std::string mark = "\xEF\xBB\xBF";
+  folder.write("c/a.txt", mark + "one");
+  folder.write("c/b.jsonl", mark + "{\"text\": \"two\"}\n{\"text\": \"" + mark + "three\"}\n");
+  folder.write("c/c.txt", mark);
+  folder.write("c/d.jsonl", mark + "\n");
+  folder.write("c/e.txt.gz", test::gzip(mark + "four"));
+  TextFileSource source((folder / "c").string(), "text", BadRecord::error);
+  EXPECT_EQ(texts_of(source), (std::vector<std::string>{"one", "two", mark + "three", "four"}));
+  source.seek({});
+  EXPECT_EQ(texts_of(source).size(), 4u);
+  std::filesystem::remove(folder / "c/e.txt.gz");
+  TextFileSource any_order((folder / "c").string(), "text", BadRecord::error);
+  ASSERT_EQ(any_order.count_documents(), 3);
+  std::vector<std::string> texts;
+  for (Document document; texts.size() < 3; texts.push_back(document.text)) {
+    ASSERT_TRUE(any_order.read(static_cast<int64_t>(texts.size()), document));
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"one", "two", mark + "three"}));
+}
+
+TEST(TextFiles, AFileThatShrinksBeforeItsTurnIsNamedWithBothSizes) {
+  TemporaryFolder folder;
+  folder.write("c/a.jsonl", "{\"text\": \"one\"}\n");
+  folder.write("c/b.jsonl", "{\"text\": \"two\"}\n{\"text\": \"three\"}\n");
+  TextFileSource source((folder / "c").string(), "text", BadRecord::error);
+  Document document;
+  ASSERT_TRUE(source.next(document));
+  std::filesystem::resize_file(folder / "c/b.jsonl", 16);  // a line, whole
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { source.next(document); }),
+                      "b.jsonl: the file shrank: it had 34 bytes when the corpus was opened and now has 16");
 }
 
 TEST(TextFiles, FingerprintsDifferWhenNamesOrSizesDo) {

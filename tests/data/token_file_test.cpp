@@ -146,6 +146,61 @@ TEST(Tokenize, KilledAnywhereItGoesOnAndGivesTheSameBytes) {
   EXPECT_EQ(read_file(folder / "out.bin.idx"), read_file(folder / "whole.bin.idx"));
 }
 
+TEST(Tokenize, TheNameOfACorpusNeedNotBeUtf8) {
+  TemporaryFolder folder;
+  const std::string model = write_model(folder, "m.model", {"th"});
+  const std::string corpus = folder.write("a\xFF.jsonl", records(2000, 700));
+  Tokenization tokenization = wanted(corpus, model, folder / "out\xFF.bin");
+  tokenization.save_bytes = 1;
+  tokenization.on_saved = [] { throw Killed{}; };
+  EXPECT_THROW(run(tokenization), Killed);
+  tokenization.on_saved = [] {};
+  EXPECT_PRED_FORMAT2(test::contains, run(tokenization), "going on after ");
+  EXPECT_EQ(ids_in(folder / "out\xFF.bin"), expected_ids(corpus, model));
+}
+
+TEST(Tokenize, WhileOneWritesAnotherIsRefusedAndTheFileIsWhole) {
+  TemporaryFolder folder;
+  const std::string model = write_model(folder, "m.model", {"th", "ab"});
+  const std::string corpus = folder.write("a.jsonl", records(2000, 700));
+  Tokenization first = wanted(corpus, model, folder / "out.bin");
+  first.save_bytes = 1;
+  int refused = 0;
+  first.on_saved = [&] {
+    Tokenization second = wanted(corpus, model, folder / "out.bin");
+    second.overwrite = refused % 2 == 1;
+    const std::string message = message_of(ExitCode::bad_config, [&] { run(second); });
+    EXPECT_PRED_FORMAT2(test::contains, message, "out.bin: another titan_train is writing it: process ");
+    EXPECT_PRED_FORMAT2(test::contains, message, "Wait for that one, or name another --output.");
+    ++refused;
+  };
+  run(first);
+  EXPECT_GE(refused, 2);
+  EXPECT_EQ(ids_in(folder / "out.bin"), expected_ids(corpus, model));
+}
+
+TEST(Tokenize, AnOutputThatWouldBeReadAsCorpusIsRefused) {
+  TemporaryFolder folder;
+  const std::string model = write_model(folder, "m.model");
+  folder.write("corpus/a.jsonl", records(20, 100));
+  folder.write("corpus/inner/b.jsonl", records(20, 100));
+  fs::create_directories(folder / "corpus/.hidden");
+  fs::create_directory_symlink(folder / "corpus", folder / "link");
+  const std::string corpus = (folder / "corpus").string();
+  for (const char* inside : {"corpus/x.bin", "corpus/inner/x.bin", "link/x.bin", "corpus/.hidden/../x.bin"}) {
+    EXPECT_PRED_FORMAT2(test::contains,
+                        message_of(ExitCode::bad_config, [&] { run(wanted(corpus, model, folder / inside)); }),
+                        "it would become a part of the corpus");
+    EXPECT_FALSE(fs::exists(folder / inside));
+  }
+  run(wanted(corpus, model, folder / "corpus/.hidden/x.bin"));
+  run(wanted(corpus + "/*.jsonl", model, folder / "corpus/beside.bin"));
+  EXPECT_PRED_FORMAT2(
+      test::contains,
+      message_of(ExitCode::bad_config, [&] { run(wanted(corpus + "/a*", model, folder / "link/ab.bin")); }),
+      "it would become a part of the corpus");
+}
+
 TEST(Tokenize, KilledBetweenNameAndIndexItFinishes) {
   TemporaryFolder folder;
   const std::string model = write_model(folder, "m.model");

@@ -79,6 +79,10 @@ TEST(TokenizerTools, WrongIdsAndSizesAreErrors) {
   EXPECT_PRED_FORMAT2(test::contains,
                       message_of(ExitCode::bad_config, [&] { train_tokenizer(training_into(folder, 400), out); }),
                       "512");
+  EXPECT_PRED_FORMAT2(
+      test::contains,
+      message_of(ExitCode::bad_config, [&] { train_tokenizer(training_into(folder, 5'000'000'000), out); }),
+      "a vocabulary of 5,000,000,000 is too large: ids go up to 2,147,483,647");
 }
 
 TEST(TokenizerTools, ATokenizerIsTrainedFromFilesToo) {
@@ -140,6 +144,95 @@ TEST(TokenizerTools, AnOutputThatCannotBeWrittenIsToldBeforeAnythingIsRead) {
   EXPECT_PRED_FORMAT2(test::contains, refused(folder / "none/x.model"), "none, which is no folder");
   EXPECT_PRED_FORMAT2(test::contains, refused(folder.string()), "is a folder");
   EXPECT_PRED_FORMAT2(test::contains, refused(""), "names no file");
+}
+
+/// A text from which 520 ids can be learned.
+std::string few_words() {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "the cat and the hat and the bat\n";
+  return text;
+}
+
+TEST(TokenizerTools, ATokenizerThatIsThereIsOverwrittenOnlyWhenAsked) {
+  TemporaryFolder folder;
+  TokenizerTraining training = training_into(folder, 520);
+  training.dataset = {.dataset = "text", .path = folder.write("corpus.txt", few_words())};
+  training.hugging_face = folder / "hf";
+  std::ostringstream said;
+  train_tokenizer(training, said);
+  const auto refused = [&] { return message_of(ExitCode::bad_config, [&] { train_tokenizer(training, said); }); };
+  EXPECT_PRED_FORMAT2(test::contains, refused(), "made.model: it is already there. Name another --output, or say");
+  training.output = folder / "other.model";
+  EXPECT_PRED_FORMAT2(test::contains, refused(), "hf/tokenizer.json: it is already there");
+  EXPECT_FALSE(std::filesystem::exists(folder / "other.model"));
+  training.output = folder / "made.model";
+  training.overwrite = true;
+  train_tokenizer(training, said);
+  EXPECT_EQ(read_tiktoken_file(folder / "made.model").size(), 264u);
+  training.overwrite = false;
+  training.output = "/dev/null";
+  training.hugging_face.clear();
+  train_tokenizer(training, said);
+}
+
+TEST(TokenizerTools, AnOutputNeverFallsOnTheCorpusByWhateverName) {
+  TemporaryFolder folder;
+  const std::string corpus = folder.write("c/corpus.txt", few_words());
+  folder.write("c/other.txt", few_words());
+  std::filesystem::create_symlink(corpus, folder / "soft.model");
+  std::filesystem::create_hard_link(corpus, folder / "hard.model");
+  std::filesystem::create_directory_symlink(folder / "c", folder / "same");
+  TokenizerTraining training = training_into(folder, 520);
+  training.dataset = {.dataset = "text", .path = corpus};
+  training.overwrite = true;
+  std::ostringstream said;
+  const auto refused = [&] { return message_of(ExitCode::bad_config, [&] { train_tokenizer(training, said); }); };
+  for (const char* name : {"c/corpus.txt", "c/../c/corpus.txt", "same/corpus.txt", "soft.model", "hard.model"}) {
+    training.output = folder / name;
+    EXPECT_PRED_FORMAT2(test::contains, refused(), "corpus.txt, which the command reads. Name another --output")
+        << name;
+  }
+  training.dataset.path = (folder / "c").string();
+  for (const char* name : {"c/new.txt", "same/new.jsonl"}) {
+    training.output = folder / name;
+    EXPECT_PRED_FORMAT2(test::contains, refused(), "it would become a part of the corpus") << name;
+  }
+  training.output = folder / "made.model";
+  training.hugging_face = folder / "c/hf";  // tokenizer.json would be read as records
+  EXPECT_PRED_FORMAT2(test::contains, refused(), "Name a place outside with --hugging-face");
+  EXPECT_EQ(read_file(corpus), few_words());
+}
+
+TEST(TokenizerTools, APlaceOfTheHuggingFaceFormIsJudgedBeforeAnythingIsRead) {
+  TemporaryFolder folder;
+  folder.write("file", "");
+  std::ostringstream said;
+  const auto refused = [&](ExitCode code, const std::filesystem::path& place) {
+    TokenizerTraining training = training_into(folder, 520);
+    training.hugging_face = place;
+    training.dataset.dataset = "no such dataset";  // another error, were it looked at
+    return message_of(code, [&] { train_tokenizer(training, said); });
+  };
+  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::storage, folder / "file"), "file\" is no folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::storage, folder / "file/x/y"), "file, which is no folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::bad_data, folder / "new/x"), "no such dataset");
+}
+
+TEST(TokenizerTools, AllThatIsGivenIsReadUnlessItIsBounded) {
+  TemporaryFolder folder;
+  std::string text;
+  while (text.size() < size_t{9} << 20) text += few_words();  // above what is read of stories
+  TokenizerTraining training = training_into(folder, 520);
+  training.dataset = {.dataset = "text", .path = folder.write("corpus.txt", text)};
+  std::ostringstream all, some;
+  train_tokenizer(training, all);
+  EXPECT_PRED_FORMAT2(test::contains, all.str(), "learned from 9.00 MiB of ");
+  EXPECT_EQ(all.str().find("--bytes"), std::string::npos);
+  training.most_bytes = 5000;
+  training.overwrite = true;
+  train_tokenizer(training, some);
+  EXPECT_PRED_FORMAT2(test::contains, some.str(), "learned from 4.00 MiB of ");
+  EXPECT_PRED_FORMAT2(test::contains, some.str(), "no more text than that was read (--bytes)");
 }
 
 }  // namespace

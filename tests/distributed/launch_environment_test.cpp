@@ -236,6 +236,34 @@ TEST(LaunchEnvironment, HalfSetAndMalformedVariablesAreRefusedByName) {
 
 TEST(LaunchEnvironment, ALocalRankThatItsHostDoesNotHaveIsRefused) {
   EXPECT_NE(refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}})).find("rank 4 among the 4 of this host"), std::string::npos);
+  const Variables alone{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "3"}};
+  const std::string said = "rank 3 among the 1 of this host, of which the one there is has number 0";
+  EXPECT_NE(refusal(alone).find(said), std::string::npos) << refusal(alone);
+  EXPECT_NE(refusal(with(alone, {{"LOCAL_WORLD_SIZE", "1"}})).find(said), std::string::npos);
+  EXPECT_NE(refusal(with(alone, {{"LOCAL_WORLD_SIZE", "0"}})).find("which has one at least"), std::string::npos);
+}
+
+TEST(LaunchEnvironment, AWorldOfNoRanksIsRefusedWithWhatToSet) {
+  for (const Variables& more : {Variables{}, Variables{{"RANK", "0"}}}) {
+    EXPECT_EQ(refusal(with(more, {{"WORLD_SIZE", "0"}})),
+              "WORLD_SIZE = 0 is no number of ranks; set it to the number of processes that the run has, or unset RANK "
+              "and WORLD_SIZE to train with this process alone");
+  }
+}
+
+TEST(LaunchEnvironment, AHugeListOfNodesIsReadAndNotRepeatedWhenItIsWrong) {
+  std::string nodes = "n[1", tasks = "4";
+  for (int i = 0; i < 20000; ++i) {
+    nodes += ",7";
+    tasks += ",4";
+  }
+  const Variables step = with(kSlurmStep, {{"SLURM_STEP_TASKS_PER_NODE", tasks}, {"SLURM_PROCID", "0"}});
+  EXPECT_EQ(detect(with(step, {{"SLURM_STEP_NODELIST", nodes + "]"}, {"SLURM_NODEID", "0"}})).meeting.host, "n1");
+  const std::string refused = refusal(with(step, {{"SLURM_STEP_NODELIST", nodes}}));
+  EXPECT_NE(refused.find("SLURM_STEP_NODELIST = \"n[1,7,7"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("(40003 bytes) names no host; set MASTER_ADDR"), std::string::npos) << refused;
+  EXPECT_LT(refused.size(), 200u);
+  EXPECT_LT(refusal(with(step, {{"SLURM_STEP_TASKS_PER_NODE", tasks + "x"}, {"SLURM_NODEID", "30000"}})).size(), 200u);
 }
 
 TEST(LaunchEnvironment, CraysLauncherIsKnownWithAndWithoutItsPmi) {

@@ -70,6 +70,31 @@ TEST(Rendezvous, ASingleProcessMeetsNobodyAndHasNoStore) {
   EXPECT_EQ(alone.watcher, nullptr);
 }
 
+/// 192.0.2.0/24 belongs to nobody (RFC 5737).
+constexpr const char* kNobodysHost = "192.0.2.1";
+
+TEST(Rendezvous, ARankZeroThatIsToldAnotherHostsAddressForItsOwnIsFoundByThoseThatKnowBetter) {
+  const std::vector<uint16_t> at = ports();
+  Launch mistaken = launch_of(0, 2, at);
+  mistaken.meeting.host = kNobodysHost;
+  auto other = meet(launch_of(1, 2, at), kPatience);
+  Met zero = meet(mistaken, kPatience).get();
+  Met one = other.get();
+  ASSERT_EQ(zero.error + one.error, "");
+  part(zero, one);
+}
+
+TEST(Rendezvous, RanksThatDoNotComeWhereRankZeroWasToldAnAddressThatIsNotItsOwnAreNotBlamed) {
+  Launch mistaken = launch_of(0, 2, ports());
+  mistaken.meeting.host = kNobodysHost;
+  const Met zero = meet(mistaken, kShort).get();
+  EXPECT_EQ(zero.code, static_cast<int>(ExitCode::launcher));
+  const std::string says = "see to MASTER_ADDR or comm.master: 192.0.2.1 is no address of this host, where rank 0 is";
+  EXPECT_NE(zero.error.find(says), std::string::npos) << zero.error;
+  const Met right = meet(launch_of(0, 2, ports()), kShort).get();
+  EXPECT_EQ(right.error.find("no address of this host"), std::string::npos) << right.error;
+}
+
 TEST(Rendezvous, RanksThatMeetShareAStoreAndTheirCores) {
   const std::vector<uint16_t> at = ports();
   auto other = meet(launch_of(1, 2, at), kPatience);

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <ATen/Context.h>
+#include <ATen/ops/randn.h>
 #include <c10/util/Exception.h>
+
+#include "src/ops/attention_kernels.h"
 
 namespace titan {
 namespace {
@@ -35,6 +38,31 @@ TEST(AttentionKernel, IsDescribedBesideTheOthers) {
   EXPECT_EQ(describe_choice(Kernel::flash, timings(0, 0.002, 0.005)),
             "Attention by flash: 2.00 ms forward and backward; cuDNN does not take the shape, memory-efficient takes "
             "2.50 times as long");
+}
+
+TEST(AttentionKernel, ForDocumentsOfAnyLengthMakesNoPlansForShapes) {
+  EXPECT_EQ(preferred_for(/*documents=*/true, Kernel::cudnn), Kernel::flash);
+  EXPECT_EQ(preferred_for(/*documents=*/true, Kernel::flash), Kernel::flash);
+  EXPECT_EQ(preferred_for(/*documents=*/false, Kernel::cudnn), Kernel::cudnn);
+}
+
+TEST(AttentionKernel, LeavesALogSumExpOfItsOwnShape) {
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(log_sum_exp_shape(Kernel::flash, 1, 4, 33), (Shape{1, 4, 33}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::cudnn, 2, 4, 33), (Shape{2, 4, 33, 1}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::efficient, 1, 4, 33), (Shape{1, 4, 64}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::efficient, 1, 4, 64), (Shape{1, 4, 64}));
+}
+
+TEST(AttentionKernel, OfAGpuLeavesTheShapesThatItsDocumentsAreCutInto) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "needs a GPU";
+  const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
+  for (const Kernel kernel : {Kernel::cudnn, Kernel::flash, Kernel::efficient}) {
+    const at::ScalarType type = kernel == Kernel::efficient ? at::kFloat : at::kBFloat16;
+    const at::Tensor q = at::randn({1, 4, 33, 64}, options.dtype(type));
+    const DenseAttention made = dense_attention(kernel, q, q, q, /*causal=*/true);
+    EXPECT_EQ(made.log_sum_exp.sizes(), at::IntArrayRef(log_sum_exp_shape(kernel, 1, 4, 33))) << name(kernel);
+  }
 }
 
 TEST(AttentionKernel, OfAGpuIsMeasured) {

@@ -1,8 +1,10 @@
 #include "titan/ops/float8_products.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <tuple>
 
 #include "support/operation.h"
@@ -163,6 +165,40 @@ TEST(Float8Products, AScaleThatIsKeptForAWeightIsTheOneItIsCastWith) {
   test.weights[0]->float8_scale = at::full({}, 1e-3F);  // hardly anything of the weight is left
   test.run();
   EXPECT_FALSE(near(test.outputs[0], own, 0.5));
+}
+
+thread_local std::set<std::string>* called = nullptr;
+
+/// The operations that `work` calls on this thread, with their overloads.
+std::set<std::string> calls_of(const std::function<void()>& work) {
+  std::set<std::string> names;
+  called = &names;
+  const auto note = [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+    if (const auto name = call.operator_name(); called && name) called->insert(c10::toString(*name));
+    return nullptr;
+  };
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(note));
+  work();
+  at::removeCallback(handle);
+  called = nullptr;
+  return names;
+}
+
+TEST(Float8Products, TheFirstWeightGradientOfAStepIsMultipliedToWhereItBelongs) {
+  const auto products = make_float8_products({});
+  const std::unique_ptr<Parameter> weight = live_parameter("w", normal({32, 48}, 1, at::kBFloat16));
+  weight->set_in_float8(true);
+  PlainContext plain;
+  const Operand x = products->for_weight_gradients(
+      products->prepare(normal({64, 48}, 2, at::kBFloat16), {weight.get()}, {}, plain.context), {weight.get()});
+  const Operand dy = products->ready(
+      products->prepare_gradients({normal({64, 32}, 3, at::kBFloat16)}, {weight.get()}, plain.context)[0],
+      {weight.get()});
+  const auto add = [&] { products->weight_gradient(dy, x, *weight); };
+  EXPECT_TRUE(calls_of(add).contains("aten::_scaled_mm.out"));
+  const at::Tensor once = weight->gradient().clone();
+  EXPECT_FALSE(calls_of(add).contains("aten::_scaled_mm.out"));  // it would overwrite what is there
+  EXPECT_TRUE(same_bits(weight->gradient(), once + once));
 }
 
 TEST(Float8Products, RoundedWeightGradientsAreProductsOfTheComputeDtype) {

@@ -117,22 +117,22 @@ def main() -> int:
     else:
         print(f"left out: {SHARED_DATA / 'test_tiktoken.model'} is not there")
     all_cases = cases()
-    ten_scripts = {"ten scripts": generated_text()}
+    scripts = {"15 scripts": generated_text()}
     failed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
-        lines = ten_scripts["ten scripts"].decode("utf-8", "replace")[:1_000_000].split("\n")
+        lines = scripts["15 scripts"].decode("utf-8", "replace")[:1_000_000].split("\n")
         models += [learned(folder, lines, size) for size in SIZES]
         for model in models:
             encoding = tiktoken_reference.load(model, special=True)
             program = Program(binary, model, folder)
-            texts = ten_scripts if model.parent == folder else all_cases | ten_scripts
+            texts = scripts if model.parent == folder else all_cases | scripts
             wrong = [name for name, content in texts.items() if not compare(program, encoding, name, content)]
             wrong += [] if decodes_alike(program, encoding.decode, encoding.n_vocab) else ["ids at random"]
             size = sum(map(len, texts.values()))
             print(f"{model.name}: {len(texts) + 1 - len(wrong)} of {len(texts) + 1} comparisons alike, {size:,} bytes")
             failed += len(wrong)
-        failed += 0 if check_both_forms(binary, folder, ten_scripts["ten scripts"][:500_000]) else 1
+        failed += 0 if check_both_forms(binary, folder, scripts["15 scripts"][:500_000]) else 1
     return 1 if failed else 0
 
 

@@ -44,6 +44,7 @@ TEST(RunHistory, WhatIsNoLineIsPassedOver) {
   }
   EXPECT_TRUE(history.add_line(std::string_view(R"({"step":1,"loss":[],"lr":{}})"))) << "odd values are none";
   EXPECT_TRUE(history.series("loss").empty());
+  EXPECT_EQ(history.unread_lines(), 8);
 }
 
 TEST(RunHistory, ARunThatGoesOnFromACheckpointCountsOnce) {

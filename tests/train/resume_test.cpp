@@ -150,8 +150,12 @@ INSTANTIATE_TEST_SUITE_P(
                                                                      "--checkpoint.async_mode=async"})));
 
 TEST(Resuming, AStepThatIsOverLongBeforeTheWriteOfTheLastOneDoesNotReachIntoIt) {
-  // 100 MB of state, steps of a few milliseconds: each next step is made while the former state is being written.
-  const std::vector<std::string> large{"--model.override.vocab_size=65536", "--training.steps=3",
+  // 150 MB of state, steps of a few milliseconds: each next step is made while the former state is being written.
+  const std::vector<std::string> large{"--model.override.vocab_size=65536",
+                                       "--model.override.dim=96",
+                                       "--training.local_batch_size=1",
+                                       "--training.seq_len=8",
+                                       "--training.steps=3",
                                        "--checkpoint.interval=1"};
   for (const std::vector<std::string>& way :
        {std::vector<std::string>{}, {"--optimizer.early_step_in_backward", "--training.max_norm=0"}}) {
@@ -210,6 +214,43 @@ TEST(Resuming, AStepThatIsNotThereAndARunThatMustResumeAreErrors) {
   run(folder, {"--training.steps=2"});
   EXPECT_THROW(run(folder, {"--checkpoint.load_step=7"}), Error);
   EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_step=2", "--training.steps=3"}), "LOAD: step 2 "));
+}
+
+/// What a run that goes on with these words instead of those is refused with.
+std::string refusal(const std::vector<std::string>& before, const std::vector<std::string>& after) {
+  const TestFolder folder;
+  std::string corpus;
+  for (int i = 0; i < 400; ++i) corpus += fmt::format("{{\"text\": \"document {} of a corpus\"}}\n", i);
+  const std::string path = folder.write("corpus.jsonl", corpus);
+  const auto with = [&](std::vector<std::string> all, const char* steps) {
+    all.insert(all.end(), {"--training.dataset=text", "--training.dataset_path=" + path, steps});
+    return all;
+  };
+  run(folder, with(before, "--training.steps=2"));
+  std::string message;
+  try {
+    run(folder, with(after, "--training.steps=4"));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config) << error.what();
+    message = error.what();
+  }
+  std::vector<std::string> anew = with(after, "--training.steps=4");
+  anew.emplace_back("--checkpoint.exclude_from_loading=dataloader");
+  if (!message.empty()) {
+    EXPECT_TRUE(contains(run(folder, anew), "Training starts at step 3"));
+  }
+  return message;
+}
+
+TEST(Resuming, AChangedOrderOrPackingIsNamedByItsOption) {
+  const std::string seed = refusal({"--data.shuffle"}, {"--data.shuffle", "--data.shuffle_seed=5"});
+  EXPECT_TRUE(contains(seed, "were read with data.shuffle_seed = 0, and this run has 5")) << seed;
+  EXPECT_TRUE(contains(seed, "checkpoint.exclude_from_loading")) << seed;
+  const std::string shuffled = refusal({}, {"--data.shuffle"});
+  EXPECT_TRUE(contains(shuffled, "were read with data.shuffle = false, and this run has true")) << shuffled;
+  const std::string packing = refusal({}, {"--data.packing=lossless"});
+  EXPECT_TRUE(contains(packing, "data.packing = \"upstream\", and this run has \"lossless\"")) << packing;
+  EXPECT_EQ(refusal({"--data.shuffle_seed=3"}, {}), "") << "which has no effect without shuffling";
 }
 
 TEST(Resuming, ARunThatWentBackGoesOnFromWhatItSavedItself) {

@@ -1,5 +1,6 @@
 #include "titan/train/world_problems.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "titan/config/load.h"

@@ -84,6 +84,7 @@ class TextFileSource : public DocumentSource {
   int64_t file_bytes() const;
 
  private:
+  void check_size(size_t file) const;
   bool next_section(RawDocument& raw);
   bool next_record(RawDocument& raw);
   void find_documents(size_t file);

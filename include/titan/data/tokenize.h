@@ -35,7 +35,8 @@ struct Tokenization {
 /// Encodes the corpus with all cores into OUTPUT.part, notes now and then how far it has come, and gives the file its
 /// name and its index at the end. Called again after having been killed it goes on from the last note; the file is the
 /// same bytes then. Says on `out` what was made. Throws Error: bad_data as reading does, bad_config when the output is
-/// already there or is another corpus's, storage when it cannot be written.
+/// already there, is another corpus's, falls into this one or is being written by another process, storage when it
+/// cannot be written.
 void tokenize_corpus(const Tokenization& wanted, std::ostream& out);
 
 }  // namespace titan

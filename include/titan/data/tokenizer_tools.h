@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iosfwd>
+#include <optional>
 #include <string>
 
 #include "titan/data/document_source.h"
@@ -12,15 +13,19 @@
 namespace titan {
 
 struct TokenizerTraining {
+  static constexpr int64_t kStoryBytes = 8 << 20;  ///< the generator would never end
+
   DatasetOptions dataset;              ///< where the text comes from
-  int64_t most_bytes = 8 << 20;        ///< text to learn from; the generator would never end
+  std::optional<int64_t> most_bytes;   ///< text to learn from; nothing: all there is, of stories kStoryBytes
   int64_t vocabulary_size = 0;         ///< special tokens included
   std::filesystem::path output;        ///< a tiktoken model file
   std::filesystem::path hugging_face;  ///< a folder for the same as a Hugging Face tokenizer; empty: none
+  bool overwrite = false;              ///< what lies there already
 };
 
 /// Learns a vocabulary, writes it, and says on `out` what was made from what. Throws Error: bad_config for a size that
-/// cannot be, storage for an output that cannot be written, bad_data for text that cannot be used or is too little.
+/// cannot be or an output that is there already or falls on the corpus, storage for an output that cannot be written,
+/// bad_data for text that cannot be used or is too little.
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out);
 
 struct TokenizerEncoding {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "titan/report/run_history.h"
@@ -21,6 +22,9 @@ struct RunView {
   double written = 0;      // when this was known, seconds since 1970; 0: unknown
   double eta_seconds = 0;  // of a run that goes on
 };
+
+/// In the head of every page, by which one is known again.
+inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"titan_train\">";
 
 /// At least one run. The page of a single run that goes on asks the browser to load it again now and then.
 std::string render_page(const std::vector<RunView>& runs);

@@ -31,8 +31,9 @@ class RunHistory {
   /// One line of metrics.jsonl. A step that does not come after the one before is a run that went back: what it does
   /// again counts.
   void add(const nlohmann::json& line);
-  /// The same as text; false, and nothing happens, when it is no such line (the half of one that a full disk left).
+  /// The same as text; false, and it is only counted, when it is no such line (the half of one that a full disk left).
   bool add_line(std::string_view line);
+  int64_t unread_lines() const { return unread_lines_; }
 
   const Series& series(const std::string& key) const;
   /// Of the newest line that has it.
@@ -52,6 +53,7 @@ class RunHistory {
   std::deque<RunEvent> events_;
   std::set<std::string, std::less<>> not_finite_;  // curves whose newest value is not
   int64_t last_step_ = 0;                          // of a line with a loss
+  int64_t unread_lines_ = 0;
 };
 
 /// From a file, or as much of it as fits in bounded time: of a file above `most_bytes`, every k-th line of training and

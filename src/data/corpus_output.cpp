@@ -1,0 +1,66 @@
+#include "corpus_output.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "titan/base/error.h"
+#include "titan/data/text_files.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_same(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;  // where one is not there, they are not the same
+  return fs::equivalent(a, b, ignored);
+}
+
+fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
+
+/// Whether `file` lies in the folder `top` or below, links resolved, and no part on the way is hidden.
+bool is_read_below(const fs::path& top, const fs::path& file) {
+  std::error_code ignored;
+  const fs::path way = fs::weakly_canonical(file, ignored).lexically_relative(fs::weakly_canonical(top, ignored));
+  return !way.empty() &&
+         std::none_of(way.begin(), way.end(), [](const fs::path& part) { return part.string().starts_with('.'); });
+}
+
+bool matches(const std::string& glob, const fs::path& file) {
+  std::error_code ignored;
+  const std::string pattern = fs::absolute(glob).lexically_normal().string();
+  const auto fits = [&](const fs::path& spelled) {
+    return ::fnmatch(pattern.c_str(), spelled.c_str(), FNM_PATHNAME | FNM_PERIOD) == 0;
+  };
+  return fits(fs::absolute(file).lexically_normal()) || fits(fs::weakly_canonical(file, ignored));
+}
+
+/// Whether one who looks for the corpus's files finds `file`, too, once it is there.
+bool would_be_read(const std::string& path, const std::vector<fs::path>& files, const fs::path& file) {
+  if (!fs::is_directory(path)) return matches(path, file);
+  if (text_form(file) == TextForm::none || file.filename().string().starts_with('.')) return false;
+  if (is_read_below(path, file)) return true;
+  // Behind a link that leads out of the folder.
+  return std::any_of(files.begin(), files.end(),
+                     [&](const fs::path& one) { return is_same(folder_of(one), folder_of(file)); });
+}
+
+}  // namespace
+
+void refuse_output_in_corpus(const std::string& path, const fs::path& output, std::string_view option) {
+  const std::vector<fs::path> files = find_text_files(path).files;
+  for (const fs::path& file : files) {
+    if (!is_same(file, output)) continue;
+    throw Error(ExitCode::bad_config, fmt::format("output {}: this is {}, which the command reads. Name another {}.",
+                                                  output.string(), file.string(), option));
+  }
+  if (!would_be_read(path, files, output)) return;
+  throw Error(ExitCode::bad_config, fmt::format("output {}: it would become a part of the corpus {}, and be read with "
+                                                "it next time. Name a place outside with {}.",
+                                                output.string(), path, option));
+}
+
+}  // namespace titan
