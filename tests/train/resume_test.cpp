@@ -197,7 +197,9 @@ std::string refusal(const std::vector<std::string>& before, const std::vector<st
   }
   std::vector<std::string> anew = with(after, "--training.steps=4");
   anew.emplace_back("--checkpoint.exclude_from_loading=dataloader");
-  if (!message.empty()) EXPECT_TRUE(contains(run(folder, anew), "Training starts at step 3"));
+  if (!message.empty()) {
+    EXPECT_TRUE(contains(run(folder, anew), "Training starts at step 3"));
+  }
   return message;
 }
 
