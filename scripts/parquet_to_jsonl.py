@@ -4,7 +4,8 @@ import json, sys
 import pyarrow.parquet
 
 source, target, column = (sys.argv[1:] + ["text"])[:3]
-with open(target, "w", encoding="utf-8") as out:
-    for batch in pyarrow.parquet.ParquetFile(source).iter_batches(columns=[column]):
+table = pyarrow.parquet.ParquetFile(source)
+with open(target, "x", encoding="utf-8") as out:  # a file that is there stays as it is
+    for batch in table.iter_batches(columns=[column]):
         for value in batch.column(0).to_pylist():
             out.write(json.dumps({"text": value or ""}, ensure_ascii=False) + "\n")

@@ -162,7 +162,7 @@ TEST(Tokenize, TheNameOfACorpusNeedNotBeUtf8) {
 TEST(Tokenize, WhileOneWritesAnotherIsRefusedAndTheFileIsWhole) {
   TemporaryFolder folder;
   const std::string model = write_model(folder, "m.model", {"th", "ab"});
-  const std::string corpus = folder.write("a.jsonl", records(2000, 700));
+  const std::string corpus = folder.write("a.jsonl", records(20000, 700));
   Tokenization first = wanted(corpus, model, folder / "out.bin");
   first.save_bytes = 1;
   int refused = 0;
