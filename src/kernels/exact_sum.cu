@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1024;  // several on each multiprocessor; each stays for many tiles
-constexpr int kExactPerLane = 8;       // numbers that a thread keeps in registers at a time
-constexpr int kExactLog2PerLane = 3;
+constexpr int kExactPerLane = 16;      // numbers that a thread keeps in registers, so that a warp meets seldom
+constexpr int kExactLog2PerLane = 4;
 constexpr int kExactTile = 32 * kExactPerLane;
 static_assert(kExactPerLane == 1 << kExactLog2PerLane);
 
