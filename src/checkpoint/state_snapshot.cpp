@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -11,6 +12,11 @@
 #include "titan/parallel/memory_arena.h"
 
 namespace titan {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 18;  // taken from the source at once: it waits in the cache, not in memory
+
+}  // namespace
 
 struct StateSnapshot::Part {
   at::Tensor source;            // of this save
@@ -25,8 +31,8 @@ struct StateSnapshot::Part {
     const std::lock_guard lock(mutex);
     const at::Tensor& from = in_buffer ? buffer : source;
     const std::string_view all(static_cast<const char*>(from.const_data_ptr()), from.nbytes());
-    const std::string_view wanted = all.substr(offset, most);
-    if (in_buffer) return wanted;
+    if (in_buffer) return all.substr(offset, most);
+    const std::string_view wanted = all.substr(offset, std::min(most, kPiece));
     piece = wanted;
     taken = offset + wanted.size();
     return piece;
