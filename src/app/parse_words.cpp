@@ -25,8 +25,9 @@ CLI::Validator at_least(int64_t least) {
   const auto check = [least](const std::string& word) -> std::string {
     int64_t value = 0;
     const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), value);
-    const bool whole = problem == std::errc() && end == word.data() + word.size();
-    return whole && value < least ? fmt::format("{} is less than {}", word, least) : "";
+    const bool below = problem == std::errc() ? value < least : word.starts_with('-');  // out of range, if a number
+    const bool whole = problem != std::errc::invalid_argument && end == word.data() + word.size();
+    return whole && below ? fmt::format("{} is less than {}", word, least) : "";
   };
   return {check, fmt::format("from {}", least), "at_least"};
 }

@@ -108,8 +108,10 @@ TEST(TokenizerCommand, WhatMendsAnErrorIsSaidInTheCommandsOwnOptions) {
 }
 
 TEST(TokenizerCommand, ANumberBelowTheLeastIsToldWithThatLeast) {
-  EXPECT_TRUE(holds(refused(ExitCode::bad_config, {"train", "--output=x", "--vocab-size=600", "--bytes=0"}),
-                    "--bytes: 0 is less than 1 ("));
+  for (const std::string number : {"0", "-7", "-99999999999999999999"}) {
+    EXPECT_TRUE(holds(refused(ExitCode::bad_config, {"train", "--output=x", "--vocab-size=600", "--bytes=" + number}),
+                      "--bytes: " + number + " is less than 1 ("));
+  }
 }
 
 TEST(TokenizerCommand, HelpOfASubcommandIsPrintedNotThrown) {
