@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
@@ -149,11 +150,34 @@ Verdict try_folder(RankMeeting& meeting, const std::filesystem::path& folder, co
 
 const char* word_for(bool verified) { return verified ? "verified" : "unverified"; }
 
+/// The first file of a checkpoint that rank 0 has found and that this rank does not see: its disk is another, or a
+/// network file system has not told it yet. Empty: it sees them all.
+std::string unseen_file(Storage& storage, const std::filesystem::path& folder,
+                        const std::optional<Manifest>& manifest) {
+  std::set<std::string> seen;
+  for (const StorageEntry& entry : storage.list(folder)) seen.insert(entry.name);
+  if (!manifest && !seen.contains(kManifestFile) && !seen.contains(kIndexFile)) return kIndexFile;
+  if (!manifest) return {};
+  for (const auto& [name, record] : manifest->files) {
+    if (!seen.contains(name)) return name;
+  }
+  return {};
+}
+
 Verdict try_own(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder, bool is_of_the_run,
                 const LoadAttempt& attempt, LoadOutcome& outcome) {
   const auto act = [&] {
+    std::optional<Manifest> manifest;
+    const auto see_all = [&] {
+      const std::string unseen = meeting.rank() == 0 ? "" : unseen_file(storage, folder, manifest);
+      // No damage: that is rank 0's to find.
+      if (!unseen.empty()) throw StorageError("see what rank 0 sees:", folder / unseen, ENOENT);
+    };
+    see_all();
     OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
-    if (is_of_the_run && checkpoint.manifest()) expect_step(folder, checkpoint.manifest()->step);
+    manifest = checkpoint.manifest();
+    see_all();
+    if (is_of_the_run && manifest) expect_step(folder, manifest->step);
     attempt(checkpoint);
     outcome.verified = checkpoint.verified();
     const std::string& conversion = checkpoint.conversion();

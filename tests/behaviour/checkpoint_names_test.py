@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import unittest
 
-from checkpoint_runs import SavedRunTest
+from checkpoint_runs import SAVING, SavedRunTest, parallel
 from program import STORAGE
+from rank_processes import free_port
 
 
 class OtherNames(SavedRunTest):
@@ -156,6 +158,27 @@ class Unread(SavedRunTest):
         self.assertIn("what was saved of later steps (4) is called replaced-4 now", text)
         self.assertEqual(self.tree(folder / "checkpoint/replaced-4"), before)
         self.assertEqual(self.checkpoints(folder), [6, 8])
+
+    def test_a_rank_that_sees_another_disk_makes_none_a_damaged_one(self):
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+            self.skipTest("no right to a view of its own of the file systems")
+        folder = self.run_with_checkpoints()
+        other = self.folder / "other"
+        shutil.copytree(folder / "checkpoint/step-2", other / "step-2")
+        before = self.tree(folder / "checkpoint")
+        words = (*SAVING, *parallel(dp_shard=2), f"--job.dump_folder={folder}", "--training.steps=6")
+        port, usual = free_port(), self.program
+        zero = self.train_by_hand(0, 2, port, *words)
+        see = f'mount --bind {other} {folder}/checkpoint && exec "$0" "$@"'
+        wrapper = self.write("elsewhere", f"#!/bin/sh\nexec unshare --mount sh -c '{see}' {usual} \"$@\"\n")
+        wrapper.chmod(0o700)
+        self.program = str(wrapper)
+        one = self.train_by_hand(1, 2, port, *words)
+        self.assertEqual((zero.end(), one.end()), (STORAGE, STORAGE), zero.text() + one.text())
+        self.assertRegex(zero.text(), r"LOAD: step 2 from .*; step 4 is unreadable: cannot see what rank 0 sees: \S+step-4/"
+                                      r"\.metadata: No such file or directory \(rank 1\)")
+        self.assertIn("the same one for all", zero.text() + one.text())
+        self.assertEqual(self.tree(folder / "checkpoint"), before)
 
 
 if __name__ == "__main__":
