@@ -127,6 +127,15 @@ class Orders(SourcesTest):
         rows = [set(row.tolist()) >= set(alpha[1:]) for row in run.dump().tokens]
         self.assertEqual(sum(rows), 6, rows)
 
+    def test_a_run_that_goes_on_with_other_weights_of_a_mixture_is_told_so(self):
+        corpora = [self.write(name, records(texts(300, seed))) for seed, name in enumerate(("a.jsonl", "b.jsonl"))]
+        words = ("--training.dataset=mixture", "--checkpoint.enable", "--checkpoint.last_save_model_only=false")
+        folder = self.fresh_folder()
+        for steps, (weights, code) in enumerate((((0.7, 0.3), OK), ((7, 3), OK), ((6, 4), BAD_CONFIG)), start=2):
+            config = self.mixture(*zip(corpora, weights))
+            run = self.train(*words, config=config, steps=steps, folder=folder, exit_code=code)
+        self.assertIn("data.mixture weights = [7,3], and this run has [3,2]", run.errors)
+
     def test_what_contradicts_itself_is_refused_before_anything_is_read(self):
         corpus = self.write("a.jsonl", records(texts(50)))
         text = ("--training.dataset=text", f"--training.dataset_path={corpus}")
