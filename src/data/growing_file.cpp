@@ -33,6 +33,7 @@ GrowingFile::GrowingFile(fs::path bin, const nlohmann::json& identity, const nlo
     : bin_(std::move(bin)), identity_(written(identity)), sizes_(written(sizes)) {}
 
 TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
+  if (fs::is_directory(bin_)) refuse("this is a folder", "Name a file with --output");
   hold();
   if (fs::exists(index_path(bin_)) && !overwrite) {
     refuse("it is already there", "Name another --output, or say --overwrite");

@@ -71,7 +71,15 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   BpeTrainer trainer;
   Document document;
   bool more = true;
-  while (trainer.text_bytes() < most && (more = source->next(document))) trainer.add(document.text);
+  while (trainer.text_bytes() < most && (more = source->next(document))) {
+    if (document.tokens) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("corpus {} holds ids, and a vocabulary is learned from text. Name the "
+                              "text that they were made from.",
+                              source->description()));
+    }
+    trainer.add(document.text);
+  }
   const int64_t base = training.vocabulary_size - TiktokenTokenizer::kSpecialTokens;
   const std::vector<std::string> tokens = trainer.train(base);
   write_tiktoken_file(training.output, tokens);
