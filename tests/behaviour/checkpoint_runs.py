@@ -69,7 +69,7 @@ class CheckpointTest(RanksTest):
 
     def loaded(self, text: str) -> int:
         """The step that a run began with; it was whole, and none newer was found damaged."""
-        line = re.search(r"LOAD: step (\d+) from (\S+) \(verified, [^)]*\)$", text, re.MULTILINE)
+        line = re.search(r"LOAD: step (\d+) from (\S+) \(verified, [^)]*\)(?:; left out: .*)?$", text, re.MULTILINE)
         self.assertTrue(line, text)
         return int(line[1])
 
