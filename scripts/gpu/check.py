@@ -24,7 +24,8 @@ TOTAL_SECONDS = 420  # no row is started later, so that all ends within eight mi
 # Relative, at step 1 and at any later one. Other shapes and orders of sums differ by rounding, which training amplifies;
 # other processors and fused kernels round more operations differently. In bf16 fused kernels leave out some of plain
 # operations' roundings; leaving out all of them, on a CPU, is 5e-5 and 4e-3 (rows single and bf16), of which the bars are
-# about three times. In float8 two tensor-parallel ranks are 1e-5 and 5e-3 from one there: bars four times as wide.
+# about three times. At step 1 the bar is the same in float8, whose later steps lie
+# up to 5e-3 apart between two tensor-parallel ranks and one, and for document masks, whose rows are short: four times that.
 BARS = (1e-6, 1e-5)
 OTHER_DEVICE_BARS = (1e-6, 1e-3)
 FUSED_BARS = (1e-5, 1e-3)
@@ -87,6 +88,7 @@ ROWS = [
     Row("bf16-fused", "bf16, fused kernels", words=(BF16, FUSED), against="bf16", bars=FUSED_BF16_BARS),
     Row("float8", "float8, plain operations", words=(BF16, FLOAT8), against=""),
     Row("float8-fused", "float8, fused kernels", words=(BF16, FLOAT8, FUSED), against="float8", bars=FUSED_FLOAT8_BARS),
+    Row("deterministic", "deterministic kernels in bf16", words=(BF16, "--debug.deterministic"), against="bf16", bars=FUSED_BF16_BARS),
     Row("documents-cpu", "document masks on the CPU", words=(DOCUMENTS,), on_cpu=True, against=""),
     Row("documents", "document masks", words=(DOCUMENTS,), against="documents-cpu", bars=OTHER_DEVICE_BARS),
     Row("documents-bf16-cpu", "the same in bf16 on the CPU", words=(DOCUMENTS, BF16), on_cpu=True, against=""),

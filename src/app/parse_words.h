@@ -24,7 +24,7 @@ CLI::Validator at_least(int64_t least);
 using Rewording = std::pair<std::string_view, std::string_view>;
 
 /// Calls `act`. In the message of an Error that it throws, the keys of the config that would mend it become the
-/// command's own options, by `words`, of which the first that fits counts.
+/// command's own options, by `words`, in their order.
 void in_words_of_command(std::span<const Rewording> words, const std::function<void()>& act);
 
 }  // namespace titan

@@ -138,7 +138,7 @@ Verdict try_folder(RankMeeting& meeting, const std::filesystem::path& folder, co
   if (verdict.fate == Fate::forbidden) {
     throw Error(ExitCode::storage,
                 fmt::format("{} may not be read by this user: {}; give that right, or name another checkpoint in "
-                            "checkpoint.load_step",
+                            "checkpoint.load_step, or in checkpoint.initial_load_path where that names this one",
                             folder.string(), verdict.why));
   }
   if (verdict.fate == Fate::loaded) {

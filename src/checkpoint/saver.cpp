@@ -67,9 +67,9 @@ void Saver::write(SaveJob job) {
     snapshot_->end();
     done_(outcome);
   } catch (...) {
+    snapshot_->end();
     failure_ = std::current_exception();  // read after the thread has been joined
   }
-  snapshot_->end();
 }
 
 void Saver::detach() {

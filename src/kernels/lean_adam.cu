@@ -32,11 +32,6 @@ __device__ __forceinline__ void lean_element(Weight& weight, float gradient, Mom
   weight = by_chance<Weight>(w, chances.of(KeptNumber::weight));
 }
 
-/// place.index(element), without its division where all of the memory is one run.
-__device__ __forceinline__ int64_t index_of(const RoundingPlace& place, int64_t element) {
-  return element < place.run ? place.first + element : place.index(element);
-}
-
 // A thread takes two elements that share a block of chances: ten rounds of integer products for 32 bytes of memory, so
 // that bandwidth still decides, and a warp's accesses are whole lines (128 bytes of bf16, 256 of fp32). Pairs exist
 // where runs begin with an even element of the tensor and have an even length, and where memory is aligned to pairs;
@@ -54,7 +49,7 @@ __global__ void lean_adam_kernel(LeanAdamStep a, int64_t pairs) {
     Pack<Weight, 2> w = load<2>(weight + at);
     const Pack<float, 2> g = load<2>(a.gradient + at);
     Pack<Moment, 2> m = load<2>(first + at), v = load<2>(second + at);
-    const RoundingPairChances chances = rounding_pair_chances(a.key, index_of(a.place, at));
+    const RoundingPairChances chances = rounding_pair_chances(a.key, a.place.index(at));
     lean_element(w.at[0], g.at[0], m.at[0], v.at[0], clip, a.constants, chances.even);
     lean_element(w.at[1], g.at[1], m.at[1], v.at[1], clip, a.constants, chances.odd);
     store(weight + at, w);
@@ -65,8 +60,7 @@ __global__ void lean_adam_kernel(LeanAdamStep a, int64_t pairs) {
   if (index >= pairs && tail < a.count) {
     Weight w = load_one(weight + tail);
     Moment m = load_one(first + tail), v = load_one(second + tail);
-    lean_element(w, load_one(a.gradient + tail), m, v, clip, a.constants,
-                 rounding_chances(a.key, index_of(a.place, tail)));
+    lean_element(w, load_one(a.gradient + tail), m, v, clip, a.constants, rounding_chances(a.key, a.place.index(tail)));
     store_one(weight + tail, w);
     store_one(first + tail, m);
     store_one(second + tail, v);
@@ -77,7 +71,7 @@ __global__ void round_kernel(RoundByChance a) {
   if (load_shared_word(a.skip) != 0) return;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= a.count) return;
-  const uint32_t chance = rounding_chances(a.key, index_of(a.place, index)).of(a.number);
+  const uint32_t chance = rounding_chances(a.key, a.place.index(index)).of(a.number);
   store_one(static_cast<Bf16*>(a.target) + index, by_chance<Bf16>(load_one(a.values + index), chance));
 }
 

@@ -129,7 +129,8 @@ class SdpaCore : public AttentionCore {
     if (graph) {
       restore_statistics(calls, segments, statistics, kernel, in.query.size(2));
       if (!calls[0].extra[0].defined()) {  // the outputs were kept, and nothing was called
-        for (DenseAttention& call : calls) call.extra = no_random_state(in.query);
+        const std::array<at::Tensor, 2> state = no_random_state(in.query);
+        for (DenseAttention& call : calls) call.extra = state;
       }
       auto node = std::make_shared<SegmentsBackward>();
       save(*node, in, output, statistics, context);

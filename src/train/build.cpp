@@ -230,6 +230,11 @@ AttentionKernel Trainer::attention_kernel_for(const Plan& plan) {
     log_.info("Attention by {}: cuDNN's gradients vary from run to run", name(AttentionKernel::flash));
     return AttentionKernel::flash;
   }
+  if (description_.block_causal) {
+    log_.info("Attention by {}: documents are ever of other lengths, for each of which cuDNN makes a plan",
+              name(AttentionKernel::flash));
+    return AttentionKernel::flash;
+  }
   const int64_t ranks = place_.mesh.size(MeshAxis::tp);
   const AttentionShape shape{plan.request.samples, plan.request.sequence_length / plan.request.split().ranks,
                              description_.heads / ranks, description_.kv_heads / ranks, description_.head_dim};

@@ -41,7 +41,7 @@ class OtherNames(SavedRunTest):
         self.complete(1, self.folder / "ended", 3, *words)
         shutil.copytree(self.folder / "ended/checkpoint/step-3", folder / "checkpoint/step-9")
         text = self.complete(1, folder, 6)
-        self.assertRegex(text, "LOAD: step 4 from .*; step 9 holds the model alone|step 9 is damaged: it holds step 3")
+        self.assertRegex(text, "LOAD: step 4 from .*; step 9 is damaged: it holds step 3")
         shutil.copytree(self.folder / "ended/checkpoint/step-3", folder / "checkpoint/step-10")
         text = self.complete(1, folder, 10, *words)
         self.assertIn("step 10 is damaged: it holds step 3, whatever its name says", text)
@@ -105,6 +105,9 @@ class Rights(SavedRunTest):
                 self.assertEqual(len(told), 1, text)
                 self.assertIn(f"{newest} may not be read by this user: ", told[0])
                 self.assertIn("Permission denied", told[0])
+                initial = f"--checkpoint.initial_load_path={newest}"
+                text = self.complete(ranks, self.folder / "new", 8, initial, code=STORAGE)
+                self.assertIn("or in checkpoint.initial_load_path where that names this one", text)
                 self.assertNotIn("LOAD:", text)
             (newest / name).chmod(mode)
             self.assertEqual(self.tree(folder / "checkpoint"), before)

@@ -78,8 +78,7 @@ class Signals(CheckpointTest):
     def expect_end_of_a_stopped_save(self, end, *words):
         """A rank is stopped inside a save, `end` ends the run, and the next start loses one checkpoint at most."""
         folder, words = self.folder / "run", (*parallel(dp_shard=2), "--model.override.dim=256", *words)
-        inside = False
-        while not inside:  # until a stop came before the rank's share was written
+        for _ in range(20):  # until a stop came before the rank's share was written
             run = self.begin(2, folder, *words, "--checkpoint.interval=1")
             rank = self.process_of(run.wait_for(" committed: "), 1)
             self.wait_until(lambda: self.saving(folder), "a checkpoint being written")
@@ -92,6 +91,10 @@ class Signals(CheckpointTest):
             text = self.complete(2, folder, step + 2, *words, "--checkpoint.interval=1")
             self.assertIn(self.loaded(text), (step, step + 1))
             self.assertEqual(self.saving(folder), [])
+            if inside:
+                break
+        else:
+            self.fail("no stop came inside a save")
         self.complete(2, self.folder / "whole", step + 2, *words, "--checkpoint.interval=1000")
         self.expect_same_checkpoint(folder, self.folder / "whole", step + 2)
 

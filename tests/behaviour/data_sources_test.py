@@ -227,7 +227,9 @@ class Bad(SourcesTest):
 
     def test_what_mends_a_command_is_said_in_its_own_options(self):
         bad = self.write("bad.jsonl", records(texts(3)) + "{\n")
+        said = []
         run = self.tokenize(bad, self.folder / "a.bin", code=BAD_DATA)
+        said.append(run.errors)
         self.assertIn("bad.jsonl:4: ", run.errors)
         self.assertIn("name another field with --text-field, or leave such records out with --bad-record skip", run.errors)
         ids = self.folder / "ids.bin"
@@ -235,10 +237,12 @@ class Bad(SourcesTest):
         run = self.titan("data", "tokenize", "--tokenizer", ids, "--dataset-path", bad, "--output", self.folder / "b.bin")
         self.expect(run, BAD_DATA)
         self.assertIn("Name the tokenizer itself in --tokenizer", run.errors)
+        said.append(run.errors)
         run = self.titan("tokenizer", "train", "--dataset-path", ids, "--vocab-size", "600", "--output", self.folder / "c.model")
         self.expect(run, BAD_DATA)
         self.assertIn("ids.bin (3 documents, ", run.errors)
         self.assertIn("Name the text that they were made from", run.errors)
+        said.append(run.errors)
         (self.folder / "folder.bin" / "full").mkdir(parents=True)
         good = self.folder / "a.jsonl"
         run = self.tokenize(good, self.folder / "folder.bin", "--overwrite", code=BAD_CONFIG)
@@ -246,7 +250,8 @@ class Bad(SourcesTest):
         run = self.titan("data", "peek", "--dataset-path", bad, "--documents", "0")
         self.expect(run, BAD_CONFIG)
         self.assertIn("--documents: 0 is less than 1", run.errors)
-        for errors in (run.errors, self.titan("data", "stats", "--dataset-path", bad).errors):
+        said.append(self.titan("data", "stats", "--dataset-path", bad).errors)
+        for errors in said:
             self.assertNotRegex(errors, r"(data|model|training)\.[a-z]+_")
 
 

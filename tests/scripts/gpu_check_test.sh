@@ -41,7 +41,7 @@ all_rows() {
   printed=$(cat page.md)
   expect_text "Commit abc123; A Card, 580.1, 143771 MiB; "
   for row in kernels_test ops_test distributed_test train_test single cpu fused sync-check sync-check-fused bf16 \
-    bf16-fused float8 float8-fused documents-cpu documents documents-bf16-cpu documents-bf16 offload one one-fused ddp2 fsdp2 tp2 \
+    bf16-fused float8 float8-fused deterministic documents-cpu documents documents-bf16-cpu documents-bf16 offload one one-fused ddp2 fsdp2 tp2 \
     fsdp2-tp2; do
     expect_equal 1 "$(grep -c "^| $row | .* | ok |$" page.md)"
   done

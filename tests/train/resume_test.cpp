@@ -155,7 +155,7 @@ TEST(Resuming, AStepThatIsOverLongBeforeTheWriteOfTheLastOneDoesNotReachIntoIt) 
                                        "--model.override.dim=96",
                                        "--training.local_batch_size=1",
                                        "--training.seq_len=8",
-                                       "--training.steps=3",
+                                       "--training.steps=2",
                                        "--checkpoint.interval=1"};
   for (const std::vector<std::string>& way :
        {std::vector<std::string>{}, {"--optimizer.early_step_in_backward", "--training.max_norm=0"}}) {
@@ -165,7 +165,7 @@ TEST(Resuming, AStepThatIsOverLongBeforeTheWriteOfTheLastOneDoesNotReachIntoIt) 
     run(waiting, more);
     more.emplace_back("--checkpoint.async_mode=async");
     run(beside, more);
-    for (const int64_t step : {1, 2, 3}) {
+    for (const int64_t step : {1, 2}) {
       const std::vector<std::string> files = data_files(waiting, step);
       EXPECT_EQ(data_files(beside, step), files);
       for (const std::string& file : files) {

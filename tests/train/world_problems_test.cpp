@@ -48,10 +48,10 @@ TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
               "tp(4) * pp(1) != WORLD_SIZE(6); the degrees need 4 or 8 ranks");
 }
 
-std::vector<std::string> notes(int64_t world, const std::vector<std::string>& words) {
+std::vector<std::string> notes(int64_t world, const std::vector<std::string>& words, const std::string& toml = "") {
   const std::vector<ConfigCheck> checks{
       [world](const JobConfig& config, const Origins& origins) { return world_problems(config, origins, world); }};
-  return load_config_text(Schema(), "", "job.toml", words, checks).notes;
+  return load_config_text(Schema(), toml, "job.toml", words, checks).notes;
 }
 
 TEST(WorldProblems, KeepingWeightsThatNoRankShardsIsToldToHaveNoEffect) {
@@ -60,6 +60,8 @@ TEST(WorldProblems, KeepingWeightsThatNoRankShardsIsToldToHaveNoEffect) {
   const std::vector<std::string> found = notes(4, {always, replicated});
   ASSERT_EQ(found.size(), 1u);
   EXPECT_NE(found[0].find("has no effect here: no rank of 4 shards its weights"), std::string::npos) << found[0];
+  const std::string toml = "[parallelism]\nfsdp_reshard_after_forward = \"always\"\n";
+  EXPECT_NE(notes(4, {replicated}, toml).at(0).find("job.toml:2:"), std::string::npos);
   EXPECT_EQ(notes(8, {always, replicated}).size(), 0u) << "two shards";
   EXPECT_EQ(notes(4, {always, replicated, "--training.enable_cpu_offload"}).size(), 0u);
   const std::string unsharded = "--parallelism.data_parallel_shard_degree=1";

@@ -34,7 +34,7 @@ class StateSnapshot {
   void detach();
   /// The threads that write: write `index`, for one of them. Lasts until the next `begin`.
   TensorBytes read(size_t index);
-  /// The threads that write, once: nothing will be read any more.
+  /// The threads that write: nothing will be read any more.
   void end() { over_ = true; }
 
   /// Of the buffers made so far, which stay: either none, or those of everything that must lie in one.

@@ -23,7 +23,10 @@ struct RoundingPlace {
   int64_t run = 1;     // elements of memory that follow each other in the tensor too
   int64_t stride = 1;  // from one run to the next
 
-  TITAN_HOST_DEVICE int64_t index(int64_t element) const { return first + (element / run) * stride + element % run; }
+  TITAN_HOST_DEVICE int64_t index(int64_t element) const {
+    if (element < run) return first + element;  // without a division where all of the memory is one run
+    return first + (element / run) * stride + element % run;
+  }
 };
 
 /// The numbers that an optimizer keeps of an element.

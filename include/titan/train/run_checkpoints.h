@@ -88,8 +88,8 @@ class RunCheckpoints {
   int64_t rank_;
   std::filesystem::path root_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
+  int64_t begun_at_ = 0;  // the step that the same command begins with while nothing is saved
   // Of the last save that has ended; written by the thread that saves, read once that is over.
-  int64_t begun_at_ = 0;         // the step that the same command begins with while nothing is saved
   int64_t saved_step_ = 0;       // what came before the run counts as saved: the same command begins there again
   bool has_checkpoint_ = false;  // of that step, that the same command would go on from
   std::string problem_;
