@@ -1,5 +1,6 @@
 #include "titan/checkpoint/training_state.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -159,13 +160,14 @@ namespace {
 class Restoration {
  public:
   Restoration(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-              const std::set<std::string>& leave, int64_t data_rank)
+              const std::set<std::string>& leave, int64_t data_rank, int64_t ranks)
       : checkpoint_(checkpoint),
         index_(checkpoint.index()),
         parameters_(parameters),
         rank_(rank),
         leave_(leave),
-        data_rank_(data_rank) {}
+        data_rank_(data_rank),
+        ranks_(ranks) {}
 
   RestoredRun run() {
     const bool prefixed = std::any_of(parameters_.begin(), parameters_.end(), [&](const SavedParameter& parameter) {
@@ -180,6 +182,7 @@ class Restoration {
       restored_.notes.emplace_back(
           "the checkpoint holds the model alone: the optimizer, the schedule and the data begin anew");
       checkpoint_.load(targets_);
+      check_rest();
       return restored_;
     }
     if (wants("optimizer")) add_moments();
@@ -204,6 +207,7 @@ class Restoration {
       if (wants("dataloader")) read_data_position();
       read_guard();
     }
+    check_rest();
     return restored_;
   }
 
@@ -325,6 +329,32 @@ class Restoration {
     }
   }
 
+  /// What no rank needs, such as all steps but one that the optimizer counts, file by file on one rank or another: a
+  /// block without anything else would be passed over when it is damaged.
+  void check_rest() {
+    if (!leave_.empty() || !checkpoint_.verified()) return;
+    std::set<std::string> needed{"train_state.step", "train_state.ntokens_seen", steps_key()};
+    for (const SavedParameter& parameter : parameters_) {
+      needed.insert({model_key(parameter.name, restored_.style), state_key(parameter.name, "exp_avg"),
+                     state_key(parameter.name, "exp_avg_sq")});
+    }
+    std::map<std::string, std::vector<LogicalTensor>> rest;  // by file
+    for (const auto& [name, stored] : index_.tensors) {
+      if (!needed.contains(name)) rest[stored.chunks.at(0).place.file].push_back(stored.tensor);
+    }
+    std::vector<LoadTarget> mine;
+    int64_t file = 0;
+    for (const auto& [name, tensors] : rest) {
+      if (file++ % ranks_ != rank_) continue;
+      for (const LogicalTensor& tensor : tensors) {
+        mine.push_back({tensor, *whole_everywhere(tensor.shape)(0), at::empty(tensor.shape, tensor.type)});
+      }
+    }
+    checkpoint_.load(mine);
+    if (rank_ > 0) return;
+    for (const auto& [name, place] : index_.values) checkpoint_.value(name);
+  }
+
   /// Ours is the same for every rank. torchtitan's is each rank's own.
   void read_data_position() {
     const char* const key = "dataloader.dp_rank_0";
@@ -379,7 +409,7 @@ class Restoration {
   std::span<const SavedParameter> parameters_;
   int64_t rank_;
   const std::set<std::string>& leave_;
-  int64_t data_rank_;
+  int64_t data_rank_, ranks_;
   std::vector<LoadTarget> targets_;
   RestoredRun restored_;
 };
@@ -387,8 +417,8 @@ class Restoration {
 }  // namespace
 
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                        const std::set<std::string>& leave, int64_t data_rank) {
-  return Restoration(checkpoint, parameters, rank, leave, data_rank).run();
+                        const std::set<std::string>& leave, int64_t data_rank, int64_t ranks) {
+  return Restoration(checkpoint, parameters, rank, leave, data_rank, ranks).run();
 }
 
 }  // namespace titan

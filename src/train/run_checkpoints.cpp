@@ -136,8 +136,8 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
     if (use == WeightUse::resume) return finished_run(checkpoint, notes);
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
-  const RestoredRun restored =
-      restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, leave, place_.mesh.data_parallel_rank(rank_));
+  const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, leave,
+                                           place_.mesh.data_parallel_rank(rank_), place_.mesh.world());
   if (!leaves_model_alone(leave)) notes.insert(notes.end(), restored.notes.begin(), restored.notes.end());
   if (!restored.progress) return {};
   const RunProgress& progress = *restored.progress;

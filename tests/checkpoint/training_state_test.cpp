@@ -85,6 +85,42 @@ TEST_F(TrainingState, EveryRankGetsItsShardsTheStepAndTheDataPositionBack) {
   }
 }
 
+TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
+  const auto whole = [](uint64_t seed) {
+    std::vector<SavedParameter> all;
+    for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
+      const auto tensor = [&] { return normal({4, 3}, ++seed); };
+      all.push_back({name, {4, 3}, whole_everywhere({4, 3}), tensor(), tensor(), tensor(), settings_in_mid_run()});
+    }
+    return all;
+  };
+  const std::unique_ptr<RankMeeting> meeting = make_lone_meeting();
+  SaverOptions options{"root", "run", SaveMode::synchronous, {.most = 100, .least_bytes = 0}};  // a file a tensor
+  Saver(storage_, *meeting, options, [](const SaveOutcome& outcome) {
+    EXPECT_TRUE(outcome.committed) << outcome.problem;
+  }).save(7, describe_run(whole(1), some_progress(), KeyStyle::bare));
+  int64_t files = 0;
+  for (const auto& [path, bytes] : storage_.files()) {
+    if (!path.ends_with(".distcp")) continue;
+    ++files;
+    const std::unique_ptr<MemoryStorage> damaged = storage_.copy();
+    damaged->damage(path, [](std::string& content) { content[content.size() / 2] ^= 1; });
+    for (const int64_t ranks : {1, 3}) {
+      int64_t found = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        OpenCheckpoint checkpoint(*damaged, "root/step-7", true);
+        try {
+          restore_run(checkpoint, whole(50), rank, {}, 0, ranks);
+        } catch (const DamageError&) {
+          ++found;
+        }
+      }
+      EXPECT_GE(found, 1) << path << " by " << ranks;
+    }
+  }
+  EXPECT_GT(files, 12);
+}
+
 TEST_F(TrainingState, NamesAreTorchtitans) {
   const CheckpointState state = describe_run(parameters(0, 1), some_progress(), KeyStyle::bare);
   std::set<std::string> names;

@@ -84,9 +84,10 @@ struct RestoredRun {
 
 /// Reads the parameters' shards of `rank` in place, and the progress. `leave`: names out of kStateNames. A checkpoint
 /// that holds the model alone restores the model alone, and says so. `data_rank`: the data-parallel rank whose position
-/// is read where each has its own. Throws what OpenCheckpoint::load throws.
+/// is read where each has its own. `ranks`: how many restore it together; when nothing is left out each of them also
+/// reads a part of what none needs, so that the hash of every block is seen. Throws what OpenCheckpoint::load throws.
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                        const std::set<std::string>& leave = {}, int64_t data_rank = 0);
+                        const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
 
 /// torchtitan's position in the state of a Python data loader: the one dictionary in it that counts documents
 /// ("sample_idx") beside a "token_buffer". Throws PickleError saying what it holds instead.
