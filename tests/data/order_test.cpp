@@ -2,13 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
+#include "tests/data/corpora.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/chunk_mixture.h"
 #include "titan/data/ordered_sources.h"
 #include "titan/data/permutation.h"
 #include "titan/data/step_assembler.h"
@@ -61,23 +60,10 @@ TEST(Permutation, EveryPlaceIsReachedAboutEquallyOftenOverEpochs) {
   EXPECT_LT(chi_squared, 190.0);  // 121 degrees of freedom: 99.99 % lie below
 }
 
-std::string records(int count, const std::string& prefix = "d") {
-  std::string lines;
-  for (int i = 0; i < count; ++i) lines += "{\"text\": \"" + prefix + std::to_string(i) + "\"}\n" + (i % 3 ? "" : "\n");
-  return lines;
-}
-
 std::vector<std::string> pass(DocumentSource& source) {
   std::vector<std::string> texts;
   for (Document document; source.next(document);) texts.push_back(document.text);
   return texts;
-}
-
-DatasetOptions text(const std::string& path) {
-  DatasetOptions options;
-  options.dataset = "text";
-  options.path = path;
-  return options;
 }
 
 TEST(Shuffled, EveryPassHoldsEveryDocumentOnceInAnotherOrder) {
@@ -249,194 +235,6 @@ TEST(UpstreamSplit, EveryRankPacksItsOwnStreamAndAllOfItIsItsBatch) {
       }
     }
   }
-}
-
-/// Gives chunks that hold its own number.
-class Numbered : public ChunkSource {
- public:
-  explicit Numbered(int32_t number, int64_t end = 1 << 30) : number_(number), end_(end) {}
-  bool next(Chunk& chunk) override {
-    if (given_ == end_) return false;
-    chunk.tokens = {number_, static_cast<int32_t>(given_++)};
-    chunk.document_starts.clear();
-    counters_.documents = given_;
-    return true;
-  }
-  StreamState state() const override {
-    StreamState state;
-    state.chunk = given_;
-    state.fingerprint = static_cast<uint64_t>(number_) + 1;
-    return state;
-  }
-  void restore(const StreamState& state) override { given_ = state.chunk; }
-  const DataCounters& counters() const override { return counters_; }
-  std::vector<std::string> take_notices() override { return {}; }
-  std::string reading() const override { return "stream " + std::to_string(number_); }
-
- private:
-  int32_t number_;
-  int64_t end_;
-  int64_t given_ = 0;
-  DataCounters counters_;
-};
-
-TEST(Mixture, AtEveryPointEverySourceHasGivenItsShareWithinOneChunk) {
-  const std::vector<std::vector<int64_t>> cases{{1},
-                                                {1, 1},
-                                                {3, 1},
-                                                {7, 2, 1},
-                                                {1, 1, 1, 97},
-                                                {5, 3, 3, 2},
-                                                {50, 30, 15, 5},
-                                                {999'983, 16, 1},
-                                                {1, 2, 3, 4, 5, 6, 7, 8}};
-  for (const std::vector<int64_t>& weights : cases) {
-    const auto sum = static_cast<double>(std::accumulate(weights.begin(), weights.end(), int64_t{0}));
-    std::vector<int64_t> given(weights.size(), 0);
-    for (int64_t total = 1; total <= 3000; ++total) {
-      ++given[next_in_mixture(weights, given)];
-      for (size_t i = 0; i < weights.size(); ++i) {
-        const double share = static_cast<double>(total) * static_cast<double>(weights[i]) / sum;
-        ASSERT_LT(std::abs(static_cast<double>(given[i]) - share), 1.0) << "source " << i << " of chunk " << total;
-      }
-    }
-  }
-}
-
-TEST(Mixture, WeightsAreWholeNumbersOrFractionsThatSumToOne) {
-  EXPECT_EQ(integer_weights({3, 1}), (std::vector<int64_t>{3, 1}));
-  EXPECT_EQ(integer_weights({6, 2, 4}), (std::vector<int64_t>{3, 1, 2}));
-  EXPECT_EQ(integer_weights({0.7, 0.2, 0.1}), (std::vector<int64_t>{7, 2, 1}));
-  auto refusal = [](const std::vector<double>& weights) {
-    return message_of(ExitCode::bad_config, [&] { integer_weights(weights); });
-  };
-  EXPECT_PRED_FORMAT2(test::contains, refusal({0.7, 0.2}), "the weights sum to 0.9 and not to 1");
-  EXPECT_PRED_FORMAT2(test::contains, refusal({0.5, 1}), "the weights sum to 1.5 and not to 1");
-  EXPECT_PRED_FORMAT2(test::contains, refusal({1, 0}), "weight 0 is not above 0");
-  EXPECT_PRED_FORMAT2(test::contains, refusal({1, -2}), "weight -2 is not above 0");
-  EXPECT_PRED_FORMAT2(test::contains, refusal({1.0 - 1e-9, 1e-9}), "a weight is below a millionth");
-}
-
-std::unique_ptr<ChunkMixture> mixture() {
-  std::vector<std::unique_ptr<ChunkSource>> streams;
-  for (int32_t i = 0; i < 3; ++i) streams.push_back(std::make_unique<Numbered>(i));
-  return std::make_unique<ChunkMixture>(std::move(streams), std::vector<int64_t>{7, 2, 1});
-}
-
-TEST(Mixture, GoesOnFromAnyPointAndTheStateSurvivesJson) {
-  const auto whole = mixture();
-  std::vector<std::vector<int32_t>> all;
-  std::vector<StreamState> states;
-  for (int i = 0; i < 200; ++i) {
-    states.push_back(whole->state());
-    Chunk chunk;
-    ASSERT_TRUE(whole->next(chunk));
-    all.push_back(chunk.tokens);
-  }
-  EXPECT_EQ(whole->counters().documents, 200);
-  for (const size_t point : {0u, 1u, 2u, 99u, 150u}) {
-    const auto resumed = mixture();
-    resumed->restore(stream_state_from_json(to_json(states[point])));
-    EXPECT_EQ(resumed->state().chunk, static_cast<int64_t>(point));
-    for (size_t i = point; i < all.size(); ++i) {
-      Chunk chunk;
-      ASSERT_TRUE(resumed->next(chunk));
-      ASSERT_EQ(chunk.tokens, all[i]);
-    }
-  }
-}
-
-TEST(Mixture, AStateOfOtherSourcesIsRefused) {
-  StreamState single;
-  single.chunk = 5;
-  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { mixture()->restore(single); }),
-                      "belongs to a single corpus, and this run reads a mixture");
-  StreamState two;
-  two.sources.resize(2);
-  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { mixture()->restore(two); }),
-                      "belongs to a mixture of 2 sources, and this run's has 3");
-  ChunkStream stream(open_dataset({}), test::byte_tokenizer(), {.sequence_length = 8});
-  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { stream.restore(two); }),
-                      "belongs to a mixture of 2 sources");
-}
-
-TEST(Mixture, AnEmptySourceIsNamed) {
-  TemporaryFolder folder;
-  std::vector<std::unique_ptr<ChunkSource>> streams;
-  for (const std::string& path : {folder.write("a.jsonl", records(50)), folder.write("b.jsonl", "\n\n")}) {
-    ChunkOptions options;
-    options.sequence_length = 8;
-    options.dataset = "mixture (" + path + ")";
-    streams.push_back(std::make_unique<ChunkStream>(open_dataset(text(path)), test::byte_tokenizer(), options));
-  }
-  ChunkMixture mixed(std::move(streams), {1, 1});
-  Chunk chunk;
-  const std::string message = message_of(ExitCode::bad_data, [&] {
-    for (int i = 0; i < 3; ++i) mixed.next(chunk);
-  });
-  EXPECT_PRED_FORMAT2(test::contains, message, "b.jsonl): there is no document in");
-}
-
-TEST(Packing, WithoutLossEveryTokenIsAnInputOnceAndALabelOnce) {
-  const std::vector<std::string> texts = test::random_texts(60, 40);
-  std::vector<int32_t> stream;
-  for (const std::string& text : texts) {
-    for (const int32_t id : test::byte_tokenizer()->encode(text, true, true)) stream.push_back(id);
-  }
-  ChunkOptions options;
-  options.sequence_length = 16;
-  options.packing = ChunkPacking::lossless;
-  options.infinite = false;
-  ChunkStream chunks(std::make_unique<test::ListSource>(texts), test::byte_tokenizer(), options);
-  Chunk chunk;
-  size_t at = 0;
-  for (; chunks.next(chunk); at += 16) {
-    ASSERT_EQ(chunk.tokens,
-              std::vector<int32_t>(stream.begin() + std::ptrdiff_t(at), stream.begin() + std::ptrdiff_t(at) + 17));
-  }
-  EXPECT_EQ(at, (stream.size() - 1) / 16 * 16);
-}
-
-TEST(Packing, ByDocumentNoLabelReachesIntoTheNextOneAndValidTokensAreCounted) {
-  ChunkOptions options;
-  options.sequence_length = 8;
-  options.packing = ChunkPacking::lossless;
-  options.infinite = false;
-  // BOS a b EOS | BOS c d e f EOS | …: 4 and 6 tokens.
-  ChunkStream chunks(std::make_unique<test::ListSource>(std::vector<std::string>{"ab", "cdef", "ghijk", "l", "mnopqr"}),
-                     test::byte_tokenizer(), options);
-  BatchPlan plan;
-  plan.sequence_length = 8;
-  plan.local_batch = 3;
-  const StepBatch batch = *assemble_step(chunks, plan, {.restart_positions = true, .labels_end_with_document = true});
-  const MicroBatch& rows = batch.microbatches[0];
-  ASSERT_EQ(batch.samples, 3);
-  constexpr int64_t kBos = 256, kEos = 257, kNone = kIgnoredLabel;
-  EXPECT_EQ(rows.tokens, (std::vector<int64_t>{kBos, 'a',  'b',  kEos, kBos, 'c', 'd', 'e',  //
-                                               'f',  kEos, kBos, 'g',  'h',  'i', 'j', 'k',  //
-                                               kEos, kBos, 'l',  kEos, kBos, 'm', 'n', 'o'}));
-  EXPECT_EQ(rows.labels, (std::vector<int64_t>{'a',   'b',   kEos, kNone, 'c', 'd', 'e', 'f',   //
-                                               kEos,  kNone, 'g',  'h',   'i', 'j', 'k', kEos,  //
-                                               kNone, 'l',   kEos, kNone, 'm', 'n', 'o', 'p'}));
-  EXPECT_EQ(rows.positions, (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3,  //
-                                                  0, 1, 0, 1, 2, 3, 4, 5,  //
-                                                  0, 0, 1, 2, 0, 1, 2, 3}));
-  EXPECT_EQ(rows.document_bounds, (std::vector<std::vector<int32_t>>{{0, 4}, {0, 2}, {0, 1, 4}}));
-  EXPECT_EQ(batch.valid_tokens,
-            std::count_if(rows.labels.begin(), rows.labels.end(), [](int64_t l) { return l >= 0; }));
-}
-
-TEST(Packing, ADocumentThatEndsWithTheRowLosesItsLastLabel) {
-  ChunkOptions options;
-  options.sequence_length = 4;
-  options.packing = ChunkPacking::lossless;
-  ChunkStream chunks(std::make_unique<test::ListSource>(std::vector<std::string>{"ab", "cd"}), test::byte_tokenizer(),
-                     options);
-  BatchPlan plan;
-  plan.sequence_length = 4;
-  const StepBatch batch = *assemble_step(chunks, plan, {.restart_positions = true, .labels_end_with_document = true});
-  EXPECT_EQ(batch.microbatches[0].labels, (std::vector<int64_t>{'a', 'b', 257, kIgnoredLabel}));
-  EXPECT_EQ(batch.valid_tokens, 3);
 }
 
 TEST(BatchStream, ABatchThatIsGivenBackLeavesNoTraceInLaterOnes) {
