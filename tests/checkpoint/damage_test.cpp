@@ -35,7 +35,7 @@ class Damage : public SavedTwice {
   }
 
   /// Why the next start ends, which it must.
-  std::string refusal() const {
+  std::string refusal() {
     try {
       start(storage_);
     } catch (const Error& error) {
