@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "entry_at.h"
 #include "folder_names.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/manifest.h"
@@ -19,10 +20,9 @@ bool contains(const std::vector<StorageEntry>& entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
 }
 
-bool is_link(Storage& storage, const std::filesystem::path& root, const std::string& name) {
-  const std::vector<StorageEntry> entries = storage.list(root);
-  return std::any_of(entries.begin(), entries.end(),
-                     [&](const StorageEntry& entry) { return entry.is_link && entry.name == name; });
+bool is_link(Storage& storage, const std::filesystem::path& path) {
+  const std::optional<StorageEntry> entry = entry_at(storage, path);
+  return entry && entry->is_link;
 }
 
 struct Contents {
@@ -96,7 +96,7 @@ void finish_deleting(Storage& storage, const std::filesystem::path& root, const 
   if (step != kNoStep && put_back(storage, root, name, step)) return;
   // A finished model goes when another one has its name, and may be gone in part.
   const bool keeps = step != kNoStep &&
-                     (is_link(storage, root, name) || !is_safetensors_folder(storage.list(root / step_folder(step))));
+                     (is_link(storage, root / name) || !is_safetensors_folder(storage.list(root / step_folder(step))));
   keeps ? put_away_replaced(storage, root, root / name, step) : storage.remove_folder(root / name);
 }
 
@@ -176,10 +176,9 @@ void expect_step(const std::filesystem::path& folder, int64_t step) {
 }
 
 void expect_no_file(Storage& storage, const std::filesystem::path& folder) {
-  for (const StorageEntry& entry : storage.list(folder.has_parent_path() ? folder.parent_path() : ".")) {
-    if (entry.name != folder.filename() || entry.is_folder || entry.is_link) continue;
-    throw StorageError("save a checkpoint under the name of a file (move it away),", folder, ENOTDIR);
-  }
+  const std::optional<StorageEntry> entry = entry_at(storage, folder);
+  if (!entry || entry->is_folder || entry->is_link) return;
+  throw StorageError("save a checkpoint under the name of a file (move it away),", folder, ENOTDIR);
 }
 
 std::vector<std::string> files_in_the_way(Storage& storage, const std::filesystem::path& root) {
@@ -199,7 +198,7 @@ std::vector<std::string> files_in_the_way(Storage& storage, const std::filesyste
 
 void put_away_replaced(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
                        int64_t step) {
-  if (is_link(storage, root, folder.filename().string()) || is_safetensors_folder(storage.list(folder))) {
+  if (is_link(storage, folder) || is_safetensors_folder(storage.list(folder))) {
     return rename_aside(storage, root, folder, kReplacedPrefix, step);
   }
   storage.remove_folder(folder);

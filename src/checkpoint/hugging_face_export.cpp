@@ -7,6 +7,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "entry_at.h"
 #include "folder_names.h"
 #include "problem_of.h"
 #include "titan/checkpoint/catalogue.h"
@@ -54,7 +55,7 @@ class Exporter {
 
   void begin() {
     storage_.make_folders(parent_);
-    if (is_there() && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);
+    if (entry_at(storage_, wanted_.folder) && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);
     expect_no_file(storage_, wanted_.folder);
     const int64_t needed = bytes() + bytes() / 64 + kSpareBytes;
     if (storage_.free_bytes(parent_) < needed) {
@@ -97,19 +98,6 @@ class Exporter {
   }
 
  private:
-  bool is_there() {
-    const std::vector<StorageEntry> entries = storage_.list(parent_);
-    const std::string name = wanted_.folder.filename().string();
-    return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
-  }
-
-  bool is_link() {
-    const std::vector<StorageEntry> entries = storage_.list(parent_);
-    const std::string name = wanted_.folder.filename().string();
-    return std::any_of(entries.begin(), entries.end(),
-                       [&](const StorageEntry& entry) { return entry.is_link && entry.name == name; });
-  }
-
   void write_tensor(HashingWriter& out, const ForeignTensor& tensor, at::ScalarType type) {
     const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
     const int64_t step = rows_at_once(weights_.tensors().at(tensor.ours), row_unit(tensor));
@@ -145,7 +133,8 @@ class Exporter {
   void publish() {
     const std::filesystem::path old =
         parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // clean_leftovers knows the form
-    const bool replaces = is_there(), replaces_link = replaces && is_link();
+    const std::optional<StorageEntry> former = entry_at(storage_, wanted_.folder);
+    const bool replaces = former.has_value(), replaces_link = former && former->is_link;
     if (replaces && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);  // it came meanwhile
     if (replaces) storage_.rename(wanted_.folder, old);
     storage_.rename(temporary_, wanted_.folder);
