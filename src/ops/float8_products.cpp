@@ -30,17 +30,16 @@ at::Tensor row_scales(const Float8Side& side) {
   return by_tensor(side) ? side.scale.expand({side.rows.size(0), 1}).contiguous() : side.scale.contiguous();
 }
 
-/// target = left · rightᵀ, of sides with one scale each.
-void scaled_product_into(at::Tensor& target, const Float8Side& left, const Float8Side& right, bool fast) {
+/// target = left · rightᵀ in fp32, of sides with one scale each.
+void scaled_product_into(at::Tensor& target, const Float8Side& left, const Float8Side& right) {
   at::_scaled_mm_out(target, left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {},
-                     target.scalar_type(), fast);
+                     target.scalar_type(), /*use_fast_accum=*/false);
 }
 
 at::Tensor scaled_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) {
   if (by_tensor(left) && by_tensor(right)) {
-    at::Tensor product = at::empty({left.rows.size(0), right.rows.size(0)}, left.rows.options().dtype(type));
-    scaled_product_into(product, left, right, fast);
-    return product;
+    return at::_scaled_mm(left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {}, type,
+                          fast);
   }
   // Products with a scale for each row come out in bf16 on this hardware.
   return at::_scaled_mm(left.rows.contiguous(), right.rows.contiguous().t(), row_scales(left).reciprocal(),
@@ -141,7 +140,7 @@ class Float8Products : public LinearProducts {
     const Float8Side left = columns_of(dy), right{x.transposed, x.scale};
     at::Tensor gradient = weight.gradient();
     if (goes_straight_into(gradient, weight.gradient_written(), left, right)) {
-      scaled_product_into(gradient, left, right, /*fast=*/false);
+      scaled_product_into(gradient, left, right);
     } else {
       const at::ScalarType type = options_.round_weight_gradient ? dy.type : at::kFloat;
       const at::Tensor product = multiply(left, right, type, /*fast=*/false);
