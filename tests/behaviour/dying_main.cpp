@@ -149,12 +149,13 @@ void step(titan::Optimizer* optimizer, int64_t number, double rate, const titan:
   real_step(optimizer, number, rate, control);
 }
 
-std::optional<titan::FileRecord>
-real_write_data(titan::Storage&, const titan::SavePlace&, int64_t, std::span<const titan::SavedValue>, size_t, const titan::WrittenTensor&, int64_t) asm(
+using WriteData = std::optional<titan::FileRecord>(titan::Storage&, const titan::SavePlace&, int64_t,
+                                                   std::span<const titan::SavedValue>, size_t,
+                                                   const titan::WrittenTensor&, int64_t);
+WriteData real_write_data asm(
     "__real__ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_"
     "10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl");
-std::optional<titan::FileRecord>
-write_data(titan::Storage&, const titan::SavePlace&, int64_t, std::span<const titan::SavedValue>, size_t, const titan::WrittenTensor&, int64_t) asm(
+WriteData write_data asm(
     "__wrap__ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_"
     "10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl");
 std::optional<titan::FileRecord> write_data(titan::Storage& storage, const titan::SavePlace& place, int64_t rank,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
