@@ -61,7 +61,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   std::vector<double> new_w = w, new_m = m, new_v = v;
   for (size_t i = 0; i < c.count && !c.skip; ++i) {
     const AdamConstants& k = kConstants;
-    const float scaled = static_cast<float>(g[i]) * 0.5f;
+    const float scaled = static_cast<float>(g[i]) * 0.5f + k.coupled * static_cast<float>(w[i]);
     const float fresh_m = k.beta1 * static_cast<float>(m[i]) + (1 - k.beta1) * scaled;
     const float fresh_v = k.beta2 * static_cast<float>(v[i]) + (1 - k.beta2) * scaled * scaled;
     const float fresh_w =
