@@ -158,8 +158,11 @@ at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight) con
 }
 
 void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const {
-  at::Tensor share = product(dy.data, weight.weight());
-  dx = dx.defined() ? dx.add_(share) : share;
+  if (dx.defined()) {
+    product_into(dx, dy.data, weight.weight(), /*accumulate=*/true);
+  } else {
+    dx = product(dy.data, weight.weight());
+  }
 }
 
 Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& weights) const {
