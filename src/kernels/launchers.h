@@ -17,6 +17,7 @@ void run(const CrossEntropyRows& a, CUstream_st* stream);
 void run(const VocabularySums& a, CUstream_st* stream);
 void run(const VocabularyGradient& a, CUstream_st* stream);
 void run(const LargestMagnitude& a, CUstream_st* stream);
+void run(const ScalesOfMagnitudes& a, CUstream_st* stream);
 void run(const Float8Cast& a, CUstream_st* stream);
 void run(const AdamStep& a, CUstream_st* stream);
 void run(const LeanAdamStep& a, CUstream_st* stream);

@@ -13,9 +13,8 @@ void* writable(const at::Tensor& tensor) { return tensor.defined() ? tensor.muta
 const void* readable(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
 /// A slot for the largest magnitude of a tensor, where a product in float8 will ask for it; else undefined.
-at::Tensor magnitude_slot(const at::Tensor& like, const UnitContext& context) {
-  if (!context.scales.wanted) return {};
-  return at::zeros({}, like.options().dtype(at::kFloat));
+at::Tensor magnitude_slot(const at::Tensor& like, UnitContext& context) {
+  return context.scales.wanted ? context.slots.take(1, like).squeeze(0) : at::Tensor();
 }
 
 uint32_t* slot_bits(const at::Tensor& slot) { return static_cast<uint32_t*>(writable(slot)); }

@@ -262,6 +262,28 @@ TEST(Fused, CopiesOfATableShareWhatWasOfferedUntilItsTensorIsGone) {
   EXPECT_TRUE(scales.find(kept).defined());
 }
 
+TEST(Fused, SlotsOfMagnitudesAreZeroAndNobodyGetsOneTwice) {
+  MagnitudeSlots slots;
+  const at::Tensor like = normal({4, 4}, 1, at::kBFloat16);
+  std::vector<at::Tensor> taken;
+  for (int i = 0; i < 50; ++i) {
+    taken.push_back(slots.take(1 + i % 3, like));
+    EXPECT_TRUE(same_bits(taken.back(), at::zeros({1 + i % 3})));
+    taken.back().fill_(1);
+  }
+  EXPECT_EQ(slots.take(100, like).numel(), 100);
+  EXPECT_TRUE(taken[0].storage().is_alias_of(taken[1].storage())) << "many are filled at once";
+}
+
+TEST(Fused, ACopyOfSlotsHasItsOwn) {
+  MagnitudeSlots slots;
+  const at::Tensor like = normal({4, 4}, 1);
+  const at::Tensor first = slots.take(1, like);
+  MagnitudeSlots copy = slots;
+  const at::Tensor of_copy = copy.take(1, like);
+  EXPECT_FALSE(of_copy.storage().is_alias_of(first.storage()));
+}
+
 TEST(Fused, AMagnitudeIsNotThatOfWhateverLiesWhereItsTensorLay) {
   ScaleTable scales;
   at::Tensor tensor = normal({4, 4}, 1);

@@ -25,6 +25,7 @@ struct Kernels {
   void (*vocabulary_sums)(const VocabularySums&, CUstream_st*);
   void (*vocabulary_gradient)(const VocabularyGradient&, CUstream_st*);
   void (*largest_magnitude)(const LargestMagnitude&, CUstream_st*);
+  void (*scales_of_magnitudes)(const ScalesOfMagnitudes&, CUstream_st*);
   void (*float8_cast)(const Float8Cast&, CUstream_st*);
   void (*adam)(const AdamStep&, CUstream_st*);
   void (*lean_adam)(const LeanAdamStep&, CUstream_st*);
