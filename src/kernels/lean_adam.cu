@@ -20,23 +20,6 @@ __device__ __forceinline__ Bf16 by_chance<Bf16>(float value, uint32_t chance) {
   return {static_cast<uint16_t>(round_by_chance(bits_of(value), chance))};
 }
 
-// Of bf16, two numbers are a word of a register, whose halves one instruction takes or puts.
-template <int kWidth>
-__device__ __forceinline__ void take(const float* from, float (&numbers)[kWidth]) {
-  const Pack<float, kWidth> pack = load<kWidth>(from);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) numbers[i] = pack.at[i];
-}
-template <int kWidth>
-__device__ __forceinline__ void take(const Bf16* from, float (&numbers)[kWidth]) {
-  const Pack<uint32_t, kWidth / 2> words = load<kWidth / 2>(reinterpret_cast<const uint32_t*>(from));
-#pragma unroll
-  for (int i = 0; i < kWidth; i += 2) {
-    numbers[i] = float_of(words.at[i / 2] << 16);
-    numbers[i + 1] = float_of(words.at[i / 2] & 0xFFFF0000);
-  }
-}
-
 __device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second) {
 #ifdef __CUDACC__
   return __byte_perm(first, second, 0x7632);
@@ -142,10 +125,10 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
   auto* kept_first = static_cast<Moment*>(a.first) + at;
   auto* kept_second = static_cast<Moment*>(a.second) + at;
   float weight[kWidth], gradient[kWidth], first[kWidth], second[kWidth];
-  take(kept_weight, weight);
-  take(a.gradient + at, gradient);
-  take(kept_first, first);
-  take(kept_second, second);
+  unpack(load<kWidth>(kept_weight), weight);
+  unpack(load<kWidth>(a.gradient + at), gradient);
+  unpack(load<kWidth>(kept_first), first);
+  unpack(load<kWidth>(kept_second), second);
   const int64_t place = a.place.index(at);
   RoundingChances chances[kWidth];
   OrdinaryNumbers arithmetic;
