@@ -48,6 +48,18 @@ __device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], co
   store(reinterpret_cast<uint32_t*>(to), words);
 }
 
+/// Of elements that follow each other in the tensor from its element `place` on, an even one.
+template <int kWidth>
+__device__ __forceinline__ void take_chances(const RoundingKey& key, int64_t place,
+                                             RoundingChances (&chances)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    const RoundingPairChances pair = rounding_pair_chances(key, place + i);
+    chances[i] = pair.even;
+    chances[i + 1] = pair.odd;
+  }
+}
+
 /// Roots and quotients as IEEE 754 rounds them, of whatever numbers.
 struct AnyNumbers {
   __device__ __forceinline__ float root(float x) { return sqrtf(x); }
@@ -129,15 +141,9 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
   unpack(load<kWidth>(a.gradient + at), gradient);
   unpack(load<kWidth>(kept_first), first);
   unpack(load<kWidth>(kept_second), second);
-  const int64_t place = a.place.index(at);
   RoundingChances chances[kWidth];
+  take_chances(a.key, a.place.index(at), chances);
   OrdinaryNumbers arithmetic;
-#pragma unroll
-  for (int i = 0; i < kWidth; i += 2) {
-    const RoundingPairChances pair = rounding_pair_chances(a.key, place + i);
-    chances[i] = pair.even;
-    chances[i + 1] = pair.odd;
-  }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     lean_element(weight[i], gradient[i], first[i], second[i], clip, a.constants, arithmetic);
@@ -168,23 +174,42 @@ __global__ void __launch_bounds__(kThreads) lean_adam_kernel(LeanAdamStep a, int
   if (tail < a.count) step_one<Weight, Moment>(a, tail, clip);
 }
 
-__global__ void round_kernel(RoundByChance a) {
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads) round_kernel(RoundByChance a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
+  auto* target = static_cast<Bf16*>(a.target);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= a.count) return;
-  const uint32_t chance = rounding_chances(a.key, a.place.index(index)).of(a.number);
-  store_one(static_cast<Bf16*>(a.target) + index, by_chance<Bf16>(load_one(a.values + index), chance));
+  if (index < packs) {
+    const int64_t at = kWidth * index;
+    const Pack<float, kWidth> values = load<kWidth>(a.values + at);
+    RoundingChances chances[kWidth];
+    take_chances(a.key, a.place.index(at), chances);
+    Pack<Bf16, kWidth> rounded;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) rounded.at[i] = by_chance<Bf16>(values.at[i], chances[i].of(a.number));
+    return store(target + at, rounded);
+  }
+  const int64_t tail = (kWidth - 1) * packs + index;
+  if (tail >= a.count) return;
+  const uint32_t chance = rounding_chances(a.key, a.place.index(tail)).of(a.number);
+  store_one(target + tail, by_chance<Bf16>(load_one(a.values + tail), chance));
 }
 
 bool aligned_to(const void* pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-/// Whether packs of `width` elements are aligned and each lies within one run, from an even element of the tensor on.
+/// Whether each pack of `width` elements lies within one run, from an even element of the tensor on.
+bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
+  return place.first % 2 == 0 && (place.run >= count || (place.run % width == 0 && place.stride % 2 == 0));
+}
+
+/// And is aligned.
 bool packs_fit(const LeanAdamStep& a, int64_t width) {
-  const RoundingPlace& place = a.place;
-  const bool whole = place.run >= a.count || (place.run % width == 0 && place.stride % 2 == 0);
-  return place.first % 2 == 0 && whole && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
+  return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
          aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&
          aligned_to(a.second, width * bytes_of(a.moment_type));
+}
+bool packs_fit(const RoundByChance& a, int64_t width) {
+  return packs_fit(a.place, a.count, width) && aligned_to(a.values, width * 4) && aligned_to(a.target, width * 2);
 }
 
 template <class Weight, class Moment, int kWidth>
@@ -209,7 +234,9 @@ void run(const LeanAdamStep& a, CUstream_st* stream) {
 
 void run(const RoundByChance& a, CUstream_st* stream) {
   if (a.count == 0) return;
-  launch("round", round_kernel, dim3(blocks_for(a.count, kThreads)), dim3(kThreads), stream, a);
+  const int64_t packs = packs_fit(a, kWide) ? a.count / kWide : 0;
+  launch("round", round_kernel<kWide>, dim3(blocks_for(a.count - packs * (kWide - 1), kThreads)), dim3(kThreads),
+         stream, a, packs);
 }
 
 }  // namespace TITAN_KERNEL_SPACE

@@ -127,9 +127,13 @@ std::vector<KernelCase> cases() {
                       return run_step(machine, {257, 0, bf16, bf16, {0, 257, 1}, true});
                     }});
   for (const KeptNumber number : {KeptNumber::weight, KeptNumber::first_moment, KeptNumber::second_moment}) {
-    result.push_back({"round_by_chance_" + std::to_string(static_cast<int>(number)), [=](KernelMachine& machine) {
-                        return run_round(machine, 301, number, {3, 7, 11});
-                      }});
+    const std::string which = "round_by_chance_" + std::to_string(static_cast<int>(number));
+    const auto add = [&](const char* where, RoundingPlace place) {
+      result.push_back({which + where, [=](KernelMachine& machine) { return run_round(machine, 301, number, place); }});
+    };
+    add("", {0, 301, 1});
+    add("_odd_runs", {3, 7, 11});
+    add("_runs_of_eight", {6, 8, 10});
   }
   return result;
 }
