@@ -1,5 +1,7 @@
 #include "titan/kernels/lean_adam.h"
 
+#include <math.h>
+
 #include "launchers.h"
 
 namespace titan {
@@ -66,6 +68,32 @@ struct AnyNumbers {
   __device__ __forceinline__ float quotient(float a, float b) { return a / b; }
 };
 
+__device__ __forceinline__ float fused(float a, float b, float c) {  // a·b + c, rounded once
+#ifdef __CUDACC__
+  return __fmaf_rn(a, b, c);
+#else
+  return fmaf(a, b, c);
+#endif
+}
+__device__ __forceinline__ float rough_inverse_root(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1 / sqrtf(x);
+#endif
+}
+__device__ __forceinline__ float rough_inverse(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1 / x;
+#endif
+}
+
 /// The same, by what nvcc makes of sqrtf and of a division where no intermediate result leaves the normal numbers; but
 /// nvcc asks for each whether that is so and branches, and here one look at `are_ordinary` serves for several elements.
 struct OrdinaryNumbers {
@@ -73,28 +101,18 @@ struct OrdinaryNumbers {
 
   __device__ __forceinline__ float root(float x) {
     within(x, 0x1p-101f, 0x1p100f);
-#ifdef __CUDACC__
-    float inverse;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
-    const float root = __fmul_rn(x, inverse);
-    return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(inverse, 0.5f), root);
-#else
-    return sqrtf(x);
-#endif
+    const float inverse = rough_inverse_root(x);
+    const float root = x * inverse;
+    return fused(fused(-root, root, x), 0.5f * inverse, root);
   }
 
   __device__ __forceinline__ float quotient(float a, float b) {
     within(a, 0x1p-90f, 0x1p60f);
     within(b, 0x1p-60f, 0x1p30f);
-#ifdef __CUDACC__
-    float guess;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(b));
-    const float inverse = __fmaf_rn(guess, __fmaf_rn(-b, guess, 1), guess);
-    const float quotient = __fmul_rn(a, inverse);
-    return __fmaf_rn(inverse, __fmaf_rn(-b, quotient, a), quotient);
-#else
-    return a / b;
-#endif
+    const float rough = rough_inverse(b);
+    const float inverse = fused(rough, fused(-b, rough, 1), rough);
+    const float quotient = a * inverse;
+    return fused(inverse, fused(-b, quotient, a), quotient);
   }
 
  private:
