@@ -131,7 +131,8 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl
     LINKER:--wrap=_ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl
     LINKER:--wrap=_ZN5titan8Executor16weight_gradientsEml
-    LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
+    LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE
+    LINKER:--wrap=_ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl)
 
   # What scripts/bench runs; built with the tests, so that they follow the code.
   foreach(bench ring_attention checkpoint device_ceiling expected)

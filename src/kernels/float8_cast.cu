@@ -58,6 +58,25 @@ __global__ void __launch_bounds__(kThreads)
   atomicMax(slots + column, largest);
 }
 
+// ---- Scales
+
+constexpr double kLeastMagnitude = 1e-12;
+constexpr uint32_t kExponentBits = 0x7f800000;
+
+// One thread a number. Division and reciprocal are rounded right: products read the inverse that the host's arithmetic
+// would give.
+__global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfMagnitudes a) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= a.arrays * a.each) return;
+  const double magnitude = load_one(a.largest[at / a.each] + at % a.each);
+  const double most = a.format == KernelFloat8::e4m3 ? 448 : 57344;
+  auto value = static_cast<float>(most / (magnitude < kLeastMagnitude ? kLeastMagnitude : magnitude));
+  // A NaN would lose its mantissa and become an infinity.
+  if (a.power_of_two && value == value) value = float_of(bits_of(value) & kExponentBits);
+  store_one(a.values + at, value);
+  store_one(a.inverses + at, 1 / value);
+}
+
 // ---- The cast
 
 // Two numbers as the lower and the upper half of the result: one instruction on a GPU, as one number is.
@@ -204,6 +223,13 @@ void run(const LargestMagnitude& a, CUstream_st* stream) {
     const int64_t unit = a.extent == KernelExtent::matrix ? a.rows * a.columns : a.columns;
     in_packs(a.type, unit, {a.matrix}) ? launch_largest<T, kPackOf<T>>(a, stream) : launch_largest<T, 1>(a, stream);
   });
+}
+
+void run(const ScalesOfMagnitudes& a, CUstream_st* stream) {
+  const int64_t count = a.arrays * a.each;
+  if (count == 0) return;
+  launch("scales", scales_kernel, dim3(blocks_for(count, kThreads)), dim3(count < kWarpSize ? kWarpSize : kThreads),
+         stream, a);
 }
 
 void run(const Float8Cast& a, CUstream_st* stream) {

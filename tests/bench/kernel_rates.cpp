@@ -30,6 +30,7 @@ KernelTraffic moved_by(const Arguments& a) {
   return traffic(a);
 }
 KernelTraffic moved_by(const CrossEntropyRows& a) { return traffic(a, a.rows); }
+KernelTraffic moved_by(const EmbeddingGradient& a) { return traffic(a, a.tokens, a.tokens); }
 
 class Rates {
  public:
@@ -171,6 +172,26 @@ void loss(Rates& rates, const Shapes& s) {
   });
 }
 
+void embedding(Rates& rates, const Shapes& s) {
+  rates.measure("embedding, backward", &Kernels::embedding_gradient, [&] {
+    EmbeddingGradient a;
+    a.type = kType;
+    a.tokens = std::min(s.tokens, s.vocabulary);
+    a.columns = s.dim;
+    a.rows = s.vocabulary;
+    std::vector<int64_t> words(static_cast<size_t>(a.tokens)), order(words.size());
+    for (size_t i = 0; i < words.size(); ++i) {
+      words[i] = static_cast<int64_t>(i) * (s.vocabulary / a.tokens);  // all different: as many rows as can be
+      order[words.size() - 1 - i] = static_cast<int64_t>(i);
+    }
+    a.words = rates.values(words);
+    a.order = rates.values(order);
+    a.dy = rates.numbers(kType, a.tokens * s.dim);
+    a.gradient = static_cast<float*>(rates.numbers(KernelType::fp32, s.vocabulary * s.dim));
+    return a;
+  });
+}
+
 void casts(Rates& rates, const Shapes& s) {
   const int64_t count = s.tokens * s.dim;
   rates.measure("float8 cast and transpose", &Kernels::float8_cast, [&] {
@@ -247,7 +268,7 @@ int run(const std::vector<std::string>& words) {
   nlohmann::json result;
   result["machine"] = found.machine->name();
   result["copy_bytes_per_second"] = rates.copy_bytes_per_second();
-  for (const auto& part : {norms, rotation, swiglu, loss, casts, optimizers}) part(rates, shapes);
+  for (const auto& part : {norms, rotation, swiglu, embedding, loss, casts, optimizers}) part(rates, shapes);
   result["kernels"] = rates.kernels();
   std::printf("%s\n", result.dump().c_str());
   return 0;
