@@ -18,7 +18,7 @@ inline constexpr std::chrono::seconds kHeardLimit{1};
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
 /// How long a rank that works may leave the question open whether it lives, at least.
-inline constexpr std::chrono::seconds kSignOfLifeLimit{5};
+inline constexpr std::chrono::seconds kSignOfLifeLimit{4};
 
 /// How long a run that cannot start waits for ranks that are still on their way, to tell them why.
 inline constexpr std::chrono::seconds kRefusalLimit{5};

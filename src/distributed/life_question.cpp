@@ -7,8 +7,8 @@
 namespace titan {
 namespace {
 
-/// Looks that are further apart than this were not kept apart by the watcher's own waiting.
-constexpr std::chrono::seconds kLongestLook{3};
+/// The watcher waits for a second at most: looks that are further apart were kept apart by something else.
+constexpr std::chrono::seconds kLongestPause{2};
 
 }  // namespace
 
@@ -22,7 +22,7 @@ bool LifeQuestion::is_overdue(Deadline now) {
   if (!open_) return false;
   const auto unseen = now - looked_at_;
   looked_at_ = now;
-  if (unseen > kLongestLook) until_ += unseen;
+  if (unseen > kLongestPause) until_ += unseen;
   return now >= until_;
 }
 

@@ -47,34 +47,40 @@ class LongSave(CheckpointTest):
     def saved(self, rank: int) -> pathlib.Path:
         return self.folder / f"held-{rank}"
 
-    def test_a_rank_that_is_stopped_ends_the_run_in_time_and_the_last_checkpoint_is_loaded(self):
-        limit = 3
-        for rank in (0, 2):
-            with self.subTest(stopped=rank):
-                self.use_dying_program()
-                run, gate = self.hold(rank, limit)
-                process = self.process_of(run.text(), rank)
-                os.kill(process, signal.SIGSTOP)
-                begin = time.monotonic()
-                self.assertEqual(run.end(), HANG, run.text())
-                self.assertLess(time.monotonic() - begin, limit + END_LIMIT_SECONDS)
-                os.close(gate)
-                told = rf"rank {rank} \(\S+, process {process}\) hangs: it gives no sign of life"
-                self.assertRegex(run.text(), rf"(?m)^\[rank\d\] titan_train: {told}")
-                self.assertRegex(run.text().splitlines()[-1], rf"^titan_train launch: rank \d .* code 76: {told}")
-                self.expect_friendly(run.text())
-                self.expect_nothing_left()
-                self.assertEqual(self.checkpoints(self.saved(rank)), [2])
-                self.assertEqual(self.unfinished(rank), [f"saving-{HELD_STEP}"])
-                self.program = binary()
-                text = self.complete(RANKS, self.saved(rank), 6, *LAYOUT)
-                self.assertEqual(self.loaded(text), 2)
-                self.assertEqual(self.checkpoints(self.saved(rank)), [2, 4, 6])
-                self.assertEqual(self.unfinished(rank), [])
-
     def unfinished(self, rank: int) -> list[str]:
         folder = self.saved(rank) / "checkpoint"
         return [path.name.rpartition("-")[0] for path in folder.glob("saving-[0-9]*")]
+
+    def expect_end_of_a_stopped_save(self, held: int, stopped: int):
+        limit = 8
+        run, gate = self.hold(held, limit)
+        process = self.process_of(run.text(), stopped)
+        os.kill(process, signal.SIGSTOP)
+        begin = time.monotonic()
+        self.assertEqual(run.end(), HANG, run.text())
+        self.assertLess(time.monotonic() - begin, limit + END_LIMIT_SECONDS)
+        os.close(gate)
+        told = rf"rank {stopped} \(\S+, process {process}\) hangs: it gives no sign of life"
+        self.assertRegex(run.text(), rf"(?m)^\[rank\d\] titan_train: {told}")
+        self.assertRegex(run.text().splitlines()[-1], rf"^titan_train launch: rank \d .* code 76: {told}")
+        self.expect_friendly(run.text())
+        self.expect_nothing_left()
+        self.assertEqual(self.checkpoints(self.saved(held)), [2])
+        self.assertEqual(self.unfinished(held), [f"saving-{HELD_STEP}"])
+        self.program = binary()
+        text = self.complete(RANKS, self.saved(held), 6, *LAYOUT)
+        self.assertEqual(self.loaded(text), 2)
+        self.assertEqual(self.checkpoints(self.saved(held)), [2, 4, 6])
+        self.assertEqual(self.unfinished(held), [])
+
+    def test_a_rank_that_is_stopped_ends_the_run_in_time_and_the_last_checkpoint_is_loaded(self):
+        self.expect_end_of_a_stopped_save(held=2, stopped=2)
+
+    def test_a_rank_0_that_is_stopped_is_found_by_the_others(self):
+        self.expect_end_of_a_stopped_save(held=0, stopped=0)
+
+    def test_a_rank_that_is_stopped_is_found_while_another_one_still_writes(self):
+        self.expect_end_of_a_stopped_save(held=0, stopped=2)
 
     def test_a_rank_that_writes_for_many_times_the_limit_and_lives_is_waited_for(self):
         for rank, waiter in ((0, "logs/rank-0001.log"), (2, None)):
