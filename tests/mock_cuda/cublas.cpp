@@ -33,13 +33,20 @@ struct Description {
 
 std::string name(cudaDataType type) {
   switch (type) {
-    case CUDA_R_32F: return "fp32";
-    case CUDA_R_64F: return "fp64";
-    case CUDA_R_16F: return "fp16";
-    case CUDA_R_16BF: return "bf16";
-    case CUDA_R_8F_E4M3: return "e4m3";
-    case CUDA_R_8F_E5M2: return "e5m2";
-    default: return "type " + std::to_string(static_cast<int>(type));
+    case CUDA_R_32F:
+      return "fp32";
+    case CUDA_R_64F:
+      return "fp64";
+    case CUDA_R_16F:
+      return "fp16";
+    case CUDA_R_16BF:
+      return "bf16";
+    case CUDA_R_8F_E4M3:
+      return "e4m3";
+    case CUDA_R_8F_E5M2:
+      return "e5m2";
+    default:
+      return "type " + std::to_string(static_cast<int>(type));
   }
 }
 
@@ -170,8 +177,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, 
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t first, cublasLtMatrixLayout_t second,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t,
-                                              int, cublasLtMatmulHeuristicResult_t results[], int* count) {
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t results[], int* count) {
   const auto& a = *reinterpret_cast<Layout*>(first);
   const auto& b = *reinterpret_cast<Layout*>(second);
   auto& attributes = reinterpret_cast<Description*>(description)->attributes;

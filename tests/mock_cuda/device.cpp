@@ -1,5 +1,6 @@
-// What the mock GPU is: an H200 by its numbers. MOCK_CUDA_DEVICES says how many there are, MOCK_CUDA_MIB how much memory
-// each has.
+// What the mock GPU is: an H200 by its numbers. MOCK_CUDA_DEVICES says how many there are, MOCK_CUDA_MIB how much
+// memory each has, MOCK_CUDA_CAPABILITY (90) of which generation, MOCK_CUDA_DRIVER (the runtime's) which CUDA the
+// driver knows.
 #include "device.h"
 
 #include <algorithm>
@@ -20,6 +21,8 @@ int64_t number(const char* variable, int64_t otherwise) {
   return text ? std::atoll(text) : otherwise;
 }
 
+int driver() { return static_cast<int>(number("MOCK_CUDA_DRIVER", CUDART_VERSION)); }
+
 thread_local int current = 0;
 
 }  // namespace
@@ -36,6 +39,7 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = device_count();
+  if (driver() < CUDART_VERSION / 1000 * 1000) return set_error(cudaErrorInsufficientDriver);
   return *count > 0 ? cudaSuccess : set_error(cudaErrorNoDevice);
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -48,7 +52,7 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = driver();
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -58,10 +62,16 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 const char* cudaGetErrorName(cudaError_t) { return "cudaError of the mock"; }
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
-    default: break;
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    default:
+      break;
   }
   thread_local char text[64];
   std::snprintf(text, sizeof text, "error %d of the mock GPU", static_cast<int>(error));
@@ -85,7 +95,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::copy_n(std::initializer_list<int>{1024, 1024, 64}.begin(), 3, it.maxThreadsDim);
   std::copy_n(std::initializer_list<int>{2147483647, 65535, 65535}.begin(), 3, it.maxGridSize);
   it.totalConstMem = 64 << 10;
-  it.major = 9;
+  const auto capability = static_cast<int>(number("MOCK_CUDA_CAPABILITY", 90));
+  it.major = capability / 10;
+  it.minor = capability % 10;
   it.multiProcessorCount = 132;
   it.maxThreadsPerMultiProcessor = 2048;
   it.maxBlocksPerMultiProcessor = 32;
@@ -104,42 +116,96 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   cudaDeviceProp it;
   if (const cudaError_t error = cudaGetDeviceProperties(&it, device)) return error;
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = it.maxThreadsPerBlock; break;
-    case cudaDevAttrMaxBlockDimX: *value = it.maxThreadsDim[0]; break;
-    case cudaDevAttrMaxBlockDimY: *value = it.maxThreadsDim[1]; break;
-    case cudaDevAttrMaxBlockDimZ: *value = it.maxThreadsDim[2]; break;
-    case cudaDevAttrMaxGridDimX: *value = it.maxGridSize[0]; break;
-    case cudaDevAttrMaxGridDimY: *value = it.maxGridSize[1]; break;
-    case cudaDevAttrMaxGridDimZ: *value = it.maxGridSize[2]; break;
-    case cudaDevAttrWarpSize: *value = it.warpSize; break;
-    case cudaDevAttrMultiProcessorCount: *value = it.multiProcessorCount; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(it.sharedMemPerBlock); break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(it.sharedMemPerBlockOptin); break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(it.sharedMemPerMultiprocessor); break;
-    case cudaDevAttrReservedSharedMemoryPerBlock: *value = static_cast<int>(it.reservedSharedMemPerBlock); break;
-    case cudaDevAttrMaxRegistersPerBlock: *value = it.regsPerBlock; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = it.maxThreadsPerMultiProcessor; break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = it.maxBlocksPerMultiProcessor; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = it.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = it.minor; break;
-    case cudaDevAttrL2CacheSize: *value = it.l2CacheSize; break;
-    case cudaDevAttrPciBusId: *value = it.pciBusID; break;
-    case cudaDevAttrPciDeviceId: *value = it.pciDeviceID; break;
-    case cudaDevAttrPciDomainId: *value = it.pciDomainID; break;
-    case cudaDevAttrClockRate: *value = 1980000; break;
-    case cudaDevAttrMemoryClockRate: *value = 3201000; break;
-    case cudaDevAttrGlobalMemoryBusWidth: *value = it.memoryBusWidth; break;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = it.maxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxBlockDimX:
+      *value = it.maxThreadsDim[0];
+      break;
+    case cudaDevAttrMaxBlockDimY:
+      *value = it.maxThreadsDim[1];
+      break;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = it.maxThreadsDim[2];
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = it.maxGridSize[0];
+      break;
+    case cudaDevAttrMaxGridDimY:
+      *value = it.maxGridSize[1];
+      break;
+    case cudaDevAttrMaxGridDimZ:
+      *value = it.maxGridSize[2];
+      break;
+    case cudaDevAttrWarpSize:
+      *value = it.warpSize;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = it.multiProcessorCount;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(it.sharedMemPerBlock);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(it.sharedMemPerBlockOptin);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(it.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = static_cast<int>(it.reservedSharedMemPerBlock);
+      break;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = it.regsPerBlock;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = it.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = it.maxBlocksPerMultiProcessor;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = it.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = it.minor;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = it.l2CacheSize;
+      break;
+    case cudaDevAttrPciBusId:
+      *value = it.pciBusID;
+      break;
+    case cudaDevAttrPciDeviceId:
+      *value = it.pciDeviceID;
+      break;
+    case cudaDevAttrPciDomainId:
+      *value = it.pciDomainID;
+      break;
+    case cudaDevAttrClockRate:
+      *value = 1980000;
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = 3201000;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = it.memoryBusWidth;
+      break;
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrCooperativeLaunch:
     case cudaDevAttrClusterLaunch:
     case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrStreamPrioritiesSupported: *value = 1; break;
+    case cudaDevAttrStreamPrioritiesSupported:
+      *value = 1;
+      break;
     case cudaDevAttrIntegrated:
     case cudaDevAttrPageableMemoryAccess:
     case cudaDevAttrManagedMemory:
     case cudaDevAttrComputeMode:
-    case cudaDevAttrKernelExecTimeout: *value = 0; break;
+    case cudaDevAttrKernelExecTimeout:
+      *value = 0;
+      break;
     default:
       Ledger::of_process().add("unknown", "attribute " + std::to_string(static_cast<int>(attribute)));
       *value = 0;

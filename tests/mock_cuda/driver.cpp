@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "device.h"
@@ -20,7 +22,14 @@ namespace {
 struct Piece {
   size_t bytes;
   int device;
+  int file = -1;  // of memory that other processes may map
 };
+
+/// Which piece lies where.
+std::map<CUdeviceptr, Piece*>& mapped_pieces() {
+  static auto* it = new std::map<CUdeviceptr, Piece*>;
+  return *it;
+}
 
 }  // namespace
 
@@ -94,18 +103,50 @@ CUresult cuMemAddressFree(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* wanted,
                      unsigned long long) {
   if (!take(wanted->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Piece{bytes, wanted->location.id});
+  auto* piece = new Piece{bytes, wanted->location.id};
+  if (wanted->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    piece->file = ::memfd_create("mock_cuda", MFD_CLOEXEC);
+    if (piece->file < 0 || ::ftruncate(piece->file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(piece);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType,
+                                      unsigned long long) {
+  const int file = ::dup(reinterpret_cast<Piece*>(handle)->file);
+  std::memcpy(shared, &file, sizeof file);
+  return file < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shared, CUmemAllocationHandleType) {
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(
+      new Piece{0, 0, ::dup(static_cast<int>(reinterpret_cast<intptr_t>(shared)))});
   return CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const auto* piece = reinterpret_cast<Piece*>(handle);
+  if (piece->file >= 0) ::close(piece->file);
   give(piece->device, piece->bytes);
   delete piece;
   return CUDA_SUCCESS;
 }
-CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle, unsigned long long) {
-  const int failed = ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
-  return failed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+  mapped_pieces()[address] = reinterpret_cast<Piece*>(handle);
+  const int file = mapped_pieces()[address]->file;
+  auto* begin = reinterpret_cast<void*>(address);
+  if (file < 0) return ::mprotect(begin, bytes, PROT_READ | PROT_WRITE) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  void* mapped = ::mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+  return mapped == begin ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  const auto found = mapped_pieces().find(reinterpret_cast<CUdeviceptr>(address));
+  if (found == mapped_pieces().end()) return CUDA_ERROR_INVALID_VALUE;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Piece{0, 0, ::dup(found->second->file)});
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle) {
+  std::memset(properties, 0, sizeof *properties);
+  properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return CUDA_SUCCESS;
 }
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
@@ -116,10 +157,13 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 }
 CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
   enqueue(reinterpret_cast<cudaStream_t>(stream), {"fill", [=] {
-            auto* words = reinterpret_cast<unsigned*>(address);
-            for (size_t i = 0; i < count; ++i) words[i] = value;
-          }});
+                                                     auto* words = reinterpret_cast<unsigned*>(address);
+                                                     for (size_t i = 0; i < count; ++i) words[i] = value;
+                                                   }});
   return CUDA_SUCCESS;
+}
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  return cuMemsetD32Async(address, value, 1, stream);
 }
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address,
                                 const cuuint64_t*, const cuuint64_t* strides, const cuuint32_t*, const cuuint32_t*,

@@ -60,18 +60,18 @@ Block remove_block(void* address) {
   return block;
 }
 
-/// With MOCK_CUDA_HOLLOW set nothing moves within the device, so that a model of any size needs no memory of the host.
-bool hollow() {
-  static const bool it = std::getenv("MOCK_CUDA_HOLLOW") != nullptr;
-  return it;
-}
-
 const char* direction(Kind from, Kind to) {
-  if (from == Kind::device) return to == Kind::device ? "on the device" : to == Kind::pinned ? "to pinned" : "to pageable";
+  if (from == Kind::device)
+    return to == Kind::device ? "on the device" : to == Kind::pinned ? "to pinned" : "to pageable";
   return to != Kind::device ? "on the host" : from == Kind::pinned ? "from pinned" : "from pageable";
 }
 
 }  // namespace
+
+bool hollow() {
+  static const bool it = std::getenv("MOCK_CUDA_HOLLOW") != nullptr;
+  return it;
+}
 
 Kind kind_of(const void* address) {
   const std::lock_guard lock(memory().mutex);
@@ -108,13 +108,17 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, 
   Ledger::of_process().add("copies", name, static_cast<int64_t>(bytes));
   if (bytes >= traced_bytes()) trace(name.c_str());
   const bool capturing = is_capturing(stream);
-  if (source == Kind::pageable && target == Kind::device) {  // CUDA stages it: the host may go on, and write there
+  if (hollow() && target == Kind::device) {
+    if (capturing && source == Kind::pageable) {
+      Ledger::of_process().trouble("memory that is not pinned is copied inside a recording");
+    }
+    enqueue(stream, {name, nullptr});
+  } else if (source == Kind::pageable &&
+             target == Kind::device) {  // CUDA stages it: the host may go on, and write there
     if (capturing) Ledger::of_process().trouble("memory that is not pinned is copied inside a recording");
     const auto* begin = static_cast<const unsigned char*>(from);
     auto staged = std::make_shared<std::vector<unsigned char>>(begin, begin + bytes);
     enqueue(stream, {name, [to, staged] { std::memcpy(to, staged->data(), staged->size()); }});
-  } else if (hollow() && source == Kind::device && target == Kind::device) {
-    enqueue(stream, {name, nullptr});
   } else {
     enqueue(stream, {name, [to, from, bytes] { std::memmove(to, from, bytes); }});
   }
@@ -203,7 +207,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   const std::lock_guard lock(memory().mutex);
   const Block* block = memory().at(address);
   std::memset(attributes, 0, sizeof *attributes);
-  attributes->type = !block                       ? cudaMemoryTypeUnregistered
+  attributes->type = !block                        ? cudaMemoryTypeUnregistered
                      : block->kind == Kind::device ? cudaMemoryTypeDevice
                                                    : cudaMemoryTypeHost;
   attributes->device = block ? block->device : -2;

@@ -12,6 +12,10 @@ namespace mock_cuda {
 enum class Kind { device, pinned, pageable };
 Kind kind_of(const void* address);
 
+/// With MOCK_CUDA_HOLLOW set nothing is written to the device: a model of any size needs no memory of the host, and all
+/// that comes back is zero.
+bool hollow();
+
 /// Takes from and gives back to the device's memory; false when there is not as much left.
 bool take(int device, size_t bytes);
 void give(int device, size_t bytes);

@@ -142,8 +142,8 @@ cudaError_t unsafe_while_capturing(const char* call) {
     const auto recording = weak.lock();
     if (!recording || recording->mode == cudaStreamCaptureModeRelaxed) continue;
     const bool of_others = recording->thread != std::this_thread::get_id();
-    if (of_others && (recording->mode == cudaStreamCaptureModeThreadLocal ||
-                      thread_mode == cudaStreamCaptureModeThreadLocal)) {
+    if (of_others &&
+        (recording->mode == cudaStreamCaptureModeThreadLocal || thread_mode == cudaStreamCaptureModeThreadLocal)) {
       continue;
     }
     recording->broken = true;
@@ -237,7 +237,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   it.recording = place.recording;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, 0); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, 0);
+}
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   MOCK_CUDA_LOCKED;
@@ -369,8 +371,8 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-  *made = reinterpret_cast<cudaGraphExec_t>(
-      new std::shared_ptr<Graph>(*reinterpret_cast<std::shared_ptr<Graph>*>(graph)));
+  *made =
+      reinterpret_cast<cudaGraphExec_t>(new std::shared_ptr<Graph>(*reinterpret_cast<std::shared_ptr<Graph>*>(graph)));
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {

@@ -24,8 +24,8 @@ void enqueue(cudaStream_t stream, Work work);
 void drain(cudaStream_t stream);
 void drain_all();
 bool is_capturing(cudaStream_t stream);
-/// What CUDA does with `call` (cudaMalloc, cudaDeviceSynchronize, …) while a graph is recorded in a mode that forbids it:
-/// it is refused, and the recording is lost.
+/// What CUDA does with `call` (cudaMalloc, cudaDeviceSynchronize, …) while a graph is recorded in a mode that forbids
+/// it: it is refused, and the recording is lost.
 cudaError_t unsafe_while_capturing(const char* call);
 cudaError_t set_error(cudaError_t error);
 
