@@ -138,6 +138,7 @@ if(TITAN_TORCH)
   if(TITAN_WITH_CUDA)
     file(GLOB mock_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/mock_cuda/*.cpp)
     add_library(mock_cuda SHARED ${mock_sources})
+    target_include_directories(mock_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include)
     target_include_directories(mock_cuda SYSTEM PRIVATE "${TITAN_LIBTORCH_FOUND}/nvidia/cu13/include"
       "${TITAN_LIBTORCH_FOUND}/nvidia/cudnn/include" "${TITAN_LIBTORCH_FOUND}/nvidia/nccl/include")
     foreach(folder IN LISTS CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES)

@@ -11,7 +11,8 @@ import re
 import subprocess
 import unittest
 
-from program import BAD_CONFIG, OK, OUT_OF_MEMORY, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
+import safetensors.torch
+from program import BAD_CONFIG, DEBUG_CONFIG, OK, OUT_OF_MEMORY, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
 from rank_processes import clean_environment
 
 FUSED = "--compile.enable"
@@ -52,6 +53,7 @@ class MockGpu(BehaviourTest):
         ledgers = self.folder / f"ledgers-{self.runs}"
         ledgers.mkdir()
         mock = {"MOCK_CUDA_LEDGER": ledgers, "MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings
+        mock = {name: value for name, value in mock.items() if value is not None}
         environment = clean_environment(LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, **mock)
         command = [
             self.program,
@@ -197,6 +199,31 @@ class Memory(MockGpu):
         run = self.llama_8b(FUSED, steps=2, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=90000)
         self.assertRegex(run.errors, r"out of memory .* it would fit with: ")
         self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
+
+
+class Saves(MockGpu):
+    """The mock's optimizer adds 1 to every weight, which begin as 0: a weight of a checkpoint is its step. A copy that
+    waited for too little, or that the optimizer did not wait for, shows in one of the two orders."""
+
+    def test_a_checkpoint_from_a_gpu_holds_the_weights_of_its_step(self):
+        rows = [("disabled", "late", 1), ("async", "late", 1), ("async", "at once", 2)]
+        rows += [("async_with_pinned_mem", order, ranks) for order in ("at once", "late") for ranks in (1, 2)]
+        for mode, order, ranks in rows:
+            with self.subTest(mode=mode, order=order, ranks=ranks):
+                self.check(mode, order, ranks)
+
+    def check(self, mode: str, order: str, ranks: int) -> None:
+        words = ["--checkpoint.enable", "--checkpoint.interval=2", f"--checkpoint.async_mode={mode}", FUSED]
+        words += ["--checkpoint.keep_latest_k=0", "--checkpoint.last_save_model_only=false", "--training.steps=6"]
+        words += ["--training.non_finite=skip"]  # what ranks exchange on the mock is no number
+        run = self.on_gpu(*words, ranks=ranks, MOCK_CUDA_HOLLOW=None, MOCK_CUDA=order)
+        for step in (2, 4, 6):
+            folder = run.folder / f"weights-{step}"
+            converted = self.titan("convert", "to-hf", run.folder / "checkpoint" / f"step-{step}", folder, DEBUG_CONFIG)
+            self.expect(converted, OK)
+            for path in folder.glob("*.safetensors"):
+                for name, weight in safetensors.torch.load_file(path).items():
+                    self.assertEqual({*weight.float().unique().tolist()}, {float(step)}, (step, name))
 
 
 class Refusals(MockGpu):

@@ -1,5 +1,5 @@
 // Kernels of the mock GPU: their names are kept as the program registers them, and a launch is counted and does
-// nothing. Variables on the device are memory of the host.
+// nothing (but for one: optimizer.h). Variables on the device are memory of the host.
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
 
@@ -13,6 +13,7 @@
 
 #include "device.h"
 #include "ledger.h"
+#include "optimizer.h"
 #include "stream.h"
 
 namespace mock_cuda {
@@ -49,7 +50,7 @@ std::string demangled(const std::string& mangled) {
   return name;
 }
 
-cudaError_t launch(Kernel* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+cudaError_t launch(Kernel* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
   if (!kernel) {
     Ledger::of_process().trouble("a launch of a kernel that was never registered");
     return set_error(cudaErrorInvalidDeviceFunction);
@@ -68,7 +69,7 @@ cudaError_t launch(Kernel* kernel, dim3 grid, dim3 block, size_t shared, cudaStr
   }
   Ledger::of_process().add(is_capturing(stream) ? "recorded" : "kernels", kernel->name,
                            static_cast<int64_t>(blocks * threads));
-  enqueue(stream, {kernel->name, nullptr});
+  enqueue(stream, {kernel->name, work_of(kernel->name, arguments)});
   return cudaSuccess;
 }
 
@@ -120,11 +121,13 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = reinterpret_cast<cudaKernel_t>(kernel_of(function));
   return *kernel ? cudaSuccess : set_error(cudaErrorInvalidDeviceFunction);
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**, size_t shared, cudaStream_t stream) {
-  return launch(reinterpret_cast<Kernel*>(kernel), grid, block, shared, stream);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared,
+                               cudaStream_t stream) {
+  return launch(reinterpret_cast<Kernel*>(kernel), grid, block, arguments, shared, stream);
 }
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**, size_t shared, cudaStream_t stream) {
-  return launch(kernel_of(function), grid, block, shared, stream);
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared,
+                             cudaStream_t stream) {
+  return launch(kernel_of(function), grid, block, arguments, shared, stream);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared,
                                         cudaStream_t stream) {
