@@ -131,7 +131,8 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl
     LINKER:--wrap=_ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl
     LINKER:--wrap=_ZN5titan8Executor16weight_gradientsEml
-    LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE)
+    LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE
+    LINKER:--wrap=_ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl)
 
   # A GPU that computes nothing and counts: CUDA's runtime, cuBLAS, cuDNN and NCCL as one library, loaded before theirs
   # (tests/behaviour/mock_gpu_test.py). The names beside it are those by which LibTorch looks for the driver's libraries.

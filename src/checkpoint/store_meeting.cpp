@@ -1,19 +1,21 @@
 #include "titan/checkpoint/store_meeting.h"
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace titan {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 /// Rank 0 collects and tells everyone: two keys a rank and meeting, not one for each pair.
 class StoreMeeting : public RankMeeting {
  public:
   StoreMeeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
-               std::chrono::milliseconds timeout, std::shared_ptr<PeerWaits> waits)
+               MeetingWaits waits)
       : store_(c10::make_intrusive<c10d::PrefixStore>(name, std::move(store))),
         rank_(rank),
         size_(size),
-        timeout_(timeout),
         waits_(std::move(waits)) {}
 
   int64_t rank() const override { return rank_; }
@@ -42,34 +44,60 @@ class StoreMeeting : public RankMeeting {
   static std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
   std::string wait_for(const std::string& key, int64_t rank) {
-    if (waits_) waits_->begin(rank);
+    // Until it is read: a rank 0 that is stopped does not even give out what has been said.
+    const PatientWait noted(waits_.waits, rank, waits_.patience);
+    const Clock::time_point begin = Clock::now();
     try {
-      store_->wait({key}, timeout_);
-      if (waits_) waits_->end(rank);
+      while (!comes_in_time(key, begin)) tell_of(rank, begin);
       const std::vector<uint8_t> bytes = store_->get(key);
       return {bytes.begin(), bytes.end()};
     } catch (const c10::Error& error) {
-      if (waits_) waits_->keep();
+      if (waits_.waits) waits_.waits->keep();
       throw Error(ExitCode::peer_failure,
                   fmt::format("rank {} did not come to a meeting about checkpoints within {} s: {}", rank,
-                              std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(),
-                              error.what_without_backtrace()));
+                              whole_seconds(waits_.limit), error.what_without_backtrace()));
     }
+  }
+
+  /// Waits as long as a rank may do without a sign of life; throws at the limit, and when the store is lost.
+  bool comes_in_time(const std::string& key, Clock::time_point begin) {
+    const Clock::time_point now = Clock::now();
+    constexpr std::chrono::milliseconds kLeast{1};
+    const auto left = std::max(kLeast, std::chrono::ceil<std::chrono::milliseconds>(begin + waits_.limit - now));
+    const std::chrono::milliseconds slice = std::clamp(waits_.patience, kLeast, left);
+    try {
+      store_->wait({key}, slice);
+      return true;
+    } catch (const c10::DistStoreError&) {
+      // Of a store that is lost the library says the same, but sooner.
+      if (slice == left || Clock::now() - now < slice / 2) throw;
+      return false;
+    }
+  }
+
+  void tell_of(int64_t rank, Clock::time_point begin) {
+    const Clock::time_point now = Clock::now();
+    // Else it is about to be found out.
+    if (!waits_.tell || !waits_.waits || !waits_.waits->were_alive_since(now - waits_.patience)) return;
+    waits_.tell(fmt::format("A meeting about checkpoints has waited {} s for rank {}, which lives",
+                            whole_seconds(now - begin), rank));
+  }
+
+  static int64_t whole_seconds(Clock::duration time) {
+    return std::chrono::duration_cast<std::chrono::seconds>(time).count();
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_;
-  std::chrono::milliseconds timeout_;
-  std::shared_ptr<PeerWaits> waits_;
+  MeetingWaits waits_;
   int64_t round_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<RankMeeting> make_store_meeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
-                                                int64_t rank, int64_t size, std::chrono::milliseconds timeout,
-                                                std::shared_ptr<PeerWaits> waits) {
-  return std::make_unique<StoreMeeting>(std::move(store), name, rank, size, timeout, std::move(waits));
+                                                int64_t rank, int64_t size, MeetingWaits waits) {
+  return std::make_unique<StoreMeeting>(std::move(store), name, rank, size, std::move(waits));
 }
 
 }  // namespace titan

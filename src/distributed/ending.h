@@ -17,6 +17,9 @@ inline constexpr std::chrono::seconds kHeardLimit{1};
 /// How long a rank that lost a peer waits to hear what really happened.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
+/// How long a rank that works may leave the question open whether it lives, at least.
+inline constexpr std::chrono::seconds kSignOfLifeLimit{5};
+
 /// How long a run that cannot start waits for ranks that are still on their way, to tell them why.
 inline constexpr std::chrono::seconds kRefusalLimit{5};
 /// How long a rank that cannot take part looks for rank 0 to say so.

@@ -1,6 +1,8 @@
 #include "titan/distributed/peer_waits.h"
 
+#include <algorithm>
 #include <set>
+#include <utility>
 
 namespace titan {
 
@@ -44,7 +46,51 @@ std::vector<int64_t> PeerWaits::now() const {
   std::set<int64_t> ranks;
   for (const auto& [rank, count] : waiting_) ranks.insert(rank);
   for (const auto& [many, count] : together_) ranks.insert(many->begin(), many->end());
+  for (const auto& [number, wait] : patient_) ranks.insert(wait.rank);
   return {ranks.begin(), ranks.end()};
+}
+
+int64_t PeerWaits::begin_patient(int64_t rank, std::chrono::milliseconds patience) {
+  const std::lock_guard lock(mutex_);
+  const int64_t number = next_number_++;
+  if (!kept_) patient_.emplace(number, Patient{rank, patience, Clock::now() + patience / 2});
+  return number;
+}
+
+void PeerWaits::end_patient(int64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (!kept_) patient_.erase(number);
+}
+
+std::optional<std::chrono::milliseconds> PeerWaits::question_due(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  if (kept_) return std::nullopt;  // it fails for that reason already
+  std::optional<std::chrono::milliseconds> due;
+  for (auto& [number, wait] : patient_) {
+    if (now < wait.next_question) continue;
+    wait.next_question = now + wait.patience / 2;
+    due = due ? std::min(*due, wait.patience) : wait.patience;
+  }
+  return due;
+}
+
+void PeerWaits::note_life(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  lived_at_ = now;
+}
+
+bool PeerWaits::were_alive_since(Clock::time_point then) const {
+  const std::lock_guard lock(mutex_);
+  return lived_at_ >= then;
+}
+
+PatientWait::PatientWait(std::shared_ptr<PeerWaits> waits, int64_t rank, std::chrono::milliseconds patience)
+    : waits_(std::move(waits)) {
+  if (waits_) number_ = waits_->begin_patient(rank, patience);
+}
+
+PatientWait::~PatientWait() {
+  if (waits_) waits_->end_patient(number_);
 }
 
 WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter) {

@@ -146,6 +146,7 @@ void RankHub::watch() {
     Deadline next = Clock::now() + std::chrono::seconds(1);
     if (cause_) next = std::min(next, announce_at_);
     if (suspected_) next = std::min(next, suspect_until_);
+    if (life_.is_open()) next = std::min(next, life_.until());
     ::poll(entries.data(), entries.size(), poll_time(next));
     wake_.clear();
     for (Member& member : members_) {
@@ -155,6 +156,7 @@ void RankHub::watch() {
       const std::lock_guard lock(mutex_);
       if (own_failure_ && !cause_ && !(suspected_ && suspected_->rank == 0)) report(*own_failure_);
     }
+    look_for_life();
     announce_when_due();
     if (say_farewell()) return;
     const std::lock_guard lock(mutex_);
@@ -168,7 +170,14 @@ void RankHub::hear(Member& member) {
   while (const std::optional<std::string> line = member.channel.take_line()) {
     const RankMessage message = parse_message(*line);
     if (message.leaving) member.left = true;
-    if (message.waits) answers_.push_back({member.rank, *message.waits});
+    if (message.waits) {
+      member.lives = true;
+      if (suspected_) answers_.push_back({member.rank, *message.waits});
+    }
+    if (message.asks) {
+      member.channel.send_line(asked_line());
+      ask_for_life(member.rank, *message.asks);
+    }
     if (message.failed) {
       member.channel.send_line(heard_line());
       report({member.rank, message.failed->code,
@@ -218,6 +227,42 @@ Cause RankHub::found_from_waits() const {
       end.answers ? "hangs: it waits for no other rank, and the others wait for it" : std::string(kNoSignOfLife);
   return {end.rank, end.answers ? static_cast<int>(ExitCode::hang) : 0,
           fmt::format("{} {}; {}", roll_call_.facts(end.rank)->name(), sign, suspected_->text), !end.answers};
+}
+
+void RankHub::ask_for_life(int64_t asker, std::chrono::milliseconds patience) {
+  if (cause_ || suspected_ || life_.is_open()) return;
+  life_asker_ = asker;
+  life_.ask(Clock::now(), patience);
+  for (Member& member : members_) {
+    member.lives = false;
+    member.channel.send_line(asked_line());
+  }
+}
+
+void RankHub::look_for_life() {
+  if (cause_ || suspected_) return life_.close();
+  if (const auto patience = waits_->question_due(Clock::now())) ask_for_life(0, *patience);
+  if (!life_.is_open()) return;
+  const Deadline now = Clock::now();
+  const int64_t silent = lowest_silent();
+  if (silent < 0) {
+    life_.close();
+    waits_->note_life(now);
+  } else if (life_.is_overdue(now)) {
+    report({silent, 0,
+            fmt::format("{} {}; rank {}, which waits for the others, has had it asked for {} s in vain",
+                        roll_call_.facts(silent)->name(), kNoSignOfLife, life_asker_, life_.open_for(now).count()),
+            /*is_silent=*/true});
+  }
+}
+
+int64_t RankHub::lowest_silent() const {
+  int64_t lowest = -1;
+  for (const Member& member : members_) {
+    if (member.lives || member.left || member.is_gone) continue;
+    if (lowest < 0 || member.rank < lowest) lowest = member.rank;
+  }
+  return lowest;
 }
 
 void RankHub::announce_when_due() {

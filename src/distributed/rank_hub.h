@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "ending.h"
+#include "life_question.h"
 #include "rank_messages.h"
 #include "titan/distributed/abort_watcher.h"
 #include "titan/distributed/peer_waits.h"
@@ -35,6 +36,7 @@ class RankHub : public AbortWatcher {
     int64_t rank;
     Channel channel;
     bool left = false;
+    bool lives = false;    // it has answered since life_ was asked
     bool is_gone = false;  // its channel is closed, and that was looked into
   };
 
@@ -55,6 +57,12 @@ class RankHub : public AbortWatcher {
   void suspect(Cause cause);
   /// Whom the suspicion falls on when all have answered who can.
   Cause found_from_waits() const;
+  /// Because rank `asker` waits for one that may work for long.
+  void ask_for_life(int64_t asker, std::chrono::milliseconds patience);
+  /// Asks when this rank waits so; ends the run for a rank that gives no sign of life.
+  void look_for_life();
+  /// The lowest rank that has not answered; -1: none.
+  int64_t lowest_silent() const;
   /// Tells the others when it is time to; ends the process when the cause is not this rank itself.
   void announce_when_due();
   /// Of rank 0 when it is the cause: it has not failed.
@@ -76,6 +84,8 @@ class RankHub : public AbortWatcher {
   std::optional<Cause> cause_;
   std::optional<Cause> suspected_;   // a rank says that a peer failed it: the cause, unless the peer turns up in time
   std::vector<WaitAnswer> answers_;  // to whom they wait for, since the suspicion
+  LifeQuestion life_;
+  int64_t life_asker_ = 0;
   Deadline announce_at_{};
   Deadline suspect_until_{};
   bool announced_ = false;

@@ -96,12 +96,14 @@ void RankLink::watch() {
     {
       const std::lock_guard lock(mutex_);
       if (own_failure_) next = std::min(next, end_at_);
+      if (life_.is_open()) next = std::min(next, life_.until());
     }
     ::poll(entries, 2, poll_time(next));
     wake_.clear();
     hear();
     const std::lock_guard lock(mutex_);
     if (stop_ || farewell_) return;
+    look_for_life();
     if (own_failure_ && Clock::now() >= end_at_) end_stuck(own_failure_->code, own_failure_->text);
   }
 }
@@ -112,6 +114,10 @@ void RankLink::hear() {
   while (const std::optional<std::string> line = channel_.take_line()) {
     const RankMessage message = parse_message(*line);
     const std::lock_guard lock(mutex_);
+    if (life_.is_open()) {
+      life_.close();
+      waits_->note_life(Clock::now());
+    }
     if (message.farewell && leaving_) {
       farewell_ = true;
       changed_.notify_all();
@@ -148,10 +154,24 @@ void RankLink::rank_zero_is_gone() {
   end_for_peer();
 }
 
+void RankLink::look_for_life() {
+  if (own_failure_ || is_alone_) return life_.close();
+  const Deadline now = Clock::now();
+  if (const auto patience = waits_->question_due(now)) {
+    channel_.send_line(asks_line(*patience));
+    if (!life_.is_open()) life_.ask(now, *patience);
+  }
+  if (!life_.is_overdue(now)) return;
+  // Whoever waits first is the first to know, and a launcher may end the witness before it knows.
+  rank_zero_is_silent(
+      fmt::format("this rank, which waits for it, has asked it for {} s in vain", life_.open_for(now).count()),
+      /*aloud=*/true);
+}
+
 // ---- called by the main thread
 
-void RankLink::rank_zero_is_silent(const std::string& text) {
-  tell_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), /*aloud=*/witness_);
+void RankLink::rank_zero_is_silent(const std::string& text, bool aloud) {
+  tell_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), aloud);
   end_for_silent_peer();
 }
 
@@ -165,7 +185,7 @@ bool RankLink::fail(int code, const std::string& text) {
   wake_.ring();
   if (code != kPeerFailure) return changed_.wait_until(lock, latest, [this] { return heard_; });
   // A rank 0 whose watcher does not even say that it has heard is the one that hangs.
-  if (!changed_.wait_for(lock, kTrueCauseLimit, [this] { return heard_; })) rank_zero_is_silent(text);
+  if (!changed_.wait_for(lock, kTrueCauseLimit, [this] { return heard_; })) rank_zero_is_silent(text, witness_);
   changed_.wait_until(lock, latest, [this] { return is_the_cause_; });
   return true;
 }

@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "ending.h"
+#include "life_question.h"
 #include "rank_messages.h"
 #include "titan/distributed/abort_watcher.h"
 #include "titan/distributed/peer_waits.h"
@@ -33,8 +34,10 @@ class RankLink : public AbortWatcher {
   void watch();
   void hear();
   void rank_zero_is_gone();
-  /// It has not heard why this rank fails, although the connection stands.
-  [[noreturn]] void rank_zero_is_silent(const std::string& text);
+  /// It does not answer, although the connection stands. `aloud`: this rank tells the user.
+  [[noreturn]] void rank_zero_is_silent(const std::string& text, bool aloud);
+  /// Has all ranks asked when this one waits for one that may work for long; ends the run when not even rank 0 answers.
+  void look_for_life();
 
   RankFacts facts_;
   bool witness_ = false;  // speaks up when rank 0 is lost
@@ -52,7 +55,9 @@ class RankLink : public AbortWatcher {
   bool leaving_ = false;
   bool farewell_ = false;
   bool stop_ = false;
-  bool is_alone_ = false;  // rank 0 is gone, and this rank has said so; of the link's thread
+  // Of the link's thread.
+  bool is_alone_ = false;  // rank 0 is gone, and this rank has said so
+  LifeQuestion life_;      // to rank 0
 
   Wake wake_;
   std::thread thread_;

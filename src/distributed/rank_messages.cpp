@@ -29,6 +29,7 @@ void read_fields(const Json& json, RankMessage& message) {
         Cause{ended.at("rank").get<int64_t>(), 0, ended.at("text").get<std::string>(), ended.contains("hangs")};
   }
   if (json.contains("waits")) message.waits = json.at("waits").get<std::vector<int64_t>>();
+  if (json.contains("asks")) message.asks = std::chrono::milliseconds(json.at("asks").get<int64_t>());
   message.heard = json.contains("heard");
   message.asked = json.contains("asked");
   message.leaving = json.contains("leaving");
@@ -55,6 +56,7 @@ std::string failed_line(int code, std::string_view text) {
 std::string heard_line() { return line_of({{"heard", true}}); }
 std::string asked_line() { return line_of({{"asked", true}}); }
 std::string waits_line(const std::vector<int64_t>& ranks) { return line_of({{"waits", ranks}}); }
+std::string asks_line(std::chrono::milliseconds patience) { return line_of({{"asks", patience.count()}}); }
 std::string ended_line(const Cause& cause) {
   Json ended{{"rank", cause.rank}, {"text", cause.text}};
   if (cause.is_silent) ended["hangs"] = true;

@@ -4,10 +4,12 @@
 //   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
 //   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
+//                           {"asks": MILLISECONDS}: whether the others live, for it has waited half of that for one
 //   rank 0, later           {"heard": true}, {"asked": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
 //                           "ended" also holds "hangs": true where the others end with the code of a hang for that rank
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,6 +43,8 @@ std::string heard_line();
 /// Asks whom a rank waits for, and its answer.
 std::string asked_line();
 std::string waits_line(const std::vector<int64_t>& ranks);
+/// Has everybody asked, this rank among them: what rank 0 then says is its own sign of life.
+std::string asks_line(std::chrono::milliseconds patience);
 std::string ended_line(const Cause& cause);
 std::string leaving_line();
 std::string farewell_line();
@@ -53,6 +57,7 @@ struct RankMessage {
   std::optional<Refusal> failed;
   std::optional<Cause> ended;
   std::optional<std::vector<int64_t>> waits;
+  std::optional<std::chrono::milliseconds> asks;
   bool heard = false;
   bool asked = false;
   bool leaving = false;

@@ -1,5 +1,6 @@
 #include "titan/kernels/exact_sum.h"
 
+#include "block.h"
 #include "launchers.h"
 
 namespace titan {
@@ -7,34 +8,32 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1024;  // several on each multiprocessor; each stays for many tiles
-constexpr int kExactPerLane = 16;      // numbers that a thread keeps in registers, so that a warp meets seldom
-constexpr int kExactLog2PerLane = 4;
-constexpr int kExactTile = 32 * kExactPerLane;
-static_assert(kExactPerLane == 1 << kExactLog2PerLane);
+constexpr int kPerLane = 16;  // numbers of a tile that a thread has in registers
+constexpr int kLog2PerLane = 4;
+constexpr int kTile = 32 * kPerLane;
+constexpr int kLog2PerSum = 9;  // numbers that a thread can add up before its warp meets, all as large as the largest
+static_assert(kPerLane == 1 << kLog2PerLane);
 
 template <class Slots>
 __device__ inline void exact_atomic_add(Slots& slots, int slot, int64_t amount) {
   atomic_add(slots[slot], static_cast<unsigned long long>(amount));  // modulo 2^64: a negative amount subtracts
 }
 
-/// One number's square; 0 for one that is not finite, which is counted instead.
+/// The sum over the warp of `multiples` of 2^exponent. All lanes of the warp take part.
 template <class Slots>
-__device__ inline double exact_square(float number, Slots& slots) {
-  uint32_t bits;
-  memcpy(&bits, &number, sizeof(bits));
-  bits &= 0x7fffffff;
-  if (bits >= 0x7f800000) {
-    exact_atomic_add(slots, bits == 0x7f800000 ? kExactInfinities : kExactNans, 1);
-    return 0;
+__device__ inline void exact_add_multiples(long long multiples, int exponent, Slots& slots) {
+  for (int offset = 16; offset > 0; offset /= 2) multiples += __shfl_xor_sync(kAllLanes, multiples, offset);
+  if (threadIdx.x % 32 == 0 && multiples != 0) {
+    exact_add(multiples, exponent, [&](int slot, int64_t amount) { exact_atomic_add(slots, slot, amount); });
   }
-  return static_cast<double>(number) * number;
 }
 
-/// Adds the squares that a warp holds. Each round takes from every one its multiple of a grid that suits the largest
-/// left; an ordinary tile needs two rounds. All lanes of the warp take part.
+/// Adds the squares of what a warp holds, whatever they are. Each round takes from every one its multiple of a grid
+/// that suits the largest left. All lanes of the warp take part.
 template <class Slots>
-__device__ inline void exact_add_warp(double (&squares)[kExactPerLane], Slots& slots) {
+__device__ inline void exact_add_any(const float (&numbers)[kPerLane], Slots& slots) {
+  double squares[kPerLane];
+  for (int i = 0; i < kPerLane; ++i) squares[i] = static_cast<double>(numbers[i]) * numbers[i];
   while (true) {
     double largest = 0;
     for (double square : squares) largest = fmax(largest, fabs(square));
@@ -42,41 +41,141 @@ __device__ inline void exact_add_warp(double (&squares)[kExactPerLane], Slots& s
       largest = fmax(largest, __shfl_xor_sync(kAllLanes, largest, offset));
     }
     if (largest == 0) return;
-    const ExactGrid grid = exact_grid(largest, kExactLog2PerLane);
+    const ExactGrid grid = exact_grid(largest, kLog2PerLane);
     double sum = 0;
     for (double& square : squares) {
       const double multiple = (square + grid.shift) - grid.shift;
       sum += multiple;
       square -= multiple;
     }
-    auto multiples = static_cast<long long>(sum * grid.inverse);
-    for (int offset = 16; offset > 0; offset /= 2) multiples += __shfl_xor_sync(kAllLanes, multiples, offset);
-    if (threadIdx.x % 32 == 0) {
-      exact_add(multiples, grid.exponent, [&](int slot, int64_t amount) { exact_atomic_add(slots, slot, amount); });
-    }
+    exact_add_multiples(static_cast<long long>(sum * grid.inverse), grid.exponent, slots);
   }
 }
 
-// (The compiler may fuse number * number into the additions: the product is exact, so that rounds nothing differently.)
-// Memory bandwidth decides where fp64 is fast: 4 bytes a number, read once, whole lines per warp. A warp takes a tile
-// at a time and its lane 0 adds to the block's sum in shared memory, so that the slots in global memory see 22 atomic
-// adds per block. Integer adds commute: the atomics' order does not change a bit. Any grid of blocks of whole warps
-// will do.
-__global__ void exact_squares_kernel(const float* __restrict__ values, int64_t count, unsigned long long* slots) {
+/// Puts 0 in the place of what is not finite and counts it. Returns the largest magnitude left in the warp. All of its
+/// lanes take part.
+template <class Slots>
+__device__ inline float exact_largest(float (&numbers)[kPerLane], Slots& slots) {
+  uint32_t largest = 0;
+  for (float& number : numbers) {
+    if (magnitude_bits(number) >= 0x7f800000) {
+      exact_atomic_add(slots, magnitude_bits(number) == 0x7f800000 ? kExactInfinities : kExactNans, 1);
+      number = 0;
+    }
+    largest = larger(largest, number);
+  }
+  return float_of(warp_max(largest));
+}
+
+__device__ inline uint64_t double_bits(double number) {
+  uint64_t bits;
+  memcpy(&bits, &number, sizeof(bits));
+  return bits;
+}
+
+__device__ inline bool any_of_warp(bool value) {
+#ifdef __CUDACC__
+  return __any_sync(kAllLanes, value);
+#else
+  return warp_max(value ? 1 : 0) != 0;
+#endif
+}
+
+/// Sums of squares that a thread keeps on two grids, the same in all lanes of a warp. A grid's shift stands in its sum
+/// from the start: sum + square is rounded to a multiple of the grid, and what that leaves of the square goes to the
+/// finer grid, which must take all of it.
+struct ExactSums {
+  ExactGrid grids[2] = {{kExactLowest, 0, 0}, {kExactLowest, 0, 0}};  // for zeros
+  double sums[2] = {0, 0};
+
+  /// Adds the squares of what the warp holds; false, and nothing is added, when the grids do not suit one of them.
+  __device__ __forceinline__ bool add(const float (&numbers)[kPerLane]) {
+    double coarse = sums[0], fine = sums[1];
+    uint64_t lost = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const double number = numbers[i];
+      const double square = number * number;  // exact, so that a fused multiply-add rounds nothing differently
+      const double next_coarse = coarse + square;
+      const double rest = square - (next_coarse - coarse);
+      const double next_fine = fine + rest;
+      lost |= double_bits(rest) ^ double_bits(next_fine - fine);
+      coarse = next_coarse;
+      fine = next_fine;
+    }
+    // Squares only add: a sum that ends in the binade of its shift never left it. What is not finite did. In its binade
+    // the finer sum, too, has few enough multiples for an integer.
+    lost |= (double_bits(coarse) ^ double_bits(grids[0].shift)) >> 52;
+    lost |= (double_bits(fine) ^ double_bits(grids[1].shift)) >> 52;
+    if (any_of_warp(lost != 0)) return false;
+    sums[0] = coarse;
+    sums[1] = fine;
+    return true;
+  }
+
+  template <class Slots>
+  __device__ inline void hand_over(Slots& slots) const {
+    for (int i = 0; i < 2; ++i) {
+      const double multiples = (sums[i] - grids[i].shift) * grids[i].inverse;
+      exact_add_multiples(static_cast<long long>(multiples), grids[i].exponent, slots);
+    }
+  }
+
+  /// Begins anew, for numbers up to this one.
+  __device__ inline void begin(float largest) {
+    grids[0] = exact_grid(static_cast<double>(largest) * largest, kLog2PerSum + 2);
+    grids[1] = exact_grid(power_of_two(grids[0].exponent - 1), kLog2PerSum + 2);
+    for (int i = 0; i < 2; ++i) sums[i] = grids[i].shift;
+  }
+};
+
+/// This lane's numbers of the tile that begins at `begin`; zeros behind the end.
+template <int kWidth>
+__device__ __forceinline__ void exact_load(const float* __restrict__ values, int64_t begin, int64_t count,
+                                           float (&numbers)[kPerLane]) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (begin + kTile <= count) {
+#pragma unroll
+    for (int piece = 0; piece < kPerLane / kWidth; ++piece) {
+      const Pack<float, kWidth> pack = load<kWidth>(values + begin + (piece * 32 + lane) * kWidth);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) numbers[piece * kWidth + i] = pack.at[i];
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int64_t index = begin + i * 32 + lane;
+    numbers[i] = index < count ? load_one(values + index) : 0;
+  }
+}
+
+// Memory bandwidth decides: 4 bytes a number, read once, whole lines per warp, and a dozen instructions, five of them
+// in fp64. A warp takes a tile at a time. Its lane 0 adds to the block's sum in shared memory, so that the slots in
+// global memory see 22 atomic adds per block. Integer adds commute: the atomics' order does not change a bit. Any grid
+// of blocks of whole warps will do.
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    exact_squares_kernel(const float* __restrict__ values, int64_t count, unsigned long long* slots) {
   TITAN_SHARED(unsigned long long, block_slots, kExactSlots);
   if (threadIdx.x < kExactSlots) block_slots[threadIdx.x] = 0;
   __syncthreads();
-  const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t warps_per_block = blockDim.x / 32;
-  const int64_t stride = gridDim.x * warps_per_block * kExactTile;
-  int64_t begin = (blockIdx.x * warps_per_block + threadIdx.x / 32) * kExactTile;
-  for (; begin < count; begin += stride) {
-    double squares[kExactPerLane];
-    for (int i = 0; i < kExactPerLane; ++i) {
-      const int64_t index = begin + lane + int64_t{32} * i;
-      squares[i] = index < count ? exact_square(load_one(values + index), block_slots) : 0;
+  const int64_t stride = gridDim.x * warps_per_block * kTile;
+  int64_t begin = (blockIdx.x * warps_per_block + threadIdx.x / 32) * kTile;
+  ExactSums sums;
+  while (true) {
+    float numbers[kPerLane];
+    const bool more = begin < count;
+    if (more) {
+      exact_load<kWidth>(values, begin, count, numbers);
+      begin += stride;
+      if (sums.add(numbers)) continue;
     }
-    exact_add_warp(squares, block_slots);
+    sums.hand_over(block_slots);
+    if (!more) break;
+    sums.begin(exact_largest(numbers, block_slots));
+    if (!sums.add(numbers)) exact_add_any(numbers, block_slots);
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -94,9 +193,11 @@ __global__ void exact_value_kernel(const int64_t* slots, double* value) { *value
 
 void run(const ExactSquares& a, CUstream_st* stream) {
   if (a.count == 0) return;
-  const int64_t wanted = blocks_for(a.count, kThreads / kWarpSize * kExactTile);
-  const auto blocks = static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
-  launch("exact_squares", exact_squares_kernel, dim3(blocks), dim3(kThreads), stream, a.values, a.count,
+  const int64_t wanted = blocks_for(a.count, kThreads / kWarpSize * kTile);
+  const auto blocks = static_cast<unsigned>(wanted < a.most_blocks ? wanted : a.most_blocks);
+  const auto kernel =
+      in_packs(KernelType::fp32, 0, {a.values}) ? exact_squares_kernel<kPackOf<float>> : exact_squares_kernel<1>;
+  launch("exact_squares", kernel, dim3(blocks), dim3(kThreads), stream, a.values, a.count,
          reinterpret_cast<unsigned long long*>(a.slots));
 }
 

@@ -19,10 +19,7 @@ constexpr int kPacksEach = 8;
 
 template <class T, int kWidth>
 __device__ __forceinline__ uint32_t largest_of(const T* from, uint32_t largest) {
-  const Pack<T, kWidth> values = load<kWidth>(from);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) largest = larger(largest, widen(values.at[i]));
-  return largest;
+  return larger(largest, load<kWidth>(from));
 }
 
 template <class T, int kWidth>
@@ -59,6 +56,25 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t largest = 0;
   for (int64_t row = first; row < last; ++row) largest = largest_of<T, 1>(matrix + row * columns + column, largest);
   atomicMax(slots + column, largest);
+}
+
+// ---- Scales
+
+constexpr double kLeastMagnitude = 1e-12;
+constexpr uint32_t kExponentBits = 0x7f800000;
+
+// One thread a number. Division and reciprocal are rounded right: products read the inverse that the host's arithmetic
+// would give.
+__global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfMagnitudes a) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= a.arrays * a.each) return;
+  const double magnitude = load_one(a.largest[at / a.each] + at % a.each);
+  const double most = a.format == KernelFloat8::e4m3 ? 448 : 57344;
+  auto value = static_cast<float>(most / (magnitude < kLeastMagnitude ? kLeastMagnitude : magnitude));
+  // A NaN would lose its mantissa and become an infinity.
+  if (a.power_of_two && value == value) value = float_of(bits_of(value) & kExponentBits);
+  store_one(a.values + at, value);
+  store_one(a.inverses + at, 1 / value);
 }
 
 // ---- The cast
@@ -104,11 +120,12 @@ __device__ __forceinline__ Pack<uint32_t, 2> cast_pack(const T* from, const floa
   constexpr int kWidth = kPackOf<T> < kCastPack ? kPackOf<T> : kCastPack;
 #pragma unroll
   for (int part = 0; part < kCastPack; part += kWidth) {
-    const Pack<T, kWidth> values = load<kWidth>(from + part);
+    float values[kWidth];
+    unpack(load<kWidth>(from + part), values);
 #pragma unroll
     for (int i = 0; i < kWidth; i += 2) {
       const int n = part + i;
-      const uint32_t two = to_float8<kFormat>(widen(values.at[i]) * scale[n], widen(values.at[i + 1]) * scale[n + 1]);
+      const uint32_t two = to_float8<kFormat>(values[i] * scale[n], values[i + 1] * scale[n + 1]);
       words.at[n / 4] |= two << (n % 4 * 8);
     }
   }
@@ -206,6 +223,13 @@ void run(const LargestMagnitude& a, CUstream_st* stream) {
     const int64_t unit = a.extent == KernelExtent::matrix ? a.rows * a.columns : a.columns;
     in_packs(a.type, unit, {a.matrix}) ? launch_largest<T, kPackOf<T>>(a, stream) : launch_largest<T, 1>(a, stream);
   });
+}
+
+void run(const ScalesOfMagnitudes& a, CUstream_st* stream) {
+  const int64_t count = a.arrays * a.each;
+  if (count == 0) return;
+  launch("scales", scales_kernel, dim3(blocks_for(count, kThreads)), dim3(count < kWarpSize ? kWarpSize : kThreads),
+         stream, a);
 }
 
 void run(const Float8Cast& a, CUstream_st* stream) {

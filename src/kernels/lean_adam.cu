@@ -1,5 +1,7 @@
 #include "titan/kernels/lean_adam.h"
 
+#include <math.h>
+
 #include "launchers.h"
 
 namespace titan {
@@ -7,6 +9,7 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWide = 4;  // elements of a thread where runs and alignment allow; else 2, else 1
 
 template <class T>
 __device__ __forceinline__ T by_chance(float value, uint32_t chance);
@@ -19,89 +22,239 @@ __device__ __forceinline__ Bf16 by_chance<Bf16>(float value, uint32_t chance) {
   return {static_cast<uint16_t>(round_by_chance(bits_of(value), chance))};
 }
 
-template <class Weight, class Moment>
-__device__ __forceinline__ void lean_element(Weight& weight, float gradient, Moment& first, Moment& second, float clip,
-                                             const AdamConstants& c, const RoundingChances& chances) {
-  const float before = widen(weight);
-  const float g = gradient * clip + c.coupled * before;
-  const float m = c.beta1 * widen(first) + (1 - c.beta1) * g;
-  const float v = c.beta2 * widen(second) + (1 - c.beta2) * g * g;
-  const float w = before * c.decay - c.step_size * m / (sqrtf(v) * c.root_scale + c.epsilon);
-  first = by_chance<Moment>(m, chances.of(KeptNumber::first_moment));
-  second = by_chance<Moment>(v, chances.of(KeptNumber::second_moment));
-  weight = by_chance<Weight>(w, chances.of(KeptNumber::weight));
+__device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second) {
+#ifdef __CUDACC__
+  return __byte_perm(first, second, 0x7632);
+#else
+  return first >> 16 | (second & 0xFFFF0000);
+#endif
 }
 
-// A thread takes two elements that share a block of chances: ten rounds of integer products for 32 bytes of memory, so
-// that bandwidth still decides, and a warp's accesses are whole lines (128 bytes of bf16, 256 of fp32). Pairs exist
-// where runs begin with an even element of the tensor and have an even length, and where memory is aligned to pairs;
-// elsewhere, and for the last element of an odd count, a thread takes one element.
+template <int kWidth>
+__device__ __forceinline__ void put(float* to, const float (&numbers)[kWidth], const RoundingChances (&)[kWidth],
+                                    KeptNumber) {
+  Pack<float, kWidth> pack;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) pack.at[i] = numbers[i];
+  store(to, pack);
+}
+template <int kWidth>
+__device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], const RoundingChances (&chances)[kWidth],
+                                    KeptNumber number) {
+  Pack<uint32_t, kWidth / 2> words;
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    words.at[i / 2] = upper_halves(raise_by_chance(bits_of(numbers[i]), chances[i].of(number)),
+                                   raise_by_chance(bits_of(numbers[i + 1]), chances[i + 1].of(number)));
+  }
+  store(reinterpret_cast<uint32_t*>(to), words);
+}
+
+/// Of elements that follow each other in the tensor from its element `place` on, an even one.
+template <int kWidth>
+__device__ __forceinline__ void take_chances(const RoundingKey& key, int64_t place,
+                                             RoundingChances (&chances)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    const RoundingPairChances pair = rounding_pair_chances(key, place + i);
+    chances[i] = pair.even;
+    chances[i + 1] = pair.odd;
+  }
+}
+
+/// Roots and quotients as IEEE 754 rounds them, of whatever numbers.
+struct AnyNumbers {
+  __device__ __forceinline__ float root(float x) { return sqrtf(x); }
+  __device__ __forceinline__ float quotient(float a, float b) { return a / b; }
+};
+
+__device__ __forceinline__ float fused(float a, float b, float c) {  // a·b + c, rounded once
+#ifdef __CUDACC__
+  return __fmaf_rn(a, b, c);
+#else
+  return fmaf(a, b, c);
+#endif
+}
+__device__ __forceinline__ float rough_inverse_root(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1 / sqrtf(x);
+#endif
+}
+__device__ __forceinline__ float rough_inverse(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1 / x;
+#endif
+}
+
+/// The same, by what nvcc makes of sqrtf and of a division where no intermediate result leaves the normal numbers; but
+/// nvcc asks for each whether that is so and branches, and here one look at `are_ordinary` serves for several elements.
+struct OrdinaryNumbers {
+  bool are_ordinary = true;
+
+  __device__ __forceinline__ float root(float x) {
+    within(x, 0x1p-101f, 0x1p100f);
+    const float inverse = rough_inverse_root(x);
+    const float root = x * inverse;
+    return fused(fused(-root, root, x), 0.5f * inverse, root);
+  }
+
+  __device__ __forceinline__ float quotient(float a, float b) {
+    within(a, 0x1p-90f, 0x1p60f);
+    within(b, 0x1p-60f, 0x1p30f);
+    const float rough = rough_inverse(b);
+    const float inverse = fused(rough, fused(-b, rough, 1), rough);
+    const float quotient = a * inverse;
+    return fused(inverse, fused(-b, quotient, a), quotient);
+  }
+
+ private:
+  /// least <= |x| < limit; twice its bits are without the sign.
+  __device__ __forceinline__ void within(float x, float least, float limit) {
+    are_ordinary &= 2 * bits_of(x) - 2 * bits_of(least) < 2 * (bits_of(limit) - bits_of(least));
+  }
+};
+
+template <class Arithmetic>
+__device__ __forceinline__ void lean_element(float& weight, float gradient, float& first, float& second, float clip,
+                                             const AdamConstants& c, Arithmetic& arithmetic) {
+  const float g = gradient * clip + c.coupled * weight;
+  first = c.beta1 * first + (1 - c.beta1) * g;
+  second = c.beta2 * second + (1 - c.beta2) * g * g;
+  const float scale = arithmetic.root(second) * c.root_scale + c.epsilon;
+  weight = weight * c.decay - arithmetic.quotient(c.step_size * first, scale);
+}
+
 template <class Weight, class Moment>
-__global__ void lean_adam_kernel(LeanAdamStep a, int64_t pairs) {
+__device__ __forceinline__ void step_one(const LeanAdamStep& a, int64_t at, float clip) {
+  Weight& kept_weight = static_cast<Weight*>(a.weight)[at];
+  Moment& kept_first = static_cast<Moment*>(a.first)[at];
+  Moment& kept_second = static_cast<Moment*>(a.second)[at];
+  float weight = widen(load_one(&kept_weight)), first = widen(load_one(&kept_first));
+  float second = widen(load_one(&kept_second));
+  AnyNumbers arithmetic;
+  lean_element(weight, load_one(a.gradient + at), first, second, clip, a.constants, arithmetic);
+  const RoundingChances chances = rounding_chances(a.key, a.place.index(at));
+  store_one(&kept_weight, by_chance<Weight>(weight, chances.of(KeptNumber::weight)));
+  store_one(&kept_first, by_chance<Moment>(first, chances.of(KeptNumber::first_moment)));
+  store_one(&kept_second, by_chance<Moment>(second, chances.of(KeptNumber::second_moment)));
+}
+
+/// Elements [at, at + kWidth), the first of which is an even element of the tensor; false when they have to be stepped
+/// one by one because of a number that is not ordinary: zero, tiny, huge, infinite or a NaN.
+template <class Weight, class Moment, int kWidth>
+__device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, float clip) {
+  auto* kept_weight = static_cast<Weight*>(a.weight) + at;
+  auto* kept_first = static_cast<Moment*>(a.first) + at;
+  auto* kept_second = static_cast<Moment*>(a.second) + at;
+  float weight[kWidth], gradient[kWidth], first[kWidth], second[kWidth];
+  unpack(load<kWidth>(kept_weight), weight);
+  unpack(load<kWidth>(a.gradient + at), gradient);
+  unpack(load<kWidth>(kept_first), first);
+  unpack(load<kWidth>(kept_second), second);
+  RoundingChances chances[kWidth];
+  take_chances(a.key, a.place.index(at), chances);
+  OrdinaryNumbers arithmetic;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    lean_element(weight[i], gradient[i], first[i], second[i], clip, a.constants, arithmetic);
+    arithmetic.are_ordinary &= weight[i] == weight[i];
+  }
+  if (!arithmetic.are_ordinary) return false;
+  put(kept_weight, weight, chances, KeptNumber::weight);
+  put(kept_first, first, chances, KeptNumber::first_moment);
+  put(kept_second, second, chances, KeptNumber::second_moment);
+  return true;
+}
+
+// Bandwidth decides, narrowly: 16 bytes of memory and 80 instructions an element, a fifth of them for its chances. A
+// thread takes kWidth elements that follow each other, pairs of which share a block of chances; a warp's accesses are
+// whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack have a thread each.
+template <class Weight, class Moment, int kWidth>
+__global__ void __launch_bounds__(kThreads) lean_adam_kernel(LeanAdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float clip = load_shared_word(a.clip);
-  auto* weight = static_cast<Weight*>(a.weight);
-  auto* first = static_cast<Moment*>(a.first);
-  auto* second = static_cast<Moment*>(a.second);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index < pairs) {
-    const int64_t at = 2 * index;
-    Pack<Weight, 2> w = load<2>(weight + at);
-    const Pack<float, 2> g = load<2>(a.gradient + at);
-    Pack<Moment, 2> m = load<2>(first + at), v = load<2>(second + at);
-    const RoundingPairChances chances = rounding_pair_chances(a.key, a.place.index(at));
-    lean_element(w.at[0], g.at[0], m.at[0], v.at[0], clip, a.constants, chances.even);
-    lean_element(w.at[1], g.at[1], m.at[1], v.at[1], clip, a.constants, chances.odd);
-    store(weight + at, w);
-    store(first + at, m);
-    store(second + at, v);
+  if (index < packs) {
+    if (step_pack<Weight, Moment, kWidth>(a, kWidth * index, clip)) return;
+#pragma unroll 1
+    for (int i = 0; i < kWidth; ++i) step_one<Weight, Moment>(a, kWidth * index + i, clip);
+    return;
   }
-  const int64_t tail = 2 * pairs + index - pairs;
-  if (index >= pairs && tail < a.count) {
-    Weight w = load_one(weight + tail);
-    Moment m = load_one(first + tail), v = load_one(second + tail);
-    lean_element(w, load_one(a.gradient + tail), m, v, clip, a.constants, rounding_chances(a.key, a.place.index(tail)));
-    store_one(weight + tail, w);
-    store_one(first + tail, m);
-    store_one(second + tail, v);
-  }
+  const int64_t tail = (kWidth - 1) * packs + index;
+  if (tail < a.count) step_one<Weight, Moment>(a, tail, clip);
 }
 
-__global__ void round_kernel(RoundByChance a) {
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads) round_kernel(RoundByChance a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
+  auto* target = static_cast<Bf16*>(a.target);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= a.count) return;
-  const uint32_t chance = rounding_chances(a.key, a.place.index(index)).of(a.number);
-  store_one(static_cast<Bf16*>(a.target) + index, by_chance<Bf16>(load_one(a.values + index), chance));
+  if (index < packs) {
+    const int64_t at = kWidth * index;
+    const Pack<float, kWidth> values = load<kWidth>(a.values + at);
+    RoundingChances chances[kWidth];
+    take_chances(a.key, a.place.index(at), chances);
+    Pack<Bf16, kWidth> rounded;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) rounded.at[i] = by_chance<Bf16>(values.at[i], chances[i].of(a.number));
+    return store(target + at, rounded);
+  }
+  const int64_t tail = (kWidth - 1) * packs + index;
+  if (tail >= a.count) return;
+  const uint32_t chance = rounding_chances(a.key, a.place.index(tail)).of(a.number);
+  store_one(target + tail, by_chance<Bf16>(load_one(a.values + tail), chance));
 }
 
 bool aligned_to(const void* pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-int64_t pairs_of(const LeanAdamStep& a) {
-  const RoundingPlace& place = a.place;
-  const bool even_runs = place.run >= a.count || (place.run % 2 == 0 && place.stride % 2 == 0);
-  const bool aligned = aligned_to(a.weight, 2 * bytes_of(a.weight_type)) && aligned_to(a.gradient, 8) &&
-                       aligned_to(a.first, 2 * bytes_of(a.moment_type)) &&
-                       aligned_to(a.second, 2 * bytes_of(a.moment_type));
-  return place.first % 2 == 0 && even_runs && aligned ? a.count / 2 : 0;
+/// Whether each pack of `width` elements lies within one run, from an even element of the tensor on.
+bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
+  return place.first % 2 == 0 && (place.run >= count || (place.run % width == 0 && place.stride % 2 == 0));
+}
+
+/// And is aligned.
+bool packs_fit(const LeanAdamStep& a, int64_t width) {
+  return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
+         aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&
+         aligned_to(a.second, width * bytes_of(a.moment_type));
+}
+bool packs_fit(const RoundByChance& a, int64_t width) {
+  return packs_fit(a.place, a.count, width) && aligned_to(a.values, width * 4) && aligned_to(a.target, width * 2);
+}
+
+template <class Weight, class Moment, int kWidth>
+void launch_step(const LeanAdamStep& a, int64_t packs, CUstream_st* stream) {
+  launch("lean_adam", lean_adam_kernel<Weight, Moment, kWidth>,
+         dim3(blocks_for(a.count - packs * (kWidth - 1), kThreads)), dim3(kThreads), stream, a, packs);
 }
 
 }  // namespace
 
 void run(const LeanAdamStep& a, CUstream_st* stream) {
   if (a.count == 0) return;
-  const int64_t pairs = pairs_of(a);
   with_type(a.weight_type, [&](auto weight) {
     with_type(a.moment_type, [&](auto moment) {
-      launch("lean_adam", lean_adam_kernel<decltype(weight), decltype(moment)>,
-             dim3(blocks_for(a.count - pairs, kThreads)), dim3(kThreads), stream, a, pairs);
+      using Weight = decltype(weight);
+      using Moment = decltype(moment);
+      packs_fit(a, kWide) ? launch_step<Weight, Moment, kWide>(a, a.count / kWide, stream)
+                          : launch_step<Weight, Moment, 2>(a, packs_fit(a, 2) ? a.count / 2 : 0, stream);
     });
   });
 }
 
 void run(const RoundByChance& a, CUstream_st* stream) {
   if (a.count == 0) return;
-  launch("round", round_kernel, dim3(blocks_for(a.count, kThreads)), dim3(kThreads), stream, a);
+  const int64_t packs = packs_fit(a, kWide) ? a.count / kWide : 0;
+  launch("round", round_kernel<kWide>, dim3(blocks_for(a.count - packs * (kWide - 1), kThreads)), dim3(kThreads),
+         stream, a, packs);
 }
 
 }  // namespace TITAN_KERNEL_SPACE

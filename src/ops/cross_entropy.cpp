@@ -75,7 +75,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
     // own.
     Operand dy{.data = std::move(losses.gradient), .is_gradient = true};
     dy.data = dy.data.to(hidden.scalar_type());
-    d_hidden.narrow(0, begin, count).copy_(product(dy.data, weight.weight()));
+    at::Tensor d_x = d_hidden.narrow(0, begin, count);
+    product_into(d_x, dy.data, weight.weight(), /*accumulate=*/false);
     if (weight.trainable()) {
       if (!options.round_weight_gradient && dy.data.is_cpu()) dy.data = dy.data.to(weight.gradient().scalar_type());
       products.weight_gradient(dy, {.data = x}, weight);

@@ -19,6 +19,17 @@ at::Tensor largest_magnitude(const at::Tensor& matrix, Float8Extent extent) {
   return magnitudes.amax({extent == Float8Extent::row ? 1 : 0}, /*keepdim=*/true).to(at::kFloat);
 }
 
+at::Tensor largest_magnitudes(const std::vector<at::Tensor>& matrices, const at::Tensor&) {
+  std::vector<at::Tensor> largest;
+  for (const at::Tensor& matrix : matrices) largest.push_back(largest_magnitude(matrix, Float8Extent::tensor));
+  return at::stack(largest);
+}
+
+Float8Scales scales(const std::vector<at::Tensor>& largest, Float8Format format, bool power_of_two) {
+  const at::Tensor values = float8_scale(at::stack(largest), format, power_of_two);
+  return {at::stack({values, values.reciprocal()})};
+}
+
 Float8Matrix cast(const at::Tensor& matrix, const at::Tensor& scale, Float8Format format, Float8Sides sides) {
   const double most = largest_value(format);
   const at::Tensor data = matrix.to(at::kFloat).mul(scale).clamp_(-most, most).to(scalar_type(format));
@@ -44,6 +55,10 @@ at::Tensor float8_scale(const at::Tensor& largest_magnitude, Float8Format format
   return at::where(scale.isnan(), scale, scale.view(at::kInt).bitwise_and(kExponentBits).view(at::kFloat));
 }
 
-Float8Casts make_aten_float8_casts() { return {largest_magnitude, cast}; }
+Float8Scale float8_scale_of(const at::Tensor& value) { return {value, value.reciprocal()}; }
+
+Float8Scale Float8Scales::operator[](int64_t index) const { return {block[0][index], block[1][index]}; }
+
+Float8Casts make_aten_float8_casts() { return {largest_magnitude, largest_magnitudes, scales, cast}; }
 
 }  // namespace titan

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kTile = 16;  // CUDA multiplies float8 matrices whose sides are multiples of it
 
-bool by_tensor(const Float8Side& side) { return side.scale.dim() == 0; }
+bool by_tensor(const Float8Side& side) { return side.scale.value.dim() == 0; }
 
 /// Whether at::_scaled_mm takes these operands: on the CPU one scale for each, on CUDA tiles and scales of one kind.
 bool multiplied_in_float8(const Float8Side& left, const Float8Side& right) {
@@ -25,25 +25,25 @@ bool multiplied_in_float8(const Float8Side& left, const Float8Side& right) {
   return tiles && left.rows.size(0) > 0;
 }
 
-/// The scale of each row; a tensor's is that of all of them.
-at::Tensor row_scales(const Float8Side& side) {
-  return by_tensor(side) ? side.scale.expand({side.rows.size(0), 1}).contiguous() : side.scale.contiguous();
+/// The inverse of each row's scale; a tensor's is that of all of them.
+at::Tensor row_inverses(const Float8Side& side) {
+  const at::Tensor& inverse = side.scale.inverse;
+  return by_tensor(side) ? inverse.expand({side.rows.size(0), 1}).contiguous() : inverse.contiguous();
 }
 
 /// target = left · rightᵀ in fp32, of sides with one scale each.
 void scaled_product_into(at::Tensor& target, const Float8Side& left, const Float8Side& right) {
-  at::_scaled_mm_out(target, left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {},
+  at::_scaled_mm_out(target, left.rows, right.rows.t(), left.scale.inverse, right.scale.inverse, {}, {},
                      target.scalar_type(), /*use_fast_accum=*/false);
 }
 
 at::Tensor scaled_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) {
   if (by_tensor(left) && by_tensor(right)) {
-    return at::_scaled_mm(left.rows, right.rows.t(), left.scale.reciprocal(), right.scale.reciprocal(), {}, {}, type,
-                          fast);
+    return at::_scaled_mm(left.rows, right.rows.t(), left.scale.inverse, right.scale.inverse, {}, {}, type, fast);
   }
   // Products with a scale for each row come out in bf16 on this hardware.
-  return at::_scaled_mm(left.rows.contiguous(), right.rows.contiguous().t(), row_scales(left).reciprocal(),
-                        row_scales(right).t().reciprocal(), {}, {}, at::kBFloat16, fast)
+  return at::_scaled_mm(left.rows.contiguous(), right.rows.contiguous().t(), row_inverses(left),
+                        row_inverses(right).t(), {}, {}, at::kBFloat16, fast)
       .to(type);
 }
 
@@ -54,7 +54,7 @@ class Float8Products : public LinearProducts {
         dense_(options_.round_weight_gradient),
         tensorwise_(options_.recipe == Float8Recipe::tensorwise) {}
 
-  Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+  Operand prepare(const at::Tensor& input, const Weights& weights, const Float8Scale& scale,
                   UnitContext& context) const override {
     Operand operand{.data = input, .scale = scale, .type = input.scalar_type()};
     if (tensorwise_ && any(weights) && !scale.defined())
@@ -75,16 +75,17 @@ class Float8Products : public LinearProducts {
       places.push_back(i);
     }
     if (scaled.empty()) return operands;
-    const at::Tensor scales = scales_of(scaled, Float8Format::e5m2, context);
+    const Float8Scales scales = scales_of(scaled, Float8Format::e5m2, context);
     for (size_t i = 0; i < places.size(); ++i) operands[places[i]].scale = scales[static_cast<int64_t>(i)];
     return operands;
   }
 
   at::Tensor message(const Operand& operand, const Weights& weights) const override {
     if (!travels_in_float8(weights)) return operand.data;
-    const at::Tensor rows = operand.quantised.defined()
-                                ? operand.quantised
-                                : options_.casts.cast(operand.data, operand.scale, format_of(operand), kRows).data;
+    const at::Tensor rows =
+        operand.quantised.defined()
+            ? operand.quantised
+            : options_.casts.cast(operand.data, operand.scale.value, format_of(operand), kRows).data;
     return rows.view(at::kByte);
   }
 
@@ -104,7 +105,7 @@ class Float8Products : public LinearProducts {
     // A gradient is read along its rows for the input's gradient and along its columns for the weight's.
     const bool both = tensorwise_ && operand.is_gradient && wants_copies(operand.data);
     const Float8Matrix cast =
-        options_.casts.cast(operand.data, operand.scale, format_of(operand), both ? kBoth : kRows);
+        options_.casts.cast(operand.data, operand.scale.value, format_of(operand), both ? kBoth : kRows);
     operand.quantised = cast.data;
     operand.transposed = cast.transposed;
     if (travels_in_float8(weights)) operand.data.reset();
@@ -180,20 +181,37 @@ class Float8Products : public LinearProducts {
   }
 
   /// One for each tensor, the same on all ranks that share matrices. The kernel that wrote a tensor may have found it.
-  at::Tensor scales_of(const std::vector<at::Tensor>& tensors, Float8Format format, const UnitContext& context) const {
-    std::vector<at::Tensor> magnitudes;
+  Float8Scales scales_of(const std::vector<at::Tensor>& tensors, Float8Format format, UnitContext& context) const {
+    std::vector<at::Tensor> magnitudes, unknown;
     for (const at::Tensor& tensor : tensors) {
-      const at::Tensor offered = context.scales.find(tensor);
-      magnitudes.push_back(offered.defined() ? offered
-                                             : options_.casts.largest_magnitude(tensor, Float8Extent::tensor));
+      magnitudes.push_back(context.scales.find(tensor));
+      if (!magnitudes.back().defined()) unknown.push_back(tensor);
     }
-    const at::Tensor largest = at::stack(magnitudes);
-    if (options_.tensor) options_.tensor->all_reduce({largest}, Reduction::max)->wait();
-    return float8_scale(largest, format);
+    if (!unknown.empty()) {
+      const auto count = static_cast<int64_t>(unknown.size());
+      const at::Tensor zeros = context.scales.wanted ? context.slots.take(count, unknown[0]) : at::Tensor();
+      const at::Tensor found = options_.casts.largest_magnitudes(unknown, zeros);
+      int64_t next = 0;
+      for (at::Tensor& magnitude : magnitudes) {
+        if (!magnitude.defined()) magnitude = found[next++];
+      }
+    }
+    if (options_.tensor) {
+      const at::Tensor largest = at::stack(magnitudes);
+      options_.tensor->all_reduce({largest}, Reduction::max)->wait();
+      magnitudes = largest.unbind();
+    }
+    return options_.casts.scales(magnitudes, format, /*power_of_two=*/false);
   }
 
-  at::Tensor row_scale(const at::Tensor& matrix) const {
-    return float8_scale(options_.casts.largest_magnitude(matrix, Float8Extent::row), Float8Format::e4m3, true);
+  /// Of what shares one in `matrix`, found there.
+  Float8Scale own_scale(const at::Tensor& matrix, Float8Extent extent, bool power_of_two) const {
+    return options_.casts.scales({options_.casts.largest_magnitude(matrix, extent)}, Float8Format::e4m3,
+                                 power_of_two)[0];
+  }
+
+  Float8Scale row_scale(const at::Tensor& matrix) const {
+    return own_scale(matrix, Float8Extent::row, /*power_of_two=*/true);
   }
 
   at::Tensor transposed(const at::Tensor& rows) const { return wants_copies(rows) ? rows.t().contiguous() : rows.t(); }
@@ -203,37 +221,35 @@ class Float8Products : public LinearProducts {
     if (operand.transposed.defined()) return {operand.transposed, operand.scale};
     if (!tensorwise_) return columns_by_column(operand.data);
     if (operand.quantised.defined()) return {transposed(operand.quantised), operand.scale};
-    return {options_.casts.cast(operand.data, operand.scale, format_of(operand), kColumns).transposed, operand.scale};
+    return {options_.casts.cast(operand.data, operand.scale.value, format_of(operand), kColumns).transposed,
+            operand.scale};
   }
 
   /// Each column with a scale of its own.
   Float8Side columns_by_column(const at::Tensor& matrix) const {
-    const at::Tensor scale =
-        float8_scale(options_.casts.largest_magnitude(matrix, Float8Extent::column), Float8Format::e4m3, true);
-    return {options_.casts.cast(matrix, scale, Float8Format::e4m3, kColumns).transposed, scale.t()};
+    const Float8Scale scale = own_scale(matrix, Float8Extent::column, /*power_of_two=*/true);
+    return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kColumns).transposed, scale.t()};
   }
 
-  at::Tensor scale_of(const Parameter& weight) const {
+  Float8Scale scale_of(const Parameter& weight) const {
     if (weight.float8_scale.defined()) return weight.float8_scale;
-    return float8_scale(options_.casts.largest_magnitude(weight.weight(), Float8Extent::tensor), Float8Format::e4m3);
+    return own_scale(weight.weight(), Float8Extent::tensor, /*power_of_two=*/false);
   }
 
   Float8Side rows_of_weight(const Parameter& weight) const {
     const at::Tensor& matrix = weight.weight();
     if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {matrix, weight.float8_scale};
-    const at::Tensor scale = tensorwise_ ? scale_of(weight) : row_scale(matrix);
-    return {options_.casts.cast(matrix, scale, Float8Format::e4m3, kRows).data, scale};
+    const Float8Scale scale = tensorwise_ ? scale_of(weight) : row_scale(matrix);
+    return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kRows).data, scale};
   }
 
   Float8Side columns_of_weight(const Parameter& weight) const {
     const at::Tensor& matrix = weight.weight();
     if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {transposed(matrix), weight.float8_scale};
     if (options_.recipe == Float8Recipe::rowwise) return columns_by_column(matrix);
-    const at::Tensor scale =
-        tensorwise_ ? scale_of(weight)
-                    : float8_scale(options_.casts.largest_magnitude(matrix, Float8Extent::tensor), Float8Format::e4m3,
-                                   /*power_of_two=*/true);
-    return {options_.casts.cast(matrix, scale, Float8Format::e4m3, kColumns).transposed, scale};
+    const Float8Scale scale =
+        tensorwise_ ? scale_of(weight) : own_scale(matrix, Float8Extent::tensor, /*power_of_two=*/true);
+    return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kColumns).transposed, scale};
   }
 
   at::Tensor multiply(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) const {
@@ -262,8 +278,8 @@ at::Tensor float8_product(const Float8Side& left, const Float8Side& right, at::S
   TITAN_CHECK(left.rows.size(1) == right.rows.size(1), left.rows.size(1), right.rows.size(1));
   if (!emulate && multiplied_in_float8(left, right)) return scaled_product(left, right, type, fast);
   if (!emulate && emulated) *emulated = true;
-  const at::Tensor x = left.rows.to(at::kFloat).div_(left.scale);
-  const at::Tensor w = right.rows.to(at::kFloat).div_(right.scale);
+  const at::Tensor x = left.rows.to(at::kFloat).div_(left.scale.value);
+  const at::Tensor w = right.rows.to(at::kFloat).div_(right.scale.value);
   return product_with_transposed(x, w).to(type);
 }
 

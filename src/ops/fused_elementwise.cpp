@@ -13,9 +13,8 @@ void* writable(const at::Tensor& tensor) { return tensor.defined() ? tensor.muta
 const void* readable(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
 /// A slot for the largest magnitude of a tensor, where a product in float8 will ask for it; else undefined.
-at::Tensor magnitude_slot(const at::Tensor& like, const UnitContext& context) {
-  if (!context.scales.wanted) return {};
-  return at::zeros({}, like.options().dtype(at::kFloat));
+at::Tensor magnitude_slot(const at::Tensor& like, UnitContext& context) {
+  return context.scales.wanted ? context.slots.take(1, like).squeeze(0) : at::Tensor();
 }
 
 uint32_t* slot_bits(const at::Tensor& slot) { return static_cast<uint32_t*>(writable(slot)); }
@@ -167,6 +166,21 @@ std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const
     context.scales.offer(result.up, largest_up);
   }
   return result;
+}
+
+bool fused_embedding_gradient(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, int64_t first,
+                              const UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
+  const at::Tensor rows = dy.contiguous();
+  if (!kernels || !kernels->fit({&rows}) || gradient.scalar_type() != at::kFloat || !gradient.is_contiguous()) {
+    return false;
+  }
+  const auto [words, order] = tokens.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  kernels->table().embedding_gradient(
+      {kernel_type(rows), tokens.numel(), rows.size(1), first, gradient.size(0), words.const_data_ptr<int64_t>(),
+       order.const_data_ptr<int64_t>(), rows.const_data_ptr(), gradient.mutable_data_ptr<float>()},
+      current_stream(rows));
+  return true;
 }
 
 std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, const LossScale& scale,

@@ -4,6 +4,8 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace titan {
 namespace {
 
@@ -22,16 +24,64 @@ std::optional<KernelExtent> extent_of(const at::Tensor& scale, const at::Tensor&
   return std::nullopt;
 }
 
+void raise(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent, float* largest) {
+  // The bits of magnitudes order as they do.
+  kernels.table().largest_magnitude({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
+                                     matrix.const_data_ptr(), reinterpret_cast<uint32_t*>(largest)},
+                                    current_stream(matrix));
+}
+
 std::optional<at::Tensor> fused_magnitude(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent) {
   if (matrix.dim() != 2 || !kernels.fit({&matrix})) return std::nullopt;
   const at::TensorOptions options = matrix.options().dtype(at::kFloat);
   at::Tensor largest = extent == Float8Extent::tensor ? at::zeros({}, options)
                        : extent == Float8Extent::row  ? at::zeros({matrix.size(0), 1}, options)
                                                       : at::zeros({1, matrix.size(1)}, options);
-  kernels.table().largest_magnitude({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
-                                     matrix.const_data_ptr(), static_cast<uint32_t*>(largest.mutable_data_ptr())},
-                                    current_stream(matrix));
+  raise(kernels, matrix, extent, largest.mutable_data_ptr<float>());
   return largest;
+}
+
+std::optional<at::Tensor> fused_magnitudes(const FusedKernels& kernels, const std::vector<at::Tensor>& matrices,
+                                           const at::Tensor& zeros) {
+  const bool fit = std::all_of(matrices.begin(), matrices.end(),
+                               [&](const at::Tensor& matrix) { return matrix.dim() == 2 && kernels.fit({&matrix}); });
+  if (matrices.empty() || !fit) return std::nullopt;
+  const auto count = static_cast<int64_t>(matrices.size());
+  at::Tensor largest = zeros.defined() ? zeros : at::zeros({count}, matrices[0].options().dtype(at::kFloat));
+  for (int64_t i = 0; i < count; ++i) {
+    raise(kernels, matrices[static_cast<size_t>(i)], Float8Extent::tensor, largest.mutable_data_ptr<float>() + i);
+  }
+  return largest;
+}
+
+KernelFloat8 kernel_format(Float8Format format) {
+  return format == Float8Format::e4m3 ? KernelFloat8::e4m3 : KernelFloat8::e5m2;
+}
+
+std::optional<Float8Scales> fused_scales(const FusedKernels& kernels, const std::vector<at::Tensor>& largest,
+                                         Float8Format format, bool power_of_two) {
+  const bool fit = std::all_of(largest.begin(), largest.end(), [&](const at::Tensor& magnitudes) {
+    return magnitudes.scalar_type() == at::kFloat && kernels.fit({&magnitudes});
+  });
+  if (largest.empty() || !fit) return std::nullopt;
+  const int64_t each = largest[0].numel();
+  const auto arrays = static_cast<int64_t>(largest.size());
+  std::vector<int64_t> shape{2, arrays};
+  shape.insert(shape.end(), largest[0].sizes().begin(), largest[0].sizes().end());
+  Float8Scales scales{at::empty(shape, largest[0].options())};
+  auto* values = scales.block.mutable_data_ptr<float>();
+  for (int64_t first = 0; first < arrays; first += kMostMagnitudeArrays) {
+    ScalesOfMagnitudes a;
+    a.format = kernel_format(format);
+    a.power_of_two = power_of_two;
+    a.arrays = static_cast<int>(std::min<int64_t>(arrays - first, kMostMagnitudeArrays));
+    a.each = each;
+    for (int i = 0; i < a.arrays; ++i) a.largest[i] = largest[static_cast<size_t>(first + i)].const_data_ptr<float>();
+    a.values = values + first * each;
+    a.inverses = values + (arrays + first) * each;
+    kernels.table().scales_of_magnitudes(a, current_stream(largest[0]));
+  }
+  return scales;
 }
 
 std::optional<Float8Matrix> fused_cast(const FusedKernels& kernels, const at::Tensor& matrix, const at::Tensor& scale,
@@ -43,7 +93,7 @@ std::optional<Float8Matrix> fused_cast(const FusedKernels& kernels, const at::Te
   const at::TensorOptions options = matrix.options().dtype(scalar_type(format));
   Float8Cast a;
   a.type = kernel_type(matrix);
-  a.format = format == Float8Format::e4m3 ? KernelFloat8::e4m3 : KernelFloat8::e5m2;
+  a.format = kernel_format(format);
   a.rows = matrix.size(0);
   a.columns = matrix.size(1);
   a.matrix = matrix.const_data_ptr();
@@ -72,6 +122,14 @@ Float8Casts make_fused_float8_casts(std::shared_ptr<const FusedKernels> kernels)
   return {[kernels, plain](const at::Tensor& matrix, Float8Extent extent) {
             const std::optional<at::Tensor> largest = fused_magnitude(*kernels, matrix, extent);
             return largest ? *largest : plain.largest_magnitude(matrix, extent);
+          },
+          [kernels, plain](const std::vector<at::Tensor>& matrices, const at::Tensor& zeros) {
+            const std::optional<at::Tensor> largest = fused_magnitudes(*kernels, matrices, zeros);
+            return largest ? *largest : plain.largest_magnitudes(matrices, zeros);
+          },
+          [kernels, plain](const std::vector<at::Tensor>& largest, Float8Format format, bool power_of_two) {
+            const std::optional<Float8Scales> scales = fused_scales(*kernels, largest, format, power_of_two);
+            return scales ? *scales : plain.scales(largest, format, power_of_two);
           },
           [kernels, plain](const at::Tensor& matrix, const at::Tensor& scale, Float8Format format, Float8Sides sides) {
             const std::optional<Float8Matrix> result = fused_cast(*kernels, matrix, scale, format, sides);

@@ -22,9 +22,10 @@ Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
   auto narrowed = [&](const at::Tensor& tensor, int64_t dimension) {
     return tensor.defined() ? tensor.narrow(dimension, first, count) : tensor;
   };
-  const bool scale_for_each = operand.scale.defined() && operand.scale.dim() == 2;
+  Float8Scale scale = operand.scale;
+  if (scale.defined() && scale.value.dim() == 2) scale = {narrowed(scale.value, 0), narrowed(scale.inverse, 0)};
   return {narrowed(operand.data, 0),
-          scale_for_each ? narrowed(operand.scale, 0) : operand.scale,
+          std::move(scale),
           operand.is_gradient,
           operand.type,
           narrowed(operand.quantised, 0),
@@ -134,7 +135,7 @@ struct LinearBackward : BackwardNode {
 
 }  // namespace
 
-Operand DenseProducts::prepare(const at::Tensor& input, const Weights&, const at::Tensor&, UnitContext&) const {
+Operand DenseProducts::prepare(const at::Tensor& input, const Weights&, const Float8Scale&, UnitContext&) const {
   return {.data = input};
 }
 
@@ -158,8 +159,11 @@ at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight) con
 }
 
 void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const {
-  at::Tensor share = product(dy.data, weight.weight());
-  dx = dx.defined() ? dx.add_(share) : share;
+  if (dx.defined()) {
+    product_into(dx, dy.data, weight.weight(), /*accumulate=*/true);
+  } else {
+    dx = product(dy.data, weight.weight());
+  }
 }
 
 Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& weights) const {
@@ -201,7 +205,7 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));
-  at::Tensor scale;
+  Float8Scale scale;
   std::vector<at::Tensor> outputs = products(x, scale, context);
   if (heads) {
     for (at::Tensor& output : outputs) {
@@ -224,7 +228,7 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
 }
 
 /// The outputs, as far as the recompute policy wants them computed; gathered at most once.
-std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, at::Tensor& scale, UnitContext& context) const {
+std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Float8Scale& scale, UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int ordinal = first_ordinal_ + static_cast<int>(i);

@@ -36,6 +36,19 @@ at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
   return prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
 }
 
+void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
+  // BLAS libraries for the CPU may keep partial sums of bf16 products in bf16 where they add to a matrix.
+  const bool narrow_on_cpu = target.is_cpu() && target.element_size() < 4;
+  if (prefers_onednn(dy, weight) || (narrow_on_cpu && accumulate)) {
+    const at::Tensor result = product(dy, weight);
+    accumulate ? target.add_(result) : target.copy_(result);
+  } else if (accumulate) {
+    target.addmm_(dy, weight);
+  } else {
+    at::mm_out(target, dy, weight);
+  }
+}
+
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
   if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
     at::Tensor result = onednn_linear(dy.t(), x.t());

@@ -1,6 +1,15 @@
 #include "titan/ops/unit_context.h"
 
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
 namespace titan {
+namespace {
+
+constexpr int64_t kSlotsOfAFill = 16;  // a block's, forward, recomputed and backward
+
+}  // namespace
 
 void QueueSink::run() {
   for (const auto& product : products_) product();
@@ -22,6 +31,15 @@ at::Tensor ScaleTable::find(const at::Tensor& tensor) const {
 
 void ScaleTable::forget_gone() {
   std::erase_if(*offers_, [](const auto& entry) { return entry.second.storage.expired(); });
+}
+
+at::Tensor MagnitudeSlots::take(int64_t count, const at::Tensor& like) {
+  if (!zeros_.defined() || taken_ + count > zeros_.size(0)) {
+    zeros_ = at::zeros({std::max(count, kSlotsOfAFill)}, like.options().dtype(at::kFloat));
+    taken_ = 0;
+  }
+  taken_ += count;
+  return zeros_.narrow(0, taken_ - count, count);
 }
 
 void SavedLedger::add(const at::Tensor& tensor) {

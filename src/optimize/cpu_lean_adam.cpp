@@ -16,12 +16,12 @@ constexpr int64_t kBlock = 1024;
 /// The chances of up to kBlock elements that follow each other in the tensor, as rounding_chances has them.
 struct ChanceBlock {
   // One pair of elements more than kBlock / 2: a block may begin and end in the middle of one.
-  alignas(64) uint32_t weight_and_first[kBlock + 2];
-  alignas(64) uint32_t second[kBlock + 2];
+  alignas(64) uint32_t weight_and_second[kBlock + 2];
+  alignas(64) uint32_t first[kBlock + 2];
   int64_t skipped;  // of the first pair: 1 when the block begins with an odd element
 
   TITAN_INLINE uint32_t of(KeptNumber number, int64_t i) const {
-    return RoundingChances{weight_and_first[i + skipped], second[i + skipped]}.of(number);
+    return RoundingChances{weight_and_second[i + skipped], first[i + skipped]}.of(number);
   }
 };
 
@@ -39,11 +39,11 @@ TITAN_INLINE void make_chances(const RoundingKey& key, int64_t index, int64_t co
     uint32_t word1 = high + (word0 < low ? 1 : 0);
     uint32_t word2 = stream_low;
     uint32_t word3 = stream_high;
-    philox_words(word0, word1, word2, word3, words_key);
-    chances.weight_and_first[2 * pair] = word0;
-    chances.weight_and_first[2 * pair + 1] = word2;
-    chances.second[2 * pair] = word1;
-    chances.second[2 * pair + 1] = word3;
+    philox_words<kRoundingRounds>(word0, word1, word2, word3, words_key);
+    chances.weight_and_second[2 * pair] = word0;
+    chances.weight_and_second[2 * pair + 1] = word2;
+    chances.first[2 * pair] = word1;
+    chances.first[2 * pair + 1] = word3;
   }
 }
 

@@ -13,7 +13,7 @@ std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bo
   std::vector<const void*> result;
   for (Parameter* parameter : parameters) {
     result.push_back(parameter->weight().const_data_ptr());
-    result.push_back(parameter->float8_scale.defined() ? parameter->float8_scale.const_data_ptr() : nullptr);
+    result.push_back(parameter->float8_scale.defined() ? parameter->float8_scale.value.const_data_ptr() : nullptr);
     if (!with_gradients || !parameter->trainable()) continue;
     result.push_back(parameter->gradient().const_data_ptr());
     result.push_back(parameter->gradient_written() ? parameter : nullptr);

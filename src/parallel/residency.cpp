@@ -1,7 +1,6 @@
 #include "titan/parallel/residency.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -36,31 +35,28 @@ void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>
   }
 }
 
-void keep_scales(const std::vector<Parameter*>& parameters, const at::Tensor& scales) {
+void keep_scales(const std::vector<Parameter*>& parameters, Float8Scales scales, Float8Scales& kept) {
+  if (kept.block.defined()) {
+    kept.block.copy_(scales.block);
+    return;
+  }
+  kept = std::move(scales);
   int64_t next = 0;
   for (Parameter* parameter : parameters) {
-    if (!parameter->in_float8()) continue;
-    const at::Tensor scale = scales[next++];
-    if (parameter->float8_scale.defined()) {
-      parameter->float8_scale.copy_(scale);
-    } else {
-      parameter->float8_scale = scale.clone();
-    }
+    if (parameter->in_float8()) parameter->float8_scale = kept[next++];
   }
 }
 
 void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, const Float8Casts& casts,
-                   Communicator* tensor) {
+                   Communicator* tensor, Float8Scales& kept) {
   if (plan.scaled_weights() == 0) return;
-  std::vector<at::Tensor> magnitudes;
+  std::vector<at::Tensor> weights;
   for (const Parameter* parameter : parameters) {
-    if (parameter->in_float8()) {
-      magnitudes.push_back(casts.largest_magnitude(parameter->weight(), Float8Extent::tensor));
-    }
+    if (parameter->in_float8()) weights.push_back(parameter->weight());
   }
-  at::Tensor largest = at::stack(magnitudes);
+  const at::Tensor largest = casts.largest_magnitudes(weights, {});
   if (tensor) tensor->all_reduce({largest}, Reduction::max)->wait();
-  keep_scales(parameters, float8_scale(largest, Float8Format::e4m3));
+  keep_scales(parameters, casts.scales(largest.unbind(), Float8Format::e4m3, /*power_of_two=*/false), kept);
 }
 
 void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator) {
@@ -104,7 +100,7 @@ void ResidentWeights::prefetch(const Use&) {
   }
   if (scaled_version_ == version_) return;
   scaled_version_ = version_;
-  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get());
+  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get(), scales_);
 }
 
 void ResidentWeights::weights_changed() {

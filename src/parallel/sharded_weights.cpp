@@ -1,7 +1,6 @@
 #include "titan/parallel/sharded_weights.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 
@@ -157,7 +156,7 @@ void ShardedWeights::refresh_sends() {
       parameter.send.copy_(parameter.master);
       continue;
     }
-    const at::Tensor scale = parameter.float8_scale.to(parameter.master.device());
+    const at::Tensor scale = parameter.float8_scale.value.to(parameter.master.device());
     parameter.float8_send.copy_(casts_.cast(parameter.master, scale, Float8Format::e4m3, Float8Sides::data).data);
   }
 }
@@ -171,16 +170,15 @@ void ShardedWeights::refresh_scales() {
 }
 
 at::Tensor ShardedWeights::largest_magnitudes() {
-  std::vector<at::Tensor> magnitudes;
+  std::vector<at::Tensor> shards;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!travels_in_float8(i)) continue;
-    magnitudes.push_back(casts_.largest_magnitude(parameters_[i]->master, Float8Extent::tensor));
+    if (travels_in_float8(i)) shards.push_back(parameters_[i]->master);
   }
-  return magnitudes.empty() ? at::Tensor() : at::stack(magnitudes).to(link_->device().device());
+  return shards.empty() ? at::Tensor() : casts_.largest_magnitudes(shards, {}).to(link_->device().device());
 }
 
 void ShardedWeights::set_largest_magnitudes(const at::Tensor& largest) {
-  keep_scales(parameters_, float8_scale(largest, Float8Format::e4m3));
+  keep_scales(parameters_, casts_.scales(largest.unbind(), Float8Format::e4m3, /*power_of_two=*/false), scales_);
   scaled_version_ = version_;
 }
 
@@ -246,7 +244,7 @@ void ShardedWeights::acquire(const Use& use) {
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_weight(weights[i]);
   if (plan_.gathers_float8 || scaled_version_ == version_) return;
   scaled_version_ = version_;
-  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get());
+  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get(), scales_);
 }
 
 void ShardedWeights::release(const Use&) {

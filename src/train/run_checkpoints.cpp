@@ -18,8 +18,8 @@
 namespace titan {
 namespace {
 
-/// A rank that writes much makes the others wait this long at most.
-constexpr std::chrono::hours kMeetingTimeout{2};
+/// A rank that writes much and lives makes the others wait this long at most.
+constexpr std::chrono::hours kMeetingLimit{2};
 
 /// At the end of a run: how often it says what command it waits for, and how long it does after a signal.
 constexpr std::chrono::seconds kCommandNotice{10}, kCommandTimeAtStop{10};
@@ -29,14 +29,15 @@ SaveMode mode_of(const std::string& word) {
   return word == "async_with_pinned_mem" ? SaveMode::asynchronous_pinned : SaveMode::synchronous;
 }
 
-std::unique_ptr<RankMeeting> meeting_of(const World& world) {
+/// `name`: there may be another one beside that of the saving thread.
+std::unique_ptr<RankMeeting> meeting_of(const JobConfig& config, const World& world, const Log& log,
+                                        const std::string& name) {
   if (!world.is_distributed()) return make_lone_meeting();
-  return make_store_meeting(world.store->clone(), "checkpoints", world.rank, world.size, kMeetingTimeout, world.waits);
-}
-
-/// A meeting beside that of the saving thread.
-std::unique_ptr<RankMeeting> data_meeting_of(const World& world) {
-  return make_store_meeting(world.store->clone(), "data-positions", world.rank, world.size, kMeetingTimeout);
+  return make_store_meeting(world.store->clone(), name, world.rank, world.size,
+                            {.limit = kMeetingLimit,
+                             .patience = std::chrono::seconds(config.comm.train_timeout_seconds),
+                             .waits = world.waits,
+                             .tell = [&log](const std::string& line) { log.info(line); }});
 }
 
 /// All that a run has besides its weights.
@@ -67,7 +68,7 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       commands_([this](const std::string& command, int code) {
         if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
       }) {
-  if (splits_by_rank(config, place_)) data_meeting_ = data_meeting_of(world);
+  if (splits_by_rank(config, place_)) data_meeting_ = meeting_of(config, world, log, "data-positions");
   const CheckpointSection& options = config.checkpoint;
   const CheckpointerOptions how{
       root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
@@ -75,7 +76,8 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
                                 [this](const std::string& warning) { log_.warning(warning); }};
   // Said now and not after the last step.
   if (options.last_save_in_hf && !options.load_only) exchange_of(model_).hugging_face(model_);
-  checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(world), how, events);
+  checkpointer_ =
+      std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(config, world, log, "checkpoints"), how, events);
 }
 
 RunPosition RunCheckpoints::finished(const std::filesystem::path& folder, std::string_view form,

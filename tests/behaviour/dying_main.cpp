@@ -1,20 +1,24 @@
 // titan_train with one difference: a rank kills itself at an exact place. The linker puts the functions below in front
 // of some of the program's own (--wrap, cmake/Tests.cmake), so the program itself has no hook for this; when one of
 // them changes its signature, this does not link. In the environment:
-//   DIE_IN="RANK STEP PHASE OPERATION"   PHASE: data, forward, backward, weights (of a pipeline that splits backward)
-//   or
-//                                        optimizer of step STEP (from 1 on); a pipeline has many forwards in a step
+//   DIE_IN="RANK STEP PHASE OPERATION"   PHASE: data, forward, backward, weights (of a pipeline that splits backward),
+//                                        optimizer of step STEP (from 1 on); a pipeline has many forwards in a step; or
+//                                        save, where the rank writes its part of that step's checkpoint
 //                                        OPERATION: the how-manieth tensor operation in all of them, 0: when it begins
 //   DIE_HOW=hang                         the thread that trains does nothing more, and the others live on
+//   DIE_HOW=PIPE                         the same until somebody has opened this named pipe for writing and closed it
 #include <ATen/record_function.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <sstream>
 #include <string>
 
 #include "titan/app/program.h"
+#include "titan/checkpoint/commit.h"
 #include "titan/data/batch_stream.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/executor.h"
@@ -25,6 +29,7 @@ namespace {
 struct Death {
   bool mine = false;
   bool hangs = false;
+  std::string pipe;
   int64_t step = 0;
   std::string phase;
   int64_t operation = 0;
@@ -45,12 +50,22 @@ void read_death() {
   std::istringstream words(place);
   words >> dying_rank >> death.step >> death.phase >> death.operation;
   death.mine = dying_rank == rank;
-  death.hangs = std::getenv("DIE_HOW") != nullptr;
+  const char* how = std::getenv("DIE_HOW");
+  death.hangs = how != nullptr;
+  if (death.hangs && std::string(how) != "hang") death.pipe = how;
+}
+
+void wait_for_pipe() {
+  const int pipe = ::open(death.pipe.c_str(), O_RDONLY);
+  char byte = 0;
+  while (::read(pipe, &byte, 1) > 0) continue;
+  ::close(pipe);
 }
 
 void die_at(int64_t operation) {
   if (operation != death.operation) return;
   if (!death.hangs) ::raise(SIGKILL);
+  if (!death.pipe.empty()) return wait_for_pipe();
   for (;;) ::pause();
 }
 
@@ -132,6 +147,24 @@ void step(titan::Optimizer*, int64_t, double,
 void step(titan::Optimizer* optimizer, int64_t number, double rate, const titan::StepControl& control) {
   const Phase phase("optimizer");
   real_step(optimizer, number, rate, control);
+}
+
+using WriteData = std::optional<titan::FileRecord>(titan::Storage&, const titan::SavePlace&, int64_t,
+                                                   std::span<const titan::SavedValue>, size_t,
+                                                   const titan::WrittenTensor&, int64_t);
+WriteData real_write_data asm(
+    "__real__ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_"
+    "10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl");
+WriteData write_data asm(
+    "__wrap__ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_"
+    "10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl");
+std::optional<titan::FileRecord> write_data(titan::Storage& storage, const titan::SavePlace& place, int64_t rank,
+                                            std::span<const titan::SavedValue> values, size_t writes,
+                                            const titan::WrittenTensor& tensor, int64_t file) {
+  // A rank's files may be written by several threads: all wait for the first, which dies once.
+  static std::once_flag once;
+  if (death.mine && death.phase == "save" && death.step == place.step) std::call_once(once, [] { die_at(0); });
+  return real_write_data(storage, place, rank, values, writes, tensor, file);
 }
 // NOLINTEND
 

@@ -51,10 +51,7 @@ class KilledRanks(RanksTest):
 class ExactPlaces(KilledRanks):
     def setUp(self):
         super().setUp()
-        beside = pathlib.Path(self.program).with_name("dying_titan_train")
-        self.program = os.environ.get("TITAN_DYING_BINARY", str(beside))
-        if not os.access(self.program, os.X_OK):
-            self.skipTest(f"{self.program} is not built")
+        self.use_dying_program()
 
     def expect_end_of_all(self, ranks: int, layout: list[str], killed: int, step: int, phase: str, operation: int = 0):
         place = f"{killed} {step} {phase} {operation}"

@@ -78,6 +78,12 @@ class RanksTest(BehaviourTest):
         self.processes: list[Process] = []
         self.addCleanup(self.kill_all)
 
+    def use_dying_program(self):
+        beside = pathlib.Path(self.program).with_name("dying_titan_train")
+        self.program = os.environ.get("TITAN_DYING_BINARY", str(beside))
+        if not os.access(self.program, os.X_OK):
+            self.skipTest(f"{self.program} is not built")
+
     def kill_all(self):
         for process in self.processes:
             process.popen.kill()

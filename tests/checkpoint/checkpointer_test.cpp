@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -328,7 +329,7 @@ TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
   int64_t right = 0;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto meeting = make_store_meeting(store, "test", rank, kRanks, std::chrono::seconds(60));
+      const auto meeting = make_store_meeting(store, "test", rank, kRanks, {.limit = std::chrono::seconds(60)});
       for (int64_t round = 0; round < kRounds; ++round) {
         const auto heard = meeting->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
         std::vector<std::string> expected;
@@ -347,8 +348,8 @@ TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
 
 TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
   const auto waits = std::make_shared<PeerWaits>();
-  const auto meeting =
-      make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, std::chrono::milliseconds(20), waits);
+  const auto meeting = make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
+                                          {.limit = std::chrono::milliseconds(20), .waits = waits});
   try {
     meeting->exchange("here");
     FAIL();
@@ -357,6 +358,43 @@ TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
     EXPECT_NE(std::string(error.what()).find("rank 1 did not come"), std::string::npos) << error.what();
     EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
   }
+}
+
+TEST(StoreMeeting, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsThePatienceEnds) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto waits = std::make_shared<PeerWaits>();
+  std::promise<void> told;
+  std::vector<std::string> lines;
+  const auto tell = [&](const std::string& line) {
+    lines.push_back(line);
+    EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
+    EXPECT_TRUE(waits->question_due(PeerWaits::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
+    if (lines.size() == 3) told.set_value();
+  };
+  // The watcher's part; it hears of life, and nobody need be asked.
+  waits->note_life(PeerWaits::Clock::now() + std::chrono::hours(1));
+  const MeetingWaits patient{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
+  std::thread late([&] {
+    told.get_future().wait();
+    make_store_meeting(store, "test", 1, 2, {.limit = std::chrono::minutes(5)})->exchange("late");
+  });
+  const auto heard = make_store_meeting(store, "test", 0, 2, patient)->exchange("early");
+  late.join();
+  EXPECT_EQ(heard, (std::vector<std::string>{"early", "late"}));
+  EXPECT_GE(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "A meeting about checkpoints has waited 0 s for rank 1, which lives");
+  EXPECT_EQ(waits->now(), std::vector<int64_t>{});
+}
+
+TEST(StoreMeeting, ARankOfWhichNothingIsHeardIsNotSaidToLiveAndIsWaitedForUntilTheLimit) {
+  int64_t lines = 0;
+  const MeetingWaits patient{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
+                             std::make_shared<PeerWaits>(), [&](const std::string&) { ++lines; }};
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, patient)->exchange("here"),
+               Error);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(100));
+  EXPECT_EQ(lines, 0);
 }
 
 }  // namespace

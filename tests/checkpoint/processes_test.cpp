@@ -35,7 +35,7 @@ class Processes : public ::testing::TestWithParam<LayoutPair> {
     const auto be_rank = [&](int64_t rank) {
       try {
         const auto store = c10::make_intrusive<c10d::FileStore>((folder_ / name).string(), static_cast<int>(ranks));
-        return act(*make_store_meeting(store, name, rank, ranks, std::chrono::minutes(5)));
+        return act(*make_store_meeting(store, name, rank, ranks, {.limit = std::chrono::minutes(5)}));
       } catch (const std::exception& error) {
         fmt::print(stderr, "rank {}: {}\n", rank, error.what());
         return false;

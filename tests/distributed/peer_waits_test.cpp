@@ -86,6 +86,43 @@ TEST(PeerWaits, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
   EXPECT_NE(text({"tp", {}, nullptr}).find("group tp failed (its rank 1 sent nothing for 3 s)"), std::string::npos);
 }
 
+TEST(PatientWait, IsNotedLikeAnyOtherAndHasTheWatcherAskHalfOfItsPatienceLaterAndAsOftenAgain) {
+  constexpr std::chrono::seconds kPatience{100};
+  const auto waits = std::make_shared<PeerWaits>();
+  const PeerWaits::Clock::time_point begin = PeerWaits::Clock::now();
+  {
+    const PatientWait wait(waits, 3, kPatience);
+    const PeerWaits::Clock::time_point noted = PeerWaits::Clock::now();
+    const PatientWait beside(waits, 3, kPatience * 10);
+    EXPECT_EQ(waits->now(), Ranks{3});
+    EXPECT_FALSE(waits->question_due(begin + kPatience / 2 - kLimit));
+    EXPECT_EQ(waits->question_due(noted + kPatience / 2), kPatience);
+    EXPECT_FALSE(waits->question_due(noted + kPatience - kLimit)) << "each question is asked once";
+    EXPECT_EQ(waits->question_due(noted + kPatience), kPatience);
+  }
+  EXPECT_EQ(waits->now(), Ranks{});
+  EXPECT_FALSE(waits->question_due(begin + kPatience * 100)) << "nobody is waited for any more";
+}
+
+TEST(PatientWait, OfARankThatHasGivenUpStaysAndAsksNoMore) {
+  const auto waits = std::make_shared<PeerWaits>();
+  {
+    const PatientWait wait(waits, 3, kLimit);
+    waits->keep();
+  }
+  EXPECT_EQ(waits->now(), Ranks{3});
+  EXPECT_FALSE(waits->question_due(PeerWaits::Clock::now() + kLimit));
+}
+
+TEST(PatientWait, KnowsSinceWhenTheOthersAreKnownToLive) {
+  PeerWaits waits;
+  const PeerWaits::Clock::time_point now = PeerWaits::Clock::now();
+  EXPECT_FALSE(waits.were_alive_since(now));
+  waits.note_life(now);
+  EXPECT_TRUE(waits.were_alive_since(now));
+  EXPECT_FALSE(waits.were_alive_since(now + kLimit));
+}
+
 void expect_end(const std::vector<WaitAnswer>& answers, int64_t reporter, int64_t rank, bool answers_itself) {
   const WaitEnd end = end_of_waits(answers, reporter);
   EXPECT_EQ(end.rank, rank);

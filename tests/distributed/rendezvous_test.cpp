@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "src/distributed/channel.h"
 #include "titan/base/philox.h"
+#include "titan/distributed/peer_waits.h"
 
 namespace titan {
 namespace {
@@ -285,6 +287,44 @@ TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   EXPECT_EQ(met.code, 74);
   EXPECT_NE(met.error.find("rank 1 (a, process 7) ended while the ranks were gathering"), std::string::npos)
       << met.error;
+}
+
+/// Waits until `waits` has heard since `then` that the others live.
+bool hears_of_life(const PeerWaits& waits, PeerWaits::Clock::time_point then) {
+  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  while (!waits.were_alive_since(then)) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// A rank that gives no sign of life ends processes: tests/behaviour/long_save_test.py.
+TEST(Rendezvous, WhoeverWaitsPatientlyHearsAgainAndAgainThatTheOthersLiveAndTheRunGoesOn) {
+  const std::vector<uint16_t> at = ports();
+  auto second = meet(launch_of(1, 3, at), kPatience);
+  auto third = meet(launch_of(2, 3, at), kPatience);
+  std::vector<Met> met;
+  met.push_back(meet(launch_of(0, 3, at), kPatience).get());
+  met.push_back(second.get());
+  met.push_back(third.get());
+  for (const Met& one : met) ASSERT_EQ(one.error, "");
+  const auto waits_of = [&](size_t rank) { return met[rank].rendezvous.world.waits; };
+  {
+    const PatientWait zero(waits_of(0), 2, std::chrono::milliseconds(20));
+    const PatientWait one(waits_of(1), 0, std::chrono::milliseconds(20));
+    for (int question = 0; question < 3; ++question) {
+      const auto now = std::chrono::steady_clock::now();
+      EXPECT_TRUE(hears_of_life(*waits_of(0), now));
+      EXPECT_TRUE(hears_of_life(*waits_of(1), now));
+    }
+    EXPECT_FALSE(waits_of(2)->were_alive_since(Deadline() + std::chrono::nanoseconds(1))) << "it waits for nobody";
+  }
+  std::vector<std::future<std::vector<int64_t>>> left;
+  for (Met& one : met) {
+    left.push_back(std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kPatience); }));
+  }
+  for (auto& unfinished : left) EXPECT_TRUE(unfinished.get().empty());
 }
 
 TEST(Rendezvous, RankZeroLeavesAtItsLimitAndNamesWhoHasNot) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "cases.h"
 
@@ -147,12 +148,65 @@ std::string run_largest(KernelMachine& machine, KernelType type, KernelExtent ex
   return findings.text();
 }
 
+/// float8.h's rule, in fp64.
+float scale_of(KernelFloat8 format, bool power_of_two, float magnitude) {
+  const double least = 1e-12;
+  auto scale = static_cast<float>(most(format) / (magnitude < least ? least : magnitude));
+  if (!power_of_two || std::isnan(scale) || scale == 0) return scale;
+  return static_cast<float>(std::exp2(std::floor(std::log2(static_cast<double>(scale)))));
+}
+
+bool same(float actual, float expected) { return actual == expected || (std::isnan(actual) && std::isnan(expected)); }
+
+/// `arrays` of `each` magnitudes, which lie apart; those that are odd come first.
+std::string run_scales(KernelMachine& machine, KernelFloat8 format, bool power_of_two, int arrays, size_t each) {
+  auto magnitudes = numbers(static_cast<size_t>(arrays) * each, 9, KernelType::fp32, 30);
+  for (double& magnitude : magnitudes) magnitude = std::fabs(magnitude);
+  const std::vector<double> odd{NAN, INFINITY, 0, 1e-13, 3e38, 1e-40, 448, 57344};
+  for (size_t i = 0; i < std::min(odd.size(), magnitudes.size()); ++i) magnitudes[i] = static_cast<float>(odd[i]);
+  std::vector<std::unique_ptr<Numbers>> in;
+  MachineArray<float> values(machine, magnitudes.size()), inverses(machine, magnitudes.size());
+  ScalesOfMagnitudes a;
+  a.format = format;
+  a.power_of_two = power_of_two;
+  a.arrays = arrays;
+  a.each = static_cast<int64_t>(each);
+  for (int i = 0; i < arrays; ++i) {
+    const auto first = magnitudes.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * each);
+    in.push_back(std::make_unique<Numbers>(machine, KernelType::fp32,
+                                           std::vector<double>(first, first + static_cast<std::ptrdiff_t>(each)), 1));
+    a.largest[i] = static_cast<const float*>(in.back()->data());
+  }
+  a.values = values.data();
+  a.inverses = inverses.data();
+  machine.launch(&Kernels::scales_of_magnitudes, a);
+  Findings findings;
+  findings.compare_traffic(machine, traffic(a));
+  for (size_t i = 0; i < magnitudes.size(); ++i) {
+    const float expected = scale_of(format, power_of_two, static_cast<float>(magnitudes[i]));
+    if (!same(values[i], expected) || !same(inverses[i], 1 / expected))
+      findings.say(std::to_string(magnitudes[i]) + " becomes " + std::to_string(values[i]) + " and " +
+                   std::to_string(inverses[i]));
+  }
+  if (!values.guards_intact() || !inverses.guards_intact()) findings.say("something was written beside the scales");
+  return findings.text();
+}
+
 std::vector<KernelCase> cases() {
   std::vector<KernelCase> result;
   for (KernelFloat8 format : {KernelFloat8::e4m3, KernelFloat8::e5m2}) {
     const std::string format_name = format == KernelFloat8::e4m3 ? "e4m3" : "e5m2";
     result.push_back({"float8_every_value_" + format_name,
                       [=](KernelMachine& machine) { return run_every_value(machine, format); }});
+    for (bool power_of_two : {false, true}) {
+      for (auto [arrays, each] : {std::pair{1, 1}, {3, 1}, {kMostMagnitudeArrays, 1}, {1, 300}, {2, 129}}) {
+        result.push_back({"float8_scales_" + format_name + (power_of_two ? "_power_" : "_") + std::to_string(arrays) +
+                              "_" + std::to_string(each),
+                          [=](KernelMachine& machine) {
+                            return run_scales(machine, format, power_of_two, arrays, static_cast<size_t>(each));
+                          }});
+      }
+    }
     for (KernelType type : {KernelType::fp32, KernelType::bf16}) {
       int number = 0;
       for (KernelExtent extent : {KernelExtent::matrix, KernelExtent::row, KernelExtent::column}) {

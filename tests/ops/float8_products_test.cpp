@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "support/operation.h"
+#include "titan/ops/fused_float8.h"
 
 namespace titan {
 namespace {
@@ -149,9 +150,10 @@ TEST(Float8Products, AWeightThatArrivesInFloat8GivesTheSameBitsAsOneThatIsCastHe
     Float8Case arrived({64}, 32, 48, at::kFloat, {.emulate = emulate});
     Parameter& weight = *arrived.weights[0];
     const Float8Casts casts = make_aten_float8_casts();
-    weight.float8_scale =
-        float8_scale(casts.largest_magnitude(weight.weight(), Float8Extent::tensor), Float8Format::e4m3);
-    weight.set_weight(casts.cast(weight.weight(), weight.float8_scale, Float8Format::e4m3, Float8Sides::data).data);
+    weight.float8_scale = float8_scale_of(
+        float8_scale(casts.largest_magnitude(weight.weight(), Float8Extent::tensor), Float8Format::e4m3));
+    weight.set_weight(
+        casts.cast(weight.weight(), weight.float8_scale.value, Float8Format::e4m3, Float8Sides::data).data);
     EXPECT_TRUE(same_bits(arrived.run(), dx));
     EXPECT_TRUE(same_bits(arrived.outputs[0], cast_here.outputs[0]));
     EXPECT_TRUE(same_bits(weight.gradient(), cast_here.weights[0]->gradient()));
@@ -162,7 +164,7 @@ TEST(Float8Products, AScaleThatIsKeptForAWeightIsTheOneItIsCastWith) {
   Float8Case test({64}, 32, 48, at::kFloat, {});
   test.run();
   const at::Tensor own = test.outputs[0];
-  test.weights[0]->float8_scale = at::full({}, 1e-3F);  // hardly anything of the weight is left
+  test.weights[0]->float8_scale = float8_scale_of(at::full({}, 1e-3F));  // hardly anything of the weight is left
   test.run();
   EXPECT_FALSE(near(test.outputs[0], own, 0.5));
 }
@@ -182,6 +184,21 @@ std::set<std::string> calls_of(const std::function<void()>& work) {
   at::removeCallback(handle);
   called = nullptr;
   return names;
+}
+
+TEST(Float8Products, WithTheKernelsMakeNoScaleAndNoInverseInPlainOperations) {
+  for (const Float8Recipe recipe : {tensorwise, rowwise, rowwise_with_gw_hp}) {
+    const auto kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
+    Float8Case test({64, 32, 32}, 32, 48, at::kBFloat16, {.recipe = recipe, .casts = make_fused_float8_casts(kernels)});
+    test.plain.context.scales.wanted = true;
+    const std::set<std::string> calls = calls_of([&] { test.run(); });
+    for (const char* name : {"aten::reciprocal", "aten::full_like", "aten::stack", "aten::clamp_min"}) {
+      EXPECT_FALSE(calls.contains(name)) << name << " in recipe " << static_cast<int>(recipe);
+    }
+    Float8Case plain({64, 32, 32}, 32, 48, at::kBFloat16, {.recipe = recipe});
+    plain.run();
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(test.outputs[i], plain.outputs[i]));
+  }
 }
 
 TEST(Float8Products, TheFirstWeightGradientOfAStepIsMultipliedToWhereItBelongs) {

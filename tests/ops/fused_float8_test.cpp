@@ -35,6 +35,48 @@ TEST(FusedFloat8, MagnitudesAndCastsAreThoseOfPlainOperationsBitForBit) {
   }
 }
 
+TEST(FusedFloat8, ScalesAndTheirInversesAreThoseOfPlainOperationsBitForBit) {
+  const Float8Casts fused = make_fused_float8_casts(host()), plain = make_aten_float8_casts();
+  std::vector<at::Tensor> scalars;  // more than one launch takes
+  for (const double magnitude : {0.0, 1e-13, 1e-12, 0.37, 448.0, 1e30, static_cast<double>(INFINITY), 3.0, 5.0, 7.0}) {
+    scalars.push_back(at::full({}, magnitude, at::kFloat));
+  }
+  const at::Tensor block = normal({3, 257}, 4).abs();
+  for (const std::vector<at::Tensor>& largest :
+       {scalars, block.unbind(), {block.view({-1, 1})}, {block.view({1, -1})}, block.view({-1}).unbind()}) {
+    for (Float8Format format : {Float8Format::e4m3, Float8Format::e5m2}) {
+      for (bool power_of_two : {false, true}) {
+        const Float8Scales actual = fused.scales(largest, format, power_of_two);
+        const Float8Scales expected = plain.scales(largest, format, power_of_two);
+        EXPECT_TRUE(same_bits(actual.block, expected.block));
+        for (size_t i = 0; i < largest.size(); ++i) {
+          const Float8Scale one = actual[static_cast<int64_t>(i)];
+          EXPECT_TRUE(same_bits(one.value, float8_scale(largest[i], format, power_of_two)));
+          EXPECT_TRUE(same_bits(one.inverse, one.value.reciprocal()));
+        }
+      }
+    }
+  }
+}
+
+TEST(FusedFloat8, ANumberThatIsNoneIsSeenInTheScaleAndItsInverse) {
+  const Float8Casts fused = make_fused_float8_casts(host());
+  for (bool power_of_two : {false, true}) {
+    const Float8Scale scale = fused.scales({at::full({}, NAN, at::kFloat)}, Float8Format::e4m3, power_of_two)[0];
+    EXPECT_TRUE(scale.value.isnan().item<bool>());
+    EXPECT_TRUE(scale.inverse.isnan().item<bool>());
+  }
+}
+
+TEST(FusedFloat8, MagnitudesOfSeveralMatricesLieWhereTheCallerWantsThem) {
+  const Float8Casts fused = make_fused_float8_casts(host()), plain = make_aten_float8_casts();
+  const std::vector<at::Tensor> matrices{normal({16, 16}, 1, at::kBFloat16), normal({48, 80}, 2, at::kBFloat16)};
+  const at::Tensor zeros = at::zeros({2});
+  EXPECT_TRUE(fused.largest_magnitudes(matrices, zeros).is_same(zeros));
+  EXPECT_TRUE(same_bits(zeros, plain.largest_magnitudes(matrices, {})));
+  EXPECT_TRUE(same_bits(fused.largest_magnitudes(matrices, {}), zeros));
+}
+
 TEST(FusedFloat8, ANanIsTheLargestMagnitude) {
   const Float8Casts fused = make_fused_float8_casts(host());
   at::Tensor matrix = normal({16, 16}, 1);

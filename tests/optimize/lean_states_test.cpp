@@ -8,7 +8,7 @@
 
 #include "src/optimize/cpu_kernels.h"
 #include "support/tensors.h"
-#include "titan/base/philox.h"
+#include "titan/base/philox_words.h"
 #include "titan/optimize/optimizer.h"
 
 namespace titan {
@@ -40,13 +40,17 @@ TEST(RoundingByChance, KeepsWhatBf16HasAndWhatIsNoNumber) {
   }
 }
 
-TEST(RoundingChances, AreTheWordsOfPhilox) {
+TEST(RoundingChances, AreHalvesOfTheWordsOfPhilox) {
   const RoundingKey key{0x0123456789ABCDEF, 0xFEDCBA9876543210};
   for (const int64_t index : {int64_t{0}, int64_t{1}, int64_t{77}, (int64_t{1} << 40) + 3}) {
-    const PhiloxBlock block = philox_at(key.key, key.stream, static_cast<uint64_t>(index) / 2);
+    std::array<uint32_t, 4> words{static_cast<uint32_t>(index / 2), static_cast<uint32_t>(index / 2 >> 32), 0x76543210,
+                                  0xFEDCBA98};
+    philox_words<7>(words[0], words[1], words[2], words[3], key.key);
     const RoundingChances chances = rounding_chances(key, index);
-    EXPECT_EQ(chances.weight_and_first, block[static_cast<size_t>(index % 2 * 2)]);
-    EXPECT_EQ(chances.second, block[static_cast<size_t>(index % 2 * 2 + 1)]);
+    const size_t first = index % 2 == 0 ? 0 : 2;
+    EXPECT_EQ(chances.of(KeptNumber::weight), words[first] >> 16);
+    EXPECT_EQ(chances.of(KeptNumber::second_moment), words[first] & 0xFFFF);
+    EXPECT_EQ(chances.of(KeptNumber::first_moment), words[first + 1] >> 16);
   }
 }
 

@@ -41,6 +41,11 @@ Float8Casts counting(Float8Casts casts, int64_t* passes) {
     *passes += extent == Float8Extent::tensor;
     return find(matrix, extent);
   };
+  auto find_all = casts.largest_magnitudes;
+  casts.largest_magnitudes = [find_all, passes](const std::vector<at::Tensor>& matrices, const at::Tensor& zeros) {
+    *passes += static_cast<int64_t>(matrices.size());
+    return find_all(matrices, zeros);
+  };
   return casts;
 }
 
@@ -49,7 +54,7 @@ class Unaware : public LinearProducts {
  public:
   Unaware(std::shared_ptr<const LinearProducts> of, std::shared_ptr<size_t> offers)
       : of_(std::move(of)), offers_(std::move(offers)) {}
-  Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+  Operand prepare(const at::Tensor& input, const Weights& weights, const Float8Scale& scale,
                   UnitContext& context) const override {
     *offers_ = context.scales.size();
     UnitContext knows_nothing(UnitMode::train, RecomputePolicy::none(), sink_);

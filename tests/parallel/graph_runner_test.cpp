@@ -110,7 +110,7 @@ TEST(GraphRunner, RunsAUnitEagerlyOnceTheScaleOfAWeightLiesElsewhere) {
   const BatchContext batch = recorded.small.batch();
   for (int i = 1; i <= 4; ++i) step(recorded.small, batch);
   const int64_t replayed = recorded.runner->counts().replayed;
-  recorded.small.model->parameter("layers.0.feed_forward.w2.weight").float8_scale = at::ones({});
+  recorded.small.model->parameter("layers.0.feed_forward.w2.weight").float8_scale = float8_scale_of(at::ones({}));
   step(recorded.small, batch);
   EXPECT_EQ(recorded.runner->counts().replayed - replayed, 2 * (recorded.block_count - 1));
 }

@@ -2,10 +2,12 @@
 // from waiter to waiter comes to the one that they all wait for.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ namespace titan {
 class PeerWaits {
  public:
   using Ranks = std::shared_ptr<const std::vector<int64_t>>;
+  using Clock = std::chrono::steady_clock;
 
   void begin(int64_t rank);
   void end(int64_t rank);
@@ -26,11 +29,45 @@ class PeerWaits {
   /// Ranks of the run, rising, each once.
   std::vector<int64_t> now() const;
 
+  /// As begin(rank), for one that may work for long (PatientWait): whether it lives is to be asked half of `patience`
+  /// later, and as often again. Returns the number of this wait, for its end.
+  int64_t begin_patient(int64_t rank, std::chrono::milliseconds patience);
+  void end_patient(int64_t number);
+  /// For the thread that watches over the ranks: the patience of a wait for which it is to ask now, each time once.
+  std::optional<std::chrono::milliseconds> question_due(Clock::time_point now);
+  /// To be told by that thread: at this time an answer was complete, so that whoever is waited for lives.
+  void note_life(Clock::time_point now);
+  bool were_alive_since(Clock::time_point then) const;
+
  private:
+  struct Patient {
+    int64_t rank;
+    std::chrono::milliseconds patience;
+    Clock::time_point next_question;
+  };
+
   mutable std::mutex mutex_;
   bool kept_ = false;
   std::map<int64_t, int64_t> waiting_;  // how often, by rank
   std::map<Ranks, int64_t> together_;   // the same of many at once
+  std::map<int64_t, Patient> patient_;  // by number
+  int64_t next_number_ = 0;
+  Clock::time_point lived_at_{};
+};
+
+/// A wait for a rank that may work for long, as in a save: noted while this object is. The rank is waited for as long
+/// as its process gives signs of life; a rank that gives none ends the run (AbortWatcher).
+class PatientWait {
+ public:
+  /// `waits` may be null: nobody asks.
+  PatientWait(std::shared_ptr<PeerWaits> waits, int64_t rank, std::chrono::milliseconds patience);
+  ~PatientWait();
+  PatientWait(const PatientWait&) = delete;
+  PatientWait& operator=(const PatientWait&) = delete;
+
+ private:
+  std::shared_ptr<PeerWaits> waits_;
+  int64_t number_ = 0;
 };
 
 /// What a rank says when it is asked whom it waits for.

@@ -36,6 +36,14 @@ struct ExactGrid {
   double inverse;  // 2^-exponent
 };
 
+/// 2^exponent, of a normal number's exponent.
+TITAN_HOST_DEVICE inline double power_of_two(int exponent) {
+  const uint64_t bits = static_cast<uint64_t>(exponent + 1023) << 52;
+  double power;
+  memcpy(&power, &bits, sizeof(power));
+  return power;
+}
+
 /// The finest grid on which 2^`log2_count` numbers, each at most `largest` in size, add up in a double without
 /// rounding: sums stay within 2^53 multiples. log2_count must be 2 or more, so that x + shift stays in the binade of
 /// `shift`.
@@ -45,7 +53,7 @@ TITAN_HOST_DEVICE inline ExactGrid exact_grid(double largest, int log2_count) {
   const int above = static_cast<int>(bits >> 52 & 0x7ff) - 1022;  // largest < 2^above
   const int fitting = above + log2_count - 53;
   const int exponent = fitting > kExactLowest ? fitting : kExactLowest;
-  return {exponent, ldexp(1.5, exponent + 52), ldexp(1.0, -exponent)};
+  return {exponent, 1.5 * power_of_two(exponent + 52), power_of_two(-exponent)};
 }
 
 /// Adds multiple * 2^exponent, with |multiple| < 2^62 and exponent >= kExactLowest, by at most three calls
@@ -96,11 +104,12 @@ TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
 }
 
 /// Adds the squares of `count` contiguous numbers to kExactSlots numbers, zero at first; the limbs are left as sums of
-/// at most 1024 normalised ones, so that a carry follows.
+/// a normalised one for each block, so that a carry follows.
 struct ExactSquares {
   const float* values = nullptr;
   int64_t count = 0;
   int64_t* slots = nullptr;
+  int64_t most_blocks = 1024;  // several on each multiprocessor; no number of them changes a bit of the sum
 };
 
 /// Every number once; the slots see atomic additions of integers, whose order changes nothing.

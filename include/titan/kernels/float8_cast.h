@@ -1,5 +1,5 @@
-// Float8: the largest magnitudes that scales are made of, and the cast with its transpose. Formats, scales and what is
-// cast are ops/float8.h's.
+// Float8: the largest magnitudes that scales are made of, scales, and the cast with its transpose. Formats, the rule of
+// scales and what is cast are ops/float8.h's.
 #pragma once
 
 #include "titan/kernels/elements.h"
@@ -21,6 +21,21 @@ struct LargestMagnitude {
   uint32_t* largest = nullptr;
 };
 
+/// What one launch makes scales of, at most.
+constexpr int kMostMagnitudeArrays = 8;
+
+/// The scale of each largest magnitude and its inverse: the format's largest value / max(magnitude, 1e-12), in fp64,
+/// rounded to fp32, with `power_of_two` down to one; 1 / that. A NaN stays one.
+struct ScalesOfMagnitudes {
+  KernelFloat8 format = KernelFloat8::e4m3;
+  bool power_of_two = false;
+  int arrays = 0;
+  int64_t each = 1;  // numbers in an array
+  const float* largest[kMostMagnitudeArrays] = {};
+  float* values = nullptr;    // [arrays, each]
+  float* inverses = nullptr;  // [arrays, each]
+};
+
 /// cast(clamp(x·scale, ± the format's largest value)), to nearest, ties to even; NaN stays one.
 struct Float8Cast {
   KernelType type = KernelType::fp32;
@@ -40,6 +55,9 @@ inline bool supported(const Float8Cast& a) {
 }
 
 constexpr KernelTraffic traffic(const LargestMagnitude& a) { return {a.rows * a.columns * bytes_of(a.type), 0, 0}; }
+constexpr KernelTraffic traffic(const ScalesOfMagnitudes& a) {
+  return {a.arrays * a.each * 4, a.arrays * a.each * 8, 0};
+}
 /// The matrix once in, once out for each side that is wanted; its scales.
 constexpr KernelTraffic traffic(const Float8Cast& a) {
   const int64_t numbers = a.rows * a.columns;

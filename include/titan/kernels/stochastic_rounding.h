@@ -32,16 +32,19 @@ struct RoundingPlace {
 /// The numbers that an optimizer keeps of an element.
 enum class KeptNumber { weight, first_moment, second_moment };
 
-/// 16 bits for each of them.
+/// 16 bits for each of them: upper halves where there are any, which a GPU shifts and adds in one instruction.
 struct RoundingChances {
-  uint32_t weight_and_first;  // weight: low half, first moment: high half
-  uint32_t second;            // low half
+  uint32_t weight_and_second;  // weight: upper half, second moment: lower half
+  uint32_t first;              // upper half
 
   TITAN_HOST_DEVICE uint32_t of(KeptNumber number) const {
-    if (number == KeptNumber::second_moment) return second & 0xFFFF;
-    return number == KeptNumber::weight ? weight_and_first & 0xFFFF : weight_and_first >> 16;
+    if (number == KeptNumber::first_moment) return first >> 16;
+    return number == KeptNumber::weight ? weight_and_second >> 16 : weight_and_second & 0xFFFF;
   }
 };
+
+/// Rounds of Philox for chances: enough for numbers of which each decides one last place.
+constexpr int kRoundingRounds = 7;
 
 /// Elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.
 struct RoundingPairChances {
@@ -53,7 +56,7 @@ TITAN_HOST_DEVICE inline RoundingPairChances rounding_pair_chances(const Roundin
   auto word1 = static_cast<uint32_t>(pair >> 32);
   auto word2 = static_cast<uint32_t>(key.stream);
   auto word3 = static_cast<uint32_t>(key.stream >> 32);
-  philox_words(word0, word1, word2, word3, key.key);
+  philox_words<kRoundingRounds>(word0, word1, word2, word3, key.key);
   return {{word0, word1}, {word2, word3}};
 }
 
@@ -62,11 +65,14 @@ TITAN_HOST_DEVICE inline RoundingChances rounding_chances(const RoundingKey& key
   return index % 2 == 0 ? pair.even : pair.odd;
 }
 
-/// The bits of a bf16 number from those of an fp32 number; `chance` below 2^16. A number that bf16 has stays itself, an
-/// infinity and a NaN stay what they are.
+/// From the bits of an fp32 number that is not a NaN: a word whose upper half is a bf16 number; `chance` below 2^16. A
+/// number that bf16 has stays itself, an infinity stays what it is.
+TITAN_HOST_DEVICE inline uint32_t raise_by_chance(uint32_t bits, uint32_t chance) { return bits + chance; }
+
+/// That bf16 number of any bits; a NaN stays one.
 TITAN_HOST_DEVICE inline uint32_t round_by_chance(uint32_t bits, uint32_t chance) {
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  return is_nan ? 0x7FC0 : (bits + chance) >> 16;
+  return is_nan ? 0x7FC0 : raise_by_chance(bits, chance) >> 16;
 }
 
 }  // namespace titan

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <vector>
 
 namespace titan {
 
@@ -31,6 +32,26 @@ enum class Float8Extent { tensor, row, column };
 /// magnitude gives 0 and NaN gives NaN, so that neither is hidden by the cast.
 at::Tensor float8_scale(const at::Tensor& largest_magnitude, Float8Format format, bool power_of_two = false);
 
+/// What values are multiplied by to become float8, and what undoes it, as products take it: fp32, of one shape.
+struct Float8Scale {
+  at::Tensor value;
+  at::Tensor inverse;  // the bits of value.reciprocal()
+
+  bool defined() const { return value.defined(); }
+  /// As the transposed matrix has it.
+  Float8Scale t() const { return {value.t(), inverse.t()}; }
+};
+
+/// `value` with its inverse.
+Float8Scale float8_scale_of(const at::Tensor& value);
+
+/// Scales of several tensors in one block of memory.
+struct Float8Scales {
+  at::Tensor block;  // [2, n, …]: the values, then the inverses
+
+  Float8Scale operator[](int64_t index) const;
+};
+
 /// A matrix in float8 as products read it: rows contiguous, its transpose's rows contiguous, or both.
 struct Float8Matrix {
   at::Tensor data;        // [rows, columns]
@@ -43,6 +64,10 @@ enum class Float8Sides { data, transposed, both };
 struct Float8Casts {
   /// max |x| over what shares a scale, fp32: of shape [], [rows, 1] or [1, columns]. NaN where there is one.
   std::function<at::Tensor(const at::Tensor& matrix, Float8Extent extent)> largest_magnitude;
+  /// The same of several whole tensors: [n]. `zeros` [n], fp32 zeros that may become the result; undefined: new memory.
+  std::function<at::Tensor(const std::vector<at::Tensor>& matrices, const at::Tensor& zeros)> largest_magnitudes;
+  /// float8_scale of each of `largest`, which are of one shape, and its inverse.
+  std::function<Float8Scales(const std::vector<at::Tensor>& largest, Float8Format format, bool power_of_two)> scales;
   /// cast(clamp(fp32(x) · scale, ± largest value)), to the nearest, ties to even; NaN stays NaN. `scale` fp32, of a
   /// shape that `largest_magnitude` gives.
   std::function<Float8Matrix(const at::Tensor& matrix, const at::Tensor& scale, Float8Format format, Float8Sides sides)>

@@ -28,8 +28,8 @@ std::shared_ptr<const LinearProducts> make_float8_products(Float8Options options
 
 /// One side of a product: rows of what is multiplied along their length, with what they were scaled by.
 struct Float8Side {
-  at::Tensor rows;   // float8 [m, k]
-  at::Tensor scale;  // fp32, one number or [m, 1]
+  at::Tensor rows;    // float8 [m, k]
+  Float8Scale scale;  // one number or [m, 1]
 };
 
 /// left · rightᵀ, [m, n] of `type`; sums are fp32. `fast`: the hardware may keep partial sums shorter. By

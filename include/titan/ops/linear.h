@@ -18,7 +18,7 @@ namespace titan {
 /// A matrix on its way to a product. Plain precision: data only.
 struct Operand {
   at::Tensor data = {};              // [rows, inner] in the compute dtype; undefined where only float8 is left of it
-  at::Tensor scale = {};             // what float8 values of it are multiplied by: one number, or one for each row
+  Float8Scale scale = {};            // of its float8 values: one number, or one for each row
   bool is_gradient = false;          // of an output
   at::ScalarType type = at::kFloat;  // what data is or was of; read where data may be gone
   at::Tensor quantised = {};         // [rows, inner] in float8
@@ -39,7 +39,7 @@ class LinearProducts {
   // What ranks do together, in the same order on all of them.
 
   /// An input [N, in] of `weights` with its scale, which is `scale` where that is known from before.
-  virtual Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+  virtual Operand prepare(const at::Tensor& input, const Weights& weights, const Float8Scale& scale,
                           UnitContext& context) const = 0;
   /// Gradients [N, rows of weights[i]] of outputs with their scales; undefined ones stay so.
   virtual std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
@@ -67,7 +67,7 @@ class LinearProducts {
 class DenseProducts : public LinearProducts {
  public:
   explicit DenseProducts(bool round_weight_gradient = false) : round_weight_gradient_(round_weight_gradient) {}
-  Operand prepare(const at::Tensor& input, const Weights& weights, const at::Tensor& scale,
+  Operand prepare(const at::Tensor& input, const Weights& weights, const Float8Scale& scale,
                   UnitContext& context) const override;
   std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
                                          UnitContext& context) const override;
@@ -109,7 +109,7 @@ class LinearGroup {
 
  private:
   /// `scale` becomes that of the input where a product was made.
-  std::vector<at::Tensor> products(const at::Tensor& x, at::Tensor& scale, UnitContext& context) const;
+  std::vector<at::Tensor> products(const at::Tensor& x, Float8Scale& scale, UnitContext& context) const;
   std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted) const;
   at::Tensor scattered_product(const Operand& x) const;
 

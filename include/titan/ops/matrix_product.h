@@ -12,6 +12,10 @@ at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight
 /// dy [N, rows] · weight [rows, in] → [N, in].
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight);
 
+/// target [N, in] = dy·weight, or += with `accumulate`; operands and target have one dtype. A GPU writes the result, or
+/// adds it in fp32 to what it reads, in its place: no second matrix is made, and a narrow sum is rounded once.
+void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate);
+
 /// target [rows, in] = dyᵀ·x, or += with `accumulate`; operands and target have one dtype.
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 

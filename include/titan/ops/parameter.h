@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "titan/distributed/tensor_layout.h"
+#include "titan/ops/float8.h"
 
 namespace titan {
 
@@ -77,9 +78,8 @@ class Parameter {
   /// Whoever wrote the whole master wrote `send` with it, so that it is no stale copy. Read and reset by Residency when
   /// it is told that weights changed.
   bool send_written = false;
-  /// What the weight as a whole is multiplied by to become float8, fp32, one number where the weight is; undefined
-  /// where nobody keeps it.
-  at::Tensor float8_scale;
+  /// Of the weight as a whole, one number where the weight is; undefined where nobody keeps it.
+  Float8Scale float8_scale;
   /// This rank's shard in float8 where that is what travels; then `send` is the master.
   at::Tensor float8_send;
   /// This rank's shard of the reduced gradient, fp32; undefined until the last reduction of a step.

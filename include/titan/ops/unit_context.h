@@ -77,6 +77,22 @@ class ScaleTable {
   std::shared_ptr<Offers> offers_ = std::make_shared<Offers>();
 };
 
+/// Zeros that kernels raise to the largest magnitudes they find: many for one fill. A copy begins with zeros of its
+/// own, so that nobody gets the same twice, and so that work that is recorded fills what it raises.
+class MagnitudeSlots {
+ public:
+  MagnitudeSlots() = default;
+  MagnitudeSlots(const MagnitudeSlots&) {}
+  MagnitudeSlots& operator=(const MagnitudeSlots&) = delete;
+
+  /// [count] of fp32 zeros where `like` is, which nobody else gets.
+  at::Tensor take(int64_t count, const at::Tensor& like);
+
+ private:
+  at::Tensor zeros_;
+  int64_t taken_ = 0;
+};
+
 class FusedKernels;
 
 struct UnitContext {
@@ -86,9 +102,10 @@ struct UnitContext {
   UnitMode mode;
   Recorder recorder;
   WeightGradientSink* sink;
-  const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU; null: plain operations
+  const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU, embeddings; null: plain operations
   const FusedKernels* loss_kernels = nullptr;  // of the loss
   ScaleTable scales;
+  MagnitudeSlots slots;
   SavedLedger saved;
   bool count_saved = false;
 

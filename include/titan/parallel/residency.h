@@ -107,6 +107,7 @@ class ResidentWeights : public Residency {
   bool gradients_open_ = false;
   Pending reduction_;
   at::Tensor message_;  // the gradients as they travel, while they do
+  Float8Scales scales_;
   uint64_t version_ = 1;
   uint64_t copied_version_ = 0;
   uint64_t scaled_version_ = 0;
@@ -115,12 +116,13 @@ class ResidentWeights : public Residency {
 at::ScalarType scalar_type(ElementType type);
 
 /// Finds the scale of every float8 weight of the group in the weights that operations see now, of all ranks that share
-/// matrices. Does nothing where the group keeps none.
+/// matrices, and keeps them in `kept`. Does nothing where the group keeps none.
 void scale_weights(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, const Float8Casts& casts,
-                   Communicator* tensor);
+                   Communicator* tensor, Float8Scales& kept);
 
-/// The next of `scales` for each float8 weight of `parameters`. A scale keeps its place in memory.
-void keep_scales(const std::vector<Parameter*>& parameters, const at::Tensor& scales);
+/// The next of `scales` for each float8 weight of `parameters`; `kept` holds the group's from the first time on, so
+/// that a scale keeps its place in memory.
+void keep_scales(const std::vector<Parameter*>& parameters, Float8Scales scales, Float8Scales& kept);
 
 /// Gives every parameter its place in the plan, its master and what is sent of it; `sends` empty: the masters.
 void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters,

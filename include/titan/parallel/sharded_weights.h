@@ -97,6 +97,7 @@ class ShardedWeights : public Residency {
   at::Tensor masters_;          // home, training.dtype
   at::Tensor copies_;           // home, bytes of the shards as they are gathered; undefined when they are the masters
   at::Tensor gradient_shards_;  // home, fp32
+  Float8Scales scales_;         // on the compute device
   uint64_t version_ = 1;
   uint64_t sent_version_ = 0;
   uint64_t scaled_version_ = 0;
