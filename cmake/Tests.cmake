@@ -134,6 +134,25 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZN5titan9Optimizer4stepEldRKNS_11StepControlE
     LINKER:--wrap=_ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl)
 
+  # A GPU that computes nothing and counts: CUDA's runtime, cuBLAS, cuDNN and NCCL as one library, loaded before theirs
+  # (tests/behaviour/mock_gpu_test.py). The names beside it are those by which LibTorch looks for the driver's libraries.
+  if(TITAN_WITH_CUDA)
+    file(GLOB mock_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/mock_cuda/*.cpp)
+    add_library(mock_cuda SHARED ${mock_sources})
+    target_include_directories(mock_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    target_include_directories(mock_cuda SYSTEM PRIVATE "${TITAN_LIBTORCH_FOUND}/nvidia/cu13/include"
+      "${TITAN_LIBTORCH_FOUND}/nvidia/cudnn/include" "${TITAN_LIBTORCH_FOUND}/nvidia/nccl/include")
+    foreach(folder IN LISTS CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES)
+      target_compile_options(mock_cuda PRIVATE "SHELL:-idirafter \"${folder}\"")
+    endforeach()
+    target_link_libraries(mock_cuda PRIVATE titan_compiler nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})
+    set_target_properties(mock_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/mock_cuda)
+    foreach(name libcuda.so.1 libnvidia-ml.so.1)
+      add_custom_command(TARGET mock_cuda POST_BUILD
+        COMMAND ${CMAKE_COMMAND} -E create_symlink libmock_cuda.so ${CMAKE_BINARY_DIR}/mock_cuda/${name})
+    endforeach()
+  endif()
+
   # What scripts/bench runs; built with the tests, so that they follow the code.
   foreach(bench ring_attention checkpoint device_ceiling expected)
     add_executable(bench_${bench} tests/bench/${bench}.cpp)

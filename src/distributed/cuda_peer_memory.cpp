@@ -7,6 +7,7 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
@@ -41,11 +42,31 @@ class SideWork : public PendingCollective {
   at::cuda::CUDAEvent done_;
 };
 
+/// Symmetric memory finds its ranks and their store by the name of a process group. This one has no backend: nothing is
+/// sent over it.
+class NamedGroup {
+ public:
+  NamedGroup(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size)
+      : name_(std::move(name)),
+        group_(c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(rank), static_cast<int>(size))) {
+    group_->setGroupName(name_);
+    c10d::register_process_group(name_, group_);
+  }
+  ~NamedGroup() { c10d::unregister_process_group(name_); }
+  NamedGroup(const NamedGroup&) = delete;
+  NamedGroup& operator=(const NamedGroup&) = delete;
+
+ private:
+  std::string name_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
 class CudaPeerMemory : public PeerMemory {
  public:
-  CudaPeerMemory(at::Tensor memory, c10::intrusive_ptr<symmetric::SymmetricMemory> handle,
-                 std::chrono::milliseconds timeout)
-      : memory_(std::move(memory)),
+  CudaPeerMemory(std::unique_ptr<NamedGroup> group, at::Tensor memory,
+                 c10::intrusive_ptr<symmetric::SymmetricMemory> handle, std::chrono::milliseconds timeout)
+      : group_(std::move(group)),
+        memory_(std::move(memory)),
         handle_(std::move(handle)),
         timeout_ms_(static_cast<size_t>(timeout.count())),
         side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, memory_.device().index())),
@@ -78,6 +99,7 @@ class CudaPeerMemory : public PeerMemory {
   }
 
  private:
+  std::unique_ptr<NamedGroup> group_;
   at::Tensor memory_;
   c10::intrusive_ptr<symmetric::SymmetricMemory> handle_;
   size_t timeout_ms_;
@@ -91,12 +113,12 @@ std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d:
                                                   int64_t rank, int64_t size, int64_t capacity,
                                                   std::chrono::milliseconds timeout, int device_index) {
   try {
-    symmetric::set_group_info(name, static_cast<int>(rank), static_cast<int>(size),
-                              c10::make_intrusive<c10d::PrefixStore>("peer_memory/" + name, store));
+    auto group = std::make_unique<NamedGroup>(
+        name, c10::make_intrusive<c10d::PrefixStore>("peer_memory/" + name, store), rank, size);
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
     at::Tensor memory = symmetric::empty_strided_p2p({capacity}, {1}, at::kByte, device, name, std::nullopt);
     auto handle = symmetric::rendezvous(memory, name);
-    return std::make_unique<CudaPeerMemory>(std::move(memory), std::move(handle), timeout);
+    return std::make_unique<CudaPeerMemory>(std::move(group), std::move(memory), std::move(handle), timeout);
   } catch (const c10::Error& error) {
     throw Error(ExitCode::launcher, fmt::format("the GPUs of tensor-parallel group {} do not share memory ({}); set "
                                                 "parallelism.enable_async_tensor_parallel = false",

@@ -36,6 +36,14 @@ class NcclPending : public PendingCollective {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
+using NcclWork = c10d::ProcessGroupNCCL::WorkNCCL;
+
+/// The events of a collective without its tensors. Whoever polls must not hold tensors: an output that an operation
+/// handed to autograd holds that operation's graph, its saved activations, and, in tensor parallel, this communicator.
+std::shared_ptr<NcclWork> events_of(const c10d::Work& work) {
+  return std::make_shared<NcclWork>(dynamic_cast<const NcclWork&>(work));
+}
+
 /// What LibTorch's watchdog leaves ours.
 constexpr std::chrono::seconds kOrderlyEnd{60};
 
@@ -98,7 +106,7 @@ class NcclCommunicator : public Communicator {
   Pending watched(Collective kind, const PeerWaits::Ranks& peers, c10::intrusive_ptr<c10d::Work> work) {
     ++calls_;
     if (watch_ && work) {
-      watch_->add(members_.noted(peers, [work] { return work->isCompleted(); }),
+      watch_->add(members_.noted(peers, [events = events_of(*work)] { return events->isCompleted(); }),
                   fmt::format("{} {} of group {}", titan::name(kind), calls_, name()), timeout_);
     }
     return std::make_unique<NcclPending>(std::move(work));

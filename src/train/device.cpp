@@ -154,12 +154,7 @@ at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device
   return pinned ? host.to(device, /*non_blocking=*/true) : host;
 }
 
-StepReadback::StepReadback(const StepOutcome& outcome) {
-  at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
-                                 outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});
-  std::vector<at::Tensor> parts{values, outcome.wishes};
-  if (outcome.spike.defined()) parts.push_back(outcome.spike);
-  values = at::cat(parts);
+HostCopy::HostCopy(const at::Tensor& values) {
   if (values.is_cpu()) {
     host_ = values;
     return;
@@ -170,11 +165,29 @@ StepReadback::StepReadback(const StepOutcome& outcome) {
   copied_->record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
 }
 
-StepValues StepReadback::wait() {
+std::span<const double> HostCopy::wait() {
   if (copied_) copied_->synchronize();
-  const double* values = host_.const_data_ptr<double>();
+  return {host_.const_data_ptr<double>(), static_cast<size_t>(host_.numel())};
+}
+
+namespace {
+
+at::Tensor numbers_of(const StepOutcome& outcome) {
+  at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
+                                 outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});
+  std::vector<at::Tensor> parts{values, outcome.wishes};
+  if (outcome.spike.defined()) parts.push_back(outcome.spike);
+  return at::cat(parts);
+}
+
+}  // namespace
+
+StepReadback::StepReadback(const StepOutcome& outcome) : copy_(numbers_of(outcome)) {}
+
+StepValues StepReadback::wait() {
+  const std::span<const double> values = copy_.wait();
   StepValues found{values[0], values[1], values[2] != 0, {values[4] != 0, values[5] != 0}, values[3]};
-  if (host_.numel() > 6 && values[6] != 0) found.spike = Spike{values[7], values[8]};
+  if (values.size() > 6 && values[6] != 0) found.spike = Spike{values[7], values[8]};
   return found;
 }
 

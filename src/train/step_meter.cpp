@@ -1,7 +1,5 @@
 #include "titan/train/step_meter.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,19 +8,30 @@
 
 namespace titan {
 
-void compare_ranks(StepReport& report, std::optional<double> own_loss, Communicator* world, const at::Device& device) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  report.max_loss = report.loss;
-  if (!world) return;
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+at::Tensor extremes_of(const StepReport& own, std::optional<double> own_loss, Communicator& world,
+                       const at::Device& device) {
   double most = own_loss.value_or(-kInfinity);
   if (std::isnan(most)) most = kInfinity;  // a NaN is lost where numbers are compared
-  const double seconds = report.step_seconds;
-  const auto bytes = static_cast<double>(report.memory_bytes);
+  const double seconds = own.step_seconds;
+  const auto bytes = static_cast<double>(own.memory_bytes);
   // One message: the least of x is minus the largest of −x.
-  at::Tensor extremes = at::tensor({-seconds, seconds, -bytes, bytes, most}, at::kDouble).to(device);
-  world->all_reduce({extremes}, Reduction::max)->wait();
-  const at::Tensor host = extremes.cpu();
-  const double* value = host.const_data_ptr<double>();
+  at::Tensor extremes = to_device_soon({-seconds, seconds, -bytes, bytes, most}, device);
+  world.all_reduce({extremes}, Reduction::max)->wait();
+  return extremes;
+}
+
+}  // namespace
+
+RankComparison::RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world,
+                               const at::Device& device)
+    : extremes_(extremes_of(own, own_loss, world, device)) {}
+
+void RankComparison::add_to(StepReport& report) {
+  const std::span<const double> value = extremes_.wait();
   report.ranks =
       StepReport::Ranks{-value[0], value[1], static_cast<int64_t>(-value[2]), static_cast<int64_t>(value[3])};
   if (value[4] > -kInfinity) report.max_loss = value[4];
@@ -52,7 +61,7 @@ StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValu
   StepReport report;
   report.step = step;
   report.total_steps = total_steps_;
-  report.loss = values.loss;
+  report.loss = report.max_loss = values.loss;
   report.grad_norm = values.grad_norm;
   report.learning_rate = learning_rate;
   report.step_seconds = seconds / steps;

@@ -265,6 +265,7 @@ std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<B
 
 void Trainer::settle(PendingStep& pending) {
   const StepValues values = pending.readback.wait();
+  tell_reports();  // what ranks compared behind this step's work is there
   meter_->add_step(pending.data_wait_seconds, values.skipped);
   wishes_ = {wishes_.stop || values.wishes.stop, wishes_.save || values.wishes.save};
   if (pending.step == first_step_) {
@@ -312,6 +313,7 @@ void Trainer::judge(const PendingStep& pending, const StepValues& values) {
 void Trainer::settle_all() {
   for (PendingStep& pending : pending_) settle(pending);
   pending_.clear();
+  tell_reports();
 }
 
 ExitCode Trainer::finish() {

@@ -99,6 +99,8 @@ class ExpectedStep {
     moved("RMS norm and residual, backward", 2 * a_.layers + 1, traffic(backward));
     const int64_t stream = kTokens * a_.dim * bytes_of(type);
     moved("closing residual add (LibTorch)", a_.layers, {2 * stream, stream, 0});
+    // In bf16 a product adds to the one before it; LibTorch's float8 products cannot.
+    if (float8_) moved("sums of inputs' gradients (LibTorch)", 3 * a_.layers, {2 * stream, stream, 0});
     RotaryTurn rotation;
     rotation.type = type;
     rotation.tokens = rotation.length = kTokens;
@@ -120,7 +122,14 @@ class ExpectedStep {
     rows.rows = kTokens / kLossChunks;
     rows.words = a_.vocabulary;
     moved("cross-entropy and its gradient", kLossChunks, traffic(rows, rows.rows));
-    moved("embedding, both ways (LibTorch)", 2, {stream, stream, 0});
+    moved("embedding, forward (LibTorch)", 1, {stream, stream, 0});
+    // The output layer's gradient is there when the two share a matrix.
+    if (!a_.tied) moved("zeros of the embedding's gradient", 1, {0, 4 * a_.vocabulary * a_.dim, 0});
+    EmbeddingGradient embedding;
+    embedding.type = type;
+    embedding.tokens = kTokens;
+    embedding.columns = a_.dim;
+    moved("embedding, backward", 1, traffic(embedding, kTokens, kTokens));  // as if no word came twice
   }
 
   // Every operand of a product is cast for its two uses at once: inputs and output gradients of this sequence, weights

@@ -97,10 +97,12 @@ TEST(StepMeter, NoTimeAtAllGivesNumbersAndNoDivisionByZero) {
   EXPECT_EQ(report.step_seconds, 0);
 }
 
-TEST(CompareRanks, TheOnlyRanksLossIsTheLargest) {
-  StepReport report;
-  report.loss = 2.5;
-  compare_ranks(report, std::nullopt, nullptr, at::kCPU);
+TEST(StepMeter, TheOnlyRanksLossIsTheLargest) {
+  const DeviceInfo device{at::kCPU, "a processor", 1, {}, {}};
+  StepMeter meter(device, 10, 100, 6, 1, kStart);
+  StepValues values;
+  values.loss = 2.5;
+  const StepReport report = meter.report(1, 0, values, {}, kStart);
   EXPECT_EQ(report.max_loss, 2.5);
   EXPECT_FALSE(report.ranks.has_value());
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -84,15 +85,25 @@ struct StepValues {
   std::optional<Spike> spike = {};
 };
 
-/// Copies a step's scalars to the host behind the work already enqueued; `wait` blocks for that copy only.
+/// Copies fp64 numbers to the host behind the work already enqueued; `wait` blocks for that copy only.
+class HostCopy {
+ public:
+  explicit HostCopy(const at::Tensor& values);
+  std::span<const double> wait();
+
+ private:
+  at::Tensor host_;  // pinned when the numbers come from a GPU
+  std::optional<c10::Event> copied_;
+};
+
+/// A step's scalars.
 class StepReadback {
  public:
   explicit StepReadback(const StepOutcome& outcome);
   StepValues wait();
 
  private:
-  at::Tensor host_;  // fp64 {loss, norm, skip, own loss, wishes, spike}; pinned when the device is a GPU
-  std::optional<c10::Event> copied_;
+  HostCopy copy_;  // loss, norm, skip, own loss, wishes, spike
 };
 
 }  // namespace titan

@@ -14,9 +14,18 @@
 
 namespace titan {
 
-/// Adds to `report` the extremes of step time and memory over the ranks of `world`, and the largest of their losses;
-/// all of them call it. `own_loss`: mean over this rank's valid tokens; none when it has none. Null: the only rank.
-void compare_ranks(StepReport& report, std::optional<double> own_loss, Communicator* world, const at::Device& device);
+/// The extremes of step time and memory over the ranks of `world`, and the largest of their losses. All of them make
+/// one, which sends; the answer comes behind the work already enqueued on the device, so nobody waits for the device
+/// who asks for it a step later.
+class RankComparison {
+ public:
+  /// `own_loss`: mean over this rank's valid tokens; none when it has none.
+  RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world, const at::Device& device);
+  void add_to(StepReport& report);
+
+ private:
+  HostCopy extremes_;
+};
 
 class StepMeter {
  public:

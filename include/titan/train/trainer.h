@@ -60,6 +60,14 @@ class Trainer {
     double own_share;  // of the step's valid tokens that are this rank's; 0 where no loss is computed
   };
 
+  /// A report whose ranks are being compared: on GPUs the answer comes behind the next step's work.
+  struct PendingReport {
+    StepReport report;
+    StepValues values;
+    std::vector<MemoryRow> memory;        // after the first step
+    std::optional<RankComparison> ranks;  // of several
+  };
+
   /// Keeps other runs out of the folder: their lines, logs and checkpoints would mix with this one's.
   void hold_folder();
   void join_ranks();
@@ -95,8 +103,11 @@ class Trainer {
   nlohmann::ordered_json run_facts() const;
   /// Says where the records lie.
   void close_record(bool stopped);
-  /// The line of a step, in the log and wherever else it is recorded.
+  /// Has a step's line made, and told at once or when its ranks are compared.
   void report_step(const PendingStep& pending, const StepValues& values);
+  void tell_reports();
+  /// The line of a step, in the log and wherever else it is recorded.
+  void tell(PendingReport made);
   /// After the first step: whether its loss can be that of the weights that were meant.
   void explain_start(const StepValues& values) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
@@ -170,6 +181,7 @@ class Trainer {
   std::unique_ptr<StepProfiler> profiler_;  // null: off, as the next
   std::unique_ptr<MemorySnapshots> snapshots_;
   std::deque<PendingStep> pending_;
+  std::vector<PendingReport> reports_;
 };
 
 }  // namespace titan

@@ -1,0 +1,249 @@
+"""The GPU's side of the program on a mock GPU (tests/mock_cuda): real LibTorch, real streams, graphs, allocator and
+launches, and kernels that compute nothing. It shows what a step asks of a GPU, not what comes out of it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+import safetensors.torch
+from program import BAD_CONFIG, DEBUG_CONFIG, OK, OUT_OF_MEMORY, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
+from rank_processes import clean_environment
+
+FUSED = "--compile.enable"
+FLOAT8 = "--model.converters=quantize.linear.float8"
+ALONE = "--activation_checkpoint.mode=none"
+
+
+class MockGpu(BehaviourTest):
+    def setUp(self):
+        super().setUp()
+        self.mock = pathlib.Path(self.program).parent / "mock_cuda" / "libmock_cuda.so"
+        if not self.mock.exists():
+            self.skipTest("the program is built without CUDA, and the mock GPU with it")
+
+    def on_gpu(self, *words, ranks: int = 1, code: int = OK, **settings) -> Run:
+        """Trains the debug model on `ranks` mock GPUs. `settings`: variables of the mock (MOCK_CUDA_…)."""
+        launch = ["launch", "-n", str(ranks)] if ranks > 1 else []
+        return self.job([*launch, "configs/debug_model.toml", *words], ranks, code, settings)
+
+    def llama_8b(self, *words, steps: int, code: int = OK, **settings) -> Run:
+        """Llama 3.1 8B as scripts/gpu/bench.py runs it; the mock's memory is addresses alone."""
+        shape = [
+            "--model.name=llama3_1",
+            "--model.flavor=8B",
+            "--model.override.vocab_size=128256",
+            "--model.tokenizer_path=configs/tokenizers/stories.model",
+            "--training.seq_len=8192",
+            "--training.local_batch_size=1",
+            "--training.dtype=bfloat16",
+            "--optimizer.state_dtype=bfloat16",
+            "--training.dataset=stories",
+            ALONE,
+        ]
+        return self.job(["train", *shape, *words, f"--training.steps={steps}"], 1, code, settings)
+
+    def job(self, words: list, ranks: int, code: int, settings: dict) -> Run:
+        folder = self.fresh_folder()
+        ledgers = self.folder / f"ledgers-{self.runs}"
+        ledgers.mkdir()
+        mock = {"MOCK_CUDA_LEDGER": ledgers, "MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings
+        mock = {name: value for name, value in mock.items() if value is not None}
+        environment = clean_environment(LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, **mock)
+        command = [
+            self.program,
+            *map(str, words),
+            "--training.device=cuda",
+            "--lr_scheduler.warmup_steps=0",
+            "--metrics.log_freq=1",
+            f"--job.dump_folder={folder}",
+        ]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace",
+            timeout=TIME_LIMIT_SECONDS, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        run = Run(done.returncode, done.stdout, done.stderr, folder, 0)
+        self.expect(run, code)
+        run.ledgers = [json.loads(path.read_text()) for path in sorted(ledgers.glob("*.json"))]
+        for ledger in run.ledgers:
+            self.assertEqual(ledger["troubles"], {}, command)
+        return run
+
+    def a_step_more(self, run, kind: str, first: int) -> collections.Counter:
+        """What step first + 1 of `run(steps)` adds to what the steps before it ask of the GPU, by name."""
+        few, more = run(first).ledgers[0], run(first + 1).ledgers[0]
+        added = collections.Counter({name: count["times"] for name, count in more.get(kind, {}).items()})
+        added.subtract({name: count["times"] for name, count in few.get(kind, {}).items()})
+        return +added
+
+
+class EveryPath(MockGpu):
+    """What a real GPU would refuse is trouble: launches of impossible sizes, calls that a recording forbids, float8
+    products of shapes that cuBLAS does not take, memory given back twice."""
+
+    def test_one_gpu(self):
+        rows = {
+            "plain": [],
+            "fused": [FUSED],
+            "float8": [FUSED, FLOAT8],
+            "float8, plain": [FLOAT8],
+            "rowwise": [FUSED, FLOAT8, "--quantize.linear.float8.recipe_name=rowwise"],
+            "rowwise, weights' gradients in bf16": [FLOAT8, "--quantize.linear.float8.recipe_name=rowwise_with_gw_hp"],
+            "bf16 states": [FUSED, "--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"],
+            "foreach": ["--optimizer.implementation=foreach"],
+            "for-loop": ["--optimizer.implementation=for-loop"],
+            "several microbatches": [FUSED, "--training.global_batch_size=32"],
+            "deterministic": [FUSED, "--debug.deterministic"],
+            "groups of one": [FUSED, "--debug.groups_of_one"],
+            "optimizer offload": [FUSED, "--training.enable_cpu_offload"],
+            "activation offload": [FUSED, "--activation_checkpoint.mode=full", "--activation_checkpoint.offload"],
+            "recompute": [FUSED, "--activation_checkpoint.mode=selective",
+                          "--activation_checkpoint.selective_ac_option=norm,swiglu"],
+            "validation": [FUSED, "--validation.enable", "--validation.dataset=stories", "--validation.freq=2",
+                           "--validation.steps=2"],
+            "profiler": [FUSED, "--profiling.enable_profiling", "--profiling.profile_freq=4"],
+            "snapshot": ["--profiling.enable_memory_snapshot", "--profiling.profile_freq=2"],
+        }  # fmt: skip
+        for name, words in rows.items():
+            with self.subTest(name):
+                run = self.on_gpu(*words, "--training.steps=4")
+                self.assertGreater(len(run.ledgers[0]["kernels"]), 10)
+
+    def test_several_gpus(self):
+        tensor, pipeline, context = (
+            f"--parallelism.{kind}_parallel_degree=2" for kind in ("tensor", "pipeline", "context")
+        )
+        shards = "--parallelism.data_parallel_shard_degree=2"
+        copies = ["--parallelism.data_parallel_replicate_degree=2"]
+        rows = {
+            "fsdp": (2, []),
+            "fsdp, offloaded": (2, ["--training.enable_cpu_offload"]),
+            "fsdp, float8 gathered": (2, [FLOAT8, "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+                                          "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]),
+            "ddp": (2, [*copies, "--parallelism.data_parallel_shard_degree=1"]),
+            "hsdp": (4, [*copies, shards]),
+            "tensor": (2, [tensor]),
+            "tensor, float8": (2, [tensor, FLOAT8]),
+            "tensor, overlapped": (2, [tensor, "--parallelism.enable_async_tensor_parallel"]),
+            "tensor, overlapped, float8": (2, [tensor, FLOAT8, "--parallelism.enable_async_tensor_parallel"]),
+            "context": (2, [context]),
+            "context, all to all": (2, [context, "--parallelism.context_parallel_rotate_method=alltoall"]),
+            "1F1B": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=1F1B"]),
+            "ZBV": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]),
+            "fsdp, tensor and pipeline": (8, [shards, tensor, pipeline]),
+        }  # fmt: skip
+        for name, (ranks, words) in rows.items():
+            with self.subTest(name):
+                run = self.on_gpu(*words, FUSED, "--training.steps=4", ranks=ranks)
+                self.assertEqual(len([ledger for ledger in run.ledgers if "kernels" in ledger]), ranks)
+
+    def test_work_that_is_done_as_late_as_cuda_allows_ends_the_same(self):
+        late = {"MOCK_CUDA": "late"}
+        saving = ["--checkpoint.enable", "--checkpoint.interval=2"]
+        for words in ([], [FUSED], [FUSED, "--training.enable_cpu_offload"], [*saving, "--checkpoint.async_mode=async"],
+                      [*saving, "--checkpoint.async_mode=async_with_pinned_mem"]):  # fmt: skip
+            with self.subTest(words):
+                self.on_gpu(*words, "--training.steps=5", **late)
+        self.on_gpu(FUSED, "--training.steps=4", ranks=2, **late)
+
+
+class Waits(MockGpu):
+    def test_a_step_waits_for_its_numbers_alone(self):
+        rows = (([], 1), ([FUSED], 1), ([FUSED, FLOAT8], 1), ([FUSED, "--debug.sync_check"], 1), ([FUSED], 2))
+        for words, ranks in rows:
+            with self.subTest(words=words, ranks=ranks):
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(*words, f"--training.steps={steps}", ranks=ranks)
+
+                # One event a step; of several ranks another, behind it, for what they compare.
+                self.assertEqual(self.a_step_more(run, "waits", 6), {"cudaEventSynchronize": ranks})
+
+    def test_no_memory_is_asked_for_once_steps_are_alike(self):
+        def run(steps):
+            return self.on_gpu(FUSED, f"--training.steps={steps}", ranks=2)
+
+        self.assertEqual(self.a_step_more(run, "allocations", 6), {})
+
+
+class Graphs(MockGpu):
+    def test_a_replayed_microbatch_launches_what_an_eager_one_does(self):
+        eager = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "kernels", 1)
+        replayed = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "replayed", 4)
+        for name, times in eager.items():
+            if "swiglu" in name or "rms_norm" in name or "cross_entropy" in name or "rotate" in name:
+                self.assertEqual(replayed[name], times, name)
+        graphs = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "graphs", 4)
+        self.assertEqual(graphs, {"launched": 1})
+
+
+class Memory(MockGpu):
+    def test_tensor_parallel_memory_does_not_grow(self):
+        run = self.on_gpu("--parallelism.tensor_parallel_degree=2", "--training.steps=12", ranks=2)
+        peaks = run.training("memory_peak_bytes")
+        self.assertEqual(len(peaks), 12)
+        self.assertEqual(len(set(peaks[2:])), 1, peaks)
+
+    def test_llama_8b_fits_one_gpu_without_recomputing_a_product_and_takes_what_is_planned(self):
+        run = self.llama_8b(FUSED, steps=4)
+        planned, actual = re.findall(r"together +([\d.]+) GiB +([\d.]+) GiB", run.output)[0]
+        self.assertAlmostEqual(float(actual) / float(planned), 1, delta=0.03)
+        self.assertLess(run.ledgers[0]["peaks"]["device bytes"], 0.9 * (143166 << 20))
+
+    def test_memory_that_runs_out_ends_with_a_report(self):
+        run = self.llama_8b(FUSED, steps=2, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=90000)
+        self.assertRegex(run.errors, r"out of memory .* it would fit with: ")
+        self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
+
+
+class Saves(MockGpu):
+    """The mock's optimizer adds 1 to every weight, which begin as 0: a weight of a checkpoint is its step. A copy that
+    waited for too little, or that the optimizer did not wait for, shows in one of the two orders."""
+
+    def test_a_checkpoint_from_a_gpu_holds_the_weights_of_its_step(self):
+        rows = [("disabled", "late", 1), ("async", "late", 1), ("async", "at once", 2)]
+        rows += [("async_with_pinned_mem", order, ranks) for order in ("at once", "late") for ranks in (1, 2)]
+        for mode, order, ranks in rows:
+            with self.subTest(mode=mode, order=order, ranks=ranks):
+                self.check(mode, order, ranks)
+
+    def check(self, mode: str, order: str, ranks: int) -> None:
+        words = ["--checkpoint.enable", "--checkpoint.interval=2", f"--checkpoint.async_mode={mode}", FUSED]
+        words += ["--checkpoint.keep_latest_k=0", "--checkpoint.last_save_model_only=false", "--training.steps=6"]
+        words += ["--training.non_finite=skip"]  # what ranks exchange on the mock is no number
+        run = self.on_gpu(*words, ranks=ranks, MOCK_CUDA_HOLLOW=None, MOCK_CUDA=order)
+        for step in (2, 4, 6):
+            folder = run.folder / f"weights-{step}"
+            converted = self.titan("convert", "to-hf", run.folder / "checkpoint" / f"step-{step}", folder, DEBUG_CONFIG)
+            self.expect(converted, OK)
+            for path in folder.glob("*.safetensors"):
+                for name, weight in safetensors.torch.load_file(path).items():
+                    self.assertEqual({*weight.float().unique().tolist()}, {float(step)}, (step, name))
+
+
+class Refusals(MockGpu):
+    def test_no_gpu(self):
+        run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DEVICES=0)
+        self.assertIn("sees no CUDA device", run.errors)
+
+    def test_float8_on_a_gpu_that_does_not_multiply_it(self):
+        run = self.on_gpu(FLOAT8, code=BAD_CONFIG, MOCK_CUDA_CAPABILITY=80)
+        self.assertIn("quantize.linear.float8.emulate = true", run.errors)
+        self.on_gpu(FLOAT8, "--quantize.linear.float8.emulate", "--training.steps=2", MOCK_CUDA_CAPABILITY=80)
+
+    def test_a_gpu_that_the_kernels_are_not_built_for(self):
+        run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_CAPABILITY=75)
+        self.assertIn("7.5", run.errors)
+
+    def test_a_driver_that_is_too_old(self):
+        run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DRIVER=12040)
+        self.assertIn("it knows CUDA 12.4", run.errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

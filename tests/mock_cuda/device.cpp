@@ -1,0 +1,230 @@
+// What the mock GPU is: an H200 by its numbers. MOCK_CUDA_DEVICES says how many there are, MOCK_CUDA_MIB how much
+// memory each has, MOCK_CUDA_CAPABILITY (90) of which generation, MOCK_CUDA_DRIVER (the runtime's) which CUDA the
+// driver knows.
+#include "device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "ledger.h"
+#include "stream.h"
+
+namespace mock_cuda {
+
+namespace {
+
+int64_t number(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoll(text) : otherwise;
+}
+
+int driver() { return static_cast<int>(number("MOCK_CUDA_DRIVER", CUDART_VERSION)); }
+
+thread_local int current = 0;
+
+}  // namespace
+
+int device_count() { return static_cast<int>(number("MOCK_CUDA_DEVICES", 1)); }
+size_t device_bytes() { return static_cast<size_t>(number("MOCK_CUDA_MIB", 143166)) << 20; }
+int current_device() { return current; }
+
+}  // namespace mock_cuda
+
+using namespace mock_cuda;  // NOLINT: the rest of the file is CUDA's own interface
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count();
+  if (driver() < CUDART_VERSION / 1000 * 1000) return set_error(cudaErrorInsufficientDriver);
+  return *count > 0 ? cudaSuccess : set_error(cudaErrorNoDevice);
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count()) return set_error(cudaErrorInvalidDevice);
+  current = device;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = driver();
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t) { return "cudaError of the mock"; }
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    default:
+      break;
+  }
+  thread_local char text[64];
+  std::snprintf(text, sizeof text, "error %d of the mock GPU", static_cast<int>(error));
+  return text;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device < 0 || device >= device_count()) return set_error(cudaErrorInvalidDevice);
+  cudaDeviceProp& it = *properties;
+  std::memset(&it, 0, sizeof it);
+  std::snprintf(it.name, sizeof it.name, "NVIDIA H200 (mock)");
+  std::memset(it.uuid.bytes, 0x11 + device, sizeof it.uuid.bytes);
+  it.totalGlobalMem = device_bytes();
+  it.sharedMemPerBlock = 48 << 10;
+  it.sharedMemPerBlockOptin = 227 << 10;
+  it.sharedMemPerMultiprocessor = 228 << 10;
+  it.reservedSharedMemPerBlock = 1 << 10;
+  it.regsPerBlock = it.regsPerMultiprocessor = 65536;
+  it.warpSize = 32;
+  it.maxThreadsPerBlock = 1024;
+  std::copy_n(std::initializer_list<int>{1024, 1024, 64}.begin(), 3, it.maxThreadsDim);
+  std::copy_n(std::initializer_list<int>{2147483647, 65535, 65535}.begin(), 3, it.maxGridSize);
+  it.totalConstMem = 64 << 10;
+  const auto capability = static_cast<int>(number("MOCK_CUDA_CAPABILITY", 90));
+  it.major = capability / 10;
+  it.minor = capability % 10;
+  it.multiProcessorCount = 132;
+  it.maxThreadsPerMultiProcessor = 2048;
+  it.maxBlocksPerMultiProcessor = 32;
+  it.textureAlignment = 512;
+  it.canMapHostMemory = it.concurrentKernels = it.unifiedAddressing = 1;
+  it.streamPrioritiesSupported = it.cooperativeLaunch = it.hostRegisterSupported = it.memoryPoolsSupported = 1;
+  it.ipcEventSupported = it.clusterLaunch = it.unifiedFunctionPointers = 1;
+  it.asyncEngineCount = 3;
+  it.memoryBusWidth = 6144;
+  it.l2CacheSize = 60 << 20;
+  it.pciBusID = device + 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  cudaDeviceProp it;
+  if (const cudaError_t error = cudaGetDeviceProperties(&it, device)) return error;
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = it.maxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxBlockDimX:
+      *value = it.maxThreadsDim[0];
+      break;
+    case cudaDevAttrMaxBlockDimY:
+      *value = it.maxThreadsDim[1];
+      break;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = it.maxThreadsDim[2];
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = it.maxGridSize[0];
+      break;
+    case cudaDevAttrMaxGridDimY:
+      *value = it.maxGridSize[1];
+      break;
+    case cudaDevAttrMaxGridDimZ:
+      *value = it.maxGridSize[2];
+      break;
+    case cudaDevAttrWarpSize:
+      *value = it.warpSize;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = it.multiProcessorCount;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(it.sharedMemPerBlock);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(it.sharedMemPerBlockOptin);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(it.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = static_cast<int>(it.reservedSharedMemPerBlock);
+      break;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = it.regsPerBlock;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = it.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = it.maxBlocksPerMultiProcessor;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = it.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = it.minor;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = it.l2CacheSize;
+      break;
+    case cudaDevAttrPciBusId:
+      *value = it.pciBusID;
+      break;
+    case cudaDevAttrPciDeviceId:
+      *value = it.pciDeviceID;
+      break;
+    case cudaDevAttrPciDomainId:
+      *value = it.pciDomainID;
+      break;
+    case cudaDevAttrClockRate:
+      *value = 1980000;
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = 3201000;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = it.memoryBusWidth;
+      break;
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrClusterLaunch:
+    case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrStreamPrioritiesSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrIntegrated:
+    case cudaDevAttrPageableMemoryAccess:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrComputeMode:
+    case cudaDevAttrKernelExecTimeout:
+      *value = 0;
+      break;
+    default:
+      Ledger::of_process().add("unknown", "attribute " + std::to_string(static_cast<int>(attribute)));
+      *value = 0;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", device + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = device != peer;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+}

@@ -1,0 +1,19 @@
+#include "optimizer.h"
+
+#include <cstring>
+
+#include "memory.h"
+#include "titan/kernels/adam.h"
+
+namespace mock_cuda {
+
+std::function<void()> work_of(const std::string& name, void** arguments) {
+  if (hollow() || name.find("adam_kernel(titan::AdamStep") == std::string::npos) return nullptr;
+  titan::AdamStep step;
+  std::memcpy(&step, arguments[0], sizeof step);
+  return [step] {
+    for (int64_t i = 0; i < step.count; ++i) step.weight[i] += 1;
+  };
+}
+
+}  // namespace mock_cuda

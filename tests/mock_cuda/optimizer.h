@@ -1,0 +1,14 @@
+// The one kernel of the mock GPU that does something: a step of the fp32 optimizer adds 1 to every weight. So what a
+// checkpoint holds tells of which step it is.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace mock_cuda {
+
+/// What the kernel called `name` does with these arguments; null for every other kernel, and where nothing is written
+/// to the device (MOCK_CUDA_HOLLOW).
+std::function<void()> work_of(const std::string& name, void** arguments);
+
+}  // namespace mock_cuda
