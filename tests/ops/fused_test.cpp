@@ -271,6 +271,9 @@ TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
       if (wanted) {
         expect_offered(fused.context, tensor);
         expect_offered(fused.context, tensor.view({-1}));
+        const at::Tensor slot = fused.context.scales.find(tensor),
+                         first = fused.context.scales.find(norm.result.normed);
+        EXPECT_TRUE(slot.is_alias_of(first)) << "zeros of one fill";
       } else {
         EXPECT_FALSE(fused.context.scales.find(tensor).defined());
       }
