@@ -63,12 +63,12 @@ class Rows(BehaviourTest):
         made.kernel_rates("8b")
         self.assertEqual(made.runs["kernel rates"].verdict, "ok", made.runs["kernel rates"].printed)
         kernels = {kernel["name"]: kernel for kernel in made.kernels["kernels"]}
-        self.assertEqual(len(kernels), 12)
+        self.assertEqual(len(kernels), 13)
         # Three arrays of 128 × 768 numbers in bf16.
         self.assertEqual(kernels["SwiGLU, forward"]["bytes"], 3 * 128 * 768 * 2)
         self.assertTrue(all(kernel["seconds"] > 0 for kernel in kernels.values()))
         lines = bench.kernel_lines(made)
-        self.assertEqual([line.split(" | ")[0][2:] for line in lines[-12:]], list(kernels))
+        self.assertEqual([line.split(" | ")[0][2:] for line in lines[-13:]], list(kernels))
 
     def test_kernels_are_tested_and_a_test_that_nothing_takes_part_in_is_none(self):
         made = self.made("cpu")
