@@ -103,7 +103,7 @@ class Float8Products : public LinearProducts {
     if (!any(weights) || operand.quantised.defined()) return operand;
     if (!tensorwise_) operand.scale = row_scale(operand.data);
     // A gradient is read along its rows for the input's gradient and along its columns for the weight's.
-    const bool both = tensorwise_ && operand.is_gradient && wants_copies(operand.data);
+    const bool both = tensorwise_ && (operand.is_kept || (operand.is_gradient && wants_copies(operand.data)));
     const Float8Matrix cast =
         options_.casts.cast(operand.data, operand.scale.value, format_of(operand), both ? kBoth : kRows);
     operand.quantised = cast.data;
@@ -122,6 +122,8 @@ class Float8Products : public LinearProducts {
     const at::Tensor share = multiply({dy.quantised, dy.scale}, columns_of_weight(weight), dy.type, /*fast=*/false);
     dx = dx.defined() ? dx.add_(share) : share;
   }
+
+  bool keeps_float8(const Weights& weights) const override { return travels_in_float8(weights); }
 
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
     Operand operand{.scale = x.scale, .type = x.type};

@@ -29,7 +29,8 @@ Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
           operand.is_gradient,
           operand.type,
           narrowed(operand.quantised, 0),
-          narrowed(operand.transposed, 1)};
+          narrowed(operand.transposed, 1),
+          operand.is_kept};
 }
 
 /// Puts rows that arrive piece by piece where they belong; a piece that is everything is taken as it is.
@@ -48,7 +49,7 @@ struct LinearBackward : BackwardNode {
   std::shared_ptr<const TokenExchange> exchange;
   StreamSide side = StreamSide::input;
   UnitContext* context = nullptr;
-  Operand x;  // its data and, where forward found one, its scale
+  Operand x;  // its data and, where forward found one, its scale; or its float8 columns alone
   std::vector<int64_t> input_shape;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
@@ -87,7 +88,7 @@ struct LinearBackward : BackwardNode {
   }
 
   void submit_weight_gradients(std::vector<Parameter*> trained, std::vector<Operand> dys) {
-    const Operand mine = products->prepare(x.data, weights, x.scale, *context);
+    const Operand mine = x.data.defined() ? products->prepare(x.data, weights, x.scale, *context) : x;
     context->sink->submit([trained = std::move(trained), dys = std::move(dys), mine, products = products,
                            exchange = exchange, all = weights] {
       auto add = [&](int64_t first, const Operand& rows) {
@@ -191,12 +192,13 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Paramet
 
 LinearGroup::LinearGroup(std::vector<Parameter*> weights, int first_ordinal,
                          std::shared_ptr<const LinearProducts> products, StreamSide side,
-                         std::shared_ptr<const TokenExchange> exchange)
+                         std::shared_ptr<const TokenExchange> exchange, bool reads_alone)
     : weights_(std::move(weights)),
       first_ordinal_(first_ordinal),
       products_(std::move(products)),
       side_(side),
-      exchange_(std::move(exchange)) {
+      exchange_(std::move(exchange)),
+      reads_alone_(reads_alone) {
   TITAN_CHECK(side == StreamSide::input || weights_.size() == 1, weights_.size());
 }
 
@@ -205,8 +207,8 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));
-  Float8Scale scale;
-  std::vector<at::Tensor> outputs = products(x, scale, context);
+  Operand kept;
+  std::vector<at::Tensor> outputs = products(x, graph ? &kept : nullptr, context);
   if (heads) {
     for (at::Tensor& output : outputs) {
       output = output.view({heads->samples, heads->length, output.size(1) / heads->head_dim, heads->head_dim});
@@ -219,8 +221,9 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
     node->exchange = exchange_;
     node->side = side_;
     node->context = &context;
-    context.note_saved(x);
-    node->x = {.data = x.detach(), .scale = scale};
+    context.note_saved(kept.data);
+    context.note_saved(kept.transposed);
+    node->x = std::move(kept);
     node->input_shape = input.sizes().vec();
     connect(std::move(node), {&input}, outputs);
   }
@@ -228,7 +231,7 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
 }
 
 /// The outputs, as far as the recompute policy wants them computed; gathered at most once.
-std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Float8Scale& scale, UnitContext& context) const {
+std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Operand* kept, UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int ordinal = first_ordinal_ + static_cast<int>(i);
@@ -237,9 +240,17 @@ std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Float8Scale& 
   }
   const bool scatters = exchange_ && side_ == StreamSide::output;
   std::vector<at::Tensor> computed(weights_.size());
+  if (kept) kept->data = x.detach();
   if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) {
-    const Operand operand = products_->prepare(x, weights_, {}, context);
-    scale = operand.scale;
+    Operand operand = products_->prepare(x, weights_, {}, context);
+    if (kept) kept->scale = operand.scale;
+    if (kept && !exchange_ && reads_alone_ && products_->keeps_float8(weights_)) {
+      operand.is_kept = true;
+      operand = products_->ready(std::move(operand), weights_);
+      *kept = operand;
+      kept->data.reset();
+      kept->quantised.reset();
+    }
     if (scatters) {
       computed[0] = scattered_product(operand);
     } else {

@@ -164,14 +164,27 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
   }
 }
 
+/// Those whose inputs may be kept in float8: with a scale that is one tensor's, on a rank that has all of its rows.
+std::vector<std::string> float8_parameters_of(const Plan& plan, const UnitPlan& unit) {
+  std::vector<std::string> names;
+  if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return names;
+  for (const size_t group : unit.groups) {
+    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
+      if (plan.groups[group].keeps_scales && parameter.in_float8) names.push_back(parameter.spec.name);
+    }
+  }
+  return names;
+}
+
 void add_activations(Plan& plan, const ModelDescription& model) {
   plan.stream_width = model.dim;
   plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
     plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
-    unit.saved_bytes =
-        model.units[unit.chain_index].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
+    ActivationShape shape = activation_shape(plan.request, unit.compute);
+    shape.float8_parameters = float8_parameters_of(plan, unit);
+    unit.saved_bytes = model.units[unit.chain_index].saved_bytes(shape, unit.policy);
     unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
   }
 }

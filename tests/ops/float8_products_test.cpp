@@ -201,6 +201,42 @@ TEST(Float8Products, WithTheKernelsMakeNoScaleAndNoInverseInPlainOperations) {
   }
 }
 
+/// Counts casts of matrices with so many rows.
+Float8Casts counting_casts(int64_t rows, int64_t* count) {
+  Float8Casts casts = make_aten_float8_casts();
+  casts.cast = [cast = casts.cast, rows, count](const at::Tensor& matrix, const at::Tensor& scale, Float8Format format,
+                                                Float8Sides sides) {
+    *count += matrix.size(0) == rows && format == Float8Format::e4m3;
+    return cast(matrix, scale, format, sides);
+  };
+  return casts;
+}
+
+TEST(Float8Products, AnInputThatNothingElseKeepsIsCastOnceAndKeptInFloat8) {
+  for (const bool emulate : {false, true}) {
+    for (const std::vector<bool>& in_float8 : {std::vector<bool>{true, true}, {true, false}}) {
+      int64_t casts_alone = 0, casts_beside = 0;
+      Float8Case alone({64, 16}, 32, 48, at::kBFloat16, {.emulate = emulate, .casts = counting_casts(32, &casts_alone)},
+                       in_float8);
+      Float8Case beside({64, 16}, 32, 48, at::kBFloat16, {}, in_float8);
+      beside.group = std::make_unique<LinearGroup>(
+          beside.weights, 0, make_float8_products({.emulate = emulate, .casts = counting_casts(32, &casts_beside)}),
+          StreamSide::input, nullptr, /*reads_alone=*/false);
+      alone.plain.context.count_saved = beside.plain.context.count_saved = true;
+      EXPECT_TRUE(same_bits(alone.run(), beside.run()));
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(same_bits(alone.outputs[i], beside.outputs[i]));
+        EXPECT_TRUE(same_bits(alone.weights[i]->gradient(), beside.weights[i]->gradient()));
+      }
+      const bool narrow = in_float8[1];  // a weight in bf16 reads the input in bf16
+      EXPECT_EQ(casts_alone, narrow ? 1 : 2);
+      EXPECT_EQ(casts_beside, 2);
+      EXPECT_EQ(alone.plain.context.saved.bytes(), 32 * 48 * (narrow ? 1 : 2));
+      EXPECT_EQ(beside.plain.context.saved.bytes(), 32 * 48 * 2);
+    }
+  }
+}
+
 TEST(Float8Products, TheFirstWeightGradientOfAStepIsMultipliedToWhereItBelongs) {
   const auto products = make_float8_products({});
   const std::unique_ptr<Parameter> weight = live_parameter("w", normal({32, 48}, 1, at::kBFloat16));

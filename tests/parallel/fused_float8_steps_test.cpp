@@ -78,6 +78,7 @@ class Unaware : public LinearProducts {
   void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
     of_->input_gradient(dy, weight, dx);
   }
+  bool keeps_float8(const Weights& weights) const override { return of_->keeps_float8(weights); }
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
     return of_->for_weight_gradients(x, weights);
   }

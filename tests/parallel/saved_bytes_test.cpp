@@ -7,6 +7,7 @@
 #include "support/selections.h"
 #include "titan/base/error.h"
 #include "titan/distributed/mesh_groups.h"
+#include "titan/ops/float8_products.h"
 #include "titan/parallel/assembly.h"
 
 namespace titan {
@@ -34,6 +35,37 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
 INSTANTIATE_TEST_SUITE_P(Executor, SavedBytes,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
                                             ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm")));
+
+TEST(SavedBytes, InFloat8AreWhatThePlanSaidWhicheverLayersAreConverted) {
+  ModelRequest request = small_request();
+  request.sequence_length = 16;
+  request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  std::map<std::string, int64_t> of_a_block;
+  for (const Float8Recipe recipe : {Float8Recipe::tensorwise, Float8Recipe::rowwise}) {
+    for (const std::string unchanged : {"", "wk", "w2"}) {
+      for (const NamedSelection& named : all_selections()) {
+        SCOPED_TRACE(named.name + " " + unchanged);
+        PlanRequest plan = small_plan();
+        plan.compute = ElementType::bfloat16;
+        plan.float8 = Float8Request{.recipe = recipe};
+        if (!unchanged.empty()) plan.float8->filters = {unchanged};
+        plan.recompute = named.selection;
+        SmallModel small(request, plan, {.count_saved_bytes = true}, SmallModel::resident,
+                         make_float8_products({.recipe = recipe}));
+        small.executor->forward(small.batch(), 0);
+        for (size_t u = 0; u < small.plan.units.size(); ++u) {
+          EXPECT_EQ(small.executor->saved_bytes(u, 0), small.plan.units[u].saved_bytes) << small.plan.units[u].name;
+        }
+        if (named.selection.mode == RecomputeSelection::Mode::none && recipe == Float8Recipe::tensorwise) {
+          of_a_block[unchanged] = small.plan.units[1].saved_bytes;
+        }
+      }
+    }
+  }
+  const int64_t stream = 2 * 16 * 64;  // numbers, each of which takes a byte more in bf16
+  EXPECT_EQ(of_a_block["wk"], of_a_block[""] + stream);
+  EXPECT_GT(of_a_block["w2"], of_a_block[""] + stream);
+}
 
 class SavedBytesOfOneRank : public ::testing::TestWithParam<NamedSelection> {};
 
