@@ -237,6 +237,37 @@ TEST(Float8Products, AnInputThatNothingElseKeepsIsCastOnceAndKeptInFloat8) {
   }
 }
 
+TEST(Float8Products, AWeightThatStaysIsCastOnceAMicrobatchWhereItsColumnsAreKept) {
+  for (const bool emulate : {false, true}) {
+    int64_t casts_kept = 0, casts_again = 0;
+    Float8Case kept({64}, 32, 48, at::kBFloat16,
+                    {.emulate = emulate, .keeps_weights = true, .casts = counting_casts(64, &casts_kept)});
+    Float8Case again({64}, 32, 48, at::kBFloat16, {.emulate = emulate, .casts = counting_casts(64, &casts_again)});
+    for (Float8Case* test : {&kept, &again}) {
+      Parameter& weight = *test->weights[0];
+      weight.float8_scale = make_aten_float8_casts().scales({weight.weight().abs().amax().to(at::kFloat)},
+                                                            Float8Format::e4m3, /*power_of_two=*/false)[0];
+      test->plain.context.count_saved = true;
+    }
+    for (int microbatch = 1; microbatch <= 2; ++microbatch) {
+      EXPECT_TRUE(same_bits(kept.run(), again.run()));
+      EXPECT_TRUE(same_bits(kept.outputs[0], again.outputs[0]));
+      EXPECT_TRUE(same_bits(kept.weights[0]->gradient(), again.weights[0]->gradient()));
+      EXPECT_EQ(casts_kept, microbatch);
+      EXPECT_EQ(casts_again, 2 * microbatch);
+    }
+  }
+}
+
+TEST(Float8Products, AChangedWeightIsNotMultipliedByWhatAnEarlierMicrobatchKeptOfIt) {
+  Float8Case kept({64}, 32, 48, at::kBFloat16, {.keeps_weights = true});
+  Float8Case fresh({64}, 32, 48, at::kBFloat16, {});
+  for (Float8Case* test : {&kept, &fresh}) test->weights[0]->float8_scale = float8_scale_of(at::full({}, 3e3F));
+  kept.run();
+  for (Float8Case* test : {&kept, &fresh}) test->weights[0]->set_weight(test->weights[0]->weight() * 0.5);
+  EXPECT_TRUE(same_bits(kept.run(), fresh.run()));
+}
+
 TEST(Float8Products, TheFirstWeightGradientOfAStepIsMultipliedToWhereItBelongs) {
   const auto products = make_float8_products({});
   const std::unique_ptr<Parameter> weight = live_parameter("w", normal({32, 48}, 1, at::kBFloat16));

@@ -56,10 +56,13 @@ class LinearProducts {
   virtual Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
   /// As `forward` and `input_gradient` read it.
   virtual Operand ready(Operand operand, const Weights& weights) const = 0;
-  /// x [N, in] · weightᵀ [in, rows] → [N, rows].
-  virtual at::Tensor forward(const Operand& x, const Parameter& weight) const = 0;
-  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined.
-  virtual void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const = 0;
+  /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, where not null, may become the matrix that `input_gradient`
+  /// reads instead of the weight; whoever holds it drops it before the weight changes.
+  virtual at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const = 0;
+  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined. `columns`: those of forward, or
+  /// undefined.
+  virtual void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                              at::Tensor& dx) const = 0;
   /// Whether `for_weight_gradients` needs no more of an input than `transposed` and its scale.
   virtual bool keeps_float8(const Weights& weights) const = 0;
   /// An input as `weight_gradient` wants to read it, made once for all of `weights`.
@@ -80,8 +83,9 @@ class DenseProducts : public LinearProducts {
   at::Tensor message(const Operand& operand, const Weights& weights) const override;
   Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override;
   Operand ready(Operand operand, const Weights& weights) const override;
-  at::Tensor forward(const Operand& x, const Parameter& weight) const override;
-  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override;
+  at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const override;
+  void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                      at::Tensor& dx) const override;
   bool keeps_float8(const Weights&) const override { return false; }
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override;
   void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override;
@@ -117,9 +121,14 @@ class LinearGroup {
                                   const std::optional<HeadShape>& heads = std::nullopt) const;
 
  private:
-  /// `kept` becomes what backward needs of the input; null: there is none.
-  std::vector<at::Tensor> products(const at::Tensor& x, Operand* kept, UnitContext& context) const;
-  std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted) const;
+  /// What backward needs beside the weights.
+  struct Kept {
+    Operand x;
+    std::vector<at::Tensor> columns;  // of each weight, where products gave them
+  };
+  /// `kept` is filled; null: there is no backward.
+  std::vector<at::Tensor> products(const at::Tensor& x, Kept* kept, UnitContext& context) const;
+  std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted, Kept* kept) const;
   at::Tensor scattered_product(const Operand& x) const;
 
   std::vector<Parameter*> weights_;
