@@ -26,10 +26,10 @@ __device__ __forceinline__ float block_sum(float value) {
   value = warp_sum(value);
   if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = value;
   __syncthreads();
-  float sum = 0;
-  for (unsigned warp = 0; warp < blockDim.x / kWarpSize; ++warp) sum += parts[warp];
+  const unsigned lane = threadIdx.x % kWarpSize;
+  value = warp_sum(lane < blockDim.x / kWarpSize ? parts[lane] : 0.0f);
   __syncthreads();  // before the next call writes
-  return sum;
+  return value;
 }
 
 /// The magnitude of a number as bits, which order as magnitudes do, a NaN above infinity.
@@ -38,6 +38,16 @@ __device__ __forceinline__ uint32_t magnitude_bits(float value) { return bits_of
 __device__ __forceinline__ uint32_t larger(uint32_t largest, float value) {
   const uint32_t magnitude = magnitude_bits(value);
   return magnitude > largest ? magnitude : largest;
+}
+
+/// The largest of `largest` and the magnitudes of a pack.
+template <class T, int N>
+__device__ __forceinline__ uint32_t larger(uint32_t largest, const Pack<T, N>& pack) {
+  float numbers[N];
+  unpack(pack, numbers);
+#pragma unroll
+  for (int i = 0; i < N; ++i) largest = larger(largest, numbers[i]);
+  return largest;
 }
 
 /// Raises *slot to the largest of the threads' magnitudes. A maximum does not depend on the order of the atomics, and

@@ -11,8 +11,7 @@ constexpr int kThreads = 256;
 constexpr int kPerLane = 16;  // numbers of a tile that a thread has in registers
 constexpr int kLog2PerLane = 4;
 constexpr int kTile = 32 * kPerLane;
-constexpr int kLog2PerSum = 9;  // numbers that a thread adds up before its warp meets
-constexpr int kTilesPerSum = 1 << (kLog2PerSum - kLog2PerLane);
+constexpr int kLog2PerSum = 9;  // numbers that a thread can add up before its warp meets, all as large as the largest
 static_assert(kPerLane == 1 << kLog2PerLane);
 
 template <class Slots>
@@ -84,11 +83,10 @@ __device__ inline bool any_of_warp(bool value) {
 
 /// Sums of squares that a thread keeps on two grids, the same in all lanes of a warp. A grid's shift stands in its sum
 /// from the start: sum + square is rounded to a multiple of the grid, and what that leaves of the square goes to the
-/// finer grid. Squares up to the one that the grids were made for, 2^kLog2PerSum of them, keep a sum in its binade.
+/// finer grid, which must take all of it.
 struct ExactSums {
   ExactGrid grids[2] = {{kExactLowest, 0, 0}, {kExactLowest, 0, 0}};  // for zeros
   double sums[2] = {0, 0};
-  int tiles_left = kTilesPerSum;
 
   /// Adds the squares of what the warp holds; false, and nothing is added, when the grids do not suit one of them.
   __device__ __forceinline__ bool add(const float (&numbers)[kPerLane]) {
@@ -105,28 +103,26 @@ struct ExactSums {
       coarse = next_coarse;
       fine = next_fine;
     }
-    // Squares only add, so a sum that ends in the binade of its shift never left it. Not finite: another exponent, too.
+    // Squares only add: a sum that ends in the binade of its shift never left it. What is not finite did. In its binade
+    // the finer sum, too, has few enough multiples for an integer.
     lost |= (double_bits(coarse) ^ double_bits(grids[0].shift)) >> 52;
+    lost |= (double_bits(fine) ^ double_bits(grids[1].shift)) >> 52;
     if (any_of_warp(lost != 0)) return false;
     sums[0] = coarse;
     sums[1] = fine;
-    --tiles_left;
     return true;
   }
 
-  /// Hands the sums over; they begin anew.
   template <class Slots>
-  __device__ inline void empty(Slots& slots) {
+  __device__ inline void hand_over(Slots& slots) const {
     for (int i = 0; i < 2; ++i) {
       const double multiples = (sums[i] - grids[i].shift) * grids[i].inverse;
       exact_add_multiples(static_cast<long long>(multiples), grids[i].exponent, slots);
-      sums[i] = grids[i].shift;
     }
-    tiles_left = kTilesPerSum;
   }
 
-  /// Before the next `add`, of numbers up to this one. The sums must be empty.
-  __device__ inline void suit(float largest) {
+  /// Begins anew, for numbers up to this one.
+  __device__ inline void begin(float largest) {
     grids[0] = exact_grid(static_cast<double>(largest) * largest, kLog2PerSum + 2);
     grids[1] = exact_grid(power_of_two(grids[0].exponent - 1), kLog2PerSum + 2);
     for (int i = 0; i < 2; ++i) sums[i] = grids[i].shift;
@@ -174,11 +170,11 @@ __global__ void __launch_bounds__(kThreads)
     if (more) {
       exact_load<kWidth>(values, begin, count, numbers);
       begin += stride;
-      if (sums.tiles_left > 0 && sums.add(numbers)) continue;
+      if (sums.add(numbers)) continue;
     }
-    sums.empty(block_slots);
+    sums.hand_over(block_slots);
     if (!more) break;
-    sums.suit(exact_largest(numbers, block_slots));
+    sums.begin(exact_largest(numbers, block_slots));
     if (!sums.add(numbers)) exact_add_any(numbers, block_slots);
   }
   __syncthreads();

@@ -44,14 +44,15 @@ __device__ __forceinline__ ExponentialSum sum_of_row(const T* row, int64_t words
   const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
   ExponentialSum own{-INFINITY, 0};
   for (int64_t at = threadIdx.x * kWidth; at < words; at += stride) {
-    const Pack<T, kWidth> logits = load<kWidth>(row + at);
+    float logits[kWidth];
+    unpack(load<kWidth>(row + at), logits);
     float largest = own.largest;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, widen(logits.at[i]));
+    for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, logits[i]);
     const float base = largest == -INFINITY ? 0 : largest;
     float sum = own.sum == 0 ? 0 : own.sum * exponential(own.largest - base);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum += exponential(widen(logits.at[i]) - base);
+    for (int i = 0; i < kWidth; ++i) sum += exponential(logits[i] - base);
     own = {largest, sum};
   }
   return block_joined(own);
@@ -63,13 +64,16 @@ __device__ __forceinline__ void write_gradient(T* row, int64_t words, int64_t la
   const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
   const float factor = scale / all.sum;
   for (int64_t at = threadIdx.x * kWidth; at < words; at += stride) {
-    Pack<T, kWidth> values = load<kWidth>(row + at);
+    float values[kWidth];
+    unpack(load<kWidth>(row + at), values);
+    const int64_t hit = label - at;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float probability = exponential(widen(values.at[i]) - all.largest) * factor;
-      values.at[i] = narrow<T>(at + i == label ? probability - scale : probability);
+    for (int i = 0; i < kWidth; ++i) values[i] = exponential(values[i] - all.largest) * factor;
+    if (hit >= 0 && hit < kWidth) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[i] = hit == i ? values[i] - scale : values[i];
     }
-    store(row + at, values);
+    store(row + at, packed<T>(values));
   }
 }
 

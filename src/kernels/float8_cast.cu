@@ -19,10 +19,7 @@ constexpr int kPacksEach = 8;
 
 template <class T, int kWidth>
 __device__ __forceinline__ uint32_t largest_of(const T* from, uint32_t largest) {
-  const Pack<T, kWidth> values = load<kWidth>(from);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) largest = larger(largest, widen(values.at[i]));
-  return largest;
+  return larger(largest, load<kWidth>(from));
 }
 
 template <class T, int kWidth>
@@ -123,11 +120,12 @@ __device__ __forceinline__ Pack<uint32_t, 2> cast_pack(const T* from, const floa
   constexpr int kWidth = kPackOf<T> < kCastPack ? kPackOf<T> : kCastPack;
 #pragma unroll
   for (int part = 0; part < kCastPack; part += kWidth) {
-    const Pack<T, kWidth> values = load<kWidth>(from + part);
+    float values[kWidth];
+    unpack(load<kWidth>(from + part), values);
 #pragma unroll
     for (int i = 0; i < kWidth; i += 2) {
       const int n = part + i;
-      const uint32_t two = to_float8<kFormat>(widen(values.at[i]) * scale[n], widen(values.at[i + 1]) * scale[n + 1]);
+      const uint32_t two = to_float8<kFormat>(values[i] * scale[n], values[i + 1] * scale[n + 1]);
       words.at[n / 4] |= two << (n % 4 * 8);
     }
   }

@@ -25,6 +25,7 @@ const Kernels& gpu_kernels() {
                              run,
                              run,
                              run,
+                             run,
                              exact_carry_slots,
                              exact_value_of_slots};
   return table;

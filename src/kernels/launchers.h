@@ -13,6 +13,7 @@ void run(const RmsNormBackward& a, CUstream_st* stream);
 void run(const RotaryTurn& a, CUstream_st* stream);
 void run(const SwigluForward& a, CUstream_st* stream);
 void run(const SwigluBackward& a, CUstream_st* stream);
+void run(const EmbeddingGradient& a, CUstream_st* stream);
 void run(const CrossEntropyRows& a, CUstream_st* stream);
 void run(const VocabularySums& a, CUstream_st* stream);
 void run(const VocabularyGradient& a, CUstream_st* stream);

@@ -1,5 +1,7 @@
 #include "titan/kernels/lean_adam.h"
 
+#include <math.h>
+
 #include "launchers.h"
 
 namespace titan {
@@ -7,7 +9,7 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWide = 4;
+constexpr int kWide = 4;  // elements of a thread where runs and alignment allow; else 2, else 1
 
 template <class T>
 __device__ __forceinline__ T by_chance(float value, uint32_t chance);
@@ -18,23 +20,6 @@ __device__ __forceinline__ float by_chance<float>(float value, uint32_t) {
 template <>
 __device__ __forceinline__ Bf16 by_chance<Bf16>(float value, uint32_t chance) {
   return {static_cast<uint16_t>(round_by_chance(bits_of(value), chance))};
-}
-
-// Of bf16, two numbers are a word of a register, whose halves one instruction takes or puts.
-template <int kWidth>
-__device__ __forceinline__ void take(const float* from, float (&numbers)[kWidth]) {
-  const Pack<float, kWidth> pack = load<kWidth>(from);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) numbers[i] = pack.at[i];
-}
-template <int kWidth>
-__device__ __forceinline__ void take(const Bf16* from, float (&numbers)[kWidth]) {
-  const Pack<uint32_t, kWidth / 2> words = load<kWidth / 2>(reinterpret_cast<const uint32_t*>(from));
-#pragma unroll
-  for (int i = 0; i < kWidth; i += 2) {
-    numbers[i] = float_of(words.at[i / 2] << 16);
-    numbers[i + 1] = float_of(words.at[i / 2] & 0xFFFF0000);
-  }
 }
 
 __device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second) {
@@ -65,11 +50,49 @@ __device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], co
   store(reinterpret_cast<uint32_t*>(to), words);
 }
 
+/// Of elements that follow each other in the tensor from its element `place` on, an even one.
+template <int kWidth>
+__device__ __forceinline__ void take_chances(const RoundingKey& key, int64_t place,
+                                             RoundingChances (&chances)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    const RoundingPairChances pair = rounding_pair_chances(key, place + i);
+    chances[i] = pair.even;
+    chances[i + 1] = pair.odd;
+  }
+}
+
 /// Roots and quotients as IEEE 754 rounds them, of whatever numbers.
 struct AnyNumbers {
   __device__ __forceinline__ float root(float x) { return sqrtf(x); }
   __device__ __forceinline__ float quotient(float a, float b) { return a / b; }
 };
+
+__device__ __forceinline__ float fused(float a, float b, float c) {  // a·b + c, rounded once
+#ifdef __CUDACC__
+  return __fmaf_rn(a, b, c);
+#else
+  return fmaf(a, b, c);
+#endif
+}
+__device__ __forceinline__ float rough_inverse_root(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1 / sqrtf(x);
+#endif
+}
+__device__ __forceinline__ float rough_inverse(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1 / x;
+#endif
+}
 
 /// The same, by what nvcc makes of sqrtf and of a division where no intermediate result leaves the normal numbers; but
 /// nvcc asks for each whether that is so and branches, and here one look at `are_ordinary` serves for several elements.
@@ -78,28 +101,18 @@ struct OrdinaryNumbers {
 
   __device__ __forceinline__ float root(float x) {
     within(x, 0x1p-101f, 0x1p100f);
-#ifdef __CUDACC__
-    float inverse;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
-    const float root = __fmul_rn(x, inverse);
-    return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(inverse, 0.5f), root);
-#else
-    return sqrtf(x);
-#endif
+    const float inverse = rough_inverse_root(x);
+    const float root = x * inverse;
+    return fused(fused(-root, root, x), 0.5f * inverse, root);
   }
 
   __device__ __forceinline__ float quotient(float a, float b) {
     within(a, 0x1p-90f, 0x1p60f);
     within(b, 0x1p-60f, 0x1p30f);
-#ifdef __CUDACC__
-    float guess;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(b));
-    const float inverse = __fmaf_rn(guess, __fmaf_rn(-b, guess, 1), guess);
-    const float quotient = __fmul_rn(a, inverse);
-    return __fmaf_rn(inverse, __fmaf_rn(-b, quotient, a), quotient);
-#else
-    return a / b;
-#endif
+    const float rough = rough_inverse(b);
+    const float inverse = fused(rough, fused(-b, rough, 1), rough);
+    const float quotient = a * inverse;
+    return fused(inverse, fused(-b, quotient, a), quotient);
   }
 
  private:
@@ -142,19 +155,13 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
   auto* kept_first = static_cast<Moment*>(a.first) + at;
   auto* kept_second = static_cast<Moment*>(a.second) + at;
   float weight[kWidth], gradient[kWidth], first[kWidth], second[kWidth];
-  take(kept_weight, weight);
-  take(a.gradient + at, gradient);
-  take(kept_first, first);
-  take(kept_second, second);
-  const int64_t place = a.place.index(at);
+  unpack(load<kWidth>(kept_weight), weight);
+  unpack(load<kWidth>(a.gradient + at), gradient);
+  unpack(load<kWidth>(kept_first), first);
+  unpack(load<kWidth>(kept_second), second);
   RoundingChances chances[kWidth];
+  take_chances(a.key, a.place.index(at), chances);
   OrdinaryNumbers arithmetic;
-#pragma unroll
-  for (int i = 0; i < kWidth; i += 2) {
-    const RoundingPairChances pair = rounding_pair_chances(a.key, place + i);
-    chances[i] = pair.even;
-    chances[i + 1] = pair.odd;
-  }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     lean_element(weight[i], gradient[i], first[i], second[i], clip, a.constants, arithmetic);
@@ -167,8 +174,9 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
   return true;
 }
 
-// A thread takes kWidth elements that follow each other, pairs of which share a block of chances; a warp's accesses are
-// whole lines.
+// Bandwidth decides, narrowly: 16 bytes of memory and 80 instructions an element, a fifth of them for its chances. A
+// thread takes kWidth elements that follow each other, pairs of which share a block of chances; a warp's accesses are
+// whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack have a thread each.
 template <class Weight, class Moment, int kWidth>
 __global__ void __launch_bounds__(kThreads) lean_adam_kernel(LeanAdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
@@ -184,23 +192,42 @@ __global__ void __launch_bounds__(kThreads) lean_adam_kernel(LeanAdamStep a, int
   if (tail < a.count) step_one<Weight, Moment>(a, tail, clip);
 }
 
-__global__ void round_kernel(RoundByChance a) {
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads) round_kernel(RoundByChance a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
+  auto* target = static_cast<Bf16*>(a.target);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= a.count) return;
-  const uint32_t chance = rounding_chances(a.key, a.place.index(index)).of(a.number);
-  store_one(static_cast<Bf16*>(a.target) + index, by_chance<Bf16>(load_one(a.values + index), chance));
+  if (index < packs) {
+    const int64_t at = kWidth * index;
+    const Pack<float, kWidth> values = load<kWidth>(a.values + at);
+    RoundingChances chances[kWidth];
+    take_chances(a.key, a.place.index(at), chances);
+    Pack<Bf16, kWidth> rounded;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) rounded.at[i] = by_chance<Bf16>(values.at[i], chances[i].of(a.number));
+    return store(target + at, rounded);
+  }
+  const int64_t tail = (kWidth - 1) * packs + index;
+  if (tail >= a.count) return;
+  const uint32_t chance = rounding_chances(a.key, a.place.index(tail)).of(a.number);
+  store_one(target + tail, by_chance<Bf16>(load_one(a.values + tail), chance));
 }
 
 bool aligned_to(const void* pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-/// Whether packs of `width` elements are aligned and each lies within one run, from an even element of the tensor on.
+/// Whether each pack of `width` elements lies within one run, from an even element of the tensor on.
+bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
+  return place.first % 2 == 0 && (place.run >= count || (place.run % width == 0 && place.stride % 2 == 0));
+}
+
+/// And is aligned.
 bool packs_fit(const LeanAdamStep& a, int64_t width) {
-  const RoundingPlace& place = a.place;
-  const bool whole = place.run >= a.count || (place.run % width == 0 && place.stride % 2 == 0);
-  return place.first % 2 == 0 && whole && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
+  return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
          aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&
          aligned_to(a.second, width * bytes_of(a.moment_type));
+}
+bool packs_fit(const RoundByChance& a, int64_t width) {
+  return packs_fit(a.place, a.count, width) && aligned_to(a.values, width * 4) && aligned_to(a.target, width * 2);
 }
 
 template <class Weight, class Moment, int kWidth>
@@ -225,7 +252,9 @@ void run(const LeanAdamStep& a, CUstream_st* stream) {
 
 void run(const RoundByChance& a, CUstream_st* stream) {
   if (a.count == 0) return;
-  launch("round", round_kernel, dim3(blocks_for(a.count, kThreads)), dim3(kThreads), stream, a);
+  const int64_t packs = packs_fit(a, kWide) ? a.count / kWide : 0;
+  launch("round", round_kernel<kWide>, dim3(blocks_for(a.count - packs * (kWide - 1), kThreads)), dim3(kThreads),
+         stream, a, packs);
 }
 
 }  // namespace TITAN_KERNEL_SPACE

@@ -42,13 +42,18 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormF
     if (column >= a.columns) continue;
     h[p] = load<kWidth>(static_cast<const T*>(a.x) + first + column);
     if (a.delta != nullptr) {
-      const Pack<T, kWidth> delta = load<kWidth>(static_cast<const T*>(a.delta) + first + column);
+      float x[kWidth], delta[kWidth];
+      unpack(h[p], x);
+      unpack(load<kWidth>(static_cast<const T*>(a.delta) + first + column), delta);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) h[p].at[i] = narrow<T>(widen(h[p].at[i]) + widen(delta.at[i]));
+      for (int i = 0; i < kWidth; ++i) x[i] += delta[i];
+      h[p] = packed<T>(x);
       store(static_cast<T*>(a.sum) + first + column, h[p]);
     }
+    float numbers[kWidth];
+    unpack(h[p], numbers);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) squares += widen(h[p].at[i]) * widen(h[p].at[i]);
+    for (int i = 0; i < kWidth; ++i) squares += numbers[i] * numbers[i];
   }
   const float scale = rsqrtf(block_sum(squares) / static_cast<float>(a.columns) + a.epsilon);
   uint32_t largest = 0;
@@ -56,15 +61,17 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormF
   for (int p = 0; p < kPacks; ++p) {
     const int64_t column = column_of<kWidth>(p);
     if (column >= a.columns) continue;
-    const Pack<T, kWidth> weight = load<kWidth>(static_cast<const T*>(a.weight) + column);
-    Pack<T, kWidth> normed;
+    float normed[kWidth], weight[kWidth];
+    unpack(h[p], normed);
+    unpack(load<kWidth>(static_cast<const T*>(a.weight) + column), weight);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float unit = widen(h[p].at[i]) * scale;
-      normed.at[i] = narrow<T>((a.round_once ? unit : rounded<T>(unit)) * widen(weight.at[i]));
-      largest = larger(largest, widen(normed.at[i]));
-    }
-    store(static_cast<T*>(a.normed) + first + column, normed);
+    for (int i = 0; i < kWidth; ++i) normed[i] *= scale;
+    if (!a.round_once) unpack(packed<T>(normed), normed);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) normed[i] *= weight[i];
+    const Pack<T, kWidth> kept = packed<T>(normed);
+    store(static_cast<T*>(a.normed) + first + column, kept);
+    if (a.largest_normed != nullptr) largest = larger(largest, kept);
   }
   if (threadIdx.x == 0) store_one(a.scale + blockIdx.x, scale);
   if (a.largest_normed != nullptr) raise_magnitude(largest, a.largest_normed);
@@ -94,11 +101,15 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
       if (column >= a.columns) continue;
       x[p] = load<kWidth>(static_cast<const T*>(a.x) + first + column);
       dy[p] = load<kWidth>(static_cast<const T*>(a.d_normed) + first + column);
+      float own_x[kWidth], own_dy[kWidth], own_weight[kWidth];
+      unpack(x[p], own_x);
+      unpack(dy[p], own_dy);
+      unpack(weight[p], own_weight);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float product = widen(dy[p].at[i]) * (widen(x[p].at[i]) * scale);
+        const float product = own_dy[i] * (own_x[i] * scale);
         d_weight[p][i] += product;
-        projection += product * widen(weight[p].at[i]);
+        projection += product * own_weight[i];
       }
     }
     projection = block_sum(projection) / static_cast<float>(a.columns);
@@ -106,16 +117,19 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
     for (int p = 0; p < kPacks; ++p) {
       const int64_t column = column_of<kWidth>(p);
       if (column >= a.columns) continue;
-      Pack<T, kWidth> dx;
-      if (a.d_residual != nullptr) dx = load<kWidth>(static_cast<const T*>(a.d_residual) + first + column);
+      float dx[kWidth] = {}, own_x[kWidth], own_dy[kWidth], own_weight[kWidth];
+      if (a.d_residual != nullptr) unpack(load<kWidth>(static_cast<const T*>(a.d_residual) + first + column), dx);
+      unpack(x[p], own_x);
+      unpack(dy[p], own_dy);
+      unpack(weight[p], own_weight);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float past = a.d_residual != nullptr ? widen(dx.at[i]) : 0;
-        const float g = widen(dy[p].at[i]) * widen(weight[p].at[i]);
-        dx.at[i] = narrow<T>((g - widen(x[p].at[i]) * scale * projection) * scale + past);
-        largest = larger(largest, widen(dx.at[i]));
+        const float g = own_dy[i] * own_weight[i];
+        dx[i] = (g - own_x[i] * scale * projection) * scale + dx[i];
       }
-      store(static_cast<T*>(a.dx) + first + column, dx);
+      const Pack<T, kWidth> kept = packed<T>(dx);
+      store(static_cast<T*>(a.dx) + first + column, kept);
+      if (a.largest_dx != nullptr) largest = larger(largest, kept);
     }
   }
   if (a.partials != nullptr) {

@@ -23,30 +23,31 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   const auto packs = static_cast<unsigned>(a.head_dim / kWidth);
   const auto query_packs = static_cast<unsigned>(a.query != nullptr ? a.query_heads : 0) * packs;
   const auto key_packs = static_cast<unsigned>(a.key != nullptr ? a.key_heads : 0) * packs;
+  const bool looks = a.largest_query != nullptr || a.largest_key != nullptr;
   uint32_t largest_query = 0, largest_key = 0;
   for (unsigned pack = threadIdx.x; pack < query_packs + key_packs; pack += blockDim.x) {
     const bool is_query = pack < query_packs;
     const unsigned own = is_query ? pack : pack - query_packs;
     const int64_t at = (token * (is_query ? a.query_heads : a.key_heads) * packs + own) * kWidth;
-    Pack<T, kWidth> x = load<kWidth>(static_cast<const T*>(is_query ? a.query : a.key) + at);
+    float x[kWidth];
+    unpack(load<kWidth>(static_cast<const T*>(is_query ? a.query : a.key) + at), x);
     const float* own_factors = factors + own % packs * kWidth;
 #pragma unroll
     for (int i = 0; i < kWidth; i += 2) {
       const Pack<float, 2> factor = load<2>(own_factors + i);
       const float real = factor.at[0];
       const float imaginary = a.inverse ? -factor.at[1] : factor.at[1];
-      const float even = widen(x.at[i]), odd = widen(x.at[i + 1]);
-      x.at[i] = narrow<T>(even * real - odd * imaginary);
-      x.at[i + 1] = narrow<T>(even * imaginary + odd * real);
+      const float even = x[i], odd = x[i + 1];
+      x[i] = even * real - odd * imaginary;
+      x[i + 1] = even * imaginary + odd * real;
     }
-    store(static_cast<T*>(is_query ? a.turned_query : a.turned_key) + at, x);
-    uint32_t largest = 0;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) largest = larger(largest, widen(x.at[i]));
+    const Pack<T, kWidth> kept = packed<T>(x);
+    store(static_cast<T*>(is_query ? a.turned_query : a.turned_key) + at, kept);
+    if (!looks) continue;
     if (is_query) {
-      largest_query = largest > largest_query ? largest : largest_query;
+      largest_query = larger(largest_query, kept);
     } else {
-      largest_key = largest > largest_key ? largest : largest_key;
+      largest_key = larger(largest_key, kept);
     }
   }
   if (a.largest_query != nullptr) raise_magnitude(largest_query, a.largest_query);

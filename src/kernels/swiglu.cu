@@ -26,16 +26,14 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(SwigluForward 
   for (int piece = 0; piece < kPacksEach; ++piece) {
     const int64_t at = place_of<kWidth>(piece);
     if (at >= a.count) continue;
-    const Pack<T, kWidth> gate = load<kWidth>(static_cast<const T*>(a.gate) + at);
-    const Pack<T, kWidth> up = load<kWidth>(static_cast<const T*>(a.up) + at);
-    Pack<T, kWidth> result;
+    float gate[kWidth], up[kWidth], result[kWidth];
+    unpack(load<kWidth>(static_cast<const T*>(a.gate) + at), gate);
+    unpack(load<kWidth>(static_cast<const T*>(a.up) + at), up);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float g = widen(gate.at[i]);
-      result.at[i] = narrow<T>(g * sigmoid(g) * widen(up.at[i]));
-      largest = larger(largest, widen(result.at[i]));
-    }
-    store(static_cast<T*>(a.result) + at, result);
+    for (int i = 0; i < kWidth; ++i) result[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    const Pack<T, kWidth> kept = packed<T>(result);
+    store(static_cast<T*>(a.result) + at, kept);
+    if (a.largest_result != nullptr) largest = larger(largest, kept);
   }
   if (a.largest_result != nullptr) raise_magnitude(largest, a.largest_result);
 }
@@ -48,21 +46,23 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
   for (int piece = 0; piece < kPacksEach; ++piece) {
     const int64_t at = place_of<kWidth>(piece);
     if (at >= a.count) continue;
-    const Pack<T, kWidth> dy = load<kWidth>(static_cast<const T*>(a.dy) + at);
-    const Pack<T, kWidth> gate = load<kWidth>(static_cast<const T*>(a.gate) + at);
-    const Pack<T, kWidth> up = load<kWidth>(static_cast<const T*>(a.up) + at);
-    Pack<T, kWidth> d_gate, d_up;
+    float dy[kWidth], gate[kWidth], up[kWidth], d_gate[kWidth], d_up[kWidth];
+    unpack(load<kWidth>(static_cast<const T*>(a.dy) + at), dy);
+    unpack(load<kWidth>(static_cast<const T*>(a.gate) + at), gate);
+    unpack(load<kWidth>(static_cast<const T*>(a.up) + at), up);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const float g = widen(gate.at[i]);
+      const float g = gate[i];
       const float s = sigmoid(g);
-      d_up.at[i] = narrow<T>(widen(dy.at[i]) * g * s);
-      d_gate.at[i] = narrow<T>(widen(dy.at[i]) * widen(up.at[i]) * s * (1 + g * (1 - s)));
-      largest_up = larger(largest_up, widen(d_up.at[i]));
-      largest_gate = larger(largest_gate, widen(d_gate.at[i]));
+      d_up[i] = dy[i] * g * s;
+      d_gate[i] = dy[i] * up[i] * s * (1 + g * (1 - s));
     }
-    store(static_cast<T*>(a.d_gate) + at, d_gate);
-    store(static_cast<T*>(a.d_up) + at, d_up);
+    const Pack<T, kWidth> kept_gate = packed<T>(d_gate), kept_up = packed<T>(d_up);
+    store(static_cast<T*>(a.d_gate) + at, kept_gate);
+    store(static_cast<T*>(a.d_up) + at, kept_up);
+    if (a.largest_d_gate == nullptr) continue;
+    largest_up = larger(largest_up, kept_up);
+    largest_gate = larger(largest_gate, kept_gate);
   }
   if (a.largest_d_gate == nullptr) return;
   raise_magnitude(largest_gate, a.largest_d_gate);

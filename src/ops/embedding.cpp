@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "cpu_embedding.h"
+#include "fused_elementwise.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -47,10 +48,11 @@ void add_rows_cpu(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& 
 
 /// gradient[row of tokens[i]] += dy[i] for the words that this rank holds: in place, so that the words that do not
 /// occur cost nothing, and in an order that does not depend on the schedule.
-void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, const Parameter& weight) {
+void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, const Parameter& weight,
+              const UnitContext& context) {
   const int64_t first = weight.unsharded_box().offset[0];
   const int64_t count = gradient.size(0);
-  if (count == 0) return;
+  if (count == 0 || fused_embedding_gradient(gradient, dy, tokens, first, context)) return;
   if (has_cpu_loop(gradient, dy)) return add_rows_cpu(gradient, dy, tokens, first);
   at::Tensor rows = dy.to(gradient.scalar_type());
   at::Tensor index = tokens;
@@ -68,13 +70,14 @@ void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& toke
 struct EmbeddingBackward : BackwardNode {
   Parameter* weight = nullptr;
   const TokenExchange* exchange = nullptr;
+  const UnitContext* context = nullptr;
   at::Tensor tokens;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     if (!weight->trainable()) return {at::Tensor()};
     at::Tensor& gradient = weight->gradient();
     if (!weight->gradient_written()) gradient.zero_();
-    add_rows(gradient, exchange ? gather_rows(*exchange, gradients[0]) : gradients[0], tokens, *weight);
+    add_rows(gradient, exchange ? gather_rows(*exchange, gradients[0]) : gradients[0], tokens, *weight, *context);
     weight->mark_gradient_written();
     return {at::Tensor()};
   }
@@ -103,6 +106,7 @@ at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Paramet
     auto node = std::make_shared<EmbeddingBackward>();
     node->weight = &weight;
     node->exchange = exchange;
+    node->context = &context;
     node->tokens = flat;
     context.note_saved(flat);
     connect(std::move(node), {&anchor}, {rows});

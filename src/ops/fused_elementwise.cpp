@@ -168,6 +168,21 @@ std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const
   return result;
 }
 
+bool fused_embedding_gradient(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, int64_t first,
+                              const UnitContext& context) {
+  const FusedKernels* kernels = context.kernels;
+  const at::Tensor rows = dy.contiguous();
+  if (!kernels || !kernels->fit({&rows}) || gradient.scalar_type() != at::kFloat || !gradient.is_contiguous()) {
+    return false;
+  }
+  const auto [words, order] = tokens.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  kernels->table().embedding_gradient(
+      {kernel_type(rows), tokens.numel(), rows.size(1), first, gradient.size(0), words.const_data_ptr<int64_t>(),
+       order.const_data_ptr<int64_t>(), rows.const_data_ptr(), gradient.mutable_data_ptr<float>()},
+      current_stream(rows));
+  return true;
+}
+
 std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, const LossScale& scale,
                                           bool want_gradient, const FusedKernels* kernels) {
   if (!kernels || !kernels->fit({&logits}) || !labels.is_contiguous()) return std::nullopt;

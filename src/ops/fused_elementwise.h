@@ -1,5 +1,6 @@
-// Norm, rotary embedding, SwiGLU and cross-entropy on the fused kernels. Each returns nothing where there are none or
-// they do not take the tensors, and its operation goes on with ATen's. Private to ops; no autograd here.
+// Norm, rotary embedding, SwiGLU, the embedding's gradient and cross-entropy on the fused kernels. Each returns nothing
+// where there are none or they do not take the tensors, and its operation goes on with ATen's. Private to ops; no
+// autograd here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,6 +41,11 @@ struct SwigluGradients {
 };
 std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
                                                      UnitContext& context);
+
+/// Whether gradient[tokens[i] − first] += dy[i] was done for the tokens whose words the gradient [rows, D] has; a
+/// word's rows are summed before they are added.
+bool fused_embedding_gradient(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, int64_t first,
+                              const UnitContext& context);
 
 /// Of all words of a vocabulary; the gradient takes the logits' place and dtype.
 std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Tensor& labels, const LossScale& scale,

@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
 #include <vector>
 
+#include "neighbours.h"
 #include "titan/base/error.h"
 #include "titan/optimize/exact_sum.h"
 
@@ -15,7 +17,7 @@ at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Devic
     TITAN_CHECK(parameter->gradient_shard.defined(), parameter->name());
     gradients.push_back(parameter->gradient_shard);
   }
-  return exact_squares(gradients, device);
+  return exact_squares(joined(std::move(gradients)), device);  // exact: however they are cut and ordered
 }
 
 StepControl control_from(const at::Tensor& squares, double max_norm, const at::Tensor& loss) {

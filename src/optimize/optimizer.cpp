@@ -15,20 +15,11 @@
 
 #include "cpu_kernels.h"
 #include "look_at.h"
+#include "neighbours.h"
 #include "titan/base/error.h"
 
 namespace titan {
 namespace {
-
-/// The next tensor begins where the previous ends, in the same storage: both are parts of one block.
-bool adjacent(const at::Tensor& before, const at::Tensor& after) {
-  return before.storage().is_alias_of(after.storage()) && before.is_contiguous() && after.is_contiguous() &&
-         before.storage_offset() + before.numel() == after.storage_offset();
-}
-
-at::Tensor merged(const at::Tensor& first, int64_t numel) {
-  return first.as_strided({numel}, {1}, first.storage_offset());
-}
 
 /// A bf16 send shard beside an fp32 master, which a step may write too.
 bool has_copy(const Parameter& parameter) {

@@ -24,19 +24,26 @@ struct Case {
   RoundingPlace place{};
   bool skip = false;
   bool strange = false;  // zeros, infinities, NaNs, tiny and huge numbers among the others
+  bool tiny = false;     // weights and gradients of 0, so that subnormal quotients are what is kept
 };
 
 /// Some of `values` become what no fast way around holds for; `every` differs for numbers that are to meet by chance.
 void make_strange(std::vector<double>& values, size_t every) {
-  constexpr double kStrange[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 0x1p-130, -0x1p-140, 0x1p-70, 0x1p-52, 0x1p+126};
+  const double all_ones = std::bit_cast<double>(0x7FFFFFFFE0000000);  // the NaN that a GPU makes: all bits of an fp32
+  const double strange[] = {0.0,       -0.0,    INFINITY, -INFINITY, NAN,     all_ones, 0x1p-130,
+                            -0x1p-140, 0x1p-70, 0x1p-52,  0x1p-42,   0x1p+90, 0x1p+126};
   for (size_t i = every, kind = 0; i < values.size(); i += every, ++kind)
-    values[i] = kStrange[kind % std::size(kStrange)];
+    values[i] = strange[kind % std::size(strange)];
 }
 
 std::string run_step(KernelMachine& machine, const Case& c) {
   auto w = numbers(c.count, 1, c.weight_type), g = numbers(c.count, 2, KernelType::fp32);
   auto m = numbers(c.count, 3, c.moment_type, 0.1), v = numbers(c.count, 4, c.moment_type, 0.1);
   if (c.strange) make_strange(w, 7), make_strange(g, 3), make_strange(m, 2), make_strange(v, 5);
+  if (c.tiny) {
+    w = g = std::vector<double>(c.count, 0);
+    m = numbers(c.count, 3, c.moment_type, 0x1p-119);
+  }
   for (double& value : v) value = std::fabs(value);
   Numbers weight(machine, c.weight_type, w, c.offset), gradient(machine, KernelType::fp32, g, c.offset);
   Numbers first(machine, c.moment_type, m, c.offset), second(machine, c.moment_type, v, c.offset);
@@ -57,7 +64,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   a.skip = static_cast<const float*>(skip.data());
   Findings findings;
   machine.launch(&Kernels::lean_adam, a);
-  if (!c.skip && !c.strange) findings.compare_traffic(machine, traffic(a));
+  if (!c.skip && !c.strange && !c.tiny) findings.compare_traffic(machine, traffic(a));
   std::vector<double> new_w = w, new_m = m, new_v = v;
   for (size_t i = 0; i < c.count && !c.skip; ++i) {
     const AdamConstants& k = kConstants;
@@ -115,21 +122,28 @@ std::vector<KernelCase> cases() {
       add("_runs_of_twelve", 0, {8, 12, 22});
       add("_even_runs", 0, {10, 6, 20});
       add("_odd_runs", 0, {10, 5, 9});
+      add("_odd_stride", 0, {10, 12, 21});
     }
+    Case unusual{.count = 2048, .weight_type = weight, .moment_type = moments, .place = {0, 2048, 1}};
+    unusual.strange = true;
     result.push_back(
-        {"lean_adam_" + types + "strange", [=, weight = weight, moments = moments](KernelMachine& machine) {
-           return run_step(
-               machine,
-               {.count = 2048, .weight_type = weight, .moment_type = moments, .place = {0, 2048, 1}, .strange = true});
-         }});
+        {"lean_adam_" + types + "strange", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+    unusual.strange = false;
+    unusual.tiny = true;
+    result.push_back(
+        {"lean_adam_" + types + "tiny", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
   }
   result.push_back({"lean_adam_skipped_257", [=](KernelMachine& machine) {
                       return run_step(machine, {257, 0, bf16, bf16, {0, 257, 1}, true});
                     }});
   for (const KeptNumber number : {KeptNumber::weight, KeptNumber::first_moment, KeptNumber::second_moment}) {
-    result.push_back({"round_by_chance_" + std::to_string(static_cast<int>(number)), [=](KernelMachine& machine) {
-                        return run_round(machine, 301, number, {3, 7, 11});
-                      }});
+    const std::string which = "round_by_chance_" + std::to_string(static_cast<int>(number));
+    const auto add = [&](const char* where, RoundingPlace place) {
+      result.push_back({which + where, [=](KernelMachine& machine) { return run_round(machine, 301, number, place); }});
+    };
+    add("", {0, 301, 1});
+    add("_odd_runs", {3, 7, 11});
+    add("_runs_of_eight", {6, 8, 10});
   }
   return result;
 }

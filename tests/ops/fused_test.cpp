@@ -7,6 +7,7 @@
 #include "support/operation.h"
 #include "titan/data/batch_stream.h"
 #include "titan/ops/cross_entropy.h"
+#include "titan/ops/embedding.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/ops/norm.h"
 #include "titan/ops/rotary.h"
@@ -73,6 +74,35 @@ TEST_P(Types, NormsAndTheirGradientsAreThoseOfPlainOperations) {
         EXPECT_TRUE(near(actual.weight_gradient, expected.weight_gradient, bound(at::kFloat)));
         EXPECT_TRUE(fused.said.empty());
       }
+    }
+  }
+}
+
+/// Of two microbatches, on rank `rank` of three that share the words.
+at::Tensor embedding_gradient(UnitContext& context, at::ScalarType type, int64_t rank, int64_t columns) {
+  const int64_t words = 19;
+  const TensorLayout layout({words, columns}, {{"tp", 3, 0}});
+  const Box box = layout.box(std::vector<int64_t>{rank});
+  Parameter weight({"tok_embeddings", {words, columns}, {}});
+  weight.place(layout, box, box, true);
+  weight.set_weight(normal(box.extent, 1, type));
+  weight.set_gradient(at::full(box.extent, NAN, at::TensorOptions(at::kFloat)));
+  for (uint64_t microbatch = 0; microbatch < 2; ++microbatch) {
+    const at::Tensor anchor = at::empty({0}).set_requires_grad(true);
+    const at::Tensor rows = embedding(anchor, integers({3, 40}, words, 2 + microbatch), weight, nullptr, context);
+    backward({rows}, {normal({120, columns}, 4 + microbatch, type)}, {anchor});
+  }
+  return weight.gradient();
+}
+
+TEST_P(Types, AnEmbeddingsGradientIsThatOfPlainOperationsOnEveryRank) {
+  for (int64_t columns : {64, 37, 1}) {
+    for (int64_t rank : {0, 1, 2}) {
+      FusedContext fused;
+      PlainContext plain;
+      const at::Tensor actual = embedding_gradient(fused.context, GetParam(), rank, columns);
+      EXPECT_TRUE(near(actual, embedding_gradient(plain.context, GetParam(), rank, columns), tolerance(at::kFloat)));
+      EXPECT_TRUE(same_bits(actual, embedding_gradient(fused.context, GetParam(), rank, columns)));
     }
   }
 }

@@ -13,6 +13,8 @@ struct Sizes {
   int64_t rows, inner, columns;
 };
 
+void PrintTo(const Sizes& s, std::ostream* out) { *out << s.rows << "x" << s.inner << "x" << s.columns; }
+
 /// fp32, bf16 and fp64 take different libraries on a CPU.
 class ProductInPlace : public ::testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {
  protected:
@@ -43,7 +45,7 @@ TEST_P(ProductInPlace, AddsNoLessExactlyThanTheSumOfTwoRoundedProducts) {
   const at::Tensor wanted = exact + as_double(dy2).mm(as_double(weight));
   product_into(target, dy, weight, /*accumulate=*/true);
   EXPECT_TRUE(near(target, wanted, tolerance(type)));
-  if (target.numel() < 500) return;  // chance decides between few roundings
+  if (type == at::kDouble || target.numel() < 500) return;  // no better reference; chance decides between few roundings
   EXPECT_LE(distance(target, wanted), 1.05 * distance(rounded_twice, wanted));
 }
 

@@ -32,6 +32,13 @@ class BigSum {
     }
   }
 
+  /// Bits 32·i and up of the count.
+  int64_t word(size_t i) const {
+    int64_t word = 0;
+    for (size_t digit = 8 * i + 8; digit-- > 8 * i;) word = word << 4 | (digit < digits_.size() ? digits_[digit] : 0);
+    return word;
+  }
+
   double rounded() const {
     std::string text = "0x";
     for (size_t i = digits_.size(); i-- > 0;) text += "0123456789abcdef"[digits_[i]];

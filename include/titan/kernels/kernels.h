@@ -5,6 +5,7 @@
 
 #include "titan/kernels/adam.h"
 #include "titan/kernels/cross_entropy.h"
+#include "titan/kernels/embedding.h"
 #include "titan/kernels/exact_sum.h"
 #include "titan/kernels/float8_cast.h"
 #include "titan/kernels/lean_adam.h"
@@ -21,6 +22,7 @@ struct Kernels {
   void (*rotate)(const RotaryTurn&, CUstream_st*);
   void (*swiglu_forward)(const SwigluForward&, CUstream_st*);
   void (*swiglu_backward)(const SwigluBackward&, CUstream_st*);
+  void (*embedding_gradient)(const EmbeddingGradient&, CUstream_st*);
   void (*cross_entropy)(const CrossEntropyRows&, CUstream_st*);
   void (*vocabulary_sums)(const VocabularySums&, CUstream_st*);
   void (*vocabulary_gradient)(const VocabularyGradient&, CUstream_st*);

@@ -25,7 +25,8 @@ struct LeanAdamStep {
   const float* skip = nullptr;
 };
 
-/// Four arrays in, three out; and the two scalars.
+/// Four arrays in, three out; and the two scalars. Where a number is zero, tiny, huge or not finite, some elements are
+/// read once more.
 constexpr KernelTraffic traffic(const LeanAdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
   return {a.count * (kept + 4) + 8, a.count * kept, 0};

@@ -43,7 +43,7 @@ struct RoundingChances {
   }
 };
 
-/// Rounds of Philox for chances: each costs more on a GPU than what it does for a bit of a rounding.
+/// Rounds of Philox for chances: enough for numbers of which each decides one last place.
 constexpr int kRoundingRounds = 7;
 
 /// Elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.

@@ -102,7 +102,7 @@ struct UnitContext {
   UnitMode mode;
   Recorder recorder;
   WeightGradientSink* sink;
-  const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU; null: plain operations
+  const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU, embeddings; null: plain operations
   const FusedKernels* loss_kernels = nullptr;  // of the loss
   ScaleTable scales;
   MagnitudeSlots slots;

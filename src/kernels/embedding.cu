@@ -1,0 +1,83 @@
+#include "titan/kernels/embedding.h"
+
+#include "launchers.h"
+
+namespace titan {
+inline namespace TITAN_KERNEL_SPACE {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kAhead = 8;  // rows that may be on their way at a time; the compiler weighs them against registers
+
+/// Behind the last of the words that are `word`, the first of which is at `begin`.
+__device__ __forceinline__ int64_t end_of_run(const int64_t* words, int64_t count, int64_t begin, int64_t word) {
+  int64_t low = begin + 1, high = count;
+  // Most words occur once: a look at the next one is enough.
+  for (int64_t middle = low; low < high; middle = low + (high - low) / 2) {
+    if (load_shared_word(words + middle) == word) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+template <class T, int kWidth>
+__device__ __forceinline__ void add(float (&sums)[kWidth], const Pack<T, kWidth>& row) {
+#pragma unroll
+  for (int n = 0; n < kWidth; ++n) sums[n] += widen(row.at[n]);
+}
+
+// The block of a word's first token adds up all of that word; the others leave at once. A long run of tokens is read by
+// few threads, which wait for memory: hence several rows at a time.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(EmbeddingGradient a) {
+  constexpr int kPart = kWidth < 4 ? kWidth : 4;  // numbers of the gradient in one access
+  const int64_t begin = blockIdx.x;
+  const int64_t word = load_shared_word(a.words + begin);
+  if (begin > 0 && load_shared_word(a.words + begin - 1) == word) return;
+  const int64_t row = word - a.first;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kWidth;
+  if (row < 0 || row >= a.rows || column >= a.columns) return;
+  const int64_t end = end_of_run(a.words, a.tokens, begin, word);
+  const T* dy = static_cast<const T*>(a.dy) + column;
+  const auto row_of = [&](int64_t i) { return load<kWidth>(dy + load_shared_word(a.order + i) * a.columns); };
+  float sums[kWidth] = {};
+  int64_t i = begin;
+  for (; i + kAhead <= end; i += kAhead) {
+    Pack<T, kWidth> next[kAhead];
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) next[ahead] = row_of(i + ahead);
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) add(sums, next[ahead]);
+  }
+  for (; i < end; ++i) add(sums, row_of(i));
+  float* out = a.gradient + row * a.columns + column;
+#pragma unroll
+  for (int part = 0; part < kWidth; part += kPart) {
+    Pack<float, kPart> sum = load<kPart>(out + part);
+#pragma unroll
+    for (int n = 0; n < kPart; ++n) sum.at[n] += sums[part + n];
+    store(out + part, sum);
+  }
+}
+
+template <class T, int kWidth>
+void launch_gradient(const EmbeddingGradient& a, CUstream_st* stream) {
+  const dim3 grid(static_cast<unsigned>(a.tokens), blocks_for(a.columns, int64_t{kThreads} * kWidth));
+  launch("embedding_gradient", embedding_gradient_kernel<T, kWidth>, grid, dim3(kThreads), stream, a);
+}
+
+}  // namespace
+
+void run(const EmbeddingGradient& a, CUstream_st* stream) {
+  if (a.tokens == 0 || a.rows == 0 || a.columns == 0) return;
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    in_packs(a) ? launch_gradient<T, kPackOf<T>>(a, stream) : launch_gradient<T, 1>(a, stream);
+  });
+}
+
+}  // namespace TITAN_KERNEL_SPACE
+}  // namespace titan
