@@ -106,8 +106,7 @@ void describe_linear_float8(Schema& schema) {
       .not_empty()
       .help("layers whose name contains one of these stay as they are; auto_filter_small_kn: the small ones too");
   section.add("emulate", &S::emulate, false).help("compute in float32 with rounding to float8, on any hardware");
-  section.accept("force_recompute_fp8_weight_in_bwd", ValueType::boolean, Value(false))
-      .no_effect("no weight in float8 is kept for backward, which casts again what it does not gather")
+  section.add("force_recompute_fp8_weight_in_bwd", &S::force_recompute_fp8_weight_in_bwd, false)
       .help("cast weights again in backward instead of keeping them");
   for (Option& option : schema.section_options("quantize.linear.float8")) option.later().only_when(on);
 }

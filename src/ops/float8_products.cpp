@@ -103,7 +103,7 @@ class Float8Products : public LinearProducts {
     if (!any(weights) || operand.quantised.defined()) return operand;
     if (!tensorwise_) operand.scale = row_scale(operand.data);
     // A gradient is read along its rows for the input's gradient and along its columns for the weight's.
-    const bool both = tensorwise_ && operand.is_gradient && wants_copies(operand.data);
+    const bool both = tensorwise_ && (operand.is_kept || (operand.is_gradient && wants_copies(operand.data)));
     const Float8Matrix cast =
         options_.casts.cast(operand.data, operand.scale.value, format_of(operand), both ? kBoth : kRows);
     operand.quantised = cast.data;
@@ -112,16 +112,21 @@ class Float8Products : public LinearProducts {
     return operand;
   }
 
-  at::Tensor forward(const Operand& x, const Parameter& weight) const override {
-    if (!weight.in_float8()) return dense_.forward(x, weight);
-    return multiply({x.quantised, x.scale}, rows_of_weight(weight), x.type, /*fast=*/true);
+  at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const override {
+    if (!weight.in_float8()) return dense_.forward(x, weight, columns);
+    const bool keeps = options_.keeps_weights && tensorwise_ && weight.float8_scale.defined();
+    return multiply({x.quantised, x.scale}, rows_of_weight(weight, keeps ? columns : nullptr), x.type, /*fast=*/true);
   }
 
-  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
-    if (!weight.in_float8()) return dense_.input_gradient(dy, weight, dx);
-    const at::Tensor share = multiply({dy.quantised, dy.scale}, columns_of_weight(weight), dy.type, /*fast=*/false);
+  void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                      at::Tensor& dx) const override {
+    if (!weight.in_float8()) return dense_.input_gradient(dy, weight, columns, dx);
+    const Float8Side right = columns.defined() ? Float8Side{columns, weight.float8_scale} : columns_of_weight(weight);
+    const at::Tensor share = multiply({dy.quantised, dy.scale}, right, dy.type, /*fast=*/false);
     dx = dx.defined() ? dx.add_(share) : share;
   }
+
+  bool keeps_float8(const Weights& weights) const override { return travels_in_float8(weights); }
 
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
     Operand operand{.scale = x.scale, .type = x.type};
@@ -236,11 +241,14 @@ class Float8Products : public LinearProducts {
     return own_scale(weight.weight(), Float8Extent::tensor, /*power_of_two=*/false);
   }
 
-  Float8Side rows_of_weight(const Parameter& weight) const {
+  /// `columns`: becomes the weight's, unless it came in float8; null: they are not wanted.
+  Float8Side rows_of_weight(const Parameter& weight, at::Tensor* columns) const {
     const at::Tensor& matrix = weight.weight();
     if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {matrix, weight.float8_scale};
     const Float8Scale scale = tensorwise_ ? scale_of(weight) : row_scale(matrix);
-    return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kRows).data, scale};
+    const Float8Matrix cast = options_.casts.cast(matrix, scale.value, Float8Format::e4m3, columns ? kBoth : kRows);
+    if (columns) *columns = cast.transposed;
+    return {cast.data, scale};
   }
 
   Float8Side columns_of_weight(const Parameter& weight) const {

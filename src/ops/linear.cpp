@@ -29,7 +29,8 @@ Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
           operand.is_gradient,
           operand.type,
           narrowed(operand.quantised, 0),
-          narrowed(operand.transposed, 1)};
+          narrowed(operand.transposed, 1),
+          operand.is_kept};
 }
 
 /// Puts rows that arrive piece by piece where they belong; a piece that is everything is taken as it is.
@@ -48,12 +49,14 @@ struct LinearBackward : BackwardNode {
   std::shared_ptr<const TokenExchange> exchange;
   StreamSide side = StreamSide::input;
   UnitContext* context = nullptr;
-  Operand x;  // its data and, where forward found one, its scale
+  Operand x;                        // its data and, where forward found one, its scale; or its float8 columns alone
+  std::vector<at::Tensor> columns;  // of the weights, as far as forward kept them
   std::vector<int64_t> input_shape;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     at::Tensor dx = exchange && side == StreamSide::output ? from_shard(gradients[0]) : from_rows(gradients);
     x = {};
+    columns.clear();
     return {dx.defined() ? dx.view(input_shape) : dx};
   }
 
@@ -87,7 +90,7 @@ struct LinearBackward : BackwardNode {
   }
 
   void submit_weight_gradients(std::vector<Parameter*> trained, std::vector<Operand> dys) {
-    const Operand mine = products->prepare(x.data, weights, x.scale, *context);
+    const Operand mine = x.data.defined() ? products->prepare(x.data, weights, x.scale, *context) : x;
     context->sink->submit([trained = std::move(trained), dys = std::move(dys), mine, products = products,
                            exchange = exchange, all = weights] {
       auto add = [&](int64_t first, const Operand& rows) {
@@ -105,7 +108,7 @@ struct LinearBackward : BackwardNode {
   at::Tensor input_gradient(const std::vector<Operand>& dys, int64_t first, int64_t count) {
     at::Tensor dx;
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (dys[i].defined()) products->input_gradient(rows_of(dys[i], first, count), *weights[i], dx);
+      if (dys[i].defined()) products->input_gradient(rows_of(dys[i], first, count), *weights[i], columns[i], dx);
     }
     return dx;
   }
@@ -118,7 +121,7 @@ struct LinearBackward : BackwardNode {
     exchange->gather(products->message(mine, weights), [&](int64_t first, const at::Tensor& rows) {
       at::Tensor part;
       const Operand dy = products->ready(products->arrived(rows, mine, weights), weights);
-      products->input_gradient(dy, *weights[0], part);
+      products->input_gradient(dy, *weights[0], columns[0], part);
       place_rows(dx, first, part, all);
       place_rows(all_rows, first, rows, all);
     });
@@ -154,11 +157,12 @@ Operand DenseProducts::arrived(const at::Tensor& rows, const Operand& mine, cons
 
 Operand DenseProducts::ready(Operand operand, const Weights&) const { return operand; }
 
-at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight) const {
+at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight, at::Tensor*) const {
   return product_with_transposed(x.data, weight.weight());
 }
 
-void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const {
+void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor&,
+                                   at::Tensor& dx) const {
   if (dx.defined()) {
     product_into(dx, dy.data, weight.weight(), /*accumulate=*/true);
   } else {
@@ -191,12 +195,13 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Paramet
 
 LinearGroup::LinearGroup(std::vector<Parameter*> weights, int first_ordinal,
                          std::shared_ptr<const LinearProducts> products, StreamSide side,
-                         std::shared_ptr<const TokenExchange> exchange)
+                         std::shared_ptr<const TokenExchange> exchange, bool reads_alone)
     : weights_(std::move(weights)),
       first_ordinal_(first_ordinal),
       products_(std::move(products)),
       side_(side),
-      exchange_(std::move(exchange)) {
+      exchange_(std::move(exchange)),
+      reads_alone_(reads_alone) {
   TITAN_CHECK(side == StreamSide::input || weights_.size() == 1, weights_.size());
 }
 
@@ -205,8 +210,9 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));
-  Float8Scale scale;
-  std::vector<at::Tensor> outputs = products(x, scale, context);
+  Kept kept;
+  kept.columns.resize(weights_.size());
+  std::vector<at::Tensor> outputs = products(x, graph ? &kept : nullptr, context);
   if (heads) {
     for (at::Tensor& output : outputs) {
       output = output.view({heads->samples, heads->length, output.size(1) / heads->head_dim, heads->head_dim});
@@ -219,8 +225,11 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
     node->exchange = exchange_;
     node->side = side_;
     node->context = &context;
-    context.note_saved(x);
-    node->x = {.data = x.detach(), .scale = scale};
+    context.note_saved(kept.x.data);
+    context.note_saved(kept.x.transposed);
+    for (const at::Tensor& columns : kept.columns) context.note_saved(columns);
+    node->x = std::move(kept.x);
+    node->columns = std::move(kept.columns);
     node->input_shape = input.sizes().vec();
     connect(std::move(node), {&input}, outputs);
   }
@@ -228,7 +237,7 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
 }
 
 /// The outputs, as far as the recompute policy wants them computed; gathered at most once.
-std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Float8Scale& scale, UnitContext& context) const {
+std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Kept* kept, UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int ordinal = first_ordinal_ + static_cast<int>(i);
@@ -237,13 +246,21 @@ std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Float8Scale& 
   }
   const bool scatters = exchange_ && side_ == StreamSide::output;
   std::vector<at::Tensor> computed(weights_.size());
+  if (kept) kept->x.data = x.detach();
   if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) {
-    const Operand operand = products_->prepare(x, weights_, {}, context);
-    scale = operand.scale;
+    Operand operand = products_->prepare(x, weights_, {}, context);
+    if (kept) kept->x.scale = operand.scale;
+    if (kept && !exchange_ && reads_alone_ && products_->keeps_float8(weights_)) {
+      operand.is_kept = true;
+      operand = products_->ready(std::move(operand), weights_);
+      kept->x = operand;
+      kept->x.data.reset();
+      kept->x.quantised.reset();
+    }
     if (scatters) {
       computed[0] = scattered_product(operand);
     } else {
-      computed = gathered_products(operand, wanted);
+      computed = gathered_products(operand, wanted, context.recorder.checkpointed() ? nullptr : kept);
     }
   }
   const int64_t ranks = exchange_ ? exchange_->ranks() : 1;
@@ -260,13 +277,15 @@ std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Float8Scale& 
   return outputs;
 }
 
-std::vector<at::Tensor> LinearGroup::gathered_products(const Operand& x, const std::vector<bool>& wanted) const {
+std::vector<at::Tensor> LinearGroup::gathered_products(const Operand& x, const std::vector<bool>& wanted,
+                                                       Kept* kept) const {
   std::vector<at::Tensor> outputs(weights_.size());
   const int64_t all = x.rows() * (exchange_ ? exchange_->ranks() : 1);
   auto multiply = [&](int64_t first, const Operand& rows) {
     const Operand operand = products_->ready(rows, weights_);
     for (size_t i = 0; i < weights_.size(); ++i) {
-      if (wanted[i]) place_rows(outputs[i], first, products_->forward(operand, *weights_[i]), all);
+      at::Tensor* columns = kept && !exchange_ ? &kept->columns[i] : nullptr;
+      if (wanted[i]) place_rows(outputs[i], first, products_->forward(operand, *weights_[i], columns), all);
     }
   };
   if (!exchange_) {
@@ -282,7 +301,7 @@ std::vector<at::Tensor> LinearGroup::gathered_products(const Operand& x, const s
 at::Tensor LinearGroup::scattered_product(const Operand& x) const {
   const Operand operand = products_->ready(x, weights_);
   auto partial = [&](int64_t first, int64_t count) {
-    return products_->forward(rows_of(operand, first, count), *weights_[0]);
+    return products_->forward(rows_of(operand, first, count), *weights_[0], nullptr);
   };
   return exchange_->scatter_sum(x.rows(), partial);
 }

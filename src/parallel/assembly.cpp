@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "plan_parts.h"
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/float8_products.h"
@@ -46,6 +47,7 @@ std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const
   return make_float8_products({.recipe = request.recipe,
                                .emulate = request.emulate,
                                .round_weight_gradient = strategies.round_weight_gradient,
+                               .keeps_weights = keeps_float8_weights(plan.request),
                                .casts = casts,
                                .tensor = groups.tensor,
                                .tell = strategies.tell});

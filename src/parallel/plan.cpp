@@ -164,14 +164,39 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
   }
 }
 
+/// The columns of its float8 weights, where forward keeps them.
+int64_t kept_weight_bytes(const Plan& plan, const UnitPlan& unit) {
+  int64_t bytes = 0;
+  if (unit.policy.checkpointed() || !keeps_float8_weights(plan.request)) return bytes;
+  for (const size_t group : unit.groups) {
+    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
+      if (parameter.in_float8) bytes += parameter.unsharded.numel();
+    }
+  }
+  return bytes;
+}
+
+/// Those whose inputs may be kept in float8: with a scale that is one tensor's, on a rank that has all of its rows.
+std::vector<std::string> float8_parameters_of(const Plan& plan, const UnitPlan& unit) {
+  std::vector<std::string> names;
+  if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return names;
+  for (const size_t group : unit.groups) {
+    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
+      if (plan.groups[group].keeps_scales && parameter.in_float8) names.push_back(parameter.spec.name);
+    }
+  }
+  return names;
+}
+
 void add_activations(Plan& plan, const ModelDescription& model) {
   plan.stream_width = model.dim;
   plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
     plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
-    unit.saved_bytes =
-        model.units[unit.chain_index].saved_bytes(activation_shape(plan.request, unit.compute), unit.policy);
+    ActivationShape shape = activation_shape(plan.request, unit.compute);
+    shape.float8_parameters = float8_parameters_of(plan, unit);
+    unit.saved_bytes = model.units[unit.chain_index].saved_bytes(shape, unit.policy) + kept_weight_bytes(plan, unit);
     unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
   }
 }
@@ -181,6 +206,13 @@ void add_activations(Plan& plan, const ModelDescription& model) {
 int64_t size_of(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
 ActivationShape activation_shape(const PlanRequest& request, ElementType compute) {
   return {request.samples, request.local_length(), size_of(compute), request.place.mesh.size(MeshAxis::tp)};
+}
+
+bool keeps_float8_weights(const PlanRequest& request) {
+  const bool wanted =
+      request.float8 && request.float8->recipe == Float8Recipe::tensorwise && !request.float8->casts_again;
+  return wanted && request.shards() == 1 && !request.cpu_offload && !request.pipeline &&
+         request.place.mesh.size(MeshAxis::tp) == 1;
 }
 
 int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit) {

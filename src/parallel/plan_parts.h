@@ -17,6 +17,9 @@ std::vector<int64_t> gathers_per_step(const Plan& plan);
 
 /// What one microbatch looks like on this rank, computed in `compute`.
 ActivationShape activation_shape(const PlanRequest& request, ElementType compute);
+/// Float8 weights are cast once a microbatch and their columns kept for its backward: where weights stay, each rank has
+/// all of them, and one microbatch is under way.
+bool keeps_float8_weights(const PlanRequest& request);
 /// Keys and values of one microbatch's tokens here, as ring attention sends them.
 int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit);
 

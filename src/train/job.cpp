@@ -130,6 +130,7 @@ std::optional<Float8Request> make_float8_request(const JobConfig& config) {
   Float8Request request;
   if (section.recipe_name) request.recipe = float8_recipe(*section.recipe_name);
   request.emulate = section.emulate;
+  request.casts_again = section.force_recompute_fp8_weight_in_bwd;
   request.gathers = section.enable_fsdp_float8_all_gather;
   request.precomputes = request.gathers && section.precompute_float8_dynamic_scale_for_fsdp;
   for (const std::string& filter : section.filter_fqns) {

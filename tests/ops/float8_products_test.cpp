@@ -201,6 +201,73 @@ TEST(Float8Products, WithTheKernelsMakeNoScaleAndNoInverseInPlainOperations) {
   }
 }
 
+/// Counts casts of matrices with so many rows.
+Float8Casts counting_casts(int64_t rows, int64_t* count) {
+  Float8Casts casts = make_aten_float8_casts();
+  casts.cast = [cast = casts.cast, rows, count](const at::Tensor& matrix, const at::Tensor& scale, Float8Format format,
+                                                Float8Sides sides) {
+    *count += matrix.size(0) == rows && format == Float8Format::e4m3;
+    return cast(matrix, scale, format, sides);
+  };
+  return casts;
+}
+
+TEST(Float8Products, AnInputThatNothingElseKeepsIsCastOnceAndKeptInFloat8) {
+  for (const bool emulate : {false, true}) {
+    for (const std::vector<bool>& in_float8 : {std::vector<bool>{true, true}, {true, false}}) {
+      int64_t casts_alone = 0, casts_beside = 0;
+      Float8Case alone({64, 16}, 32, 48, at::kBFloat16, {.emulate = emulate, .casts = counting_casts(32, &casts_alone)},
+                       in_float8);
+      Float8Case beside({64, 16}, 32, 48, at::kBFloat16, {}, in_float8);
+      beside.group = std::make_unique<LinearGroup>(
+          beside.weights, 0, make_float8_products({.emulate = emulate, .casts = counting_casts(32, &casts_beside)}),
+          StreamSide::input, nullptr, /*reads_alone=*/false);
+      alone.plain.context.count_saved = beside.plain.context.count_saved = true;
+      EXPECT_TRUE(same_bits(alone.run(), beside.run()));
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(same_bits(alone.outputs[i], beside.outputs[i]));
+        EXPECT_TRUE(same_bits(alone.weights[i]->gradient(), beside.weights[i]->gradient()));
+      }
+      const bool narrow = in_float8[1];  // a weight in bf16 reads the input in bf16
+      EXPECT_EQ(casts_alone, narrow ? 1 : 2);
+      EXPECT_EQ(casts_beside, 2);
+      EXPECT_EQ(alone.plain.context.saved.bytes(), 32 * 48 * (narrow ? 1 : 2));
+      EXPECT_EQ(beside.plain.context.saved.bytes(), 32 * 48 * 2);
+    }
+  }
+}
+
+TEST(Float8Products, AWeightThatStaysIsCastOnceAMicrobatchWhereItsColumnsAreKept) {
+  for (const bool emulate : {false, true}) {
+    int64_t casts_kept = 0, casts_again = 0;
+    Float8Case kept({64}, 32, 48, at::kBFloat16,
+                    {.emulate = emulate, .keeps_weights = true, .casts = counting_casts(64, &casts_kept)});
+    Float8Case again({64}, 32, 48, at::kBFloat16, {.emulate = emulate, .casts = counting_casts(64, &casts_again)});
+    for (Float8Case* test : {&kept, &again}) {
+      Parameter& weight = *test->weights[0];
+      weight.float8_scale = make_aten_float8_casts().scales({weight.weight().abs().amax().to(at::kFloat)},
+                                                            Float8Format::e4m3, /*power_of_two=*/false)[0];
+      test->plain.context.count_saved = true;
+    }
+    for (int microbatch = 1; microbatch <= 2; ++microbatch) {
+      EXPECT_TRUE(same_bits(kept.run(), again.run()));
+      EXPECT_TRUE(same_bits(kept.outputs[0], again.outputs[0]));
+      EXPECT_TRUE(same_bits(kept.weights[0]->gradient(), again.weights[0]->gradient()));
+      EXPECT_EQ(casts_kept, microbatch);
+      EXPECT_EQ(casts_again, 2 * microbatch);
+    }
+  }
+}
+
+TEST(Float8Products, AChangedWeightIsNotMultipliedByWhatAnEarlierMicrobatchKeptOfIt) {
+  Float8Case kept({64}, 32, 48, at::kBFloat16, {.keeps_weights = true});
+  Float8Case fresh({64}, 32, 48, at::kBFloat16, {});
+  for (Float8Case* test : {&kept, &fresh}) test->weights[0]->float8_scale = float8_scale_of(at::full({}, 3e3F));
+  kept.run();
+  for (Float8Case* test : {&kept, &fresh}) test->weights[0]->set_weight(test->weights[0]->weight() * 0.5);
+  EXPECT_TRUE(same_bits(kept.run(), fresh.run()));
+}
+
 TEST(Float8Products, TheFirstWeightGradientOfAStepIsMultipliedToWhereItBelongs) {
   const auto products = make_float8_products({});
   const std::unique_ptr<Parameter> weight = live_parameter("w", normal({32, 48}, 1, at::kBFloat16));

@@ -74,10 +74,14 @@ class Unaware : public LinearProducts {
   Operand ready(Operand operand, const Weights& weights) const override {
     return of_->ready(std::move(operand), weights);
   }
-  at::Tensor forward(const Operand& x, const Parameter& weight) const override { return of_->forward(x, weight); }
-  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
-    of_->input_gradient(dy, weight, dx);
+  at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const override {
+    return of_->forward(x, weight, columns);
   }
+  void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                      at::Tensor& dx) const override {
+    of_->input_gradient(dy, weight, columns, dx);
+  }
+  bool keeps_float8(const Weights& weights) const override { return of_->keeps_float8(weights); }
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
     return of_->for_weight_gradients(x, weights);
   }

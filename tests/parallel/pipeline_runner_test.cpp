@@ -127,9 +127,10 @@ TEST(PipelineRunner, TakesTheSimulatedTimeInEveryScheduleOnEightRanksThatSleep) 
 /// Counts products by what they yield.
 class CountedProducts : public DenseProducts {
  public:
-  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override {
+  void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                      at::Tensor& dx) const override {
     ++inputs;
-    DenseProducts::input_gradient(dy, weight, dx);
+    DenseProducts::input_gradient(dy, weight, columns, dx);
   }
   void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override {
     ++weights;

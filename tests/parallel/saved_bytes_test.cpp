@@ -7,6 +7,7 @@
 #include "support/selections.h"
 #include "titan/base/error.h"
 #include "titan/distributed/mesh_groups.h"
+#include "titan/ops/float8_products.h"
 #include "titan/parallel/assembly.h"
 
 namespace titan {
@@ -34,6 +35,76 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
 INSTANTIATE_TEST_SUITE_P(Executor, SavedBytes,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
                                             ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm")));
+
+/// Of float8 layers that have sides for it.
+ModelRequest float8_model() {
+  ModelRequest request = small_request();
+  request.sequence_length = 16;
+  request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  return request;
+}
+
+TEST(SavedBytes, InFloat8AreWhatThePlanSaidWhicheverLayersAreConverted) {
+  const ModelRequest request = float8_model();
+  std::map<std::string, int64_t> of_a_block;
+  for (const Float8Recipe recipe : {Float8Recipe::tensorwise, Float8Recipe::rowwise}) {
+    for (const std::string unchanged : {"", "wk", "w2"}) {
+      for (const NamedSelection& named : all_selections()) {
+        SCOPED_TRACE(named.name + " " + unchanged);
+        PlanRequest plan = small_plan();
+        plan.compute = ElementType::bfloat16;
+        plan.float8 = Float8Request{.recipe = recipe};
+        if (!unchanged.empty()) plan.float8->filters = {unchanged};
+        plan.recompute = named.selection;
+        SmallModel small(request, plan, {.count_saved_bytes = true}, SmallModel::resident,
+                         make_float8_products({.recipe = recipe, .keeps_weights = true}));
+        small.executor->forward(small.batch(), 0);
+        for (size_t u = 0; u < small.plan.units.size(); ++u) {
+          EXPECT_EQ(small.executor->saved_bytes(u, 0), small.plan.units[u].saved_bytes) << small.plan.units[u].name;
+        }
+        if (named.selection.mode == RecomputeSelection::Mode::none && recipe == Float8Recipe::tensorwise) {
+          of_a_block[unchanged] = small.plan.units[1].saved_bytes;
+        }
+      }
+    }
+  }
+  // A byte more for each number of the input, and none for the columns of a weight that is cast nowhere.
+  const int64_t tokens = 2 * 16, key_value = 2 * 16, hidden = 176;
+  EXPECT_EQ(of_a_block["wk"], of_a_block[""] + tokens * 64 - key_value * 64);
+  EXPECT_EQ(of_a_block["w2"], of_a_block[""] + tokens * hidden - hidden * 64);
+}
+
+TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
+  const ModelRequest request = float8_model();
+  const ModelFamily& family = *find_model_family(request.name);
+  enum class Case { stay, cast_again, leave };
+  std::map<Case, int64_t> of_a_block;
+  for (const Case one : {Case::stay, Case::cast_again, Case::leave}) {
+    PlanRequest plan_request = small_plan();
+    plan_request.sequence_length = request.sequence_length;
+    plan_request.compute = ElementType::bfloat16;
+    plan_request.float8 = Float8Request{.casts_again = one == Case::cast_again};
+    plan_request.cpu_offload = one == Case::leave;
+    const ModelDescription model = family.describe(request);
+    const Plan plan = make_plan(model, family, plan_request);
+    const Assembly assembly =
+        assemble(family, request, {}, plan, MeshGroups{}, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
+    BatchContext batch;
+    batch.tokens = integers({2, 16}, model.vocabulary, 5);
+    batch.labels = integers({2, 16}, model.vocabulary, 6);
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+      assembly.executor->forward(batch, 0);
+      for (size_t u = 0; u < plan.units.size(); ++u) {
+        EXPECT_EQ(assembly.executor->saved_bytes(u, 0), plan.units[u].saved_bytes) << plan.units[u].name;
+      }
+      assembly.executor->backward(batch, 0, microbatch == 1);
+    }
+    of_a_block[one] = plan.units[1].saved_bytes;
+  }
+  const int64_t columns = 64 * (64 + 2 * 32 + 64 + 3 * 176);
+  EXPECT_EQ(of_a_block[Case::stay], of_a_block[Case::leave] + columns);
+  EXPECT_EQ(of_a_block[Case::cast_again], of_a_block[Case::leave]);
+}
 
 class SavedBytesOfOneRank : public ::testing::TestWithParam<NamedSelection> {};
 

@@ -18,13 +18,14 @@ TEST(Float8OfAJob, IsWhatTheConverterAndItsOptionsSay) {
   const std::string prefix = "--quantize.linear.float8.";
   const Float8Request plain = *make_plan_request(job_config({converter})).float8;
   EXPECT_EQ(plain.recipe, Float8Recipe::tensorwise);
-  EXPECT_FALSE(plain.emulate || plain.gathers || plain.precomputes || plain.leaves_small);
+  EXPECT_FALSE(plain.emulate || plain.gathers || plain.precomputes || plain.leaves_small || plain.casts_again);
   const Float8Request request =
       *make_plan_request(job_config({converter, prefix + "emulate", prefix + "enable_fsdp_float8_all_gather",
                                      prefix + "precompute_float8_dynamic_scale_for_fsdp",
+                                     prefix + "force_recompute_fp8_weight_in_bwd",
                                      prefix + "filter_fqns=wk,auto_filter_small_kn,output"}))
            .float8;
-  EXPECT_TRUE(request.emulate && request.gathers && request.precomputes && request.leaves_small);
+  EXPECT_TRUE(request.emulate && request.gathers && request.precomputes && request.leaves_small && request.casts_again);
   EXPECT_EQ(request.filters, (std::vector<std::string>{"wk", "output"}));
   EXPECT_EQ(make_float8_request(job_config({converter, prefix + "recipe_name=rowwise_with_gw_hp"}))->recipe,
             Float8Recipe::rowwise_with_gw_hp);

@@ -182,6 +182,7 @@ struct LinearFloat8Section {
   std::optional<std::string> recipe_name;  ///< tensorwise, rowwise, rowwise_with_gw_hp; none: tensorwise
   std::vector<std::string> filter_fqns;
   bool emulate{};
+  bool force_recompute_fp8_weight_in_bwd{};
 };
 
 struct LinearQuantizeSection {

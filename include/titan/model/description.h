@@ -20,6 +20,8 @@ struct ActivationShape {
   int64_t length = 1;
   int64_t element_size = 4;  // of the compute dtype
   int64_t tensor_ranks = 1;  // ranks that share every matrix: the stream's tokens, heads and hidden features are cut
+  /// Parameters of the unit's linear layers that need of an input for their gradients no more than its float8 numbers.
+  std::vector<std::string> float8_parameters = {};
 
   int64_t tokens() const { return samples * length; }
 };

@@ -15,6 +15,7 @@ struct Float8Request {
   Float8Recipe recipe = Float8Recipe::tensorwise;
   bool emulate = false;                   // products of the compute dtype over operands that were rounded to float8
   bool gathers = false;                   // sharded weights travel as float8
+  bool casts_again = false;               // weights in backward, too, rather than to keep what forward cast
   bool precomputes = false;               // and their scales are found in one reduction after the optimizer's step
   std::vector<std::string> filters = {};  // layers whose name contains one of these stay as they are
   bool leaves_small = false;              // so do those too small to gain

@@ -17,6 +17,9 @@ struct Float8Options {
   bool emulate = false;
   /// Weight gradients are rounded to the compute dtype before they are added up.
   bool round_weight_gradient = false;
+  /// A weight with a kept scale is cast once a microbatch, both ways: it stays where it is from forward to backward,
+  /// and there is memory for its columns in float8.
+  bool keeps_weights = false;
   Float8Casts casts = make_aten_float8_casts();
   /// Ranks that share every matrix agree on the scales of tensors (tensorwise); null: there is one.
   std::shared_ptr<Communicator> tensor = nullptr;

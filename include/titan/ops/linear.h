@@ -23,9 +23,13 @@ struct Operand {
   at::ScalarType type = at::kFloat;  // what data is or was of; read where data may be gone
   at::Tensor quantised = {};         // [rows, inner] in float8
   at::Tensor transposed = {};        // [inner, rows] in float8, where the product wants its own copy
+  bool is_kept = false;              // for weight gradients: `ready` makes both float8 matrices at once
 
-  bool defined() const { return data.defined() || quantised.defined(); }
-  int64_t rows() const { return data.defined() ? data.size(0) : quantised.size(0); }
+  bool defined() const { return data.defined() || quantised.defined() || transposed.defined(); }
+  int64_t rows() const {
+    if (data.defined()) return data.size(0);
+    return quantised.defined() ? quantised.size(0) : transposed.size(1);
+  }
 };
 
 /// How products are computed; one instance serves many groups and keeps no state between calls. `weights` are those
@@ -52,10 +56,15 @@ class LinearProducts {
   virtual Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
   /// As `forward` and `input_gradient` read it.
   virtual Operand ready(Operand operand, const Weights& weights) const = 0;
-  /// x [N, in] · weightᵀ [in, rows] → [N, rows].
-  virtual at::Tensor forward(const Operand& x, const Parameter& weight) const = 0;
-  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined.
-  virtual void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const = 0;
+  /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, where not null, may become the matrix that `input_gradient`
+  /// reads instead of the weight; whoever holds it drops it before the weight changes.
+  virtual at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const = 0;
+  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined. `columns`: those of forward, or
+  /// undefined.
+  virtual void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                              at::Tensor& dx) const = 0;
+  /// Whether `for_weight_gradients` needs no more of an input than `transposed` and its scale.
+  virtual bool keeps_float8(const Weights& weights) const = 0;
   /// An input as `weight_gradient` wants to read it, made once for all of `weights`.
   virtual Operand for_weight_gradients(const Operand& x, const Weights& weights) const = 0;
   /// The weight's gradient [rows, in] = or += dyᵀ · x, fp32; it is marked as written.
@@ -74,8 +83,10 @@ class DenseProducts : public LinearProducts {
   at::Tensor message(const Operand& operand, const Weights& weights) const override;
   Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override;
   Operand ready(Operand operand, const Weights& weights) const override;
-  at::Tensor forward(const Operand& x, const Parameter& weight) const override;
-  void input_gradient(const Operand& dy, const Parameter& weight, at::Tensor& dx) const override;
+  at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const override;
+  void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
+                      at::Tensor& dx) const override;
+  bool keeps_float8(const Weights&) const override { return false; }
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override;
   void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override;
 
@@ -97,9 +108,11 @@ struct HeadShape {
 class LinearGroup {
  public:
   /// `weights` share their input; `first_ordinal` numbers their results for the recompute policy. With an `exchange`
-  /// the tokens on `side` are this rank's only.
+  /// the tokens on `side` are this rank's only. `reads_alone`: no other operation keeps the input for backward, so that
+  /// it is worth to keep less of it.
   LinearGroup(std::vector<Parameter*> weights, int first_ordinal, std::shared_ptr<const LinearProducts> products,
-              StreamSide side = StreamSide::input, std::shared_ptr<const TokenExchange> exchange = nullptr);
+              StreamSide side = StreamSide::input, std::shared_ptr<const TokenExchange> exchange = nullptr,
+              bool reads_alone = true);
 
   /// x [n, in], `in` possibly spread over several last dimensions and n over several first ones → one output [n, rows]
   /// per weight, or one of `heads` shape. With an exchange of r ranks [n, in] → [r·n, rows] on the input side,
@@ -108,9 +121,14 @@ class LinearGroup {
                                   const std::optional<HeadShape>& heads = std::nullopt) const;
 
  private:
-  /// `scale` becomes that of the input where a product was made.
-  std::vector<at::Tensor> products(const at::Tensor& x, Float8Scale& scale, UnitContext& context) const;
-  std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted) const;
+  /// What backward needs beside the weights.
+  struct Kept {
+    Operand x;
+    std::vector<at::Tensor> columns;  // of each weight, where products gave them
+  };
+  /// `kept` is filled; null: there is no backward.
+  std::vector<at::Tensor> products(const at::Tensor& x, Kept* kept, UnitContext& context) const;
+  std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted, Kept* kept) const;
   at::Tensor scattered_product(const Operand& x) const;
 
   std::vector<Parameter*> weights_;
@@ -118,6 +136,7 @@ class LinearGroup {
   std::shared_ptr<const LinearProducts> products_;
   StreamSide side_;
   std::shared_ptr<const TokenExchange> exchange_;
+  bool reads_alone_;
 };
 
 }  // namespace titan

@@ -42,6 +42,16 @@ RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
   return policy;
 }
 
+/// Bytes of a number of the input that these layers share, where they alone keep it.
+int64_t input_size(const ActivationShape& shape, std::initializer_list<std::string_view> layers) {
+  const bool narrow = std::all_of(layers.begin(), layers.end(), [&](std::string_view layer) {
+    const std::string end = fmt::format(".{}.weight", layer);
+    return std::any_of(shape.float8_parameters.begin(), shape.float8_parameters.end(),
+                       [&](const std::string& name) { return name.ends_with(end); });
+  });
+  return narrow ? 1 : shape.element_size;
+}
+
 }  // namespace
 
 RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) {
@@ -73,7 +83,10 @@ int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& 
   const int64_t norm = model + 4 * tokens * statistics;
   const int64_t attention = model + 4 * tokens * a.heads;
   if (!policy.checkpointed()) {
-    return model + norm + model + 2 * key_value + attention + model + norm + 3 * hidden;
+    const int64_t inputs = tokens * a.dim * input_size(shape, {"attention.wq", "attention.wk", "attention.wv"}) +
+                           tokens * a.dim * input_size(shape, {"feed_forward.w1", "feed_forward.w3"}) +
+                           tokens * a.hidden * input_size(shape, {"feed_forward.w2"});
+    return inputs + 3 * model + 2 * (norm - model) + 2 * key_value + attention + 2 * hidden;
   }
   auto kept = [&](ResultKind kind, int ordinal, int64_t bytes) {
     return policy.of(kind, ordinal) == Keep::keep ? bytes : 0;

@@ -33,7 +33,8 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       attention_norm_(arguments.norm, p.attention_norm, arguments.norm_epsilon, 0),
       ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
       query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, StreamSide::input, strategies.exchange()),
-      attention_output_({p.wo}, 3, strategies.products, StreamSide::output, strategies.exchange()),
+      attention_output_({p.wo}, 3, strategies.products, StreamSide::output, strategies.exchange(),
+                        /*reads_alone=*/false),  // attention keeps what it wrote
       gate_up_({p.w1, p.w3}, 4, strategies.products, StreamSide::input, strategies.exchange()),
       down_({p.w2}, 6, strategies.products, StreamSide::output, strategies.exchange()),
       head_dim_(arguments.head_dim()),
