@@ -98,7 +98,7 @@ TEST(Embedding, GradientsHaveTheSameBitsInEveryRunAndForEveryNumberOfThreads) {
   }
 }
 
-TEST(Embedding, AMicrobatchAllocatesNothingOfTheVocabularysSize) {
+TEST(Embedding, TheFirstMicrobatchAllocatesNothingOfTheVocabularysSize) {
   auto weight = live_parameter("tok_embeddings", normal({100'000, 16}, 1, at::kBFloat16));
   PlainContext plain;
   at::Tensor start = anchor();
