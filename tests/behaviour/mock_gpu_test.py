@@ -152,6 +152,65 @@ class EveryPath(MockGpu):
         self.on_gpu(FUSED, "--training.steps=4", ranks=2, **late)
 
 
+PAGE = ROOT / "docs" / "benchmarks" / "h200_expected.md"
+ADD = "CUDAFunctor_add<c10::BFloat16>"
+# What the parts of that page are called on a GPU. Adds of two parts have one name, and so have norms with and without the
+# residual stream.
+PARTS = {
+    "attention": "cuDNN plan",
+    "RMS norm, forward": "rms_norm_forward_kernel",
+    "residual add and RMS norm, forward": "rms_norm_forward_kernel",
+    "RMS norm and residual, backward": "rms_norm_backward_kernel",
+    "closing residual add (LibTorch)": ADD,
+    "sums of inputs' gradients (LibTorch)": ADD,
+    "rotary embedding, both ways": "rotate_kernel",
+    "SwiGLU, forward": "swiglu_forward_kernel",
+    "SwiGLU, backward": "swiglu_backward_kernel",
+    "cross-entropy and its gradient": "cross_entropy_kernel",
+    "embedding, forward (LibTorch)": "vectorized_gather_kernel",
+    "embedding, backward": "embedding_gradient_kernel",
+    "casts and transposes": "float8_cast_kernel",
+    "largest magnitudes of weights and of attention's": "largest_kernel",
+    "gradient norm": "exact_squares_kernel",
+    "AdamW with stochastic rounding": "lean_adam_kernel",
+}
+
+
+class ExpectedLaunches(MockGpu):
+    """docs/benchmarks/h200_expected.md says what a step should take, part by part: those are the parts there are."""
+
+    def test_bf16(self):
+        self.check("bf16", [FUSED])
+
+    def test_float8(self):
+        self.check("float8", [FUSED, FLOAT8])
+
+    def check(self, precision: str, words: list[str]) -> None:
+        section = PAGE.read_text().split(f"## Llama 3.1 8B, {precision}\n")[1].split("\n## ")[0]
+        wanted = {name: int(launches) for name, launches in re.findall(r"^\| ([^|]+) \| (\d+) \|", section, re.MULTILINE)}
+        one, two = (self.llama_8b(*words, steps=steps).ledgers[0] for steps in (1, 2))
+        difference = lambda kind, name, what: two[kind][name][what] - one.get(kind, {}).get(name, {}).get(what, 0)  # noqa: E731
+        products = sum(difference("products", name, "times") for name in two["products"])
+        self.assertEqual(products, wanted.pop("products of the blocks") + wanted.pop("output product"))
+        self.assertEqual(wanted.pop("zeros of the embedding's gradient", 0), 1)
+        by_kernel = collections.Counter()
+        for part, launches in wanted.items():
+            by_kernel[PARTS[part]] += launches
+        others = {}
+        for name in two["kernels"]:
+            kernel = next((kernel for kernel in by_kernel if kernel in name), None)
+            if kernel:
+                by_kernel[kernel] -= difference("kernels", name, "times")
+            else:
+                others[name] = difference("kernels", name, "amount")
+        self.assertEqual({kernel: left for kernel, left in by_kernel.items() if left}, {})
+        # What is not on the page is small, and the zeros: threads of all of their launches.
+        zeros = next(name for name in others if "FillFunctor<float>" in name)
+        self.assertLess(others.pop(zeros), 66e6)  # four numbers each, of 128,256 x 4,096
+        self.assertLess(sum(others.values()), 8e6, others)
+        self.assertLess(sum(difference("copies", name, "amount") for name in two["copies"]), 1e6)
+
+
 class Waits(MockGpu):
     def test_a_step_waits_for_its_numbers_alone(self):
         rows = (([], 1), ([FUSED], 1), ([FUSED, FLOAT8], 1), ([FUSED, "--debug.sync_check"], 1), ([FUSED], 2))

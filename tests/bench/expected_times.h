@@ -133,28 +133,31 @@ class ExpectedStep {
   }
 
   // Every operand of a product is cast for its two uses at once: inputs and output gradients of this sequence, weights
-  // once a step. Magnitudes of what a kernel of ours made are there already, gradients of queries and keys among them;
-  // those of weights, of attention's output and of the values' gradient are looked for.
+  // once a step; but attention's output, which is kept in bf16, in forward and again in backward. Magnitudes of what a
+  // kernel of ours made are there already, gradients of queries and keys among them; those of weights, of attention's
+  // output and of the values' gradient are looked for.
   void count_casts() {
     const int64_t kv = a_.kv_heads * a_.head_dim();
-    const int64_t inputs = kTokens * (3 * a_.dim + a_.hidden);
+    const int64_t inputs = kTokens * (2 * a_.dim + a_.hidden);
     const int64_t gradients = kTokens * (3 * a_.dim + 2 * kv + 2 * a_.hidden);
-    const int64_t operands = inputs + gradients + block_weights();
-    Float8Cast cast;
     uint8_t somewhere = 0;
-    cast.type = KernelType::bf16;
-    cast.rows = operands;
-    cast.columns = 1;
-    cast.data = cast.transposed = &somewhere;
-    KernelTraffic casts = traffic(cast);
-    add(casts, "casts and transposes", a_.layers * (4 + 7 + 7));
+    Float8Cast both;
+    both.type = KernelType::bf16;
+    both.rows = inputs + gradients + block_weights();
+    both.columns = 1;
+    both.data = both.transposed = &somewhere;
+    Float8Cast one = both;
+    one.rows = kTokens * a_.dim;
+    one.transposed = nullptr;
+    const KernelTraffic once = traffic(both), again = traffic(one);
+    add({once.read + 2 * again.read, once.written + 2 * again.written, 0}, "casts and transposes",
+        a_.layers * (3 + 2 + 7 + 7));
     const int64_t searched = block_weights() + kTokens * (a_.dim + kv);
     LargestMagnitude search;
     search.type = KernelType::bf16;
     search.rows = searched;
     search.columns = 1;
-    KernelTraffic searches = traffic(search);
-    add(searches, "largest magnitudes of weights and of attention's", a_.layers * (7 + 2));
+    add(traffic(search), "largest magnitudes of weights and of attention's", a_.layers * (7 + 2));
   }
   /// `each_block` bytes in a number of launches.
   void add(const KernelTraffic& each_block, const std::string& name, int64_t launches) {
@@ -164,8 +167,10 @@ class ExpectedStep {
 
   // AdamW over bf16 weights, bf16 moments and fp32 gradients: 10 bytes in and 6 out a parameter, as its kernel states.
   void count_optimizer() {
-    moved("gradient norm", a_.layers * 9 + 2, {4 * parameters() / (a_.layers * 9 + 2), 0, 0});
+    const int64_t ends = a_.tied ? 1 : 2;  // embedding and output; the last norm lies beside the output
+    moved("gradient norm", a_.layers + ends, {4 * parameters() / (a_.layers + ends), 0, 0});
     moved("AdamW with stochastic rounding", 1, {10 * parameters(), 6 * parameters(), 0});
+    parts_.back().launches = a_.layers * 9 + ends + 1;
   }
 
   LlamaArguments a_;
