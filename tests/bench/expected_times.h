@@ -204,7 +204,8 @@ first run on one can be held against it, part by part.
 | what a fused kernel is to reach of that | {:.0f} % |
 
 A step here is one sequence of 8,192 tokens and an optimizer step over bf16 weights and moments, nothing recomputed.
-Launches follow each other without gaps, and nothing overlaps. Bytes are those that the kernels' headers state and the
+Launches, which for 8B are those of a step on the [mock GPU](../gpu.md#the-mock-gpu), follow each other without gaps, and nothing
+overlaps. Bytes are those that the kernels' headers state and the
 tests on the host count; a weight's 16 KB that a cache serves again are left out.
 )",
       kBf16Rate / 1e12, kFloat8Rate / 1e12, kAttentionRate / 1e12, kCopyRate / 1e12, kKernelShare * 100);
