@@ -9,6 +9,7 @@
 #include "support/model.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
+#include "titan/optimize/exact_sum.h"
 
 namespace titan {
 namespace {
@@ -58,6 +59,15 @@ TEST(GradientNorm, DoesNotOverflowWhereFp32SquaresWould) {
   const StepControl control = control_step(gradients.all, 0, loss());
   EXPECT_NEAR(control.norm.item<double>() / 1e31, 1.0, 1e-6);
   EXPECT_EQ(control.skip.item<float>(), 0.0f);
+}
+
+TEST(GradientNorm, IsTheRoundedRootOfTheExactSum) {
+  for (int i = 0; i < 2000; ++i) {
+    const Gradients gradients({normal({3}, i)});
+    const at::Tensor squares = local_squares(gradients.all, at::kCPU);
+    const double norm = control_from(squares, 0, loss()).norm.item<double>();
+    ASSERT_EQ(norm, std::sqrt(exact_value_of(squares).item<double>())) << i;
+  }
 }
 
 TEST(GradientNorm, ClipsToTheBoundOnlyWhenTheNormExceedsIt) {
