@@ -42,6 +42,15 @@ void end(const at::RecordFunction&, at::ObserverContext*) { --depth; }
 
 }  // namespace
 
+void refuse_waits_by_design(const JobConfig& config, const at::Device& device) {
+  if (device.is_cpu() || !config.debug.sync_check || !config.training.enable_cpu_offload) return;
+  throw Error(
+      ExitCode::bad_config,
+      "debug.sync_check = true asks for steps in which the host never waits for the GPU, and with "
+      "training.enable_cpu_offload = true it waits for each block's gradients, which its optimizer reads; leave "
+      "debug.sync_check or training.enable_cpu_offload out");
+}
+
 HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_gpu_(on && device.is_cuda()) {
 #ifdef TITAN_WITH_CUDA
   if (on_gpu_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);

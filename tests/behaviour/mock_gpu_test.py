@@ -53,7 +53,6 @@ class MockGpu(BehaviourTest):
         ledgers = self.folder / f"ledgers-{self.runs}"
         ledgers.mkdir()
         mock = {"MOCK_CUDA_LEDGER": ledgers, "MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings
-        mock = {name: value for name, value in mock.items() if value is not None}
         environment = clean_environment(LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, **mock)
         command = [
             self.program,
@@ -100,7 +99,13 @@ class EveryPath(MockGpu):
             "several microbatches": [FUSED, "--training.global_batch_size=32"],
             "deterministic": [FUSED, "--debug.deterministic"],
             "groups of one": [FUSED, "--debug.groups_of_one"],
-            "optimizer offload": [FUSED, "--training.enable_cpu_offload"],
+            "everything offloaded": [FUSED, "--training.enable_cpu_offload"],
+            "optimizer offload": [FUSED, "--optimizer.offload"],
+            "optimizer in backward": [FUSED, "--optimizer.early_step_in_backward", "--training.max_norm=0"],
+            "float8, several microbatches": [FUSED, FLOAT8, "--training.global_batch_size=32"],
+            "float8, weights cast again": [FUSED, FLOAT8, "--quantize.linear.float8.force_recompute_fp8_weight_in_bwd"],
+            "float8, tokens that are no multiple of 16": [FUSED, FLOAT8, "--training.seq_len=127",
+                                                          "--training.local_batch_size=3"],
             "activation offload": [FUSED, "--activation_checkpoint.mode=full", "--activation_checkpoint.offload"],
             "recompute": [FUSED, "--activation_checkpoint.mode=selective",
                           "--activation_checkpoint.selective_ac_option=norm,swiglu"],
@@ -125,6 +130,10 @@ class EveryPath(MockGpu):
             "fsdp, offloaded": (2, ["--training.enable_cpu_offload"]),
             "fsdp, float8 gathered": (2, [FLOAT8, "--quantize.linear.float8.enable_fsdp_float8_all_gather",
                                           "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]),
+            "ddp, float8, several microbatches": (2, [*copies, "--parallelism.data_parallel_shard_degree=1", FLOAT8,
+                                                       "--training.global_batch_size=32"]),
+            "pipeline, float8": (2, [pipeline, FLOAT8]),
+            "context, float8": (2, [context, FLOAT8]),
             "ddp": (2, [*copies, "--parallelism.data_parallel_shard_degree=1"]),
             "hsdp": (4, [*copies, shards]),
             "tensor": (2, [tensor]),
@@ -274,8 +283,7 @@ class Saves(MockGpu):
     def check(self, mode: str, order: str, ranks: int) -> None:
         words = ["--checkpoint.enable", "--checkpoint.interval=2", f"--checkpoint.async_mode={mode}", FUSED]
         words += ["--checkpoint.keep_latest_k=0", "--checkpoint.last_save_model_only=false", "--training.steps=6"]
-        words += ["--training.non_finite=skip"]  # what ranks exchange on the mock is no number
-        run = self.on_gpu(*words, ranks=ranks, MOCK_CUDA_HOLLOW=None, MOCK_CUDA=order)
+        run = self.on_gpu(*words, ranks=ranks, MOCK_CUDA_OPTIMIZER=1, MOCK_CUDA=order)
         for step in (2, 4, 6):
             folder = run.folder / f"weights-{step}"
             converted = self.titan("convert", "to-hf", run.folder / "checkpoint" / f"step-{step}", folder, DEBUG_CONFIG)
@@ -298,6 +306,11 @@ class Refusals(MockGpu):
     def test_a_gpu_that_the_kernels_are_not_built_for(self):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_CAPABILITY=75)
         self.assertIn("7.5", run.errors)
+
+    def test_a_check_for_waits_where_the_host_waits_by_design(self):
+        words = ("--debug.sync_check", "--training.enable_cpu_offload")
+        run = self.on_gpu(*words, code=BAD_CONFIG)
+        self.assertIn("leave debug.sync_check or training.enable_cpu_offload out", run.errors)
 
     def test_a_driver_that_is_too_old(self):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DRIVER=12040)

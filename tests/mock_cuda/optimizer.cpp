@@ -1,14 +1,15 @@
 #include "optimizer.h"
 
+#include <cstdlib>
 #include <cstring>
 
-#include "memory.h"
 #include "titan/kernels/adam.h"
 
 namespace mock_cuda {
 
 std::function<void()> work_of(const std::string& name, void** arguments) {
-  if (hollow() || name.find("adam_kernel(titan::AdamStep") == std::string::npos) return nullptr;
+  static const bool wanted = std::getenv("MOCK_CUDA_OPTIMIZER") != nullptr;
+  if (!wanted || name.find("adam_kernel(titan::AdamStep") == std::string::npos) return nullptr;
   titan::AdamStep step;
   std::memcpy(&step, arguments[0], sizeof step);
   return [step] {

@@ -1,5 +1,5 @@
-// The one kernel of the mock GPU that does something: a step of the fp32 optimizer adds 1 to every weight. So what a
-// checkpoint holds tells of which step it is.
+// The one kernel of the mock GPU that may do something: with MOCK_CUDA_OPTIMIZER set a step of the fp32 optimizer adds
+// 1 to every weight. So what a checkpoint holds tells of which step it is.
 #pragma once
 
 #include <functional>

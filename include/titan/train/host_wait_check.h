@@ -9,7 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "titan/config/job_config.h"
+
 namespace titan {
+
+/// Throws Error(bad_config) for a check on a GPU of steps in which the host waits by design.
+void refuse_waits_by_design(const JobConfig& config, const at::Device& device);
 
 class HostWaitCheck {
  public:
