@@ -16,6 +16,7 @@
 #include "titan/base/text.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/train/compile.h"
+#include "titan/train/host_wait_check.h"
 #include "titan/train/job.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/start_report.h"
@@ -91,7 +92,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
   require_kernels(device_);
-  refuse_waits_by_design(config_, device_.device);
+  refuse_waits_by_design(config, device_.device);
   const std::optional<Float8Request> float8 = make_float8_request(config);
   if (float8 && !float8->emulate) require_float8(device_);
   if (threads > std::thread::hardware_concurrency()) {
