@@ -269,6 +269,19 @@ class Memory(MockGpu):
         self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
 
 
+    def test_settings_that_are_said_to_fit_do(self):
+        for room in (60000, 95000):
+            run = self.llama_8b(FUSED, steps=1, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=room)
+            said = re.search(r"it would fit with: (.*)", run.errors)[1]
+            settings = [re.sub(r" \([\d.]+ GiB\)$", "", setting) for setting in said.split(" | ")]
+            alone = [setting for setting in settings if "as many processes" not in setting]
+            self.assertTrue(alone, said)
+            for setting in alone:
+                with self.subTest(room=room, setting=setting):
+                    words = [f"--{pair.replace(' = ', '=')}".replace('"', "") for pair in setting.split(" with ")]
+                    self.llama_8b(FUSED, *words, steps=3, MOCK_CUDA_MIB=room)
+
+
 class Saves(MockGpu):
     """The mock's optimizer adds 1 to every weight, which begin as 0: a weight of a checkpoint is its step. A copy that
     waited for too little, or that the optimizer did not wait for, shows in one of the two orders."""
