@@ -12,12 +12,9 @@ namespace titan {
 namespace {
 
 /// Plans are of what is kept: what a backward makes and drops within a block, and what allocators lose, is not in them.
-/// A GPU's allocator was seen to take up to 4 % more than planned (mock_gpu_test), and a small job's first blocks some
-/// 100 MB; processes on a CPU lose more.
+/// A GPU's allocator was seen to take up to 4 % more than planned (mock_gpu_test); processes on a CPU lose more.
 int64_t planned_within(int64_t bytes, bool on_gpu) {
-  constexpr int64_t kFirstBlocks = int64_t{256} << 20;
-  return on_gpu ? static_cast<int64_t>(static_cast<double>(bytes - kFirstBlocks) / 1.1)
-                : static_cast<int64_t>(static_cast<double>(bytes) / 1.5);
+  return static_cast<int64_t>(static_cast<double>(bytes) / (on_gpu ? 1.1 : 1.5));
 }
 
 int64_t predict(const JobConfig& config, const MeshPlace& place, int64_t vocabulary, bool device_only) {
