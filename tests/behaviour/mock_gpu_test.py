@@ -255,7 +255,7 @@ class Memory(MockGpu):
         run = self.on_gpu("--parallelism.tensor_parallel_degree=2", "--training.steps=12", ranks=2)
         peaks = run.training("memory_peak_bytes")
         self.assertEqual(len(peaks), 12)
-        self.assertEqual(len(set(peaks[2:])), 1, peaks)
+        self.assertLess(max(peaks), 1.25 * peaks[1], peaks)
 
     def test_llama_8b_fits_one_gpu_without_recomputing_a_product_and_takes_what_is_planned(self):
         run = self.llama_8b(FUSED, steps=4)
