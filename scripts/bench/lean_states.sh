@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Loss of the debug model with weights and optimizer states in bfloat16 against float32; docs/benchmarks/lean_states.md
-#   scripts/bench/lean_states.sh [--steps 2000] [--threads 1] [--check] [--binary FILE]
+#   scripts/bench/lean_states.sh [--steps 2000] [--seeds 42 7] [--threads 1] [--check] [--binary FILE]
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 case " $* " in

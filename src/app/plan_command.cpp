@@ -16,15 +16,15 @@
 namespace titan {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::optional<int64_t> world;  // else what the config's degrees ask for
   int64_t rank = 0;
   bool verbose = false;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
-std::optional<Options> parse(std::span<const std::string> arguments) {
-  Options options;
+std::optional<PlanOptions> parse(std::span<const std::string> arguments) {
+  PlanOptions options;
   CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
   app.add_option("--world", options.world, "Number of ranks; else as many as the degrees ask for")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
@@ -88,7 +88,7 @@ void print_groups(const Plan& plan, bool verbose) {
 }
 
 /// Where the number of ranks comes from, unless it was given to this command.
-const char* words_for_world(const Options& options, const JobConfig& config) {
+const char* words_for_world(const PlanOptions& options, const JobConfig& config) {
   if (options.world) return "";
   return config.comm.world_size ? ", as comm.world_size says (--world: other numbers)"
                                 : ", as the degrees ask for at least (--world: other numbers)";
@@ -97,7 +97,7 @@ const char* words_for_world(const Options& options, const JobConfig& config) {
 }  // namespace
 
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<Options> options = parse(arguments);
+  const std::optional<PlanOptions> options = parse(arguments);
   if (!options) return 0;
   std::vector<ConfigCheck> checks = config_checks();
   int64_t world = 1;

@@ -12,7 +12,6 @@ namespace titan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
 Refusal stopped() {
   return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};

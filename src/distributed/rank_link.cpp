@@ -9,7 +9,6 @@ namespace titan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 /// A listener that is no rank 0 is left alone after this long.
 constexpr std::chrono::milliseconds kGreetingLimit{1000};
 /// Rank 0 may have been started later than this rank, and waits as long from then on.

@@ -37,7 +37,7 @@ RoundingPlace place_of(const Parameter& parameter) {
   return {first, std::max<int64_t>(1, run), columns};
 }
 
-constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread
+constexpr int64_t kElementsOfAThread = 1 << 14;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
                               bf16_weight,
                               bf16_moments};
   const double clip = look_at(control.clip);
-  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, master.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
     cpu_lean_adam(memory, begin, end - begin, rounding, constants, clip);
   });
   parameter.send_written = copies;
@@ -95,7 +95,7 @@ void Optimizer::store(const State& state, int64_t step, KeptNumber number, const
 #endif
     return;
   }
-  at::parallel_for(0, kept.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, kept.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
     cpu_round(values.const_data_ptr<float>(), static_cast<BFloat16Bits*>(kept.mutable_data_ptr()), begin, end - begin,
               rounding, number);
   });
