@@ -122,6 +122,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
             << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
+  if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
   print_groups(plan, options->verbose);
   std::cout << "\nper step:\n";

@@ -176,6 +176,7 @@ void Trainer::build_model() {
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
+  if (const std::optional<std::string> idle = precision_warning(plan)) log_.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log_.info(line);
   if (config_.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log_.info(line);
