@@ -105,7 +105,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   hold_folder();
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
-  bytes_left_ = memory_left_bytes(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
+  room_ = memory_room(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
   seed_ = choose_seed(config, world, log);
   log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));

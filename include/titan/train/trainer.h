@@ -159,7 +159,7 @@ class Trainer {
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
-  int64_t bytes_left_ = 0;    // before anything of the job was made, as far as the system tells
+  MemoryRoom room_;           // before anything of the job was made
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
   std::string data_description_;
