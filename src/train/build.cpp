@@ -120,7 +120,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     step_runner_->before_change([this] {
       const auto start = std::chrono::steady_clock::now();
       checkpoints_->before_change();
-      meter_->exclude(std::chrono::steady_clock::now() - start);
+      exclude_since(start);
     });
   }
 }

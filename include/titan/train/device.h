@@ -94,6 +94,8 @@ struct StepValues {
 class HostCopy {
  public:
   explicit HostCopy(const at::Tensor& values);
+  /// Whether wait() would return at once.
+  bool has_arrived() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
 
  private:
@@ -105,6 +107,7 @@ class HostCopy {
 class StepReadback {
  public:
   explicit StepReadback(const StepOutcome& outcome);
+  bool has_arrived() const { return copy_.has_arrived(); }
   StepValues wait();
 
  private:
