@@ -35,7 +35,7 @@ void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& byte
 }
 
 std::unique_ptr<TextFileSource> open_text(const DatasetOptions& dataset) {
-  if (to_lower(dataset.dataset) == "stories") {
+  if (makes_documents(dataset)) {
     throw Error(ExitCode::bad_config, "stories have no end and need no .bin file; name text files with --dataset-path");
   }
   if (dataset.path.empty()) throw Error(ExitCode::bad_config, "name the text with --dataset-path");

@@ -8,7 +8,6 @@
 
 #include "corpus_output.h"
 #include "titan/base/error.h"
-#include "titan/base/text.h"
 #include "titan/data/hugging_face_writer.h"
 
 namespace titan {
@@ -85,7 +84,7 @@ void check_outputs(const TokenizerTraining& training) {
 }
 
 void check_outputs_against_corpus(const TokenizerTraining& training) {
-  if (training.dataset.path.empty() || to_lower(training.dataset.dataset) == "stories") return;
+  if (training.dataset.path.empty() || makes_documents(training.dataset)) return;
   refuse_output_in_corpus(training.dataset.path, training.output, "--output");
   if (training.hugging_face.empty()) return;
   for (const char* name : kHuggingFaceFiles) {
