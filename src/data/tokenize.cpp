@@ -72,7 +72,7 @@ class TokenizeRun {
 
   void run() {
     if (!wanted_.ids) source_->check_tokenizer(*tokenizer_);
-    refuse_output_in_corpus(wanted_.dataset.path, wanted_.output, "--output");
+    refuse_outputs_in_corpus(wanted_.dataset.path, {{wanted_.output, "--output"}});
     progress_ = file_.open(wanted_.overwrite, facts_.token_bytes);
     if (!file_.warning().empty()) out_ << "warning: " << file_.warning() << '\n';
     saved_tokens_ = progress_.tokens;

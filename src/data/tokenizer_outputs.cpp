@@ -85,11 +85,11 @@ void check_outputs(const TokenizerTraining& training) {
 
 void check_outputs_against_corpus(const TokenizerTraining& training) {
   if (training.dataset.path.empty() || makes_documents(training.dataset)) return;
-  refuse_output_in_corpus(training.dataset.path, training.output, "--output");
-  if (training.hugging_face.empty()) return;
+  std::vector<NamedOutput> outputs{{training.output, "--output"}};
   for (const char* name : kHuggingFaceFiles) {
-    refuse_output_in_corpus(training.dataset.path, training.hugging_face / name, "--hugging-face");
+    if (!training.hugging_face.empty()) outputs.push_back({training.hugging_face / name, "--hugging-face"});
   }
+  refuse_outputs_in_corpus(training.dataset.path, outputs);
 }
 
 }  // namespace titan
