@@ -19,10 +19,7 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 
 RankLink::RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
                    std::shared_ptr<LastWords> last_words)
-    : facts_(std::move(facts)),
-      tell_(std::move(tell)),
-      waits_(std::move(waits)),
-      last_words_(std::move(last_words)) {}
+    : facts_(std::move(facts)), tell_(std::move(tell)), waits_(std::move(waits)), last_words_(std::move(last_words)) {}
 
 RankLink::~RankLink() {
   {

@@ -131,7 +131,8 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  auto link = std::make_unique<RankLink>(std::move(facts), std::move(peer_failed), met.world.waits, met.world.last_words);
+  auto link =
+      std::make_unique<RankLink>(std::move(facts), std::move(peer_failed), met.world.waits, met.world.last_words);
   std::vector<uint16_t> ports = launch.meeting.ports;
   if (launch.meeting.kind == MeetingPoint::Kind::agent) {
     met.world.store = agent_store(launch, deadline);

@@ -178,8 +178,7 @@ std::optional<std::string> idle_float8_words(const Float8Request& request, const
   return fmt::format(
       "float8 is on (model.converters), but none of the {} linear layers is converted, so nothing runs in float8 ({}); "
       "{}take \"quantize.linear.float8\" out of model.converters",
-      choices.size(), join(words, "; "),
-      filters ? "leave layers over in quantize.linear.float8.filter_fqns, or " : "");
+      choices.size(), join(words, "; "), filters ? "leave layers over in quantize.linear.float8.filter_fqns, or " : "");
 }
 
 std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices) {

@@ -38,9 +38,7 @@ void Trainer::check_memory(const Plan& plan) const {
 }
 
 // A half more than the plan: what libraries take for a product is no part of it.
-bool Trainer::lacks_memory() const {
-  return room_.bytes && predicted_bytes(memory_question()) * 3 / 2 > *room_.bytes;
-}
+bool Trainer::lacks_memory() const { return room_.bytes && predicted_bytes(memory_question()) * 3 / 2 > *room_.bytes; }
 
 void Trainer::with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const {
   std::optional<std::string> words;
@@ -61,11 +59,10 @@ void Trainer::with_memory_report(const std::function<std::string()>& what, const
   }
   const MemoryQuestion question = memory_question();
   const std::vector<MemorySetting> settings = settings_that_fit(question);
-  throw Error(
-      ExitCode::out_of_memory,
-      fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
-                  words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
-                  settings.empty() ? no_setting_words(room_) : "it would fit with: " + listed(settings)));
+  throw Error(ExitCode::out_of_memory,
+              fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
+                          words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
+                          settings.empty() ? no_setting_words(room_) : "it would fit with: " + listed(settings)));
 }
 
 }  // namespace titan

@@ -28,8 +28,8 @@ void Trainer::exclude_since(std::chrono::steady_clock::time_point start) {
 
 bool Trainer::is_reported(int64_t step) const { return step == first_step_ || step % config_.metrics.log_freq == 0; }
 
-// What waits, for the device or for other ranks, does not hold the lock: last words are said by whoever ends the process
-// because this thread waits in vain.
+// What waits, for the device or for other ranks, does not hold the lock: last words are said by whoever ends the
+// process because this thread waits in vain.
 void Trainer::settle_next() {
   PendingStep& pending = pending_.front();
   const StepValues values = pending.readback.wait();
@@ -58,8 +58,7 @@ void Trainer::settle_next() {
 }
 
 Trainer::PendingReport Trainer::report_of(const PendingStep& pending, const StepValues& values) {
-  PendingReport made{
-      meter_->report(pending.step, pending.learning_rate, values, pending.counters), values, {}, {}, {}};
+  PendingReport made{meter_->report(pending.step, pending.learning_rate, values, pending.counters), values, {}, {}, {}};
   made.report.data_queue_ready = pending.batches_ready;
   made.report.data_queue_depth = stream_->depth();
   if (pending.own_share > 0) made.own_loss = values.own_loss / pending.own_share;

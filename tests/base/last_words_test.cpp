@@ -30,7 +30,9 @@ TEST(LastWords, AreSaidOnceAndByAThreadOfTheirOwn) {
 TEST(LastWords, AreNotSaidOfWhatIsNoLongerThere) {
   const auto last = std::make_shared<LastWords>();
   bool said = false;
-  { const WordsToSay words(last, [&] { said = true; }); }
+  {
+    const WordsToSay words(last, [&] { said = true; });
+  }
   last->say(kLong);
   EXPECT_FALSE(said);
   const WordsToSay nobodys(nullptr, [] {});

@@ -159,11 +159,12 @@ TEST(IdleFloat8Words, SayWhyNoLayerIsConvertedAndWhatToDo) {
   EXPECT_FALSE(idle_float8_words(request, choose_float8_layers(model, request, 1, {})));
   request.filters = {"attention", "feed_forward"};
   const auto choices = choose_float8_layers(model, request, 1, {});
-  EXPECT_EQ(idle_float8_words(request, choices),
-            "float8 is on (model.converters), but none of the 43 linear layers is converted, so nothing runs in float8 "
-            "(24: named by filter_fqns \"attention\"; 18: named by filter_fqns \"feed_forward\"; 1: the output layer is "
-            "computed together with the loss); leave layers over in quantize.linear.float8.filter_fqns, or take "
-            "\"quantize.linear.float8\" out of model.converters");
+  EXPECT_EQ(
+      idle_float8_words(request, choices),
+      "float8 is on (model.converters), but none of the 43 linear layers is converted, so nothing runs in float8 "
+      "(24: named by filter_fqns \"attention\"; 18: named by filter_fqns \"feed_forward\"; 1: the output layer is "
+      "computed together with the loss); leave layers over in quantize.linear.float8.filter_fqns, or take "
+      "\"quantize.linear.float8\" out of model.converters");
   const auto lines = float8_lines(request, choices);
   EXPECT_EQ(lines[0], "0 of 43 linear layers are converted to float8") << "and none that calls it active";
   EXPECT_EQ(join(lines, "\n").find("active"), std::string::npos);

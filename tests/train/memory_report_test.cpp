@@ -158,7 +158,11 @@ TEST(MemoryRows, OfMemoryThatNothingWasWrittenToYetAreNotNegative) {
 class SettingsThatFit : public ::testing::Test {
  protected:
   MemoryQuestion question(const JobConfig& config, int64_t allowed, int64_t world = 1) const {
-    return {config, {make_mesh(config, world), 0}, 2048, /*device_only=*/false, allowed > 0 ? std::optional(allowed) : std::nullopt};
+    return {config,
+            {make_mesh(config, world), 0},
+            2048,
+            /*device_only=*/false,
+            allowed > 0 ? std::optional(allowed) : std::nullopt};
   }
   JobConfig job(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words{"--training.local_batch_size=32", "--training.seq_len=512",

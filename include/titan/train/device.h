@@ -62,8 +62,8 @@ struct MemoryRoom {
   std::optional<int64_t> bytes;  // none: nobody knows
   std::string words;             // the device's name, how much it has, and how much of that is for this rank and why
 };
-/// Of one of `host_ranks` ranks of this host, asked before the job made any tensor: a GPU, of which each has its own or,
-/// with `share_gpu`, an even share, without what libraries take for themselves; on a CPU an even share of what is
+/// Of one of `host_ranks` ranks of this host, asked before the job made any tensor: a GPU, of which each has its own
+/// or, with `share_gpu`, an even share, without what libraries take for themselves; on a CPU an even share of what is
 /// available, and no more than this process's limits.
 MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu);
 
