@@ -8,6 +8,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/config/config_command.h"
+#include "titan/config/limits.h"
 #include "titan/config/load.h"
 #include "titan/parallel/plan_exchanges.h"
 #include "titan/train/start_report.h"
@@ -27,9 +28,9 @@ std::optional<PlanOptions> parse(std::span<const std::string> arguments) {
   PlanOptions options;
   CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
   app.add_option("--world", options.world, "Number of ranks; else as many as the degrees ask for")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+      ->check(CLI::Range(int64_t{0}, kMostRanks - 1));
   app.add_flag("--verbose", options.verbose, "Every weight group by itself, those that are alike, too");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
@@ -122,6 +123,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
             << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
+  if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
   print_groups(plan, options->verbose);
   std::cout << "\nper step:\n";

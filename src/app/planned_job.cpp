@@ -80,11 +80,10 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
   append(memory_table(job.plan.memory));
   append(unit_table(job.plan));
   const int64_t peak = job.plan.predicted_bytes(on_gpu);
-  const int64_t left = memory_left_bytes(device, host_ranks, config.debug.share_gpu);
-  lines.push_back(fmt::format("Peak of tensors: {}; this machine's {} has {}, {} of it for this rank", size_words(peak),
-                              device.name, size_words(device.memory_bytes), size_words(left)));
-  if (left <= 0 || peak <= left) return lines;
-  const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, left};
+  const MemoryRoom room = memory_room(device, host_ranks, config.debug.share_gpu);
+  lines.push_back(fmt::format("Peak of tensors: {}; this machine's {}", size_words(peak), room.words));
+  if (!room.bytes || peak <= *room.bytes) return lines;
+  const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, room.bytes};
   for (const MemorySetting& setting : settings_that_fit(question)) {
     lines.push_back(fmt::format("it would fit with {} ({})", setting.words, size_words(setting.bytes)));
   }

@@ -75,7 +75,7 @@ void declare_users(CLI::App& app, TokenizerOptions& options) {
 /// A path says by itself that text is to be read, and stories have none.
 void settle_dataset(DatasetOptions& dataset) {
   if (dataset.dataset.empty()) dataset.dataset = dataset.path.empty() ? "stories" : "text";
-  if (to_lower(dataset.dataset) != "stories" || dataset.path.empty()) return;
+  if (!makes_documents(dataset) || dataset.path.empty()) return;
   throw Error(ExitCode::bad_config,
               fmt::format("tokenizer: stories are made and not read: --dataset-path {} has no effect. Leave out one of "
                           "the two",

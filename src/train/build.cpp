@@ -105,7 +105,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   hold_folder();
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
-  bytes_left_ = memory_left_bytes(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
+  room_ = memory_room(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
   seed_ = choose_seed(config, world, log);
   log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));
@@ -120,7 +120,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     step_runner_->before_change([this] {
       const auto start = std::chrono::steady_clock::now();
       checkpoints_->before_change();
-      meter_->exclude(std::chrono::steady_clock::now() - start);
+      exclude_since(start);
     });
   }
 }
@@ -176,6 +176,7 @@ void Trainer::build_model() {
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
+  if (const std::optional<std::string> idle = precision_warning(plan)) log_.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log_.info(line);
   if (config_.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log_.info(line);

@@ -147,7 +147,7 @@ std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, siz
   // A job that was planned to fit and did not needs more than the plan says: leave it a fifth of what it takes.
   const auto fifth_less = static_cast<int64_t>(0.8 * static_cast<double>(now));
   const int64_t allowed =
-      question.allowed > 0 ? std::min(planned_within(question.allowed, question.device_only), fifth_less) : fifth_less;
+      question.allowed ? std::min(planned_within(*question.allowed, question.device_only), fifth_less) : fifth_less;
   std::vector<MemorySetting> found;
   for (const Ladder& ladder : ladders(config, question.device_only)) {
     for (const auto& change : ladder) {

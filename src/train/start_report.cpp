@@ -85,7 +85,7 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   std::vector<std::string> lines;
   const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
   if (request.place.mesh.size(MeshAxis::tp) > 1) {
-    const bool float8 = request.float8 && request.float8->recipe == Float8Recipe::tensorwise;
+    const bool float8 = converts_any(plan.float8_layers) && request.float8->recipe == Float8Recipe::tensorwise;
     lines.push_back(fmt::format("Applied {}{}Tensor Parallelism to the model", float8 ? "Float8 " : "",
                                 request.async_tensor_parallel ? "Async " : ""));
   }
@@ -114,14 +114,17 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   return lines;
 }
 
+std::optional<std::string> precision_warning(const Plan& plan) {
+  const std::optional<Float8Request>& float8 = plan.request.float8;
+  return float8 ? idle_float8_words(*float8, plan.float8_layers) : std::nullopt;
+}
+
 std::vector<std::string> precision_lines(const Plan& plan) {
   const std::optional<Float8Request>& float8 = plan.request.float8;
   if (!float8) return {};
   std::vector<std::string> lines = float8_lines(*float8, plan.float8_layers);
+  if (!converts_any(plan.float8_layers)) return lines;
   const bool travels = float8->gathers && plan.gathers_weights();
-  const bool any = std::any_of(plan.float8_layers.begin(), plan.float8_layers.end(),
-                               [](const auto& choice) { return choice.converted; });
-  if (!any) lines.emplace_back("no product runs in float8: model.converters asks for it, and every layer is left out");
   lines.push_back(fmt::format("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather={}", travels));
   if (float8->gathers && !travels) {
     lines.emplace_back(

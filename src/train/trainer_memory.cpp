@@ -17,25 +17,28 @@ std::string listed(const std::vector<MemorySetting>& settings) {
   return join(words, " | ");
 }
 
+std::string no_setting_words(const MemoryRoom& room) {
+  if (room.bytes != 0) return "no setting known here would fit: a smaller model or a larger machine would";
+  return fmt::format("no setting known here would fit: this machine's {}; a larger one would do", room.words);
+}
+
 }  // namespace
 
 MemoryQuestion Trainer::memory_question() const {
-  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), bytes_left_};
+  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), room_.bytes};
 }
 
 void Trainer::check_memory(const Plan& plan) const {
   const MemoryQuestion question = memory_question();
   const int64_t planned = plan.predicted_bytes(question.device_only);
-  if (world_.fake || bytes_left_ <= 0 || planned <= bytes_left_) return;
+  if (world_.fake || !room_.bytes || planned <= *room_.bytes) return;
   const std::vector<MemorySetting> settings = settings_that_fit(question);
-  log_.warning("the plan takes {} on this rank, and there are {}; it would fit with {}", gibibytes(planned),
-               gibibytes(bytes_left_), settings.empty() ? "no setting known here" : listed(settings));
+  log_.warning("the plan takes {} on this rank, and this machine's {}; it would fit with {}", gibibytes(planned),
+               room_.words, settings.empty() ? "no setting known here" : listed(settings));
 }
 
 // A half more than the plan: what libraries take for a product is no part of it.
-bool Trainer::lacks_memory() const {
-  return bytes_left_ > 0 && predicted_bytes(memory_question()) * 3 / 2 > bytes_left_;
-}
+bool Trainer::lacks_memory() const { return room_.bytes && predicted_bytes(memory_question()) * 3 / 2 > *room_.bytes; }
 
 void Trainer::with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const {
   std::optional<std::string> words;
@@ -56,12 +59,10 @@ void Trainer::with_memory_report(const std::function<std::string()>& what, const
   }
   const MemoryQuestion question = memory_question();
   const std::vector<MemorySetting> settings = settings_that_fit(question);
-  throw Error(
-      ExitCode::out_of_memory,
-      fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
-                  words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
-                  settings.empty() ? "no setting known here would fit: a smaller model or a larger machine would"
-                                   : "it would fit with: " + listed(settings)));
+  throw Error(ExitCode::out_of_memory,
+              fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
+                          words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
+                          settings.empty() ? no_setting_words(room_) : "it would fit with: " + listed(settings)));
 }
 
 }  // namespace titan

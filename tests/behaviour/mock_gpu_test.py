@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 import safetensors.torch
-from program import BAD_CONFIG, DEBUG_CONFIG, OK, OUT_OF_MEMORY, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
+from program import BAD_CONFIG, DEBUG_CONFIG, OK, OUT_OF_MEMORY, ROOT, SMALL, TIME_LIMIT_SECONDS, BehaviourTest, Run
 from rank_processes import clean_environment
 
 FUSED = "--compile.enable"
@@ -268,6 +268,18 @@ class Memory(MockGpu):
         self.assertRegex(run.errors, r"out of memory .* it would fit with: ")
         self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
 
+    def test_a_card_that_libraries_alone_may_fill_is_told_what_it_has(self):
+        room = r"this machine's \S.* has 1\.00 GiB, and 2\.00 GiB are set aside for libraries: nothing left for this rank"
+        fits = self.on_gpu(*SMALL, "--training.steps=2", MOCK_CUDA_MIB=1024)
+        warned = [line for line in fits.messages("WARNING") if "the plan takes" in line]
+        self.assertEqual(len(warned), 1, fits.output)
+        self.assertRegex(warned[0], rf"on this rank, and {room}; it would fit with no setting known here$")
+        run = self.llama_8b(FUSED, steps=1, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=1024)
+        self.assertRegex(run.errors, rf"out of memory .*; no setting known here would fit: {room}; a larger one would do")
+        estimate = self.on_gpu("--memory_estimation.enable", MOCK_CUDA_MIB=1024)
+        self.assertRegex(estimate.output, rf"Peak of tensors: \S+ \S+; {room}")
+        for said in (fits.output, run.output, run.errors, estimate.output):
+            self.assertNotRegex(said, r"\b1 B\b")
 
     def test_settings_that_are_said_to_fit_do(self):
         # More processes are another job; what lies on the host would be memory of this machine.

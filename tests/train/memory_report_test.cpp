@@ -158,7 +158,11 @@ TEST(MemoryRows, OfMemoryThatNothingWasWrittenToYetAreNotNegative) {
 class SettingsThatFit : public ::testing::Test {
  protected:
   MemoryQuestion question(const JobConfig& config, int64_t allowed, int64_t world = 1) const {
-    return {config, {make_mesh(config, world), 0}, 2048, /*device_only=*/false, allowed};
+    return {config,
+            {make_mesh(config, world), 0},
+            2048,
+            /*device_only=*/false,
+            allowed > 0 ? std::optional(allowed) : std::nullopt};
   }
   JobConfig job(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words{"--training.local_batch_size=32", "--training.seq_len=512",
@@ -227,7 +231,7 @@ TEST_F(SettingsThatFit, AreOnTheHostWhereThatIsOtherMemory) {
   on_device.device_only = true;
   on_device.allowed = predicted_bytes(on_device) * 5 / 4;
   const std::vector<MemorySetting> there = settings_that_fit(on_device, 20);
-  const std::vector<MemorySetting> on_cpu = settings_that_fit(question(config, on_device.allowed), 20);
+  const std::vector<MemorySetting> on_cpu = settings_that_fit(question(config, *on_device.allowed), 20);
   for (const char* words : {"optimizer.offload = true", "training.enable_cpu_offload = true"}) {
     EXPECT_TRUE(offers(there, words)) << words;
     EXPECT_FALSE(offers(on_cpu, words)) << words << ": on a CPU that saves nothing";
@@ -245,6 +249,9 @@ TEST_F(SettingsThatFit, LeaveOutWhatTheRanksCannotDoAndAreEmptyWhereNothingHelps
     EXPECT_EQ(32 % std::stoll(setting.words.substr(28)), 0) << setting.words;
   }
   EXPECT_TRUE(settings_that_fit(question(config, 1000)).empty());
+  MemoryQuestion full = question(config, 0);
+  full.allowed = 0;
+  EXPECT_TRUE(settings_that_fit(full).empty()) << "no memory at all is not memory that nobody knows of";
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "titan/base/text.h"
+
 namespace titan {
 namespace {
 
@@ -58,6 +60,19 @@ TEST(PrecisionLines, SayWhatIsConvertedAndHowWeightsTravel) {
   EXPECT_EQ(precision_lines(float8_plan({}, {})).back(), travels + "false");
   Plan plain;
   EXPECT_TRUE(precision_lines(plain).empty());
+}
+
+TEST(PrecisionLines, ClaimNothingWhereEveryLayerIsLeftOut) {
+  const Float8Request request{.gathers = true, .filters = {"layers."}};
+  const MeshPlace place{DeviceMesh({.dp_shard = 2, .tp = 2}, 4), 0};
+  const Plan plan = float8_plan(place, request);
+  const std::string said = join(precision_lines(plan), "\n");
+  EXPECT_EQ(said.find("Swapped"), std::string::npos) << said;
+  EXPECT_EQ(said.find("active"), std::string::npos) << said;
+  EXPECT_EQ(parallelism_lines(plan)[0], "Applied Tensor Parallelism to the model");
+  EXPECT_NE(precision_warning(plan)->find("42: named by filter_fqns \"layers.\""), std::string::npos);
+  EXPECT_FALSE(precision_warning(float8_plan(place, {})));
+  EXPECT_FALSE(precision_warning(Plan{}));
 }
 
 TEST(PrecisionLines, ListEveryLayerWhenAsked) {

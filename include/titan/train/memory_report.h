@@ -61,8 +61,8 @@ struct MemoryQuestion {
   const JobConfig& config;
   MeshPlace place;
   int64_t vocabulary = 1;
-  bool device_only = false;  // the host's memory is another, and no matter
-  int64_t allowed = 0;       // bytes that the job's own tensors may take; 0: nobody knows, less than now
+  bool device_only = false;             // the host's memory is another, and no matter
+  std::optional<int64_t> allowed = {};  // bytes that the job's own tensors may take; none: nobody knows, less than now
 };
 
 /// At most `most` settings with which the plan takes no more than is allowed, those first that cost the least speed or

@@ -29,6 +29,8 @@ std::vector<std::string> parallelism_lines(const Plan& plan);
 /// What crosses between host and device in a step, where weights, activations or moments do.
 std::vector<std::string> crossing_lines(const Plan& plan);
 
+/// That float8 is on and every layer left out of it, and why; nothing where a layer is converted and without float8.
+std::optional<std::string> precision_warning(const Plan& plan);
 /// Which layers compute in float8 and why the others do not, and how their weights travel; nothing without float8.
 std::vector<std::string> precision_lines(const Plan& plan);
 /// Every linear layer with the precision of its products (model.print_after_conversion).

@@ -21,6 +21,8 @@ class RankComparison {
  public:
   /// `own_loss`: mean over this rank's valid tokens; none when it has none.
   RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world, const at::Device& device);
+  bool has_arrived() const { return extremes_.has_arrived(); }
+  void wait() { extremes_.wait(); }
   void add_to(StepReport& report);
 
  private:
