@@ -4,81 +4,13 @@ launches, and kernels that compute nothing. It shows what a step asks of a GPU, 
 from __future__ import annotations
 
 import collections
-import json
-import os
-import pathlib
 import re
-import subprocess
 import unittest
 
-import safetensors.torch
-from program import BAD_CONFIG, DEBUG_CONFIG, OK, OUT_OF_MEMORY, ROOT, SMALL, TIME_LIMIT_SECONDS, BehaviourTest, Run
-from rank_processes import clean_environment
+from mock_gpu import ALONE, BF16, FLOAT8, FUSED, MockGpu
+from program import BAD_CONFIG, OUT_OF_MEMORY, ROOT, SMALL
 
-FUSED = "--compile.enable"
-FLOAT8 = "--model.converters=quantize.linear.float8"
-ALONE = "--activation_checkpoint.mode=none"
-
-
-class MockGpu(BehaviourTest):
-    def setUp(self):
-        super().setUp()
-        self.mock = pathlib.Path(self.program).parent / "mock_cuda" / "libmock_cuda.so"
-        if not self.mock.exists():
-            self.skipTest("the program is built without CUDA, and the mock GPU with it")
-
-    def on_gpu(self, *words, ranks: int = 1, code: int = OK, **settings) -> Run:
-        """Trains the debug model on `ranks` mock GPUs. `settings`: variables of the mock (MOCK_CUDA_…)."""
-        launch = ["launch", "-n", str(ranks)] if ranks > 1 else []
-        return self.job([*launch, "configs/debug_model.toml", *words], ranks, code, settings)
-
-    def llama_8b(self, *words, steps: int, code: int = OK, **settings) -> Run:
-        """Llama 3.1 8B as scripts/gpu/bench.py runs it; the mock's memory is addresses alone."""
-        shape = [
-            "--model.name=llama3_1",
-            "--model.flavor=8B",
-            "--model.override.vocab_size=128256",
-            "--model.tokenizer_path=configs/tokenizers/stories.model",
-            "--training.seq_len=8192",
-            "--training.local_batch_size=1",
-            "--training.dtype=bfloat16",
-            "--optimizer.state_dtype=bfloat16",
-            "--training.dataset=stories",
-            ALONE,
-        ]
-        return self.job(["train", *shape, *words, f"--training.steps={steps}"], 1, code, settings)
-
-    def job(self, words: list, ranks: int, code: int, settings: dict) -> Run:
-        folder = self.fresh_folder()
-        ledgers = self.folder / f"ledgers-{self.runs}"
-        ledgers.mkdir()
-        mock = {"MOCK_CUDA_LEDGER": ledgers, "MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings
-        environment = clean_environment(LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, **mock)
-        command = [
-            self.program,
-            *map(str, words),
-            "--training.device=cuda",
-            "--lr_scheduler.warmup_steps=0",
-            "--metrics.log_freq=1",
-            f"--job.dump_folder={folder}",
-        ]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace",
-            timeout=TIME_LIMIT_SECONDS, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        run = Run(done.returncode, done.stdout, done.stderr, folder, 0)
-        self.expect(run, code)
-        run.ledgers = [json.loads(path.read_text()) for path in sorted(ledgers.glob("*.json"))]
-        for ledger in run.ledgers:
-            self.assertEqual(ledger["troubles"], {}, command)
-        return run
-
-    def a_step_more(self, run, kind: str, first: int) -> collections.Counter:
-        """What step first + 1 of `run(steps)` adds to what the steps before it ask of the GPU, by name."""
-        few, more = run(first).ledgers[0], run(first + 1).ledgers[0]
-        added = collections.Counter({name: count["times"] for name, count in more.get(kind, {}).items()})
-        added.subtract({name: count["times"] for name, count in few.get(kind, {}).items()})
-        return +added
+DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
 
 
 class EveryPath(MockGpu):
@@ -112,6 +44,11 @@ class EveryPath(MockGpu):
             "validation": [FUSED, "--validation.enable", "--validation.dataset=stories", "--validation.freq=2",
                            "--validation.steps=2"],
             "profiler": [FUSED, "--profiling.enable_profiling", "--profiling.profile_freq=4"],
+            "documents": [DOCUMENTS],
+            "documents, fused, recomputed": [DOCUMENTS, FUSED, BF16, "--activation_checkpoint.mode=full"],
+            "documents, attention kept": [DOCUMENTS, FUSED, BF16, "--activation_checkpoint.mode=selective",
+                                          "--activation_checkpoint.selective_ac_option=op"],
+            "documents, float8": [DOCUMENTS, FUSED, FLOAT8, "--data.packing=document"],
             "snapshot": ["--profiling.enable_memory_snapshot", "--profiling.profile_freq=2"],
         }  # fmt: skip
         for name, words in rows.items():
@@ -142,6 +79,10 @@ class EveryPath(MockGpu):
             "tensor, overlapped, float8": (2, [tensor, FLOAT8, "--parallelism.enable_async_tensor_parallel"]),
             "context": (2, [context]),
             "context, all to all": (2, [context, "--parallelism.context_parallel_rotate_method=alltoall"]),
+            "documents, fsdp": (2, [DOCUMENTS, BF16]),
+            "documents, tensor": (2, [DOCUMENTS, BF16, tensor]),
+            "documents, context": (2, [DOCUMENTS, BF16, context]),
+            "documents, pipeline": (2, [DOCUMENTS, BF16, pipeline, "--data.packing=document"]),
             "1F1B": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=1F1B"]),
             "ZBV": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]),
             "fsdp, tensor and pipeline": (8, [shards, tensor, pipeline]),
@@ -295,28 +236,33 @@ class Memory(MockGpu):
                     self.llama_8b(FUSED, *given, *words, steps=4, MOCK_CUDA_MIB=room)
 
 
-class Saves(MockGpu):
-    """The mock's optimizer adds 1 to every weight, which begin as 0: a weight of a checkpoint is its step. A copy that
-    waited for too little, or that the optimizer did not wait for, shows in one of the two orders."""
+class Documents(MockGpu):
+    """Attention inside documents: a kernel call for each, of ever other lengths."""
 
-    def test_a_checkpoint_from_a_gpu_holds_the_weights_of_its_step(self):
-        rows = [("disabled", "late", 1), ("async", "late", 1), ("async", "at once", 2)]
-        rows += [("async_with_pinned_mem", order, ranks) for order in ("at once", "late") for ranks in (1, 2)]
-        for mode, order, ranks in rows:
-            with self.subTest(mode=mode, order=order, ranks=ranks):
-                self.check(mode, order, ranks)
+    def test_it_is_the_flash_kernels_and_no_length_gets_a_plan_of_cudnn(self):
+        for packing in ("upstream", "document"):
+            with self.subTest(packing):
+                run = self.on_gpu(DOCUMENTS, BF16, FUSED, f"--data.packing={packing}", "--training.steps=3")
+                self.assertIn("Attention by flash: documents are ever of other lengths", run.output)
+                kernels = run.ledgers[0]["kernels"]
+                self.assertFalse([name for name in kernels if "cuDNN" in name or "fmha_cutlass" in name])
+                layers, rows = 6, 8
+                for kernel in ("flash_fwd_kernel", "flash_bwd_dq_dk_dv_loop"):
+                    calls = sum(count["times"] for name, count in kernels.items() if kernel in name)
+                    # Rows of one document are one call where all are; here they are not.
+                    self.assertGreater(calls, 3 * layers * rows, kernel)
+                self.assertNotIn("graphs", run.ledgers[0])
 
-    def check(self, mode: str, order: str, ranks: int) -> None:
-        words = ["--checkpoint.enable", "--checkpoint.interval=2", f"--checkpoint.async_mode={mode}", FUSED]
-        words += ["--checkpoint.keep_latest_k=0", "--checkpoint.last_save_model_only=false", "--training.steps=6"]
-        run = self.on_gpu(*words, ranks=ranks, MOCK_CUDA_OPTIMIZER=1, MOCK_CUDA=order)
-        for step in (2, 4, 6):
-            folder = run.folder / f"weights-{step}"
-            converted = self.titan("convert", "to-hf", run.folder / "checkpoint" / f"step-{step}", folder, DEBUG_CONFIG)
-            self.expect(converted, OK)
-            for path in folder.glob("*.safetensors"):
-                for name, weight in safetensors.torch.load_file(path).items():
-                    self.assertEqual({*weight.float().unique().tolist()}, {float(step)}, (step, name))
+    def test_a_step_waits_for_its_numbers_alone(self):
+        for words, ranks in (([], 1), ([BF16], 1), ([BF16, FUSED], 1), ([BF16, FUSED], 2)):
+            with self.subTest(words=words, ranks=ranks):
+                words = [*words, DOCUMENTS, "--data.packing=document"]
+                self.on_gpu(*words, "--debug.sync_check", "--training.steps=4", ranks=ranks)
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(*words, f"--training.steps={steps}", ranks=ranks)
+
+                self.assertEqual(self.a_step_more(run, "waits", 6), {"cudaEventSynchronize": ranks})
 
 
 class Refusals(MockGpu):

@@ -82,7 +82,7 @@ Kind kind_of(const void* address) {
 bool take(int device, size_t bytes) {
   const std::lock_guard lock(memory().mutex);
   size_t& used = memory().used[device];
-  if (used + bytes > device_bytes()) return false;
+  if (used + bytes > device_bytes(device)) return false;
   used += bytes;
   Ledger::of_process().peak("device bytes", static_cast<int64_t>(used));
   return true;
@@ -199,7 +199,7 @@ cudaError_t cudaHostUnregister(void* address) {
 }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* all) {
   const std::lock_guard lock(memory().mutex);
-  *all = device_bytes();
+  *all = device_bytes(current_device());
   *left = *all - memory().used[current_device()];
   return cudaSuccess;
 }

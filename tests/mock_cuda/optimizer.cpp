@@ -13,7 +13,11 @@ std::function<void()> work_of(const std::string& name, void** arguments) {
   titan::AdamStep step;
   std::memcpy(&step, arguments[0], sizeof step);
   return [step] {
-    for (int64_t i = 0; i < step.count; ++i) step.weight[i] += 1;
+    for (int64_t i = 0; i < step.count; ++i) {
+      step.weight[i] += 1;
+      step.first[i] += 2;
+      step.second[i] += 3;
+    }
   };
 }
 
