@@ -28,11 +28,7 @@ std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format
 
 ExitCode Trainer::run() {
   ExitCode code{};
-  auto where = [this] {
-    const std::string unit = assembly_.executor->position();
-    return fmt::format("{}step {}", unit.empty() ? "" : unit + ", ", position_.step + 1);
-  };
-  with_memory_report(where, [&] { code = run_job(); });
+  with_memory_report([this] { return where(); }, [&] { code = run_job(); });
   return code;
 }
 
@@ -154,10 +150,13 @@ void Trainer::validate_when_due() {
   settle_all();
   const auto start = std::chrono::steady_clock::now();
   auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
+  phase_ = RunPhase::validation;
+  assembly_.executor->forget_position();
   if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
     log_.info(console_line(*report, colour_));
     if (record_) record_->add(*report);
   }
+  phase_ = RunPhase::training;
   meter_->exclude(std::chrono::steady_clock::now() - start);
 }
 

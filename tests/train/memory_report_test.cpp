@@ -33,7 +33,7 @@ TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
                  {"activations kept", 800},
                  {"one block recomputed", 50}};
   const std::vector<MemoryRow> rows = memory_rows(
-      plan, parameters, {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
+      plan.memory, parameters, {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
   std::map<std::string, MemoryRow> by_name;
   int64_t planned = 0, actual = 0;
   for (const MemoryRow& row : rows) {
@@ -72,7 +72,7 @@ TEST(MemoryRows, OnADeviceLeaveOutWhatLiesOnTheHost) {
   const auto rows_with = [&](bool device_only) {
     measured.device_only = device_only;
     std::vector<std::string> lines;
-    for (const MemoryRow& row : memory_rows(plan, parameters, measured)) {
+    for (const MemoryRow& row : memory_rows(plan.memory, parameters, measured)) {
       lines.push_back(fmt::format("{}: {} {}", row.purpose, row.planned, row.actual));
     }
     return lines;
@@ -87,7 +87,7 @@ TEST(MemoryRows, OnADeviceLeaveOutWhatLiesOnTheHost) {
 TEST(MemoryRows, OfGradientsThatPassAreOneOfTheRest) {
   Plan plan;
   plan.memory = {{"gradients", 70}, {"activations kept", 800}};
-  const std::vector<MemoryRow> rows = memory_rows(plan, {}, {.peak_bytes = 900});
+  const std::vector<MemoryRow> rows = memory_rows(plan.memory, {}, {.peak_bytes = 900});
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].planned, 870);
   EXPECT_EQ(rows[0].actual, 900);
@@ -150,7 +150,7 @@ TEST(OutOfMemory, MayBeWhatALibrarySaysNothingPreciseAbout) {
 TEST(MemoryRows, OfMemoryThatNothingWasWrittenToYetAreNotNegative) {
   Plan plan;
   plan.memory = {{"gradients", 70}, {"activations kept", 800}};
-  const std::vector<MemoryRow> rows = memory_rows(plan, {}, {.gradient_bytes = 70, .peak_bytes = 30});
+  const std::vector<MemoryRow> rows = memory_rows(plan.memory, {}, {.gradient_bytes = 70, .peak_bytes = 30});
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1].actual, 0);
 }
