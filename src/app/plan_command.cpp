@@ -118,7 +118,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
                             options->world ? fmt::format("--world {}", world)
                                            : fmt::format("the {} that {}; give --world, too", world, asks)));
   }
-  const auto [place, model, plan] = plan_job(loaded.config, world, options->rank);
+  const auto [place, model, plan] = plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
   std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
             << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
@@ -131,7 +131,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
   for (const std::string& line : crossing_lines(plan)) std::cout << line << '\n';
   std::cout << "\nmemory of this rank:\n";
-  for (const std::string& line : memory_table(plan.memory)) std::cout << line << '\n';
+  for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
   return 0;
 }
 

@@ -147,7 +147,7 @@ void Trainer::join_ranks() {
   share_ = make_sequence_share(config_, place_);
   // Which units and which shared weights there are does not depend on the vocabulary, which the tokenizer may settle.
   const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
-  plan_request_ = make_plan_request(config_, place_);
+  plan_request_ = make_plan_request(config_, place_, !device_.device.is_cpu());
   add_pipeline(plan_request_, config_, model);
   const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
   if (!world_.is_distributed() && !groups_of_one) return;
@@ -261,9 +261,7 @@ AttentionKernel Trainer::attention_kernel_for(const Plan& plan) {
 }
 
 std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
-  const std::vector<std::string>& components = config_.compile.components;
-  const bool of_model = std::find(components.begin(), components.end(), "model") != components.end();
-  if (!config_.compile.enable || !config_.compile.cuda_graphs || !of_model || device_.device.is_cpu()) return nullptr;
+  if (!plan.request.cuda_graphs) return nullptr;
   if (const std::optional<std::string> reason = why_no_graphs(plan)) {
     log_.info("CUDA graphs are not used: {}", *reason);
     return nullptr;

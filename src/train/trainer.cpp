@@ -20,11 +20,7 @@ namespace titan {
 
 ExitCode Trainer::run() {
   ExitCode code{};
-  auto where = [this] {
-    const std::string unit = assembly_.executor->position();
-    return fmt::format("{}step {}", unit.empty() ? "" : unit + ", ", position_.step + 1);
-  };
-  with_memory_report(where, [&] { code = run_job(); });
+  with_memory_report([this] { return where(); }, [&] { code = run_job(); });
   return code;
 }
 
@@ -148,10 +144,13 @@ void Trainer::validate_when_due() {
   settle_all();
   const auto start = std::chrono::steady_clock::now();
   auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
+  phase_ = RunPhase::validation;
+  assembly_.executor->forget_position();
   if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
     log_.info(console_line(*report, colour_));
     if (record_) record_->add(*report);
   }
+  phase_ = RunPhase::training;
   exclude_since(start);
 }
 

@@ -13,15 +13,31 @@ namespace titan {
 namespace {
 
 TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
-  std::vector<MemoryPurpose> purposes{{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
-  EXPECT_EQ(memory_table(purposes), (std::vector<std::string>{"  parameters                     3.00 MiB",
+  Plan plan;
+  plan.memory = {{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
+  EXPECT_EQ(memory_table(plan), (std::vector<std::string>{"  parameters                     3.00 MiB",
                                                               "  activations kept               1.00 MiB",
                                                               "  together                       4.00 MiB"}));
-  purposes[0].on_host = true;
-  EXPECT_EQ(memory_table(purposes),
+  plan.memory[0].on_host = true;
+  EXPECT_EQ(memory_table(plan),
             (std::vector<std::string>{
                 "  parameters                     3.00 MiB  host", "  activations kept               1.00 MiB",
                 "  together                       4.00 MiB", "  of it on the host              3.00 MiB"}));
+}
+
+TEST(MemoryTable, ShowsAValidationThatTakesMoreThanAStepAndNoOther) {
+  Plan plan;
+  plan.memory = {{"parameters", 3 << 20}, {"activations kept", 1 << 20}};
+  const std::vector<std::string> without = memory_table(plan);
+  plan.validation_memory = {{"parameters", 3 << 20}, {"validation's forward", 1 << 20}};
+  EXPECT_EQ(memory_table(plan), without);
+  plan.validation_memory[1].bytes = 2 << 20;
+  std::vector<std::string> with = without;
+  with.insert(with.end(),
+              {"  validation's forward           2.00 MiB", "  together in validation         5.00 MiB"});
+  EXPECT_EQ(memory_table(plan), with);
+  plan.memory[0].on_host = plan.validation_memory[0].on_host = true;
+  EXPECT_EQ(memory_table(plan).back(), "  of it on the host              3.00 MiB");
 }
 
 TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {

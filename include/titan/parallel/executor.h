@@ -113,6 +113,8 @@ class Executor {
   const Plan& plan() const { return plan_; }
   /// What is under way, or was when something failed: "forward of layers.3"; empty before the first unit ran.
   std::string position() const;
+  /// What follows is no more a part of the unit that ran last.
+  void forget_position() { last_use_.reset(); }
 
  private:
   void acquire(size_t unit, UsePhase phase, int64_t microbatch);

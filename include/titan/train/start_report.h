@@ -14,9 +14,9 @@
 
 namespace titan {
 
-/// One line per purpose that takes any bytes, those on the host marked, then the sum as "together"; and what of it is
-/// on the host, where only a part is.
-std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes);
+/// Of a step: one line per purpose that takes any bytes, those on the host marked, then the sum as "together"; and what
+/// of it is on the host, where only a part is. Where a validation takes more, its forward and its own sum.
+std::vector<std::string> memory_table(const Plan& plan);
 
 /// A head and one line per group: pattern, tensors, parameters, multipliers.
 std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,

@@ -85,11 +85,13 @@ class Trainer {
   void resume();
   void find_data_position(const SamplePosition& samples);
   void show_start(const StepBatch& first) const;
-  /// What was taken at a peak of so many bytes, beside what the plan said.
+  /// What was taken at a peak of so many bytes, beside what the plan said of a step, or while validation runs of that.
   std::vector<MemoryRow> memory_now(int64_t peak_bytes) const;
   /// What the job's own tensors may take: what was left before it made any. Bytes of the device, or of the host's
   /// memory and of the limits on this process.
-  MemoryQuestion memory_question() const;
+  MemoryQuestion memory_question(std::optional<RunPhase> ran_out = {}) const;
+  /// What is under way, for people: "validation, forward of layers.0, after step 20".
+  std::string where() const;
   /// Whether the plan and what libraries may take beside it are more than there is.
   bool lacks_memory() const;
   /// Warns when the plan takes more than there is.
@@ -185,6 +187,7 @@ class Trainer {
   int64_t first_step_ = 1;   // of this process
   bool is_trained_ = false;  // it began with weights that were loaded, and not from a seed
   bool traffic_shown_ = false;
+  RunPhase phase_ = RunPhase::training;  // what is under way, or was when something failed
   RunPosition position_;  // after the last step
   Wishes wishes_;         // that all ranks agreed to follow
   DataCounters read_;     // up to the last step
