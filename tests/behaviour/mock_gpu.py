@@ -53,8 +53,6 @@ class MockGpu(BehaviourTest):
 
     def job(self, words: list, ranks: int, code: int, settings: dict, folder: pathlib.Path | None = None) -> Run:
         folder = folder or self.fresh_folder()
-        ledgers = pathlib.Path(tempfile.mkdtemp(prefix="ledgers-", dir=self.folder))
-        environment = clean_environment(**self.variables(ranks, ledgers, **settings))
         command = [
             self.program,
             *map(str, words),
@@ -63,6 +61,11 @@ class MockGpu(BehaviourTest):
             "--metrics.log_freq=1",
             f"--job.dump_folder={folder}",
         ]
+        return self.on_mock(command, folder, code, ranks, **settings)
+
+    def on_mock(self, command: list, folder: pathlib.Path, code: int = OK, devices: int = 1, **settings) -> Run:
+        ledgers = pathlib.Path(tempfile.mkdtemp(prefix="ledgers-", dir=self.folder))
+        environment = clean_environment(**self.variables(devices, ledgers, **settings))
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace",
             timeout=TIME_LIMIT_SECONDS, stdin=subprocess.DEVNULL,
