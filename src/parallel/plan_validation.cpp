@@ -37,8 +37,9 @@ int64_t logits_bytes(const PlanRequest& request, const ModelDescription& model, 
     const int64_t widened = size == kWide ? kWide : size + kWide;
     return rows * own_words(request, model) * (request.fused_loss ? size : widened);
   }
-  // Gathered ones are there as they came and as one matrix; plain operations make logarithms beside them.
-  return rows * model.vocabulary * (!request.fused_loss ? 2 * kWide : shared ? 3 * size : size);
+  // Those of all ranks are there beside the own as they came and as one matrix; plain operations make logarithms.
+  const int64_t words = model.vocabulary + (shared ? model.vocabulary + own_words(request, model) : 0);
+  return rows * std::max(size * words, request.fused_loss ? 0 : 2 * kWide * model.vocabulary);
 }
 
 int64_t forward_bytes(const UnitDescription& unit, const ActivationShape& shape) {

@@ -39,7 +39,8 @@ void Trainer::check_memory(const Plan& plan) const {
   const std::vector<MemorySetting> settings = settings_that_fit(question);
   const bool trains_in_it = plan.training_bytes(question.device_only) == planned;
   log_.warning("the plan takes {} on this rank{}, and there are {}; it would fit with {}", gibibytes(planned),
-               trains_in_it ? "" : " in validation", gibibytes(bytes_left_), settings.empty() ? "no setting known here" : listed(settings));
+               trains_in_it ? "" : " in validation", gibibytes(bytes_left_),
+               settings.empty() ? "no setting known here" : listed(settings));
 }
 
 // A half more than the plan: what libraries take for a product is no part of it.
