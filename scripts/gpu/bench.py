@@ -25,6 +25,7 @@ WARM_UP = 3  # of the profiler, after those; then one step is traced
 LAST_STEP = STEPS + WARM_UP + 1
 PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 KERNEL_BAR = 85  # % of the copy's bandwidth, for each fused kernel that moves memory
+NOTES = ["Attention by", "CUDA graphs", "[Ff]loat8"]  # of a row: the first two lines of each kind
 HOST_KERNEL_TESTS = "OnHost/*"  # without a GPU, to try the script
 NCCL_ROW = ["--debug.groups_of_one", "--training.steps=3"]
 
@@ -199,8 +200,8 @@ class Bench:
         rates = sorted(model.sequence / step["step_seconds"] for step in steps)
         run.tps, run.spread = statistics.median(rates), (rates[0], rates[-1])
         run.memory = max(line["memory_peak_bytes"] for line in steps)
-        kept = re.compile(r"Attention by|CUDA graphs|float8|Float8")
-        run.notes = [line.split(" - INFO - ")[-1] for line in run.printed.splitlines() if kept.search(line)][:6]
+        told = [line.split(" - INFO - ")[-1] for line in run.printed.splitlines()]
+        run.notes = [line for pattern in NOTES for line in [line for line in told if re.search(pattern, line)][:2]]
 
     def kernel_tests(self) -> None:
         names = TESTS["kernels_test"] if self.device == "cuda" else HOST_KERNEL_TESTS
