@@ -20,7 +20,7 @@ std::string listed(const std::vector<MemorySetting>& settings) {
 }  // namespace
 
 MemoryQuestion Trainer::memory_question(std::optional<RunPhase> ran_out) const {
-  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), bytes_left_, ran_out};
+  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), bytes_left_, ran_out, held_};
 }
 
 std::string Trainer::where() const {
@@ -39,7 +39,8 @@ void Trainer::check_memory(const Plan& plan) const {
   const std::vector<MemorySetting> settings = settings_that_fit(question);
   const bool trains_in_it = plan.training_bytes(question.device_only) == planned;
   log_.warning("the plan takes {} on this rank{}, and there are {}; it would fit with {}", gibibytes(planned),
-               trains_in_it ? "" : " in validation", gibibytes(bytes_left_), settings.empty() ? "no setting known here" : listed(settings));
+               trains_in_it ? "" : " in validation", gibibytes(bytes_left_),
+               settings.empty() ? "no setting known here" : listed(settings));
 }
 
 // A half more than the plan: what libraries take for a product is no part of it.
