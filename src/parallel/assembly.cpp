@@ -146,9 +146,10 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   return assembly;
 }
 
-at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world) {
+at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world,
+                          const at::Device& device) {
   if (!world) return shard.clone();
-  const at::TensorOptions options = shard.defined() ? shard.options() : at::TensorOptions(at::kFloat);
+  const at::TensorOptions options(device);
   // A rank of another pipeline stage holds nothing of it and cannot know its dtype; all messages must be as long.
   const auto code = static_cast<int64_t>(shard.defined() ? shard.scalar_type() : at::kByte);
   const at::Tensor type = at::full({1}, code, options.dtype(at::kByte));

@@ -128,6 +128,8 @@ class EveryPath(MockGpu):
         rows = {
             "fsdp": (2, []),
             "fsdp, offloaded": (2, ["--training.enable_cpu_offload"]),
+            "fsdp, offloaded, dump": (2, ["--training.enable_cpu_offload", "--debug.dump_steps=2"]),
+            "pipeline, dump": (2, [pipeline, "--debug.dump_steps=2"]),
             "fsdp, float8 gathered": (2, [FLOAT8, "--quantize.linear.float8.enable_fsdp_float8_all_gather",
                                           "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]),
             "ddp, float8, several microbatches": (2, [*copies, "--parallelism.data_parallel_shard_degree=1", FLOAT8,
