@@ -128,6 +128,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   if (plan.request.offload_activations) assembly.activation_link = link_of(device, /*crosses=*/true);
   if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
   options.activation_link = assembly.activation_link;
+  if (plan.request.cpu_offload) options.weight_link = assembly.link;
   std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage

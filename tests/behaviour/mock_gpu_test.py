@@ -18,6 +18,10 @@ from rank_processes import clean_environment
 FUSED = "--compile.enable"
 FLOAT8 = "--model.converters=quantize.linear.float8"
 ALONE = "--activation_checkpoint.mode=none"
+OFFLOAD = "--training.enable_cpu_offload"
+TIED = ["--model.name=llama3_2", "--model.flavor=1B", "--model.override.dim=256", "--model.override.n_layers=4",
+        "--model.override.n_heads=8", "--model.override.n_kv_heads=4"]  # fmt: skip
+BF16 = "--training.mixed_precision_param=bfloat16"
 
 
 class MockGpu(BehaviourTest):
@@ -50,10 +54,6 @@ class MockGpu(BehaviourTest):
 
     def job(self, words: list, ranks: int, code: int, settings: dict) -> Run:
         folder = self.fresh_folder()
-        ledgers = self.folder / f"ledgers-{self.runs}"
-        ledgers.mkdir()
-        mock = {"MOCK_CUDA_LEDGER": ledgers, "MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings
-        environment = clean_environment(LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, **mock)
         command = [
             self.program,
             *map(str, words),
@@ -62,6 +62,14 @@ class MockGpu(BehaviourTest):
             "--metrics.log_freq=1",
             f"--job.dump_folder={folder}",
         ]
+        return self.on_mock(command, folder, code, {"MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings)
+
+    def on_mock(self, command: list, folder: pathlib.Path, code: int, settings: dict) -> Run:
+        ledgers = folder.with_name(f"ledgers-{folder.name}")
+        ledgers.mkdir()
+        environment = clean_environment(
+            LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, MOCK_CUDA_LEDGER=ledgers, **settings
+        )
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace",
             timeout=TIME_LIMIT_SECONDS, stdin=subprocess.DEVNULL,
@@ -99,7 +107,7 @@ class EveryPath(MockGpu):
             "several microbatches": [FUSED, "--training.global_batch_size=32"],
             "deterministic": [FUSED, "--debug.deterministic"],
             "groups of one": [FUSED, "--debug.groups_of_one"],
-            "everything offloaded": [FUSED, "--training.enable_cpu_offload"],
+            "everything offloaded": [FUSED, OFFLOAD],
             "optimizer offload": [FUSED, "--optimizer.offload"],
             "optimizer in backward": [FUSED, "--optimizer.early_step_in_backward", "--training.max_norm=0"],
             "float8, several microbatches": [FUSED, FLOAT8, "--training.global_batch_size=32"],
@@ -127,9 +135,10 @@ class EveryPath(MockGpu):
         copies = ["--parallelism.data_parallel_replicate_degree=2"]
         rows = {
             "fsdp": (2, []),
-            "fsdp, offloaded": (2, ["--training.enable_cpu_offload"]),
-            "fsdp, offloaded, dump": (2, ["--training.enable_cpu_offload", "--debug.dump_steps=2"]),
+            "fsdp, offloaded": (2, [OFFLOAD]),
+            "fsdp, offloaded, dump": (2, [OFFLOAD, "--debug.dump_steps=2"]),
             "pipeline, dump": (2, [pipeline, "--debug.dump_steps=2"]),
+            "pipeline, tied, offloaded": (2, [pipeline, OFFLOAD, *TIED]),
             "fsdp, float8 gathered": (2, [FLOAT8, "--quantize.linear.float8.enable_fsdp_float8_all_gather",
                                           "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]),
             "ddp, float8, several microbatches": (2, [*copies, "--parallelism.data_parallel_shard_degree=1", FLOAT8,
@@ -156,7 +165,7 @@ class EveryPath(MockGpu):
     def test_work_that_is_done_as_late_as_cuda_allows_ends_the_same(self):
         late = {"MOCK_CUDA": "late"}
         saving = ["--checkpoint.enable", "--checkpoint.interval=2"]
-        for words in ([], [FUSED], [FUSED, "--training.enable_cpu_offload"], [*saving, "--checkpoint.async_mode=async"],
+        for words in ([], [FUSED], [FUSED, OFFLOAD], [*saving, "--checkpoint.async_mode=async"],
                       [*saving, "--checkpoint.async_mode=async_with_pinned_mem"]):  # fmt: skip
             with self.subTest(words):
                 self.on_gpu(*words, "--training.steps=5", **late)
@@ -241,6 +250,48 @@ class Waits(MockGpu):
         self.assertEqual(self.a_step_more(run, "allocations", 6), {})
 
 
+class OffloadedWeights(MockGpu):
+    """training.enable_cpu_offload: gradients leave for the host while backward goes on, and the optimizer waits once."""
+
+    def test_a_step_waits_once_more_than_one_whose_optimizer_is_on_the_gpu(self):
+        pipeline = "--parallelism.pipeline_parallel_degree=2"
+        rows = (([], 1), ([FUSED, "--debug.sync_check"], 1), (["--training.global_batch_size=32"], 1), ([FUSED], 2),
+                ([BF16, "--debug.sync_check"], 2), ([pipeline], 2))  # fmt: skip
+        for words, ranks in rows:
+            with self.subTest(words=words, ranks=ranks):
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(OFFLOAD, *words, f"--training.steps={steps}", ranks=ranks)
+
+                self.assertEqual(self.a_step_more(run, "waits", 6), {"cudaEventSynchronize": ranks + 1})
+
+    def test_gradients_that_the_host_reads_are_those_of_their_block_and_step(self):
+        """Every product of a weight's gradient leaves a number that no other leaves, in the order of the launches."""
+        for words in ([], [FUSED], ["--training.global_batch_size=32"]):
+            with self.subTest(words=words):
+                at_once, late = (self.dumps(order, words) for order in ("at once", "late"))
+                self.assertEqual(at_once, late)
+                numbers = [value for step in at_once for values in step.values() for value in values - {0.0}]
+                self.assertEqual(len(at_once), 3)
+                self.assertGreaterEqual(len(set(numbers)), 3 * 6 * 4, "of six blocks with four products")
+
+    def test_weights_and_gradients_of_several_ranks_too(self):
+        command = [self.mock.parents[1] / "parallel_test", "--gtest_filter=*OffloadedGradients*Gpu*"]
+        for order in ("at once", "late"):
+            with self.subTest(order=order):
+                run = self.on_mock(command, self.fresh_folder(), OK, {"MOCK_CUDA": order})
+                self.assertRegex(run.output, r"\[  PASSED  \] 6 tests")
+
+    def dumps(self, order: str, words: list[str]) -> list[dict]:
+        """Of three steps: the numbers in the gradient of every weight."""
+        words = [OFFLOAD, BF16, *words, "--debug.dump_steps=1,2,3", "--training.steps=3"]
+        run = self.on_gpu(*words, MOCK_CUDA_GRADIENTS=1, MOCK_CUDA=order)
+        paths = sorted(run.folder.glob("debug/step-*/step.safetensors"))
+        steps = [safetensors.torch.load_file(path) for path in paths]
+        return [{name: {*tensor.unique().tolist()} for name, tensor in step.items() if name.startswith("grad.")}
+                for step in steps]  # fmt: skip
+
+
 class Graphs(MockGpu):
     def test_a_replayed_microbatch_launches_what_an_eager_one_does(self):
         eager = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "kernels", 1)
@@ -323,10 +374,12 @@ class Refusals(MockGpu):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_CAPABILITY=75)
         self.assertIn("7.5", run.errors)
 
-    def test_a_check_for_waits_where_the_host_waits_by_design(self):
-        words = ("--debug.sync_check", "--training.enable_cpu_offload")
-        run = self.on_gpu(*words, code=BAD_CONFIG)
-        self.assertIn("leave debug.sync_check or training.enable_cpu_offload out", run.errors)
+    def test_a_check_for_waits_where_the_host_waits_more_than_once_by_design(self):
+        gathers = "--quantize.linear.float8.enable_fsdp_float8_all_gather"
+        for words in (["--optimizer.early_step_in_backward", "--training.max_norm=0"], [FLOAT8, gathers]):
+            run = self.on_gpu("--debug.sync_check", OFFLOAD, *words, code=BAD_CONFIG)
+            option = words[0 if FLOAT8 not in words else 1].removeprefix("--")
+            self.assertIn(f"with training.enable_cpu_offload = true and {option} = true it waits for", run.errors)
 
     def test_a_driver_that_is_too_old(self):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DRIVER=12040)
