@@ -292,6 +292,20 @@ class OffloadedWeights(MockGpu):
                 for step in steps]  # fmt: skip
 
 
+class Copies(MockGpu):
+    def test_the_optimizer_writes_the_bf16_weights_that_travel_or_multiply(self):
+        copies = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=2"]
+        for words, ranks in (([], 1), ([], 2), (copies, 2), (["--optimizer.state_dtype=bfloat16"], 2)):
+            with self.subTest(words=words, ranks=ranks):
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(FUSED, BF16, *words, f"--training.steps={steps}", ranks=ranks)
+
+                kernels = self.a_step_more(run, "kernels", 4)  # outside of the graphs
+                self.assertGreater(sum(times for name, times in kernels.items() if "adam_kernel" in name), 0)
+                self.assertEqual({name: times for name, times in kernels.items() if "bfloat16_copy" in name}, {})
+
+
 class Graphs(MockGpu):
     def test_a_replayed_microbatch_launches_what_an_eager_one_does(self):
         eager = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "kernels", 1)
