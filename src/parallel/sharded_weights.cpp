@@ -40,8 +40,8 @@ int64_t bytes_of(const std::vector<Slot>& slots) {
 }  // namespace
 
 SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
-  for (int64_t bytes : plan.weight_slots) weights_.push_back({device.allocate(bytes, at::kByte)});
-  for (int64_t bytes : plan.gradient_slots) gradients_.push_back({device.allocate(bytes, at::kByte)});
+  for (int64_t bytes : plan.weight_slots) weights_.emplace_back().memory = device.allocate(bytes, at::kByte);
+  for (int64_t bytes : plan.gradient_slots) gradients_.emplace_back().memory = device.allocate(bytes, at::kByte);
   for (int64_t bytes : plan.message_slots) messages_.push_back(device.allocate(bytes, at::kByte));
 }
 
