@@ -5,6 +5,7 @@ of a checkpoint tells its step."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import pathlib
@@ -36,21 +37,23 @@ def tensors_of(state: dict, prefix: str = ""):
 
 
 class SavedStates(MockGpu):
-    def expect_state(self, run: Run, step: int) -> None:
-        """Weights and moments are those of `step`, everywhere."""
+    def state(self, run: Run, step: int) -> dict[str, torch.Tensor]:
+        """Weights and moments of a checkpoint by name, and the steps of the optimizer."""
         file = self.folder / "state.pt"
         with contextlib.redirect_stdout(io.StringIO()):
             dcp_to_torch_save(run.folder / "checkpoint" / f"step-{step}", file)
-        kinds = set()
-        for name, value in tensors_of(torch.load(file, weights_only=False)):
-            kind = "exp_avg_sq" if "exp_avg_sq" in name else "exp_avg" if "exp_avg" in name else "weight"
-            if name.endswith(".step"):
-                self.assertEqual(value.item(), step, name)
-                continue
-            kinds.add(kind)
-            wanted = step * {"weight": 1, "exp_avg": 2, "exp_avg_sq": 3}[kind]
-            self.assertEqual({*value.float().unique().tolist()}, {float(wanted)}, (step, name))
-        self.assertEqual(kinds, {"weight", "exp_avg", "exp_avg_sq"})
+        return dict(tensors_of(torch.load(file, weights_only=False)))
+
+    def expect_state(self, run: Run, step: int) -> None:
+        """All of it is that of `step`."""
+        kinds = collections.Counter()
+        for name, value in self.state(run, step).items():
+            kind = next((kind for kind in ("exp_avg_sq", "exp_avg", "step") if name.endswith(f".{kind}")), "weight")
+            kinds[kind] += 1
+            wanted = step * {"weight": 1, "exp_avg": 2, "exp_avg_sq": 3, "step": 1}[kind]
+            self.assertEqual({*value.float().flatten().unique().tolist()}, {float(wanted)}, (step, name))
+        self.assertEqual(kinds["exp_avg"], kinds["weight"], kinds)
+        self.assertEqual(kinds["exp_avg_sq"], kinds["weight"], kinds)
 
     def trained(self, steps: int, *words, ranks: int = 1, folder: pathlib.Path | None = None, **settings) -> Run:
         words = (*SAVING, *words, f"--training.steps={steps}")
@@ -71,19 +74,19 @@ class Saves(SavedStates):
 
 
 class Resumes(SavedStates):
-    """What is read goes to the device: the mock copies it."""
+    """What is loaded goes to the device: the mock copies it, where it is not cut across (that copy is a kernel)."""
 
     def goes_on(self, saved: Run, steps: int, *words, ranks: int = 1, **settings) -> Run:
         folder = self.fresh_folder()
         shutil.copytree(saved.folder, folder)
-        run = self.trained(steps, *words, ranks=ranks, folder=folder, MOCK_CUDA_HOLLOW=None, **settings)
+        run = self.trained(steps, *words, ranks=ranks, folder=folder, **settings)
         self.assertRegex(run.output, r"LOAD: step 4 from ")
         self.assertEqual(run.training("step"), list(range(1, steps + 1)))
         return run
 
     def test_a_run_goes_on_from_its_step_in_any_layout(self):
         pinned, beside = "--checkpoint.async_mode=async_with_pinned_mem", "--checkpoint.async_mode=async"
-        alone, sharded, cut = self.trained(4), self.trained(4, pinned, ranks=2), self.trained(4, TENSOR, ranks=2)
+        alone, sharded = self.trained(4), self.trained(4, pinned, ranks=2)
         rows = {
             "alone": (alone, [], 1),
             "alone, pinned": (alone, [pinned], 1),
@@ -91,16 +94,19 @@ class Resumes(SavedStates):
             "alone to fsdp, pinned": (alone, [pinned], 2),
             "alone to tensor": (alone, [TENSOR, beside], 2),
             "alone to pipeline": (alone, [PIPELINE], 2),
-            "alone, moments on the host": (alone, ["--optimizer.offload", pinned], 1),
             "fsdp to alone": (sharded, [pinned], 1),
             "fsdp": (sharded, [pinned], 2),
             "fsdp to four": (sharded, [beside], 4),
-            "tensor to fsdp": (cut, [pinned], 2),
         }
         for name, (saved, words, ranks) in rows.items():
-            for order in ("at once", "late") if ranks == 1 or pinned in words else ("at once",):
-                with self.subTest(name, order=order):
-                    self.expect_state(self.goes_on(saved, 6, *words, ranks=ranks, MOCK_CUDA=order), 6)
+            with self.subTest(name):
+                self.expect_state(self.goes_on(saved, 6, *words, ranks=ranks), 6)
+        with self.subTest("moments on the host"):
+            # These cross in every step, so that everything has to be copied; losses are what memory happens to hold.
+            words = ("--optimizer.offload", pinned, "--training.non_finite=skip")
+            self.expect_state(self.goes_on(alone, 6, *words, MOCK_CUDA_HOLLOW=None), 6)
+        with self.subTest("as late as CUDA allows"):
+            self.expect_state(self.goes_on(alone, 6, pinned, ranks=2, MOCK_CUDA="late"), 6)
 
     def test_it_takes_the_memory_and_the_waits_of_a_run_that_never_ended(self):
         for words, ranks in (([], 1), (["--checkpoint.async_mode=async_with_pinned_mem"], 2)):
@@ -110,13 +116,9 @@ class Resumes(SavedStates):
                 whole, resumed = self.trained(12, *quiet, ranks=ranks), self.goes_on(saved, 12, *quiet, ranks=ranks)
                 peaks = [run.training("memory_peak_bytes")[-1] for run in (whole, resumed)]
                 self.assertAlmostEqual(peaks[1] / peaks[0], 1, delta=0.02)
-                for run in (whole, resumed):
-                    planned, actual = (float(number) for number in self.planned_and_actual(run))
-                    self.assertAlmostEqual(actual / planned, 1, delta=0.1)
-                loaded = 12 * 6_139_136 // ranks  # a weight and two moments
-                copied = [sum(c["amount"] for n, c in run.ledgers[0]["copies"].items() if n.endswith("to device")) for run in (whole, resumed)]
-                self.assertGreater(copied[1], loaded)
-                self.assertLess(copied[1], copied[0] + 1.1 * loaded)
+                loaded = 4 * sum(value.numel() for value in self.state(saved, 4).values()) / ranks
+                copied = [run.ledgers[0]["copies"]["copy from pageable"]["amount"] for run in (whole, resumed)]
+                self.assertAlmostEqual((copied[1] - copied[0]) / loaded, 1, delta=0.01)
 
                 def run(steps, quiet=quiet, ranks=ranks, saved=saved):
                     return self.goes_on(saved, steps, *quiet, ranks=ranks)

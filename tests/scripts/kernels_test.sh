@@ -39,10 +39,12 @@ instructions_are_the_pages() {
   expect_text "| SwiGLU forward | "
 }
 
+# check_page PAGE: of the kernels in code.txt, as if by the nvcc $compiler.
+check_page() { python3 "$checkout/scripts/kernel_instructions.py" --compiler "$compiler" --check "$1" <code.txt; }
+
 # The same kernels, and pages that say something else of them.
 wrong_pages_are_found() {
   "$checkout/scripts/kernel_instructions.sh" --code kernel >code.txt
-  check_page() { python3 "$checkout/scripts/kernel_instructions.py" --compiler "$compiler" --check "$1" <code.txt; }
   local page=$checkout/docs/kernels.md compiler
   compiler=$(sed -n 's/.*by nvcc \([0-9.]*[0-9]\).*/\1/p' "$page")
   expect 0 check_page "$page"
