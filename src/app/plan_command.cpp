@@ -118,7 +118,8 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
                             options->world ? fmt::format("--world {}", world)
                                            : fmt::format("the {} that {}; give --world, too", world, asks)));
   }
-  const auto [place, model, plan] = plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
+  const auto [place, model, plan] =
+      plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
   std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
             << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,

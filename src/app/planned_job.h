@@ -12,8 +12,9 @@ struct PlannedJob {
   Plan plan;
 };
 
-/// Rank `rank` of `world`; what is planned of validation is that of a GPU or of a CPU (make_plan_request). A vocabulary that follows the tokenizer is asked of its file, or taken as small as it may be
-/// where that is not there, which is said. Throws Error(bad_config) for degrees that do not fit.
+/// Rank `rank` of `world`; what is planned of validation is that of a GPU or of a CPU (make_plan_request). A vocabulary
+/// that follows the tokenizer is asked of its file, or taken as small as it may be where that is not there, which is
+/// said. Throws Error(bad_config) for degrees that do not fit.
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu);
 
 /// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than is

@@ -177,6 +177,10 @@ HostCopy::HostCopy(const at::Tensor& values) {
 
 std::span<const double> HostCopy::wait() {
   if (copied_) copied_->synchronize();
+  return values();
+}
+
+std::span<const double> HostCopy::values() const {
   return {host_.const_data_ptr<double>(), static_cast<size_t>(host_.numel())};
 }
 

@@ -49,8 +49,8 @@ class Search {
     // What -1 stood for, so that it can be made larger.
     config_.parallelism.data_parallel_shard_degree = question.place.mesh.size(MeshAxis::dp_shard);
     const bool training_fits = !question.allowed || now_.training <= *question.allowed;
-    is_validation_ = question.ran_out ? *question.ran_out == RunPhase::validation
-                                      : now_.validation > now_.training && training_fits;
+    is_validation_ =
+        question.ran_out ? *question.ran_out == RunPhase::validation : now_.validation > now_.training && training_fits;
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
     // A job that was planned to fit and did not needs more than the plan says: leave it a fifth of what it takes.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);

@@ -56,8 +56,7 @@ Ladder batches(const JobConfig& config) {
 Ladder lengths(const JobConfig& config) {
   Ladder ladder;
   for (const int64_t length : shorter(config.training.seq_len)) {
-    ladder.push_back(
-        [length](Trial& trial) { trial.set("training.seq_len", trial.config.training.seq_len, length); });
+    ladder.push_back([length](Trial& trial) { trial.set("training.seq_len", trial.config.training.seq_len, length); });
   }
   return ladder;
 }

@@ -33,8 +33,8 @@ using MemoryChange = std::function<void(MemoryTrial&)>;
 using MemoryLadder = std::vector<MemoryChange>;
 
 /// Of training. What costs least comes first: nothing but the loss's speed, then recomputing what is cheap, smaller
-/// batches, recomputing all, narrower numbers, waiting for the host (where that is `other_memory`), more machines, other
-/// data; and several of them.
+/// batches, recomputing all, narrower numbers, waiting for the host (where that is `other_memory`), more machines,
+/// other data; and several of them.
 std::vector<MemoryLadder> training_ladders(const JobConfig& config, bool other_memory);
 /// Of validation: smaller batches, then shorter sequences.
 std::vector<MemoryLadder> validation_ladders(const JobConfig& config);

@@ -34,8 +34,9 @@ TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
                  {"optimizer state", 592},
                  {"activations kept", 800},
                  {"one block recomputed", 50}};
-  const std::vector<MemoryRow> rows = memory_rows(
-      plan.memory, parameters, {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
+  const std::vector<MemoryRow> rows =
+      memory_rows(plan.memory, parameters,
+                  {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
   std::map<std::string, MemoryRow> by_name;
   int64_t planned = 0, actual = 0;
   for (const MemoryRow& row : rows) {
@@ -184,10 +185,9 @@ class SettingsThatFit : public ::testing::Test {
   }
   /// The same job with what a setting of one or two numbers says.
   static JobConfig with(JobConfig config, const MemorySetting& setting) {
-    const std::map<std::string, int64_t*> places{
-        {"training.local_batch_size", &config.training.local_batch_size},
-        {"validation.local_batch_size", &config.validation.local_batch_size},
-        {"validation.seq_len", &config.validation.seq_len}};
+    const std::map<std::string, int64_t*> places{{"training.local_batch_size", &config.training.local_batch_size},
+                                                 {"validation.local_batch_size", &config.validation.local_batch_size},
+                                                 {"validation.seq_len", &config.validation.seq_len}};
     std::istringstream words(setting.words);
     for (std::string key, equals, joint; words >> key >> equals;) {
       EXPECT_TRUE(places.contains(key)) << setting.words;
@@ -249,7 +249,7 @@ TEST_F(SettingsThatFit, AreValidationsWhereThatAloneTakesTooMuch) {
     }
   }
   // Nobody knows what there is: a fifth less.
-  asked.allowed = 0;
+  asked.allowed.reset();
   ASSERT_FALSE(settings_that_fit(asked).empty());
   EXPECT_LE(settings_that_fit(asked)[0].bytes, now * 4 / 5);
   EXPECT_EQ(settings_that_fit(asked)[0].words, "validation.local_batch_size = 32");
@@ -290,8 +290,8 @@ TEST_F(SettingsThatFit, AreOfTrainingAndOfValidationWhereBothTakeTooMuch) {
 }
 
 TEST_F(SettingsThatFit, LeaveOutLengthsOfAValidationThatRanksCannotShare) {
-  const JobConfig config =
-      validating_job({"--parallelism.context_parallel_degree=2", "--validation.seq_len=1080", "--training.seq_len=128"});
+  const JobConfig config = validating_job(
+      {"--parallelism.context_parallel_degree=2", "--validation.seq_len=1080", "--training.seq_len=128"});
   const MemoryQuestion asked = question(config, 0, 2);
   const int64_t now = predicted_bytes(asked);
   for (const int64_t part : {4, 3, 2}) {

@@ -16,8 +16,8 @@ TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
   Plan plan;
   plan.memory = {{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
   EXPECT_EQ(memory_table(plan), (std::vector<std::string>{"  parameters                     3.00 MiB",
-                                                              "  activations kept               1.00 MiB",
-                                                              "  together                       4.00 MiB"}));
+                                                          "  activations kept               1.00 MiB",
+                                                          "  together                       4.00 MiB"}));
   plan.memory[0].on_host = true;
   EXPECT_EQ(memory_table(plan),
             (std::vector<std::string>{
@@ -33,8 +33,7 @@ TEST(MemoryTable, ShowsAValidationThatTakesMoreThanAStepAndNoOther) {
   EXPECT_EQ(memory_table(plan), without);
   plan.validation_memory[1].bytes = 2 << 20;
   std::vector<std::string> with = without;
-  with.insert(with.end(),
-              {"  validation's forward           2.00 MiB", "  together in validation         5.00 MiB"});
+  with.insert(with.end(), {"  validation's forward           2.00 MiB", "  together in validation         5.00 MiB"});
   EXPECT_EQ(memory_table(plan), with);
   plan.memory[0].on_host = plan.validation_memory[0].on_host = true;
   EXPECT_EQ(memory_table(plan).back(), "  of it on the host              3.00 MiB");

@@ -20,11 +20,16 @@ constexpr int64_t kVocabulary = 160;
 /// A rank of as many as the job's degrees ask for; the others are imaginary.
 struct Rank {
   Rank(const std::vector<std::string>& words, int64_t world, int64_t rank) {
-    std::vector<std::string> all{"--validation.enable",           "--validation.dataset=stories",
-                                 "--validation.local_batch_size=6", "--validation.seq_len=64",
-                                 "--training.local_batch_size=2",  "--training.seq_len=32",
-                                 "--model.override.dim=64",        "--model.override.n_heads=4",
-                                 "--model.override.n_layers=4",    fmt::format("--model.override.vocab_size={}", kVocabulary)};
+    std::vector<std::string> all{"--validation.enable",
+                                 "--validation.dataset=stories",
+                                 "--validation.local_batch_size=6",
+                                 "--validation.seq_len=64",
+                                 "--training.local_batch_size=2",
+                                 "--training.seq_len=32",
+                                 "--model.override.dim=64",
+                                 "--model.override.n_heads=4",
+                                 "--model.override.n_layers=4",
+                                 fmt::format("--model.override.vocab_size={}", kVocabulary)};
     all.insert(all.end(), words.begin(), words.end());
     config = small_job(folder, all);
     const MeshPlace place{make_mesh(config, world), rank};
@@ -95,18 +100,21 @@ const std::string kPipeline = "--parallelism.pipeline_parallel_degree=2";
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, ValidationMemory,
-    ::testing::Values(Layout{"alone"}, Layout{"as_many_heads_of_keys", 1, {"--model.override.n_kv_heads=4"}},
-                      Layout{"layer_norms", 1, {"--model.norm_type=layernorm"}},
-                      Layout{"logits_at_once", 1, {"--training.loss_chunks=1", "--model.override.vocab_size=900"}},
-                      Layout{"everything_offloaded", 1, {"--training.enable_cpu_offload"}},
-                      Layout{"recomputed", 1, {"--activation_checkpoint.mode=full"}},
-                      Layout{"fsdp", 2}, Layout{"tensor", 2, {kTensor}},
-                      Layout{"tensor_with_whole_logits", 2, {kTensor, "--parallelism.disable_loss_parallel", "--training.loss_chunks=1"}},
-                      Layout{"context", 2, {kContext}},
-                      Layout{"context_handed_on", 2, {kContext, "--parallelism.context_parallel_rotate_method=alltoall"}},
-                      Layout{"pipeline", 2, {kPipeline}},
-                      Layout{"pipeline_of_loops", 2, {kPipeline, "--parallelism.pipeline_parallel_schedule=Interleaved1F1B"}},
-                      Layout{"tensor_and_pipeline", 4, {kTensor, kPipeline}}),
+    ::testing::Values(
+        Layout{"alone"}, Layout{"as_many_heads_of_keys", 1, {"--model.override.n_kv_heads=4"}},
+        Layout{"layer_norms", 1, {"--model.norm_type=layernorm"}},
+        Layout{"logits_at_once", 1, {"--training.loss_chunks=1", "--model.override.vocab_size=900"}},
+        Layout{"everything_offloaded", 1, {"--training.enable_cpu_offload"}},
+        Layout{"recomputed", 1, {"--activation_checkpoint.mode=full"}}, Layout{"fsdp", 2},
+        Layout{"tensor", 2, {kTensor}},
+        Layout{"tensor_with_whole_logits",
+               2,
+               {kTensor, "--parallelism.disable_loss_parallel", "--training.loss_chunks=1"}},
+        Layout{"context", 2, {kContext}},
+        Layout{"context_handed_on", 2, {kContext, "--parallelism.context_parallel_rotate_method=alltoall"}},
+        Layout{"pipeline", 2, {kPipeline}},
+        Layout{"pipeline_of_loops", 2, {kPipeline, "--parallelism.pipeline_parallel_schedule=Interleaved1F1B"}},
+        Layout{"tensor_and_pipeline", 4, {kTensor, kPipeline}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

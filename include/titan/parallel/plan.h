@@ -86,7 +86,7 @@ struct PlanRequest {
   int64_t norm_message_bytes = 0;    // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
   std::optional<ValidationShape> validation;  // none: there is none
-  bool on_gpu = false;       // of what validation holds there; the rest of the plan does not ask
+  bool on_gpu = false;                        // of what validation holds there; the rest of the plan does not ask
   bool fused_loss = false;   // losses and gradients of logits are found where the product has written them
   bool cuda_graphs = false;  // recorded where the plan allows: what a microbatch holds stays with them from then on
 
@@ -193,10 +193,10 @@ struct Plan {
   std::vector<int64_t> message_slots;   // bytes of each slot of gradients narrowed for their reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
-  int64_t stream_rows = 0;   // tokens of a microbatch that this rank holds between units
-  int64_t stream_width = 0;  // the model's dim
-  int64_t stream_bytes = 0;  // of all tokens of a microbatch, in the widest dtype a unit computes in
-  std::vector<MemoryPurpose> memory;             // at the peak of a step
+  int64_t stream_rows = 0;            // tokens of a microbatch that this rank holds between units
+  int64_t stream_width = 0;           // the model's dim
+  int64_t stream_bytes = 0;           // of all tokens of a microbatch, in the widest dtype a unit computes in
+  std::vector<MemoryPurpose> memory;  // at the peak of a step
   std::vector<MemoryPurpose> validation_memory;  // at that of a validation; empty: there is none
   std::vector<GroupTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8

@@ -97,6 +97,8 @@ class HostCopy {
   /// Whether wait() would return at once.
   bool has_arrived() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
+  /// Of a copy that has arrived.
+  std::span<const double> values() const;
 
  private:
   at::Tensor host_;  // pinned when the numbers come from a GPU

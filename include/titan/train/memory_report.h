@@ -39,8 +39,9 @@ struct MemoryRow {
 };
 
 /// Rows of purposes that take any of the measured memory; `planned` is the plan's table of what went on. What cannot be
-/// told apart afterwards, all that comes and goes within a step or a validation, is the last row, planned as one sum. On a CPU memory that nothing was written to yet is no part of
-/// the peak: where what is known is more than the peak, the last row has no bytes.
+/// told apart afterwards, all that comes and goes within a step or a validation, is the last row, planned as one sum.
+/// On a CPU memory that nothing was written to yet is no part of the peak: where what is known is more than the peak,
+/// the last row has no bytes.
 std::vector<MemoryRow> memory_rows(std::span<const MemoryPurpose> planned, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured);
 /// The same as lines with a head, and the sums as "together".
@@ -64,8 +65,8 @@ struct MemoryQuestion {
   const JobConfig& config;
   MeshPlace place;
   int64_t vocabulary = 1;
-  bool device_only = false;             // the host's memory is another, and no matter
-  std::optional<int64_t> allowed = {};  // bytes that the job's own tensors may take; none: nobody knows, less than now
+  bool device_only = false;              // the host's memory is another, and no matter
+  std::optional<int64_t> allowed = {};   // bytes that the job's own tensors may take; none: nobody knows, less than now
   std::optional<RunPhase> ran_out = {};  // in what it did; none: the job was not begun
 };
 

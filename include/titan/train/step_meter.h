@@ -23,7 +23,8 @@ class RankComparison {
   RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world, const at::Device& device);
   bool has_arrived() const { return extremes_.has_arrived(); }
   void wait() { extremes_.wait(); }
-  void add_to(StepReport& report);
+  /// Once it has arrived.
+  void add_to(StepReport& report) const;
 
  private:
   HostCopy extremes_;

@@ -188,9 +188,9 @@ class Trainer {
   bool is_trained_ = false;  // it began with weights that were loaded, and not from a seed
   bool traffic_shown_ = false;
   RunPhase phase_ = RunPhase::training;  // what is under way, or was when something failed
-  RunPosition position_;  // after the last step
-  Wishes wishes_;         // that all ranks agreed to follow
-  DataCounters read_;     // up to the last step
+  RunPosition position_;                 // after the last step
+  Wishes wishes_;                        // that all ranks agreed to follow
+  DataCounters read_;                    // up to the last step
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<Validator> validator_;
   std::unique_ptr<StepProfiler> profiler_;  // null: off, as the next

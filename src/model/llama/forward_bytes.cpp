@@ -15,13 +15,13 @@ int64_t llama_block_forward_bytes(const LlamaArguments& a, const ActivationShape
   const int64_t log_sum_exp = 4 * tokens * a.heads;
   // The block's input is there throughout.
   return stream + std::max({
-                      stream + gathered + stream + key_value,                       // norm → queries, keys and values
-                      2 * stream + key_value + log_sum_exp + shape.ring_bytes,      // queries → attention
-                      stream + gathered + stream,                                   // attention → output product
-                      2 * stream + gathered + 2 * hidden,                           // sum and its norm → gate and up
-                      stream + 3 * hidden,                                          // gate and up → their activation
-                      stream + hidden + gathered + stream,                          // activation → down
-                      stream + hidden + 2 * stream,                                 // down → the closing sum
+                      stream + gathered + stream + key_value,                   // norm → queries, keys and values
+                      2 * stream + key_value + log_sum_exp + shape.ring_bytes,  // queries → attention
+                      stream + gathered + stream,                               // attention → output product
+                      2 * stream + gathered + 2 * hidden,                       // sum and its norm → gate and up
+                      stream + 3 * hidden,                                      // gate and up → their activation
+                      stream + hidden + gathered + stream,                      // activation → down
+                      stream + hidden + 2 * stream,                             // down → the closing sum
                   });
 }
 
