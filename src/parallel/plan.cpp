@@ -190,10 +190,12 @@ std::vector<std::string> float8_parameters_of(const Plan& plan, const UnitPlan& 
 
 void add_activations(Plan& plan, const ModelDescription& model) {
   plan.stream_width = model.dim;
+  int64_t most_tokens = plan.request.tokens();
+  if (plan.request.validation) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
   plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
-    plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
+    plan.stream_bytes = std::max(plan.stream_bytes, most_tokens * model.dim * size_of(unit.compute));
     ActivationShape shape = activation_shape(plan.request, unit.compute);
     shape.float8_parameters = float8_parameters_of(plan, unit);
     unit.saved_bytes = model.units[unit.chain_index].saved_bytes(shape, unit.policy) + kept_weight_bytes(plan, unit);

@@ -28,6 +28,8 @@ void add_traffic(Plan& plan, const ModelDescription& model);
 void add_offload_traffic(Plan& plan);
 /// Of a step and of a validation.
 void add_memory(Plan& plan, const ModelDescription& model);
+/// The same job with a validation's batch for a microbatch; it has one.
+PlanRequest validation_request(const PlanRequest& training);
 /// The most that a validation's batch holds at any moment of its way through this rank's units, itself included.
 int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model);
 

@@ -8,14 +8,6 @@ namespace {
 
 constexpr int64_t kWide = 4;  // bytes of a number in fp32
 
-/// The same job with validation's batch for a microbatch.
-PlanRequest request_of(const PlanRequest& training) {
-  PlanRequest request = training;
-  request.samples = training.validation->samples;
-  request.sequence_length = training.validation->sequence_length;
-  return request;
-}
-
 /// Beside queries, keys, values and the output of ring attention: keys and values of all ranks, or its own and those
 /// that arrive; the sum in fp32; and where plain operations add a part to it, that part and what they make of it.
 int64_t ring_bytes(const PlanRequest& request, const ModelDescription& model, const UnitPlan& unit) {
@@ -37,8 +29,9 @@ int64_t logits_bytes(const PlanRequest& request, const ModelDescription& model, 
     const int64_t widened = size == kWide ? kWide : size + kWide;
     return rows * own_words(request, model) * (request.fused_loss ? size : widened);
   }
-  // Gathered ones are there as they came and as one matrix; plain operations make logarithms beside them.
-  return rows * model.vocabulary * (!request.fused_loss ? 2 * kWide : shared ? 3 * size : size);
+  // Those of all ranks are there beside the own as they came and as one matrix; plain operations make logarithms.
+  const int64_t words = model.vocabulary + (shared ? model.vocabulary + own_words(request, model) : 0);
+  return rows * std::max(size * words, request.fused_loss ? 0 : 2 * kWide * model.vocabulary);
 }
 
 int64_t forward_bytes(const UnitDescription& unit, const ActivationShape& shape) {
@@ -47,8 +40,15 @@ int64_t forward_bytes(const UnitDescription& unit, const ActivationShape& shape)
 
 }  // namespace
 
+PlanRequest validation_request(const PlanRequest& training) {
+  PlanRequest request = training;
+  request.samples = training.validation->samples;
+  request.sequence_length = training.validation->sequence_length;
+  return request;
+}
+
 int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model) {
-  const PlanRequest request = request_of(plan.request);
+  const PlanRequest request = validation_request(plan.request);
   const int64_t sent = request.tokens() / request.place.mesh.size(MeshAxis::tp) * model.dim * size_of(request.compute);
   int64_t most = 0;
   for (const StagePlan& stage : plan.stages) {

@@ -23,6 +23,7 @@ int64_t planned_within(int64_t bytes, bool on_gpu) {
 struct Peaks {
   int64_t training = 0;
   int64_t validation = 0;
+  int64_t forward = 0;  // of the validation: what a batch of it holds
 
   int64_t of(const std::optional<RunPhase>& phase) const {
     if (!phase) return std::max(training, validation);
@@ -39,7 +40,8 @@ Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuest
   PlanRequest request = make_plan_request(config, place, question.device_only);
   add_pipeline(request, config, model);
   const Plan plan = make_plan(model, family, request);
-  return {plan.training_bytes(question.device_only), plan.validation_bytes(question.device_only)};
+  return {plan.training_bytes(question.device_only), plan.validation_bytes(question.device_only),
+          request.validation ? plan.validation_memory.back().bytes : 0};
 }
 
 class Search {
@@ -54,24 +56,33 @@ class Search {
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
     // A job that was planned to fit and did not needs more than the plan says: leave it a fifth of what it takes.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);
-    const auto fifth_less = static_cast<int64_t>(0.8 * static_cast<double>(taken));
-    const int64_t room = question.allowed ? std::min(within, fifth_less) : fifth_less;
+    const int64_t room = question.allowed ? std::min(within, fifth_less(taken)) : fifth_less(taken);
     room_ = {is_validation_ ? std::max(within, now_.training) : room, room};
+    // Where what was there before a batch is known, the batch alone is planned.
+    const int64_t rest = question.held > 0 && question.allowed
+                             ? planned_within(*question.allowed - question.held, question.device_only)
+                             : 0;
+    room_.forward = std::min(rest, fifth_less(now_.forward));
   }
 
   std::vector<MemorySetting> run() {
     if (is_validation_) {
-      for (const MemoryLadder& ladder : validation_ladders(config_)) climb(ladder, /*may_shrink_validation=*/false);
-      if (found_.empty()) climb(smallest_validations(config_), /*may_shrink_validation=*/false);
+      for (const MemoryLadder& ladder : validation_ladders(config_)) climb(ladder, Of::validation);
+      if (found_.empty()) climb(smallest_validations(config_), Of::validation);
       if (!found_.empty()) return found_;
     }
-    for (const MemoryLadder& ladder : training_ladders(config_, question_.device_only)) climb(ladder, true);
+    for (const MemoryLadder& ladder : training_ladders(config_, question_.device_only)) climb(ladder, Of::training);
     return found_;
   }
 
  private:
-  bool fits(const Peaks& peaks) const {
-    return peaks.training <= room_.training && peaks.validation <= room_.validation;
+  enum class Of { training, validation };
+
+  static int64_t fifth_less(int64_t bytes) { return static_cast<int64_t>(0.8 * static_cast<double>(bytes)); }
+
+  bool fits(const Peaks& peaks, Of changed) const {
+    const bool beside_what_is_held = changed == Of::validation && peaks.forward <= room_.forward;
+    return peaks.training <= room_.training && (peaks.validation <= room_.validation || beside_what_is_held);
   }
 
   /// None: the program would refuse it, a batch that the pipeline cannot cut, say.
@@ -86,19 +97,19 @@ class Search {
   }
 
   /// Takes the first change that is enough, or is with a smaller validation.
-  void climb(const MemoryLadder& ladder, bool may_shrink_validation) {
+  void climb(const MemoryLadder& ladder, Of changed) {
     if (found_.size() == most_) return;
     for (const MemoryChange& change : ladder) {
       MemoryTrial trial{config_, {}};
       change(trial);
       if (trial.words.empty()) continue;
-      if (take(trial) || (may_shrink_validation && take_with_less_validation(trial))) return;
+      if (take(trial, changed) || (changed == Of::training && take_with_less_validation(trial))) return;
     }
   }
 
-  bool take(const MemoryTrial& trial) {
+  bool take(const MemoryTrial& trial, Of changed) {
     const std::optional<Peaks> peaks = peaks_of(trial);
-    if (!peaks || !fits(*peaks)) return false;
+    if (!peaks || !fits(*peaks, changed)) return false;
     found_.push_back({join(trial.words, " with "), peaks->of(question_.ran_out)});
     return true;
   }
@@ -113,10 +124,10 @@ class Search {
       return both;
     };
     const std::optional<Peaks> least = peaks_of(with(ladders.back().back()));
-    if (!least || !fits(*least)) return false;
+    if (!least || !fits(*least, Of::training)) return false;
     for (const MemoryLadder& ladder : ladders) {
       for (const MemoryChange& change : ladder) {
-        if (take(with(change))) return true;
+        if (take(with(change), Of::training)) return true;
       }
     }
     return false;

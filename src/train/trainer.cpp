@@ -145,6 +145,7 @@ void Trainer::validate_when_due() {
   const auto start = std::chrono::steady_clock::now();
   auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
   phase_ = RunPhase::validation;
+  if (!device_.device.is_cpu()) held_ = peak_memory_bytes(device_.device);
   assembly_.executor->forget_position();
   if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
     log_.info(console_line(*report, colour_));

@@ -25,7 +25,7 @@ std::string no_setting_words(const MemoryRoom& room) {
 }  // namespace
 
 MemoryQuestion Trainer::memory_question(std::optional<RunPhase> ran_out) const {
-  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), room_.bytes, ran_out};
+  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), room_.bytes, ran_out, held_};
 }
 
 std::string Trainer::where() const {

@@ -245,7 +245,7 @@ TEST_F(SettingsThatFit, AreValidationsWhereThatAloneTakesTooMuch) {
     for (const MemorySetting& setting : settings) {
       const JobConfig tried = with(config, setting);
       EXPECT_EQ(predicted_bytes(question(tried, 0)), setting.bytes);
-      EXPECT_LE(1.5 * static_cast<double>(setting.bytes), asked.allowed);
+      EXPECT_LE(1.5 * static_cast<double>(setting.bytes), *asked.allowed);
     }
   }
   // Nobody knows what there is: a fifth less.
@@ -260,21 +260,44 @@ TEST_F(SettingsThatFit, ChangeBothSizesOfAValidationWhereOneIsNotEnoughAndTraini
   MemoryQuestion asked = question(config, 0);
   JobConfig least = config;
   least.validation.local_batch_size = 1;
-  least.validation.seq_len = 512;
-  asked.allowed = predicted_bytes(question(least, 0)) * 3 / 2 + 100;
+  least.validation.seq_len = 256;
   asked.ran_out = RunPhase::validation;
+  MemoryQuestion asked_of_least = question(least, 0);
+  asked_of_least.ran_out = RunPhase::validation;
+  asked.allowed = predicted_bytes(asked_of_least) * 3 / 2 + 100;
   const std::vector<MemorySetting> settings = settings_that_fit(asked);
   ASSERT_EQ(settings.size(), 1u);
-  EXPECT_EQ(settings[0].words, "validation.local_batch_size = 1 with validation.seq_len = 512");
+  EXPECT_EQ(settings[0].words, "validation.local_batch_size = 1 with validation.seq_len = 256");
   // Weights and states alone take more: that is no matter of validation's batches.
-  asked.allowed = predicted_bytes(question(least, 0)) * 9 / 10;
+  asked.allowed = predicted_bytes(asked_of_least) * 9 / 10;
   const std::vector<MemorySetting> narrow = settings_that_fit(asked, 20);
   ASSERT_FALSE(narrow.empty());
   for (const MemorySetting& setting : narrow) EXPECT_NE(setting.words.find("validation."), 0u) << setting.words;
 }
 
+TEST_F(SettingsThatFit, LeaveTheBatchOfAValidationWhatIsLeftBesideWhatWasHeldBeforeIt) {
+  const JobConfig config = validating_job();
+  MemoryQuestion asked = question(config, 0);
+  asked.ran_out = RunPhase::validation;
+  const auto taken_by = [&](int64_t samples) {
+    JobConfig other = config;
+    other.validation.local_batch_size = samples;
+    MemoryQuestion its = question(other, 0);
+    its.ran_out = RunPhase::validation;
+    return predicted_bytes(its);
+  };
+  const int64_t sample = (taken_by(64) - taken_by(32)) / 32;
+  asked.allowed = taken_by(4);  // by the whole plan, a third of it left over, one would not fit
+  EXPECT_NE(settings_that_fit(asked).at(0).words, "validation.local_batch_size = 4");
+  asked.held = *asked.allowed - sample * 13 / 2;
+  EXPECT_EQ(settings_that_fit(asked).at(0).words, "validation.local_batch_size = 4");
+  asked.allowed = 2 * predicted_bytes(asked);
+  asked.held = *asked.allowed - sample * 100;
+  EXPECT_EQ(settings_that_fit(asked).at(0).words, "validation.local_batch_size = 32") << "64 did not fit";
+}
+
 TEST_F(SettingsThatFit, AreOfTrainingAndOfValidationWhereBothTakeTooMuch) {
-  const JobConfig config = validating_job({"--training.local_batch_size=32"});
+  const JobConfig config = validating_job({"--training.local_batch_size=32", "--validation.local_batch_size=256"});
   MemoryQuestion asked = question(config, 0);
   asked.ran_out = RunPhase::training;
   asked.allowed = predicted_bytes(asked) / 2;
@@ -283,10 +306,10 @@ TEST_F(SettingsThatFit, AreOfTrainingAndOfValidationWhereBothTakeTooMuch) {
   EXPECT_EQ(settings[0].words.find("training.local_batch_size = "), 0u) << settings[0].words;
   const JobConfig tried = with(config, settings[0]);
   EXPECT_LT(tried.validation.local_batch_size, config.validation.local_batch_size) << settings[0].words;
-  EXPECT_LE(1.5 * static_cast<double>(predicted_bytes(question(tried, 0))), asked.allowed);
+  EXPECT_LE(1.5 * static_cast<double>(predicted_bytes(question(tried, 0))), *asked.allowed);
   JobConfig half = tried;
   half.validation.local_batch_size = config.validation.local_batch_size;
-  EXPECT_GT(1.5 * static_cast<double>(predicted_bytes(question(half, 0))), asked.allowed) << "it was needed";
+  EXPECT_GT(1.5 * static_cast<double>(predicted_bytes(question(half, 0))), *asked.allowed) << "it was needed";
 }
 
 TEST_F(SettingsThatFit, LeaveOutLengthsOfAValidationThatRanksCannotShare) {

@@ -193,10 +193,10 @@ struct Plan {
   std::vector<int64_t> message_slots;   // bytes of each slot of gradients narrowed for their reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
-  int64_t stream_rows = 0;            // tokens of a microbatch that this rank holds between units
-  int64_t stream_width = 0;           // the model's dim
-  int64_t stream_bytes = 0;           // of all tokens of a microbatch, in the widest dtype a unit computes in
-  std::vector<MemoryPurpose> memory;  // at the peak of a step
+  int64_t stream_rows = 0;   // tokens of a microbatch that this rank holds between units
+  int64_t stream_width = 0;  // the model's dim
+  int64_t stream_bytes = 0;  // of all tokens of a microbatch or a validation's batch, in the widest dtype of a unit
+  std::vector<MemoryPurpose> memory;             // at the peak of a step
   std::vector<MemoryPurpose> validation_memory;  // at that of a validation; empty: there is none
   std::vector<GroupTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8

@@ -188,6 +188,7 @@ class Trainer {
   bool is_trained_ = false;  // it began with weights that were loaded, and not from a seed
   bool traffic_shown_ = false;
   RunPhase phase_ = RunPhase::training;  // what is under way, or was when something failed
+  int64_t held_ = 0;                     // on a GPU, by the allocator, when the last validation began
   RunPosition position_;                 // after the last step
   Wishes wishes_;                        // that all ranks agreed to follow
   DataCounters read_;                    // up to the last step
