@@ -19,7 +19,7 @@ struct Slot {
   uint64_t version = 0;
   int64_t users = 0;  // acquires without release
   // Gradients that are copied from here to the host: of bytes from this one on.
-  Crossing leaving;
+  Crossing leaving{};
   int64_t leaving_begin = 0;
 };
 
