@@ -48,7 +48,7 @@ def main() -> int:
     print(f"| seed | states | mean loss of the last {last} steps | to float32 |\n|---:|---|---:|---:|", flush=True)
     missed = False
     with tempfile.TemporaryDirectory() as folder:
-        for seed in arguments.seeds:
+        for seed in dict.fromkeys(arguments.seeds):  # each once: a run has a folder of its own
             wide = None
             for number, (name, words) in enumerate(STATES.items()):
                 place = pathlib.Path(folder) / f"{seed}-{number}"
