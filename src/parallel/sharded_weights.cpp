@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "titan/base/error.h"
 
@@ -56,7 +55,7 @@ int64_t SlotPool::gradient_bytes() const { return bytes_of(gradients_); }
 void ShardedWeights::Transfer::finish() {
   if (!under_way) return;
   under_way = false;
-  if (!(std::getenv("MUT") && std::getenv("MUT")[0] == 'd')) crossing.order();
+  crossing.order();
   if (pending) pending->wait();
   pending.reset();
   for (auto& [target, source] : copies) target.copy_(source);
@@ -263,7 +262,7 @@ void ShardedWeights::gradient_storage() {
   TITAN_CHECK(slot.users == 0 && "a slot's last gradients are reduced before others are written", plan_.name);
   slot.holder = this;
   slot.users = 1;
-  if (!(std::getenv("MUT") && std::getenv("MUT")[0] == 'b') && slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) order_leaving(slot);
+  if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) order_leaving(slot);
   const std::vector<at::Tensor> gradients = unsharded_in(slot.memory, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(gradients[i]);
 }
@@ -304,7 +303,7 @@ void ShardedWeights::start_scatter() {
     as_type(memory, 0, plan_.numel, type).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
   }
   if (shards_ == 1) return;  // what there is to add up are replicas
-  if (!(std::getenv("MUT") && std::getenv("MUT")[0] == 'c')) order_leaving(slots_->gradients(plan_.gradient_slot));
+  order_leaving(slots_->gradients(plan_.gradient_slot));
   std::vector<at::Tensor> inputs = unsharded_in(memory, type);
   const std::vector<at::Tensor> shards = shards_of(travelling_sums());
   std::vector<at::Tensor> outputs = shards;
