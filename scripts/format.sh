@@ -14,13 +14,13 @@ sources() {
   find "$TITAN_ROOT/include" "$TITAN_ROOT/src" "$TITAN_ROOT/tests" -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort
 }
 
-# clang-tidy needs the commands of a build without gcc's precompiled header, which clang cannot read.
+# clang-tidy needs the commands of a build of single files without gcc's precompiled header, which clang cannot read.
 tidy() {
   local build=$TITAN_ROOT/build/tidy
   require_tool clang-tidy
   "$TITAN_ROOT/scripts/setup.sh"
   cmake -S "$TITAN_ROOT" -B "$build" -G Ninja -DTITAN_CUDA=OFF -DTITAN_LIBTORCH="${TITAN_LIBTORCH:-}" \
-    -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
+    -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DTITAN_UNITY=OFF >/dev/null
   if [ $# -eq 0 ]; then
     mapfile -t files < <(sources | grep '/src/.*\.cpp$')
     set -- "${files[@]}"

@@ -82,26 +82,18 @@ require_space() {
     "Make room, or name a folder on a larger disk with TITAN_CACHE."
 }
 
-# add_package NAME==VERSION: fetches one wheel and unpacks it into $partial. A wheel that is in is not fetched again, so
-# after an interruption the next run goes on.
+# add_package NAME==VERSION: into $partial. What is in is not fetched again, so after an interruption the next run goes on.
 add_package() {
-  local package=$1 wheels=$partial/.wheels
-  local mark=$partial/.fetched/$package quiet=(--quiet)
+  local package=$1 mark=$partial/.fetched/$1
   [ ! -e "$mark" ] || return 0
-  [ ! -t 2 ] || quiet=()
   say "  $package"
-  mkdir -p "$wheels" "$partial/.fetched"
-  python3 -m pip "${quiet[@]}" --disable-pip-version-check --no-cache-dir download --no-deps --only-binary :all: \
-    -d "$wheels" "$package" >&2 || fail 69 "$package could not be fetched with pip (its message is above)" \
+  mkdir -p "$partial/.fetched"
+  unpack_wheel "$package" "$partial" || fail 69 "$package could not be fetched with pip (its message is above)" \
     "Without a network, one of these helps:" \
     "- TITAN_LIBTORCH=FOLDER, the site-packages folder of any Python torch $version_needed" \
     "- a copy of ${cache_stem}-${kind} from another machine, at the same place" \
     "- pip's own settings: a proxy (https_proxy), a mirror (PIP_INDEX_URL), a folder of wheels (PIP_FIND_LINKS)"
-  local wheel
-  for wheel in "$wheels"/*.whl; do
-    python3 -m zipfile -e "$wheel" "$partial"
-  done
-  rm -rf "$wheels" "$partial"/torch/bin/{ptxas,protoc*} "$partial/torch/test"
+  rm -rf "$partial"/torch/bin/{ptxas,protoc*} "$partial/torch/test"
   : >"$mark"
 }
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import json
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
-from check import TESTS, left_out
+from check import TESTS
+from programs import ROOT, end_of, execute, left_out, note, result_of
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOTAL_SECONDS = 480
 RUN_SECONDS = 120
 STEPS, COUNTED = 30, 20  # the last of them
@@ -24,6 +25,7 @@ WARM_UP = 3  # of the profiler, after those; then one step is traced
 LAST_STEP = STEPS + WARM_UP + 1
 PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 KERNEL_BAR = 85  # % of the copy's bandwidth, for each fused kernel that moves memory
+NOTES = ["Attention by", "CUDA graphs", "[Ff]loat8"]  # of a row: the first two lines of each kind
 HOST_KERNEL_TESTS = "OnHost/*"  # without a GPU, to try the script
 NCCL_ROW = ["--debug.groups_of_one", "--training.steps=3"]
 
@@ -93,7 +95,8 @@ class Bench:
         self.programs = arguments.programs.resolve()
         self.device = arguments.device
         self.machine = arguments.machine
-        self.text = arguments.text
+        self.text = arguments.text.resolve() if arguments.text else None  # programs run in another folder
+        self.log = arguments.log
         self.begin = time.monotonic() - arguments.spent
         self.runs: dict[str, Run] = {}
         self.ceilings: dict[tuple[str, str], dict] = {}
@@ -104,7 +107,9 @@ class Bench:
 
     def without_paths(self, text: str) -> str:
         """As it reads on every machine."""
-        return text.replace(f"{self.programs}/", "").replace(f"{ROOT}/", "")
+        for folder in (self.programs, ROOT, *([self.text.parent] if self.text else [])):
+            text = text.replace(f"{folder}/", "")
+        return text
 
     def model(self, key: str) -> Model:
         return MODELS[key] if self.device == "cuda" else TINY
@@ -124,24 +129,18 @@ class Bench:
         return run
 
     def execute(self, command: list[str], limit: float) -> tuple[int | None, str]:
-        """Exit code, none when it did not end, and what was printed."""
+        code, printed = execute(command, min(limit, self.seconds_left()))
+        note(self.log, self.without_paths(" ".join(command)), printed)
+        return code, printed
+
+    def reading(self, run: Run, read: Callable[[], None]) -> None:
+        """Where what a program wrote is not as it should be, its row says so, and the others go on."""
+        if run.verdict != "ok":
+            return
         try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=min(limit, self.seconds_left()),
-                check=False,
-            )
-            return done.returncode, done.stdout
-        except subprocess.TimeoutExpired as late:
-            return None, (late.stdout or b"").decode(errors="replace")
-        except OSError as error:  # as a shell says that there is no such program
-            return 127, str(error)
+            read()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            run.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
 
     def words_of(self, model: Model, precision: str, mode: str, folder: str) -> list[str]:
         words = [
@@ -181,10 +180,9 @@ class Bench:
         model = self.model(key)
         with tempfile.TemporaryDirectory(prefix="titan-bench-") as folder:
             run = self.run(row, [str(self.programs / "titan_train"), *self.words_of(model, precision, mode, folder)], RUN_SECONDS)
-            if run.verdict == "ok":
-                self.read(run, model, pathlib.Path(folder) / "metrics.jsonl")
-            if run.verdict == "ok":
-                self.look_into_a_step(run, pathlib.Path(folder) / "profile_traces" / f"iteration_{LAST_STEP}" / "rank0_trace.json")
+            self.reading(run, lambda: self.read(run, model, pathlib.Path(folder) / "metrics.jsonl"))
+            trace = pathlib.Path(folder) / "profile_traces" / f"iteration_{LAST_STEP}" / "rank0_trace.json"
+            self.reading(run, lambda: self.look_into_a_step(run, trace))
 
     def look_into_a_step(self, run: Run, trace: pathlib.Path) -> None:
         code, printed = self.execute([str(self.programs / "titan_train"), "profile", "summarize", str(trace)], 60)
@@ -202,8 +200,8 @@ class Bench:
         rates = sorted(model.sequence / step["step_seconds"] for step in steps)
         run.tps, run.spread = statistics.median(rates), (rates[0], rates[-1])
         run.memory = max(line["memory_peak_bytes"] for line in steps)
-        kept = re.compile(r"Attention by|CUDA graphs|float8|Float8")
-        run.notes = [line.split(" - INFO - ")[-1] for line in run.printed.splitlines() if kept.search(line)][:6]
+        told = [line.split(" - INFO - ")[-1] for line in run.printed.splitlines()]
+        run.notes = [line for pattern in NOTES for line in [line for line in told if re.search(pattern, line)][:2]]
 
     def kernel_tests(self) -> None:
         names = TESTS["kernels_test"] if self.device == "cuda" else HOST_KERNEL_TESTS
@@ -215,16 +213,31 @@ class Bench:
         model = self.model(key)
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.vocabulary, model.sequence]
         run = self.run("kernel rates", [str(self.programs / "bench_kernel_rates"), self.device, *map(str, numbers)], 60)
-        if run.verdict == "ok":
-            self.kernels = json.loads(run.printed.strip().splitlines()[-1])
+        self.reading(run, lambda: self.keep_kernels(result_of(run.printed)))
 
-    def ceiling(self, key: str, precision: str) -> None:
+    def every_group(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="titan-bench-") as folder:
+            words = ["configs/debug_model.toml", f"--training.device={self.device}", *NCCL_ROW, f"--job.dump_folder={folder}"]
+            name = "one rank, every group" + (" over NCCL" if self.device == "cuda" else "")
+            self.run(name, [str(self.programs / "titan_train"), *words], 60)
+
+    def ceiling(self, row: str) -> None:
+        key, precision, _ = row.split("-")
+        if (key, precision) in self.ceilings:
+            return
         model = self.model(key)
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.layers, model.vocabulary, model.sequence, model.sequence]
         words = [str(self.programs / "bench_device_ceiling"), self.device, *map(str, numbers), precision]
         run = self.run(f"{key}-{precision}-ceiling", words, 60)
-        if run.verdict == "ok":
-            self.ceilings[key, precision] = json.loads(run.printed.strip().splitlines()[-1])
+        self.reading(run, lambda: self.keep_ceiling(key, precision, result_of(run.printed)))
+
+    def keep_kernels(self, result: dict) -> None:
+        kernels = [{name: kernel[name] for name in ("name", "bytes", "seconds")} for kernel in result["kernels"]]
+        self.kernels = {"copy_bytes_per_second": result["copy_bytes_per_second"], "kernels": kernels}
+
+    def keep_ceiling(self, key: str, precision: str, result: dict) -> None:
+        parts = ("product_seconds", "attention_seconds", "copy_bytes_per_second")
+        self.ceilings[key, precision] = {part: result[part] for part in parts}
 
     def ceiling_tps(self, key: str, precision: str) -> float | None:
         """Products and attention as measured alone; the rest as bytes that fused kernels move, at the rate of a copy."""
@@ -298,6 +311,8 @@ def kernel_lines(bench: Bench) -> list[str]:
 
 
 def page(arguments: argparse.Namespace, bench: Bench, rows: list[str]) -> str:
+    """Of what has run until now."""
+    rows = [row for row in rows if row in bench.runs]
     lines = [
         f"# Training on one GPU, {datetime.date.today()}",
         "",
@@ -342,12 +357,12 @@ def page(arguments: argparse.Namespace, bench: Bench, rows: list[str]) -> str:
     for row in rows:
         run = bench.runs[row]
         lines += ["", f"## {row}", "", f"    {run.command}", ""]
-        shown = run.notes if run.verdict == "ok" else [*run.printed.splitlines()[-30:], run.verdict]
+        shown = run.notes if run.verdict == "ok" else [*end_of(run.printed), run.verdict]
         lines += [f"    {line}".rstrip() for line in shown]
     for name, run in checks.items():
         if run.verdict != "ok":
             lines += ["", f"## {name}", "", f"    {run.command}", ""]
-            lines += [f"    {line}".rstrip() for line in [*run.printed.splitlines()[-30:], run.verdict]]
+            lines += [f"    {line}".rstrip() for line in [*end_of(run.printed), run.verdict]]
     return "\n".join(lines) + "\n"
 
 
@@ -359,6 +374,7 @@ def main() -> int:
     parser.add_argument("--device", required=True)
     parser.add_argument("--spent", type=float, default=0)
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--log", type=pathlib.Path)
     parser.add_argument("--only")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--text", type=pathlib.Path)
@@ -377,20 +393,13 @@ def main() -> int:
     arguments.given += ["--only", arguments.only] if arguments.only else []
     arguments.given += ["--text", arguments.text.name] if arguments.text else []
     bench = Bench(arguments)
-    bench.kernel_tests()
-    bench.kernel_rates(rows[0].split("-")[0])
-    with tempfile.TemporaryDirectory(prefix="titan-bench-") as folder:
-        words = ["configs/debug_model.toml", f"--training.device={bench.device}", *NCCL_ROW, f"--job.dump_folder={folder}"]
-        bench.run("one rank, every group" + (" over NCCL" if bench.device == "cuda" else ""), [str(bench.programs / "titan_train"), *words], 60)
-    for row in rows:
-        key, precision, _ = row.split("-")
-        if (key, precision) not in bench.ceilings:
-            bench.ceiling(key, precision)
-        bench.train(row)
     target = arguments.page or ROOT / "docs" / "benchmarks" / f"gpu-bench-{datetime.date.today()}.md"
-    text = page(arguments, bench, rows)
-    target.write_text(text)
-    print(text)
+    parts = [bench.kernel_tests, lambda: bench.kernel_rates(rows[0].split("-")[0]), bench.every_group]
+    parts += [part for row in rows for part in (functools.partial(bench.ceiling, row), functools.partial(bench.train, row))]
+    for part in parts:
+        part()
+        target.write_text(page(arguments, bench, rows))  # each time, so that nothing is lost with the machine
+    print(page(arguments, bench, rows))
     print(target, file=sys.stderr)
     return 0 if all(run.verdict == "ok" for run in bench.runs.values()) else 1
 

@@ -8,7 +8,7 @@
 #   --only ROW    the rows named, by commas: 8b-bf16-plain, 8b-bf16-fused, 8b-float8-plain, … 1b-float8-fused
 #   --short       8b-bf16-fused and 8b-float8-fused alone        --text FILE   trains on that text, not on stories
 #   --page FILE   instead of docs/benchmarks/gpu-bench-DATE.md   --commit HASH   where git cannot say it
-#   --device cpu  without a GPU, with a tiny model, to try the script itself
+#   --log FILE    adds all that the programs print           --device cpu  without a GPU, with a tiny model, to try the script itself
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 readonly programs_needed=(kernels_test bench_device_ceiling bench_kernel_rates)
@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
       exit 0
       ;;
     --short) arguments+=("$1") ;;
-    --packed | --commit | --device | --page | --only | --text)
+    --packed | --commit | --device | --page | --log | --only | --text)
       [ $# -ge 2 ] || fail 64 "$1 needs a value"
       case $1 in
         --packed) packed=$2 ;;
@@ -44,7 +44,7 @@ while [ $# -gt 0 ]; do
       ;;
     *)
       fail 64 "unknown argument $1" \
-        "There are --pack, --packed FOLDER, --short, --only ROWS, --text FILE, --page FILE, --commit HASH, --device cpu."
+        "There are --pack, --packed FOLDER, --short, --only ROWS, --text FILE, --page FILE, --log FILE, --commit HASH, --device cpu."
       ;;
   esac
   shift

@@ -7,15 +7,13 @@ import dataclasses
 import datetime
 import json
 import math
-import os
 import pathlib
-import re
-import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from programs import ROOT, end_of, execute, left_out, note
+
 CONFIG = "configs/debug_model.toml"
 STEPS = 20
 GLOBAL_BATCH = 8
@@ -91,8 +89,6 @@ ROWS = [
     Row("deterministic", "deterministic kernels in bf16", words=(BF16, "--debug.deterministic"), against="bf16", bars=FUSED_BF16_BARS),
     Row("documents-cpu", "document masks on the CPU", words=(DOCUMENTS,), on_cpu=True, against=""),
     Row("documents", "document masks", words=(DOCUMENTS,), against="documents-cpu", bars=OTHER_DEVICE_BARS),
-    Row("documents-bf16-cpu", "the same in bf16 on the CPU", words=(DOCUMENTS, BF16), on_cpu=True, against=""),
-    Row("documents-bf16", "in bf16", words=(DOCUMENTS, BF16), against="documents-bf16-cpu", bars=DOCUMENTS_BF16_BARS),
     Row("offload", "activations and moments on the host", words=OFFLOAD),
     Row("one", "one rank, every group over NCCL", words=(GROUPS_OF_ONE,)),
     Row("one-fused", "the same with fused kernels, a graph a block", words=(GROUPS_OF_ONE, FUSED), against="fused"),
@@ -100,6 +96,9 @@ ROWS = [
     Row("fsdp2", "FSDP 2 on one card", 2, 2, layout(shard=2)),
     Row("tp2", "TP 2 on one card", 2, 1, layout(tensor=2)),
     Row("fsdp2-tp2", "FSDP 2 × TP 2 on one card", 4, 2, layout(shard=2, tensor=2)),
+    # Last, because a CPU without instructions for bf16 may not be over in time.
+    Row("documents-bf16-cpu", "the same in bf16 on the CPU", words=(DOCUMENTS, BF16), on_cpu=True, against=""),
+    Row("documents-bf16", "in bf16", words=(DOCUMENTS, BF16), against="documents-bf16-cpu", bars=DOCUMENTS_BF16_BARS),
 ]
 
 
@@ -116,9 +115,10 @@ class Outcome:
 
 
 class Checks:
-    def __init__(self, programs: pathlib.Path, device: str):
+    def __init__(self, programs: pathlib.Path, device: str, log: pathlib.Path | None):
         self.programs = programs
         self.device = device
+        self.log = log
         self.begin = time.monotonic()
         self.outcomes: dict[str, Outcome] = {}
 
@@ -138,39 +138,22 @@ class Checks:
             return outcome
         print(f"{name}: {outcome.command}", file=sys.stderr, flush=True)
         begin = time.monotonic()
-        try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=RUN_SECONDS,
-                check=False,
-            )
-            code, printed = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as late:
-            code, printed = None, (late.stdout or b"").decode(errors="replace")
+        code, printed = execute(command, RUN_SECONDS, environment)
         outcome.seconds = time.monotonic() - begin
         outcome.said = printed
+        note(self.log, outcome.command, printed)
         outcome.verdict = "ok" if code == 0 else "failed"
         if code != 0:
             reason = f"exit code {code}" if code is not None else f"not over after {RUN_SECONDS} s"
-            outcome.printed = self.without_paths("\n".join([*printed.splitlines()[-30:], reason]))
+            outcome.printed = self.without_paths("\n".join([*end_of(printed), reason]))
             if REFUSAL in printed:
                 outcome.verdict = "refused by NCCL"
         return outcome
 
-    def unit_tests(self, wanted: list[str]) -> None:
-        for program, names in TESTS.items():
-            if program not in wanted:
-                continue
-            outcome = self.run(program, [str(self.programs / program), f"--gtest_filter={names}"], {})
-            if outcome.verdict == "ok" and self.device == "cuda" and (left := left_out(outcome.said)):
-                outcome.verdict = f"failed: {left}"
+    def unit_tests(self, program: str) -> None:
+        outcome = self.run(program, [str(self.programs / program), f"--gtest_filter={TESTS[program]}"], {})
+        if outcome.verdict == "ok" and self.device == "cuda" and (left := left_out(outcome.said)):
+            outcome.verdict = f"failed: {left}"
 
     def train(self, row: Row) -> None:
         with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
@@ -196,22 +179,15 @@ class Checks:
             outcome.verdict = f"failed: {len(outcome.losses)} losses of {STEPS}"
         elif row.against and not others:
             outcome.verdict = f"failed: there is no row {row.against} to compare with"
+        elif not all(math.isfinite(loss) for loss in outcome.losses):
+            outcome.verdict = "failed: a loss that is no number"
+        elif not all(outcome.losses):
+            outcome.verdict = "failed: a loss of 0"
         elif row.against:
-            off = [abs(a - b) / abs(b) for a, b in zip(outcome.losses, others)]
+            off = [abs(a - b) / abs(b) if b and math.isfinite(b) else math.inf for a, b in zip(outcome.losses, others)]
             outcome.first, outcome.later = off[0], max(off)
             held = outcome.first <= row.bars[0] and outcome.later <= row.bars[1]
             outcome.verdict = "ok" if held else "failed: other losses"
-        elif not all(math.isfinite(loss) for loss in outcome.losses):
-            outcome.verdict = "failed: a loss that is no number"
-
-
-def left_out(said: str) -> str:
-    """What GoogleTest did not run, or nothing. It calls it a success when nothing runs."""
-    passed = re.search(r"^\[  PASSED  \] (\d+) test", said, re.MULTILINE)
-    skipped = re.search(r"^\[  SKIPPED \] (\d+ tests?), listed below", said, re.MULTILINE)
-    if skipped:
-        return f"left out {skipped[1]}"
-    return "" if passed and int(passed[1]) > 0 else "no test ran"
 
 
 def read_losses(metrics: pathlib.Path) -> list[float]:
@@ -266,6 +242,7 @@ def main() -> int:
     parser.add_argument("--commit", required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--log", type=pathlib.Path)
     parser.add_argument("--only")
     arguments = parser.parse_args()
     names = [*TESTS, *(row.name for row in ROWS)]
@@ -275,15 +252,13 @@ def main() -> int:
         return 64
     arguments.given = [*(["--device", arguments.device] if arguments.device != "cuda" else [])]
     arguments.given += ["--only", arguments.only] if arguments.only else []
-    checks = Checks(arguments.programs.resolve(), arguments.device)
-    checks.unit_tests(wanted)
-    for row in ROWS:
-        if row.name in wanted:
-            checks.train(row)
+    checks = Checks(arguments.programs.resolve(), arguments.device, arguments.log)
     target = arguments.page or ROOT / "docs" / "benchmarks" / f"gpu-check-{datetime.date.today()}.md"
-    text = page(arguments, checks)
-    target.write_text(text)
-    print(text)
+    rows = {row.name: row for row in ROWS}
+    for name in (name for name in names if name in wanted):
+        checks.train(rows[name]) if name in rows else checks.unit_tests(name)
+        target.write_text(page(arguments, checks))  # each time, so that nothing is lost with the machine
+    print(page(arguments, checks))
     print(target, file=sys.stderr)
     good = ("ok", "refused by NCCL")
     return 0 if all(outcome.verdict in good for outcome in checks.outcomes.values()) else 1

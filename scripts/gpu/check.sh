@@ -7,7 +7,8 @@
 #   scripts/gpu/check.sh --pack               makes build/gpu, to be taken to a machine that has a GPU and no compiler
 #   scripts/gpu/check.sh --packed build/gpu   checks with that folder: needs python3 and its torch 2.11.0
 #   --page FILE   instead of docs/benchmarks/gpu-check-DATE.md        --commit HASH   where git cannot say it
-#   --only ROW    the rows named, by commas        --device cpu    without a GPU, to try the script itself
+#   --only ROW    the rows named, by commas                        --log FILE    adds all that the programs print
+#   --device cpu    without a GPU, to try the script itself
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 readonly tests=(kernels_test ops_test distributed_test train_test)
@@ -32,7 +33,7 @@ while [ $# -gt 0 ]; do
       pack
       exit 0
       ;;
-    --packed | --commit | --device | --page | --only)
+    --packed | --commit | --device | --page | --log | --only)
       [ $# -ge 2 ] || fail 64 "$1 needs a value"
       case $1 in
         --packed) packed=$2 ;;
@@ -44,7 +45,7 @@ while [ $# -gt 0 ]; do
       ;;
     *)
       fail 64 "unknown argument $1" \
-        "There are --pack, --packed FOLDER, --page FILE, --commit HASH, --only ROWS, --device cpu."
+        "There are --pack, --packed FOLDER, --page FILE, --log FILE, --commit HASH, --only ROWS, --device cpu."
       ;;
   esac
   shift

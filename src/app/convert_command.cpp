@@ -41,7 +41,7 @@ constexpr std::array<Direction, 6> kDirections{{
      verify_weights},
 }};
 
-struct Options {
+struct ConvertOptions {
   std::string from, to, dtype;
   double shard_gigabytes = 0;
   std::vector<std::string> rest;  // the config and its overrides
@@ -77,8 +77,8 @@ std::string expect_gigabytes(const std::string& word) {
               : fmt::format("{} is no number from {:f} to {:.0f}", word, kLeastGigabytes, kMostGigabytes);
 }
 
-std::optional<Options> parse(const Direction& direction, std::span<const std::string> words) {
-  Options options;
+std::optional<ConvertOptions> parse(const Direction& direction, std::span<const std::string> words) {
+  ConvertOptions options;
   CLI::App app(direction.purpose, std::string("titan_train convert ") + direction.name);
   app.add_option(direction.from, options.from, "What is read")->required();
   if (direction.to) app.add_option(direction.to, options.to, "What is written; it must not be there")->required();
@@ -135,7 +135,7 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   }
   const Direction* direction = find_direction(arguments[0]);
   if (!direction) fail_unknown(arguments[0]);
-  const std::optional<Options> options = parse(*direction, arguments.subspan(1));
+  const std::optional<ConvertOptions> options = parse(*direction, arguments.subspan(1));
   if (!options) return 0;
   LoadedConfig loaded = load_config(schema, options->rest, config_checks());
   if (!loaded.problems.empty()) {

@@ -24,7 +24,7 @@ constexpr std::array<Rewording, 6> kWords{
      {", and mix them with data.mixture if you want both", ""},
      {"needs dataset_path:", "needs --dataset-path:"}}};
 
-struct Options {
+struct DataOptions {
   Tokenization tokenization;
   Inspection inspection;
   DatasetOptions dataset;
@@ -33,7 +33,7 @@ struct Options {
   GivenIds ids;
 };
 
-void declare_corpus(CLI::App& command, Options& options) {
+void declare_corpus(CLI::App& command, DataOptions& options) {
   command.add_option("--dataset-path", options.dataset.path, "A .txt, .jsonl or .bin file, a folder of them or a glob")
       ->required();
   command.add_option("--text-field", options.dataset.text_field, "Field of .jsonl records")->capture_default_str();
@@ -42,7 +42,7 @@ void declare_corpus(CLI::App& command, Options& options) {
       ->capture_default_str();
 }
 
-void declare(CLI::App& app, Options& options) {
+void declare(CLI::App& app, DataOptions& options) {
   auto* tokenize = app.add_subcommand("tokenize", "Text to a .bin file of ids, on all cores; a killed one goes on");
   declare_corpus(*tokenize, options);
   auto* tokenizer = tokenize->add_option("--tokenizer", options.tokenization.tokenizer, "Tokenizer file or folder");
@@ -82,7 +82,7 @@ void refuse_mistyped_word(const std::string& word) {
   throw Error(ExitCode::bad_config, fmt::format("data has no command {}{} (titan_train data --help)", word, hint));
 }
 
-void run_tokenize(Options& options, std::ostream& out) {
+void run_tokenize(DataOptions& options, std::ostream& out) {
   Tokenization& wanted = options.tokenization;
   if (!options.ids_field.empty()) {
     wanted.ids = options.ids;
@@ -101,7 +101,7 @@ std::vector<std::string> data_command_words() { return {"tokenize", "stats", "pe
 
 void run_data_command(const std::vector<std::string>& arguments, std::ostream& out) {
   if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
-  Options options;
+  DataOptions options;
   CLI::App app("Make a corpus ready, and look at one", "titan_train data");
   app.require_subcommand(1);
   declare(app, options);

@@ -8,6 +8,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/config/config_command.h"
+#include "titan/config/limits.h"
 #include "titan/config/load.h"
 #include "titan/parallel/plan_exchanges.h"
 #include "titan/train/start_report.h"
@@ -16,20 +17,20 @@
 namespace titan {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::optional<int64_t> world;  // else what the config's degrees ask for
   int64_t rank = 0;
   bool verbose = false;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
-std::optional<Options> parse(std::span<const std::string> arguments) {
-  Options options;
+std::optional<PlanOptions> parse(std::span<const std::string> arguments) {
+  PlanOptions options;
   CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
   app.add_option("--world", options.world, "Number of ranks; else as many as the degrees ask for")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+      ->check(CLI::Range(int64_t{0}, kMostRanks - 1));
   app.add_flag("--verbose", options.verbose, "Every weight group by itself, those that are alike, too");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
@@ -88,7 +89,7 @@ void print_groups(const Plan& plan, bool verbose) {
 }
 
 /// Where the number of ranks comes from, unless it was given to this command.
-const char* words_for_world(const Options& options, const JobConfig& config) {
+const char* words_for_world(const PlanOptions& options, const JobConfig& config) {
   if (options.world) return "";
   return config.comm.world_size ? ", as comm.world_size says (--world: other numbers)"
                                 : ", as the degrees ask for at least (--world: other numbers)";
@@ -97,7 +98,7 @@ const char* words_for_world(const Options& options, const JobConfig& config) {
 }  // namespace
 
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<Options> options = parse(arguments);
+  const std::optional<PlanOptions> options = parse(arguments);
   if (!options) return 0;
   std::vector<ConfigCheck> checks = config_checks();
   int64_t world = 1;
@@ -117,11 +118,13 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
                             options->world ? fmt::format("--world {}", world)
                                            : fmt::format("the {} that {}; give --world, too", world, asks)));
   }
-  const auto [place, model, plan] = plan_job(loaded.config, world, options->rank);
+  const auto [place, model, plan] =
+      plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
   std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
             << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
                            with_thousands(plan.parameter_count));
+  if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
   print_groups(plan, options->verbose);
   std::cout << "\nper step:\n";
@@ -129,7 +132,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
   for (const std::string& line : crossing_lines(plan)) std::cout << line << '\n';
   std::cout << "\nmemory of this rank:\n";
-  for (const std::string& line : memory_table(plan.memory)) std::cout << line << '\n';
+  for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
   return 0;
 }
 

@@ -58,33 +58,32 @@ std::vector<std::string> unit_table(const Plan& plan) {
 
 }  // namespace
 
-PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank) {
+PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu) {
   PlannedJob job{{make_mesh(config, world), rank}, {}, {}};
   const ModelFamily& family = *find_model_family(config.model.name);
   job.model = family.describe(make_model_request(config, vocabulary_of(config)));
-  PlanRequest request = make_plan_request(config, job.place);
+  PlanRequest request = make_plan_request(config, job.place, on_gpu);
   add_pipeline(request, config, job.model);
   job.plan = make_plan(job.model, family, request);
   return job;
 }
 
 std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t host_ranks) {
-  const PlannedJob job = plan_job(config, world, rank);
   const DeviceInfo device = choose_device(config.training.device, 0);
   const bool on_gpu = !device.device.is_cpu();
+  const PlannedJob job = plan_job(config, world, rank, on_gpu);
   std::vector<std::string> lines{fmt::format("memory of rank {} of {}, {} {}, predicted by purpose:", rank, world,
                                              job.model.name, job.model.flavor)};
   const auto append = [&](const std::vector<std::string>& more) {
     lines.insert(lines.end(), more.begin(), more.end());
   };
-  append(memory_table(job.plan.memory));
+  append(memory_table(job.plan));
   append(unit_table(job.plan));
   const int64_t peak = job.plan.predicted_bytes(on_gpu);
-  const int64_t left = memory_left_bytes(device, host_ranks, config.debug.share_gpu);
-  lines.push_back(fmt::format("Peak of tensors: {}; this machine's {} has {}, {} of it for this rank", size_words(peak),
-                              device.name, size_words(device.memory_bytes), size_words(left)));
-  if (left <= 0 || peak <= left) return lines;
-  const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, left};
+  const MemoryRoom room = memory_room(device, host_ranks, config.debug.share_gpu);
+  lines.push_back(fmt::format("Peak of tensors: {}; this machine's {}", size_words(peak), room.words));
+  if (!room.bytes || peak <= *room.bytes) return lines;
+  const MemoryQuestion question{config, job.place, job.model.vocabulary, on_gpu, room.bytes};
   for (const MemorySetting& setting : settings_that_fit(question)) {
     lines.push_back(fmt::format("it would fit with {} ({})", setting.words, size_words(setting.bytes)));
   }

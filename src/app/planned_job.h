@@ -12,9 +12,10 @@ struct PlannedJob {
   Plan plan;
 };
 
-/// Rank `rank` of `world`. A vocabulary that follows the tokenizer is asked of its file, or taken as small as it may be
-/// where that is not there, which is said. Throws Error(bad_config) for degrees that do not fit.
-PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank);
+/// Rank `rank` of `world`; what is planned of validation is that of a GPU or of a CPU (make_plan_request). A vocabulary
+/// that follows the tokenizer is asked of its file, or taken as small as it may be where that is not there, which is
+/// said. Throws Error(bad_config) for degrees that do not fit.
+PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu);
 
 /// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than is
 /// left to one of `host_ranks` ranks of this machine. Bytes are those of `rank`.

@@ -15,14 +15,14 @@
 namespace titan {
 namespace {
 
-struct Options {
+struct RanksOptions {
   int64_t hold_seconds = 0;
   std::vector<int64_t> failing_ranks;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
-std::optional<Options> parse(std::span<const std::string> arguments, std::ostream& out) {
-  Options options;
+std::optional<RanksOptions> parse(std::span<const std::string> arguments, std::ostream& out) {
+  RanksOptions options;
   CLI::App app("Meet the other ranks, show who they are, and check that they agree", "titan_train ranks");
   app.add_option("--hold", options.hold_seconds, "Then stay for so many seconds, watching each other");
   app.add_option("--fail", options.failing_ranks,
@@ -70,12 +70,12 @@ void hold(const World& world, int64_t seconds) {
 
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments) {
   std::ostringstream help;
-  const std::optional<Options> options = parse(arguments, help);
+  const std::optional<RanksOptions> options = parse(arguments, help);
   return options ? options->rest : std::vector<std::string>{};
 }
 
 int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<Options> options = parse(arguments, std::cout);
+  const std::optional<RanksOptions> options = parse(arguments, std::cout);
   if (!options) return 0;
   const LoadedConfig loaded = load_config(schema, options->rest, config_checks());
   if (const int code = report_config_problems(loaded)) return code;

@@ -23,7 +23,7 @@ namespace {
 /// More actions than any schedule that runs; beyond it, showing one takes minutes.
 constexpr int64_t kMostActions = 200'000;
 
-struct Options {
+struct ScheduleOptions {
   std::string name;
   PipelineShape shape;
   std::string from;
@@ -56,7 +56,7 @@ std::string family_names() {
   return join(names, ", ");
 }
 
-void declare(CLI::App& app, Options& options) {
+void declare(CLI::App& app, ScheduleOptions& options) {
   auto* name = app.add_option("--name", options.name, "Schedule: " + family_names());
   auto* from = app.add_option("--from", options.from, "CSV file with a schedule of your own, instead of a name");
   name->excludes(from);
@@ -113,7 +113,7 @@ ActionTimes times_of(const std::string& given, std::vector<std::string>& problem
 }
 
 /// `problems`: what else is wrong; all of it is told at once.
-Subject named(const Options& options, const CLI::App& app, const ActionTimes& times,
+Subject named(const ScheduleOptions& options, const CLI::App& app, const ActionTimes& times,
               std::vector<std::string> problems) {
   bool complete = true;
   for (const char* word : {"--name", "--ranks", "--microbatches"}) {
@@ -178,7 +178,7 @@ std::vector<std::string> headline(const Subject& subject, const ScheduleRun& run
                       form)};
 }
 
-void show(const Options& options, const CLI::App& app, const GridOptions& terminal, std::ostream& out) {
+void show(const ScheduleOptions& options, const CLI::App& app, const GridOptions& terminal, std::ostream& out) {
   std::vector<std::string> problems;
   const ActionTimes times = times_of(options.times, problems);
   if (options.lowered && options.csv.empty()) problems.emplace_back("--lowered is about the file that --csv names");
@@ -206,7 +206,7 @@ std::vector<std::string> schedule_command_words() {
 }
 
 void run_schedule_command(const std::vector<std::string>& arguments, const GridOptions& terminal, std::ostream& out) {
-  Options options;
+  ScheduleOptions options;
   CLI::App app("Show a pipeline schedule: who computes what and when, the bubble, the activations kept",
                "titan_train schedule");
   declare(app, options);

@@ -26,7 +26,7 @@ constexpr std::array<Rewording, 5> kWords{{{"data.bad_record = \"skip\"", "--bad
                                            {"needs dataset_path:", "needs --dataset-path:"}}};
 
 /// The command line's words, parsed; which subcommand was given is asked of the CLI::App.
-struct Options {
+struct TokenizerOptions {
   TokenizerTraining training;
   TokenizerEncoding encoding;
   std::string bad_record = "error";
@@ -34,7 +34,7 @@ struct Options {
   std::string input = "-";
 };
 
-void declare_train(CLI::App& app, Options& options) {
+void declare_train(CLI::App& app, TokenizerOptions& options) {
   auto* command = app.add_subcommand("train", "Learn a byte-pair vocabulary and write a tiktoken model file");
   auto& training = options.training;
   command->add_option("--output", training.output, "File to write")->required();
@@ -55,7 +55,7 @@ void declare_train(CLI::App& app, Options& options) {
   command->add_flag("--overwrite", training.overwrite, "Write over a tokenizer that lies there");
 }
 
-void declare_users(CLI::App& app, Options& options) {
+void declare_users(CLI::App& app, TokenizerOptions& options) {
   auto* encode = app.add_subcommand("encode", "Text to ids, on one line");
   auto* decode = app.add_subcommand("decode", "Ids to text");
   auto* info = app.add_subcommand("info", "What a tokenizer file holds");
@@ -75,7 +75,7 @@ void declare_users(CLI::App& app, Options& options) {
 /// A path says by itself that text is to be read, and stories have none.
 void settle_dataset(DatasetOptions& dataset) {
   if (dataset.dataset.empty()) dataset.dataset = dataset.path.empty() ? "stories" : "text";
-  if (to_lower(dataset.dataset) != "stories" || dataset.path.empty()) return;
+  if (!makes_documents(dataset) || dataset.path.empty()) return;
   throw Error(ExitCode::bad_config,
               fmt::format("tokenizer: stories are made and not read: --dataset-path {} has no effect. Leave out one of "
                           "the two",
@@ -104,7 +104,7 @@ std::vector<std::string> tokenizer_command_words() { return {"train", "encode", 
 
 void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out) {
   if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
-  Options options;
+  TokenizerOptions options;
   CLI::App app("Make, use and inspect tokenizers", "titan_train tokenizer");
   app.require_subcommand(1);
   declare_train(app, options);

@@ -11,6 +11,7 @@
 #include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/last_words.h"
 #include "titan/base/process.h"
 #include "titan/base/stop_signals.h"
 #include "titan/config/dump.h"
@@ -89,9 +90,10 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
   if (config.memory_estimation.enable) return estimate_memory(config);
-  const StopSignals signals;
+  const auto last_words = std::make_shared<LastWords>();
+  const StopSignals signals([last_words] { last_words->say(); });
   keep_freed_memory();
-  RankSession session(schema, config, detect_launch(config));
+  RankSession session(schema, config, detect_launch(config), last_words);
   const Log& log = session.log();
   std::optional<Trainer> trainer;
   auto train = [&](const World& world) {

@@ -85,20 +85,20 @@ int64_t group_left_bytes() {
   std::ifstream file("/sys/fs/cgroup/memory.current");
   int64_t used = 0;
   file >> used;
-  return std::max(limit - std::max(used - droppable, int64_t{0}), int64_t{1});  // never 0, which nobody would know
+  return std::max(limit - std::max(used - droppable, int64_t{0}), int64_t{0});
 }
 
 }  // namespace
 
-int64_t memory_left_bytes(int64_t sharers) {
-  int64_t left = std::min(kilobytes_line("/proc/meminfo", "MemAvailable"), group_left_bytes());
-  left = (left + sharers - 1) / sharers;
+std::optional<int64_t> memory_left_bytes(int64_t sharers) {
+  const int64_t available = kilobytes_line("/proc/meminfo", "MemAvailable");
+  if (available == 0) return std::nullopt;
+  int64_t left = std::min(available, group_left_bytes()) / sharers;
   const auto consider = [&](auto resource, const char* taken) {
     struct rlimit limit {};
     if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    // Never 0, which would say that nobody knows.
     const int64_t rest = static_cast<int64_t>(limit.rlim_cur) - kilobytes_line("/proc/self/status", taken);
-    left = std::min(left, std::max(rest, int64_t{1}));
+    left = std::min(left, std::max(rest, int64_t{0}));
   };
   consider(RLIMIT_AS, "VmSize");
   consider(RLIMIT_DATA, "VmData");

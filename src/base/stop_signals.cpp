@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "terminal_sink.h"
 #include "titan/base/error.h"
@@ -47,11 +48,6 @@ void tell(std::string_view line) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-[[noreturn]] void end_now(std::string_view line) {
-  tell(line);
-  ::_exit(static_cast<int>(ExitCode::interrupted));
-}
-
 void pass_on(int signal) {
   const int kept = errno;
   ::pthread_kill(taker, signal);
@@ -72,7 +68,7 @@ int milliseconds_until(const std::optional<Clock::time_point>& limit) {
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals(std::function<void()> before_end) : before_end_(std::move(before_end)) {
   sigset_t wanted;
   ::sigemptyset(&wanted);
   for (const int signal : kSignals) ::sigaddset(&wanted, signal);
@@ -132,6 +128,12 @@ std::chrono::milliseconds StopSignals::time_for(std::chrono::milliseconds wish) 
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(since + kTerminateLimit - kClosingTime - Clock::now());
   return std::clamp(left, std::chrono::milliseconds(0), wish);
+}
+
+void StopSignals::end_now(std::string_view line) const {
+  if (before_end_) before_end_();
+  tell(line);
+  ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
 void StopSignals::watch() const {

@@ -3,6 +3,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
+#include "shape_text.h"
+
 namespace titan {
 namespace {
 
@@ -11,8 +13,6 @@ constexpr const char* kFactors = "_scale_inv";
 bool is_quantised(const LogicalTensor& tensor) { return tensor.type == at::kFloat8_e4m3fn; }
 
 int64_t blocks(int64_t length, int64_t block) { return (length + block - 1) / block; }
-
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 /// For each row (or column) of a stretch, its block's place among those that the stretch meets.
 at::Tensor block_of_each(int64_t first, int64_t count, int64_t block) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "elements.h"
+#include "shape_text.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -18,8 +19,6 @@ constexpr size_t kNamesShown = 3;
 int64_t numel_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
-
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 std::string first_few(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), kNamesShown);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "shape_text.h"
+
 namespace titan {
 namespace {
-
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 /// What two boxes have in common; nothing where that is empty.
 std::optional<Box> common(const Box& a, const Box& b) {

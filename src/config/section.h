@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "titan/config/limits.h"
 #include "titan/config/schema.h"
 
 namespace titan::detail {
 
 // Upper limits stand only where more would break something; each says what.
-/// Ranks and sequences are multiplied with each other three at a time, in 64 bits.
-inline constexpr double kMostRanks = 1 << 20;
+/// Multiplied with ranks (limits.h), three at a time, in 64 bits.
 inline constexpr double kMostSequences = 1 << 20;
 /// Positions are whole numbers up to here in the float32 of the rotary tables.
 inline constexpr double kLongestSequence = 1 << 24;

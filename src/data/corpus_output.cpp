@@ -48,19 +48,23 @@ bool would_be_read(const std::string& path, const std::vector<fs::path>& files, 
                      [&](const fs::path& one) { return is_same(folder_of(one), folder_of(file)); });
 }
 
-}  // namespace
-
-void refuse_output_in_corpus(const std::string& path, const fs::path& output, std::string_view option) {
-  const std::vector<fs::path> files = find_text_files(path).files;
+void refuse_output(const std::string& path, const std::vector<fs::path>& files, const NamedOutput& output) {
   for (const fs::path& file : files) {
-    if (!is_same(file, output)) continue;
+    if (!is_same(file, output.file)) continue;
     throw Error(ExitCode::bad_config, fmt::format("output {}: this is {}, which the command reads. Name another {}.",
-                                                  output.string(), file.string(), option));
+                                                  output.file.string(), file.string(), output.option));
   }
-  if (!would_be_read(path, files, output)) return;
+  if (!would_be_read(path, files, output.file)) return;
   throw Error(ExitCode::bad_config, fmt::format("output {}: it would become a part of the corpus {}, and be read with "
                                                 "it next time. Name a place outside with {}.",
-                                                output.string(), path, option));
+                                                output.file.string(), path, output.option));
+}
+
+}  // namespace
+
+void refuse_outputs_in_corpus(const std::string& path, const std::vector<NamedOutput>& outputs) {
+  const std::vector<fs::path> files = find_text_files(path).files;
+  for (const NamedOutput& output : outputs) refuse_output(path, files, output);
 }
 
 }  // namespace titan

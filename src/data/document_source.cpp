@@ -63,6 +63,8 @@ std::unique_ptr<DocumentSource> open_split(const DatasetOptions& options, TextFi
 
 }  // namespace
 
+bool makes_documents(const DatasetOptions& options) { return to_lower(options.dataset) == "stories"; }
+
 std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
   const std::string name = to_lower(options.dataset);
   const auto names = dataset_names();
@@ -72,7 +74,7 @@ std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
                 fmt::format("Dataset {} is not supported. Supported datasets are: [{}].{}", options.dataset,
                             join(names, ", "), close.empty() ? "" : fmt::format(" Did you mean {}?", close[0])));
   }
-  if (name == "stories") return std::make_unique<StorySource>(options.seed, options.validation);
+  if (makes_documents(options)) return std::make_unique<StorySource>(options.seed, options.validation);
   if (options.path.empty()) {
     throw Error(
         ExitCode::bad_data,

@@ -16,15 +16,6 @@ bool merges(const SentencePiece& piece) { return piece.type == Type::normal || p
 
 size_t first_length(std::string_view text) { return utf8_length(static_cast<unsigned char>(text[0])); }
 
-std::vector<AddedToken> user_defined_pieces(const SentencePieceModel& model) {
-  std::vector<AddedToken> tokens;
-  for (size_t id = 0; id < model.pieces.size(); ++id) {
-    if (model.pieces[id].type != Type::user_defined) continue;
-    tokens.push_back({model.pieces[id].text, static_cast<int32_t>(id)});
-  }
-  return tokens;
-}
-
 /// Ranks by score: the highest is 0, equal scores share one.
 std::vector<int32_t> ranks_of(const SentencePieceModel& model) {
   std::vector<float> scores;

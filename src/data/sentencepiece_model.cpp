@@ -164,6 +164,15 @@ bool looks_like_sentencepiece(std::string_view bytes) {
   return ProtobufReader(piece.content).next(text) && text.number == 1 && text.wire == Field::Wire::content;
 }
 
+std::vector<AddedToken> user_defined_pieces(const SentencePieceModel& model) {
+  std::vector<AddedToken> tokens;
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    if (model.pieces[id].type != SentencePiece::Type::user_defined) continue;
+    tokens.push_back({model.pieces[id].text, static_cast<int32_t>(id)});
+  }
+  return tokens;
+}
+
 int byte_of_piece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
   int byte = -1;

@@ -21,15 +21,6 @@ constexpr uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & 0x20
               std::string("its normalisation rules ") + what + ". The file may be damaged: get it again.");
 }
 
-std::vector<AddedToken> user_defined_pieces(const SentencePieceModel& model) {
-  std::vector<AddedToken> tokens;
-  for (size_t id = 0; id < model.pieces.size(); ++id) {
-    if (model.pieces[id].type != SentencePiece::Type::user_defined) continue;
-    tokens.push_back({model.pieces[id].text, static_cast<int32_t>(id)});
-  }
-  return tokens;
-}
-
 }  // namespace
 
 SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model)

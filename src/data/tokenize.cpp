@@ -35,7 +35,7 @@ void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& byte
 }
 
 std::unique_ptr<TextFileSource> open_text(const DatasetOptions& dataset) {
-  if (to_lower(dataset.dataset) == "stories") {
+  if (makes_documents(dataset)) {
     throw Error(ExitCode::bad_config, "stories have no end and need no .bin file; name text files with --dataset-path");
   }
   if (dataset.path.empty()) throw Error(ExitCode::bad_config, "name the text with --dataset-path");
@@ -72,7 +72,7 @@ class TokenizeRun {
 
   void run() {
     if (!wanted_.ids) source_->check_tokenizer(*tokenizer_);
-    refuse_output_in_corpus(wanted_.dataset.path, wanted_.output, "--output");
+    refuse_outputs_in_corpus(wanted_.dataset.path, {{wanted_.output, "--output"}});
     progress_ = file_.open(wanted_.overwrite, facts_.token_bytes);
     if (!file_.warning().empty()) out_ << "warning: " << file_.warning() << '\n';
     saved_tokens_ = progress_.tokens;

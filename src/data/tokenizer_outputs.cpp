@@ -8,7 +8,6 @@
 
 #include "corpus_output.h"
 #include "titan/base/error.h"
-#include "titan/base/text.h"
 #include "titan/data/hugging_face_writer.h"
 
 namespace titan {
@@ -85,12 +84,12 @@ void check_outputs(const TokenizerTraining& training) {
 }
 
 void check_outputs_against_corpus(const TokenizerTraining& training) {
-  if (training.dataset.path.empty() || to_lower(training.dataset.dataset) == "stories") return;
-  refuse_output_in_corpus(training.dataset.path, training.output, "--output");
-  if (training.hugging_face.empty()) return;
+  if (training.dataset.path.empty() || makes_documents(training.dataset)) return;
+  std::vector<NamedOutput> outputs{{training.output, "--output"}};
   for (const char* name : kHuggingFaceFiles) {
-    refuse_output_in_corpus(training.dataset.path, training.hugging_face / name, "--hugging-face");
+    if (!training.hugging_face.empty()) outputs.push_back({training.hugging_face / name, "--hugging-face"});
   }
+  refuse_outputs_in_corpus(training.dataset.path, outputs);
 }
 
 }  // namespace titan

@@ -66,7 +66,7 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   check_outputs(training);
   auto source = open_dataset(training.dataset);
   check_outputs_against_corpus(training);
-  const bool endless = to_lower(training.dataset.dataset) == "stories";
+  const bool endless = makes_documents(training.dataset);
   const int64_t most = training.most_bytes.value_or(endless ? TokenizerTraining::kStoryBytes : INT64_MAX);
   BpeTrainer trainer;
   Document document;

@@ -46,6 +46,17 @@ bool wait_for(int socket, short events, Deadline deadline) {
   }
 }
 
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+/// Those of a host, as a list; null with getaddrinfo's `error` where there are none. `port`: null for none.
+Addresses addresses_of(const std::string& host, const char* port, int& error) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  error = ::getaddrinfo(host.c_str(), port, &hints, &found);
+  return {error == 0 ? found : nullptr, ::freeaddrinfo};
+}
+
 /// Connects to one address; 0 or the error number.
 int connect_address(int socket, const addrinfo& address, Deadline deadline) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
@@ -115,12 +126,9 @@ Channel::Channel(Descriptor socket) : socket_(std::move(socket)), open_(static_c
 }
 
 bool names_this_machine(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
-  for (const addrinfo* address = found; address; address = address->ai_next) {
+  int error = 0;
+  const Addresses addresses = addresses_of(host, nullptr, error);
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     const Descriptor socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (socket && ::bind(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return true;
   }
@@ -130,17 +138,12 @@ bool names_this_machine(const std::string& host) {
 std::optional<Channel> Channel::connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
                                         std::string& reason) {
   const Deadline deadline = std::chrono::steady_clock::now() + limit;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found)) {
-    reason = ::gai_strerror(error);
-    return std::nullopt;
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
-  for (const addrinfo* address = found; address; address = address->ai_next) {
+  int error = 0;
+  const Addresses addresses = addresses_of(host, std::to_string(port).c_str(), error);
+  if (!addresses) reason = ::gai_strerror(error);
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     Descriptor socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int error = socket ? connect_address(socket.get(), *address, deadline) : errno;
+    error = socket ? connect_address(socket.get(), *address, deadline) : errno;
     if (error == 0) return Channel(std::move(socket));
     reason = std::strerror(error);
   }

@@ -12,7 +12,6 @@ namespace titan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
 Refusal stopped() {
   return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
@@ -27,12 +26,13 @@ std::string words_for_elsewhere(const std::string& host) {
 }  // namespace
 
 RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell,
-                 std::shared_ptr<PeerWaits> waits)
+                 std::shared_ptr<PeerWaits> waits, std::shared_ptr<LastWords> last_words)
     : listener_(std::move(listener)),
       run_(std::move(run)),
       roll_call_(std::move(zero)),
       tell_(std::move(tell)),
-      waits_(std::move(waits)) {}
+      waits_(std::move(waits)),
+      last_words_(std::move(last_words)) {}
 
 RankHub::~RankHub() {
   {
@@ -203,6 +203,8 @@ void RankHub::lost(const Member& member) {
 
 void RankHub::report(Cause cause) {
   if (cause_) return;
+  // At once: what a device finishes after its peers are torn down may be no result.
+  if (cause.rank != 0 && last_words_) last_words_->say();
   if (cause.code == kPeerFailure) {
     if (!suspected_) suspect(std::move(cause));
     return;

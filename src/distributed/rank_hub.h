@@ -10,6 +10,7 @@
 #include "ending.h"
 #include "life_question.h"
 #include "rank_messages.h"
+#include "titan/base/last_words.h"
 #include "titan/distributed/abort_watcher.h"
 #include "titan/distributed/peer_waits.h"
 
@@ -17,8 +18,10 @@ namespace titan {
 
 class RankHub : public AbortWatcher {
  public:
-  /// `zero`: rank 0's own facts; `run`: what callers are greeted with; `waits`: whom rank 0 waits for.
-  RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell, std::shared_ptr<PeerWaits> waits);
+  /// `zero`: rank 0's own facts; `run`: what callers are greeted with; `waits`: whom rank 0 waits for; `last_words`:
+  /// what is said when another rank's failure ends it, null: nothing.
+  RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
+          std::shared_ptr<LastWords> last_words);
   ~RankHub() override;
 
   /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
@@ -76,6 +79,7 @@ class RankHub : public AbortWatcher {
   RollCall roll_call_;
   PeerFailed tell_;
   std::shared_ptr<PeerWaits> waits_;
+  std::shared_ptr<LastWords> last_words_;
   std::vector<Channel> callers_;  // who have not yet said who they are
   std::vector<Member> members_;
   bool welcomed_ = false;

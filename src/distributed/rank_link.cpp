@@ -9,7 +9,6 @@ namespace titan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 /// A listener that is no rank 0 is left alone after this long.
 constexpr std::chrono::milliseconds kGreetingLimit{1000};
 /// Rank 0 may have been started later than this rank, and waits as long from then on.
@@ -17,8 +16,9 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 
 }  // namespace
 
-RankLink::RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits)
-    : facts_(std::move(facts)), tell_(std::move(tell)), waits_(std::move(waits)) {}
+RankLink::RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
+                   std::shared_ptr<LastWords> last_words)
+    : facts_(std::move(facts)), tell_(std::move(tell)), waits_(std::move(waits)), last_words_(std::move(last_words)) {}
 
 RankLink::~RankLink() {
   {
@@ -129,6 +129,7 @@ void RankLink::hear() {
     }
     if (message.asked) channel_.send_line(waits_line(waits_->now()));
     if (!message.ended) continue;
+    say_last_words();
     if (message.ended->rank == facts_.rank) {
       if (!own_failure_) {
         tell_(message.ended->text, /*aloud=*/false);
@@ -150,6 +151,7 @@ void RankLink::hear() {
 void RankLink::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
   if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank ends for a reason of its own
+  say_last_words();
   tell_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
   end_for_peer();
 }
@@ -170,7 +172,12 @@ void RankLink::look_for_life() {
 
 // ---- called by the main thread
 
+void RankLink::say_last_words() const {
+  if (last_words_) last_words_->say();
+}
+
 void RankLink::rank_zero_is_silent(const std::string& text, bool aloud) {
+  say_last_words();
   tell_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), aloud);
   end_for_silent_peer();
 }

@@ -10,6 +10,7 @@
 #include "ending.h"
 #include "life_question.h"
 #include "rank_messages.h"
+#include "titan/base/last_words.h"
 #include "titan/distributed/abort_watcher.h"
 #include "titan/distributed/peer_waits.h"
 
@@ -17,8 +18,9 @@ namespace titan {
 
 class RankLink : public AbortWatcher {
  public:
-  /// `waits`: what this rank answers from when it is asked whom it waits for.
-  RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits);
+  /// `waits`: what this rank answers from when it is asked whom it waits for; `last_words`: what is said when another
+  /// rank's failure ends it, null: nothing.
+  RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits, std::shared_ptr<LastWords> last_words);
   ~RankLink() override;
 
   /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
@@ -34,6 +36,7 @@ class RankLink : public AbortWatcher {
   void watch();
   void hear();
   void rank_zero_is_gone();
+  void say_last_words() const;
   /// It does not answer, although the connection stands. `aloud`: this rank tells the user.
   [[noreturn]] void rank_zero_is_silent(const std::string& text, bool aloud);
   /// Has all ranks asked when this one waits for one that may work for long; ends the run when not even rank 0 answers.
@@ -43,6 +46,7 @@ class RankLink : public AbortWatcher {
   bool witness_ = false;  // speaks up when rank 0 is lost
   PeerFailed tell_;
   std::shared_ptr<PeerWaits> waits_;
+  std::shared_ptr<LastWords> last_words_;
   Channel channel_;
   std::string rank_zero_;  // its name, as far as it is known
 

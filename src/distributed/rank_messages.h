@@ -16,9 +16,12 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/base/error.h"
 #include "titan/distributed/roll_call.h"
 
 namespace titan {
+
+constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
 struct Welcome {
   uint16_t store_port;  // 0: the store is the launcher's

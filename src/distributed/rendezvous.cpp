@@ -112,7 +112,7 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
   Descriptor listener = listen_at(launch.meeting);
   const uint16_t hub_port = port_of(listener);
   auto hub = std::make_unique<RankHub>(std::move(listener), launch.meeting.run, std::move(facts),
-                                       std::move(peer_failed), met.world.waits);
+                                       std::move(peer_failed), met.world.waits, met.world.last_words);
   uint16_t store_port = 0;
   const bool is_agents = launch.meeting.kind == MeetingPoint::Kind::agent;
   if (is_agents) {
@@ -131,7 +131,8 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  auto link = std::make_unique<RankLink>(std::move(facts), std::move(peer_failed), met.world.waits);
+  auto link =
+      std::make_unique<RankLink>(std::move(facts), std::move(peer_failed), met.world.waits, met.world.last_words);
   std::vector<uint16_t> ports = launch.meeting.ports;
   if (launch.meeting.kind == MeetingPoint::Kind::agent) {
     met.world.store = agent_store(launch, deadline);
@@ -170,14 +171,15 @@ void quiet_store_library() {
 }  // namespace
 
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
-                      AbortWatcher::PeerFailed peer_failed) {
+                      AbortWatcher::PeerFailed peer_failed, std::shared_ptr<LastWords> last_words) {
   Rendezvous met;
   met.world = {.rank = launch.rank,
                .size = launch.size,
                .local_rank = launch.local_rank.value_or(0),
                .store = {},
                .fake = launch.fake,
-               .launcher = launch.launcher};
+               .launcher = launch.launcher,
+               .last_words = std::move(last_words)};
   if (launch.meeting.kind == MeetingPoint::Kind::nowhere) {
     if (!facts.problem.empty()) throw Error(static_cast<ExitCode>(facts.problem_code), facts.problem);
     return met;

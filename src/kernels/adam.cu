@@ -17,12 +17,13 @@ __device__ void adam_element(float& weight, float gradient, float& first, float&
   weight = weight * c.decay - c.step_size * first / (sqrtf(second) * c.root_scale + c.epsilon);
 }
 
-// Bandwidth decides: 28 bytes an element and about ten instructions. Each thread takes one 16-byte pack of each array,
-// so a warp's accesses are whole lines; what fills no pack (all of it, where an array is not 16-byte aligned) goes one
-// element a thread to the threads after the last pack.
+// Bandwidth decides: 28 bytes an element, 30 with a copy in bf16, and about ten instructions. Each thread takes one
+// 16-byte pack of each array, so a warp's accesses are whole lines; what fills no pack (all of it, where an array is
+// not 16-byte aligned) goes one element a thread to the threads after the last pack.
 __global__ void adam_kernel(AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float factor = load_shared_word(a.clip);
+  auto* copy = static_cast<Bf16*>(a.copy);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index < packs) {
     Pack<float, kWidth> weight = load<kWidth>(a.weight + index * kWidth);
@@ -35,6 +36,7 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
     store(a.weight + index * kWidth, weight);
     store(a.first + index * kWidth, first);
     store(a.second + index * kWidth, second);
+    if (copy) store(copy + index * kWidth, packed<Bf16>(weight.at));
   }
   const int64_t tail = packs * kWidth + index - packs;
   if (index >= packs && tail < a.count) {
@@ -43,6 +45,7 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
     store_one(a.weight + tail, weight);
     store_one(a.first + tail, first);
     store_one(a.second + tail, second);
+    if (copy) store_one(copy + tail, narrow<Bf16>(weight));
   }
 }
 
@@ -50,7 +53,9 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
 
 void run(const AdamStep& a, CUstream_st* stream) {
   if (a.count == 0) return;
-  const int64_t packs = in_packs(KernelType::fp32, 0, {a.weight, a.gradient, a.first, a.second}) ? a.count / kWidth : 0;
+  const bool aligned = in_packs(KernelType::fp32, 0, {a.weight, a.gradient, a.first, a.second}) &&
+                       reinterpret_cast<uintptr_t>(a.copy) % sizeof(Pack<Bf16, kWidth>) == 0;
+  const int64_t packs = aligned ? a.count / kWidth : 0;
   launch("adam", adam_kernel, dim3(blocks_for(packs + (a.count - packs * kWidth), kThreads)), dim3(kThreads), stream, a,
          packs);
 }

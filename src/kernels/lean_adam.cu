@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include <type_traits>
+
 #include "launchers.h"
 
 namespace titan {
@@ -143,6 +145,9 @@ __device__ __forceinline__ void step_one(const LeanAdamStep& a, int64_t at, floa
   lean_element(weight, load_one(a.gradient + at), first, second, clip, a.constants, arithmetic);
   const RoundingChances chances = rounding_chances(a.key, a.place.index(at));
   store_one(&kept_weight, by_chance<Weight>(weight, chances.of(KeptNumber::weight)));
+  if constexpr (std::is_same_v<Weight, float>) {
+    if (a.copy) store_one(static_cast<Bf16*>(a.copy) + at, narrow<Bf16>(weight));
+  }
   store_one(&kept_first, by_chance<Moment>(first, chances.of(KeptNumber::first_moment)));
   store_one(&kept_second, by_chance<Moment>(second, chances.of(KeptNumber::second_moment)));
 }
@@ -169,6 +174,9 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
   }
   if (!arithmetic.are_ordinary) return false;
   put(kept_weight, weight, chances, KeptNumber::weight);
+  if constexpr (std::is_same_v<Weight, float>) {
+    if (a.copy) store(static_cast<Bf16*>(a.copy) + at, packed<Bf16>(weight));
+  }
   put(kept_first, first, chances, KeptNumber::first_moment);
   put(kept_second, second, chances, KeptNumber::second_moment);
   return true;
@@ -224,7 +232,7 @@ bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
 bool packs_fit(const LeanAdamStep& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
          aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&
-         aligned_to(a.second, width * bytes_of(a.moment_type));
+         aligned_to(a.second, width * bytes_of(a.moment_type)) && aligned_to(a.copy, width * 2);
 }
 bool packs_fit(const RoundByChance& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.values, width * 4) && aligned_to(a.target, width * 2);

@@ -156,15 +156,42 @@ std::vector<std::string> idle_filters(const ModelDescription& model, const std::
   return idle;
 }
 
+bool converts_any(const std::vector<LinearChoice>& choices) {
+  return std::any_of(choices.begin(), choices.end(), [](const LinearChoice& choice) { return choice.converted; });
+}
+
+std::optional<std::string> idle_float8_words(const Float8Request& request, const std::vector<LinearChoice>& choices) {
+  if (converts_any(choices)) return std::nullopt;
+  std::vector<std::pair<std::string, int64_t>> reasons;
+  for (const LinearChoice& choice : choices) {
+    const auto known =
+        std::find_if(reasons.begin(), reasons.end(), [&](const auto& reason) { return reason.first == choice.reason; });
+    if (known == reasons.end()) {
+      reasons.emplace_back(choice.reason, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  std::vector<std::string> words;
+  for (const auto& [reason, layers] : reasons) words.push_back(fmt::format("{}: {}", layers, reason));
+  const bool filters = request.leaves_small || !request.filters.empty();
+  return fmt::format(
+      "float8 is on (model.converters), but none of the {} linear layers is converted, so nothing runs in float8 ({}); "
+      "{}take \"quantize.linear.float8\" out of model.converters",
+      choices.size(), join(words, "; "), filters ? "leave layers over in quantize.linear.float8.filter_fqns, or " : "");
+}
+
 std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices) {
   const auto converted = std::count_if(choices.begin(), choices.end(), [](const auto& one) { return one.converted; });
-  std::vector<std::string> lines{
-      converted == 0 ? "Float8 changes nothing: no linear layer can be converted, each for the reason below"
-      : request.recipe == Float8Recipe::tensorwise
-          ? "Float8 tensorwise scaled training active"
-          : fmt::format("Float8 training active with recipe {}", name(request.recipe)),
-      fmt::format("{} of {} linear layers are converted to float8{}", converted, choices.size(),
-                  request.emulate ? ", emulated: operands are rounded, products are ordinary" : "")};
+  std::vector<std::string> lines;
+  if (converted > 0) {
+    lines.push_back(request.recipe == Float8Recipe::tensorwise
+                        ? "Float8 tensorwise scaled training active"
+                        : fmt::format("Float8 training active with recipe {}", name(request.recipe)));
+  }
+  const bool emulates = converted > 0 && request.emulate;
+  lines.push_back(fmt::format("{} of {} linear layers are converted to float8{}", converted, choices.size(),
+                              emulates ? ", emulated: operands are rounded, products are ordinary" : ""));
   std::vector<Alike> kinds;
   for (const LinearChoice& choice : choices) {
     const auto [number, rest] = numbered(choice.layer);

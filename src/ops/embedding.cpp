@@ -46,21 +46,14 @@ void add_rows_cpu(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& 
   });
 }
 
-/// gradient[row of tokens[i]] += dy[i] for the words that this rank holds: in place, so that the words that do not
-/// occur cost nothing, and in an order that does not depend on the schedule.
+/// gradient[row of tokens[i]] += dy[i] for the words that this rank holds: in place, so that rows of words that do not
+/// occur are neither read nor written, and in an order that does not depend on the schedule.
 void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, const Parameter& weight,
               const UnitContext& context) {
   const int64_t first = weight.unsharded_box().offset[0];
   const int64_t count = gradient.size(0);
   if (count == 0 || fused_embedding_gradient(gradient, dy, tokens, first, context)) return;
-  if (has_cpu_loop(gradient, dy)) {
-    if (!weight.gradient_written()) return add_rows_cpu(gradient, dy, tokens, first);
-    // Summed before they are added to other microbatches', as the kernel does it.
-    at::Tensor sums = at::zeros_like(gradient);
-    add_rows_cpu(sums, dy, tokens, first);
-    gradient.add_(sums);
-    return;
-  }
+  if (has_cpu_loop(gradient, dy)) return add_rows_cpu(gradient, dy, tokens, first);
   at::Tensor rows = dy.to(gradient.scalar_type());
   at::Tensor index = tokens;
   if (count != weight.spec().shape[0]) {

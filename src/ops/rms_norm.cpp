@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "cpu_rms_norm.h"
+#include "tensor_data.h"
 
 namespace titan {
 namespace {
@@ -18,11 +19,6 @@ bool has_cpu_kernel(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 RmsNormShape shape_of(const at::Tensor& x) { return {x.numel() / x.size(-1), x.size(-1)}; }
-
-template <class T>
-const T* values(const at::Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
 
 template <class T>
 RmsNormResult forward_cpu(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused) {

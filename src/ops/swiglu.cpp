@@ -5,6 +5,7 @@
 
 #include "cpu_swiglu.h"
 #include "fused_elementwise.h"
+#include "tensor_data.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -21,24 +22,15 @@ bool has_cpu_kernel(std::initializer_list<const at::Tensor*> tensors) {
 }
 
 template <class T>
-const T* values(const at::Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-template <class T>
-T* results(const at::Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
-
-template <class T>
-void forward_cpu(const at::Tensor& result, const at::Tensor& gate, const at::Tensor& up) {
+void swiglu_on_cpu(const at::Tensor& result, const at::Tensor& gate, const at::Tensor& up) {
   at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
     cpu_swiglu(results<T>(result) + begin, values<T>(gate) + begin, values<T>(up) + begin, end - begin);
   });
 }
 
 template <class T>
-void backward_cpu(const at::Tensor& d_gate, const at::Tensor& d_up, const at::Tensor& dy, const at::Tensor& gate,
-                  const at::Tensor& up) {
+void swiglu_backward_on_cpu(const at::Tensor& d_gate, const at::Tensor& d_up, const at::Tensor& dy,
+                            const at::Tensor& gate, const at::Tensor& up) {
   at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
     cpu_swiglu_backward(results<T>(d_gate) + begin, results<T>(d_up) + begin, values<T>(dy) + begin,
                         values<T>(gate) + begin, values<T>(up) + begin, end - begin);
@@ -48,7 +40,7 @@ void backward_cpu(const at::Tensor& d_gate, const at::Tensor& d_up, const at::Te
 at::Tensor activate(const at::Tensor& gate, const at::Tensor& up) {
   if (!has_cpu_kernel({&gate, &up})) return at::silu(gate).mul_(up);
   at::Tensor result = at::empty(gate.sizes(), gate.options());
-  const auto run = gate.scalar_type() == at::kFloat ? forward_cpu<float> : forward_cpu<BFloat16Bits>;
+  const auto run = gate.scalar_type() == at::kFloat ? swiglu_on_cpu<float> : swiglu_on_cpu<BFloat16Bits>;
   run(result, gate, up);
   return result;
 }
@@ -67,7 +59,8 @@ struct SwigluBackward : BackwardNode {
     } else if (has_cpu_kernel({&gate, &up, &dy})) {
       d_gate = at::empty(gate.sizes(), gate.options());
       d_up = at::empty(up.sizes(), up.options());
-      const auto run = gate.scalar_type() == at::kFloat ? backward_cpu<float> : backward_cpu<BFloat16Bits>;
+      const auto run =
+          gate.scalar_type() == at::kFloat ? swiglu_backward_on_cpu<float> : swiglu_backward_on_cpu<BFloat16Bits>;
       run(d_gate, d_up, dy, gate, up);
     } else {
       d_up = at::silu(gate).mul_(dy);

@@ -37,7 +37,7 @@ RoundingPlace place_of(const Parameter& parameter) {
   return {first, std::max<int64_t>(1, run), columns};
 }
 
-constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread
+constexpr int64_t kElementsOfAThread = 1 << 14;
 
 }  // namespace
 
@@ -50,32 +50,30 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
   const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
+  void* const copy = writes_copy(parameter) ? parameter.send.mutable_data_ptr() : nullptr;
+  parameter.send_written = copy != nullptr;
   if (master.is_cuda()) {
 #ifdef TITAN_WITH_CUDA
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
     gpu_kernels().lean_adam(
         {master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
          state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), rounding.key,
-         rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>()},
+         rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(), copy},
         at::cuda::getCurrentCUDAStream().stream());
 #endif
     return;
   }
-  const at::Tensor& send = parameter.send;
-  const bool copies =
-      !bf16_weight && send.defined() && send.is_cpu() && send.scalar_type() == at::kBFloat16 && send.is_contiguous();
   const LeanAdamMemory memory{master.mutable_data_ptr(),
                               gradient.const_data_ptr<float>(),
                               state.first.mutable_data_ptr(),
                               state.second.mutable_data_ptr(),
-                              copies ? static_cast<BFloat16Bits*>(send.mutable_data_ptr()) : nullptr,
+                              static_cast<BFloat16Bits*>(copy),
                               bf16_weight,
                               bf16_moments};
   const double clip = look_at(control.clip);
-  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, master.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
     cpu_lean_adam(memory, begin, end - begin, rounding, constants, clip);
   });
-  parameter.send_written = copies;
 }
 
 void Optimizer::store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
@@ -95,7 +93,7 @@ void Optimizer::store(const State& state, int64_t step, KeptNumber number, const
 #endif
     return;
   }
-  at::parallel_for(0, kept.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, kept.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
     cpu_round(values.const_data_ptr<float>(), static_cast<BFloat16Bits*>(kept.mutable_data_ptr()), begin, end - begin,
               rounding, number);
   });

@@ -19,20 +19,12 @@
 #include "titan/base/error.h"
 
 namespace titan {
-namespace {
 
-/// A bf16 send shard beside an fp32 master, which a step may write too.
-bool has_copy(const Parameter& parameter) {
+bool Optimizer::writes_copy(const Parameter& parameter) {
   const at::Tensor& send = parameter.send;
-  return parameter.master.is_cpu() && parameter.master.scalar_type() == at::kFloat && send.defined() &&
-         send.scalar_type() == at::kBFloat16 && send.is_contiguous();
+  return parameter.master.scalar_type() == at::kFloat && send.defined() && send.scalar_type() == at::kBFloat16 &&
+         send.is_contiguous() && send.device() == parameter.master.device();
 }
-
-bool copies_join(const Parameter& before, const Parameter& after) {
-  return has_copy(before) == has_copy(after) && (!has_copy(after) || adjacent(before.send, after.send));
-}
-
-}  // namespace
 
 OptimizerOptions make_optimizer_options(const JobConfig& config) {
   OptimizerOptions options;
@@ -173,6 +165,10 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
   }
 }
 
+bool Optimizer::copies_join(const Parameter& before, const Parameter& after) {
+  return writes_copy(before) == writes_copy(after) && (!writes_copy(after) || adjacent(before.send, after.send));
+}
+
 std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const State*>& states) const {
   std::vector<const State*> ordered = states;
   std::sort(ordered.begin(), ordered.end(), [](const State* a, const State* b) {
@@ -198,7 +194,7 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
     stretch.gradient = merged(head.parameter->gradient_shard, numel);
     stretch.first = merged(head.first, numel);
     stretch.second = merged(head.second, numel);
-    if (has_copy(*head.parameter)) stretch.copy = merged(head.parameter->send, numel);
+    if (writes_copy(*head.parameter)) stretch.copy = merged(head.parameter->send, numel);
   }
   return result;
 }
@@ -287,8 +283,11 @@ void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr,
   gpu_kernels().adam(
       {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
        stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
-       constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>()},
+       constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
+       stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr},
       at::cuda::getCurrentCUDAStream().stream());
+  // In a step that is skipped nothing is written, neither weights nor copies, which stay the same.
+  for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
 #else
   (void)stretch, (void)step, (void)lr, (void)control;
   throw InvariantError("internal error: a CUDA tensor in a CPU-only build");

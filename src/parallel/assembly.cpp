@@ -128,6 +128,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   if (plan.request.offload_activations) assembly.activation_link = link_of(device, /*crosses=*/true);
   if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
   options.activation_link = assembly.activation_link;
+  if (plan.request.cpu_offload) options.weight_link = assembly.link;
   std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage
@@ -146,9 +147,10 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   return assembly;
 }
 
-at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world) {
+at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world,
+                          const at::Device& device) {
   if (!world) return shard.clone();
-  const at::TensorOptions options = shard.defined() ? shard.options() : at::TensorOptions(at::kFloat);
+  const at::TensorOptions options(device);
   // A rank of another pipeline stage holds nothing of it and cannot know its dtype; all messages must be as long.
   const auto code = static_cast<int64_t>(shard.defined() ? shard.scalar_type() : at::kByte);
   const at::Tensor type = at::full({1}, code, options.dtype(at::kByte));

@@ -168,18 +168,20 @@ void Executor::add_twins() {
   for (size_t group = plan_.groups.size(); group-- > 0;) {
     if (!plan_.groups[group].has_twin) continue;
     residencies_[group]->add_twin();
-    if (group_reduced_) group_reduced_(group);
+    reduced(group);
   }
 }
 
 // A group's reduction goes on while the next unit's backward runs, and its slot is free before the one after that needs
-// it. A second leg, over replicas, goes on while one more unit's backward runs.
+// it. A second leg, over replicas, goes on while one more unit's backward runs. What nobody adds to is complete at
+// once.
 void Executor::reduce(size_t group, bool is_last) {
   const ProfileRange range("reduce");
   residencies_[group]->reduce(is_last);
   if (!is_last) return;
   advance();
   reducing_ = group;
+  if (!residencies_[group]->reduces()) advance();
 }
 
 void Executor::advance() {
@@ -202,7 +204,20 @@ void Executor::settle() {
 void Executor::settle(size_t group) {
   const ProfileRange range("reduce, end");
   residencies_[group]->settle();
-  if (group_reduced_ && !plan_.groups[group].has_twin) group_reduced_(group);
+  if (!plan_.groups[group].has_twin) reduced(group);
+}
+
+void Executor::reduced(size_t group) {
+  for (const auto& callback : group_reduced_) callback(group);
+  send_home(group);
+}
+
+std::vector<at::Tensor> Executor::wait_home(const std::vector<at::Tensor>& numbers) {
+  if (!options_.weight_link) return numbers;
+  const ProfileRange range("gradients to the host");
+  std::vector<at::Tensor> here = options_.weight_link->wait_home(numbers);
+  for (auto& residency : residencies_) residency->arrive();
+  return here;
 }
 
 at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) { return infer_stage(0, {}, batch, mode)[0]; }

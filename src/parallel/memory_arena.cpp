@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "titan/base/error.h"
+
 namespace titan {
 namespace {
 
@@ -82,10 +84,17 @@ void HostLink::to_device(const at::Tensor& target, const at::Tensor& source) {
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
 }
 
-void HostLink::to_home(const at::Tensor& target, const at::Tensor& source) {
-  // Blocking: the host reads the result next.
-  target.copy_(source);
-  to_home_bytes_ += static_cast<int64_t>(source.nbytes());
+std::vector<at::Tensor> HostLink::wait_home(const std::vector<at::Tensor>& numbers) {
+  TITAN_CHECK(!numbers.empty());
+  if (!pins()) return numbers;
+  std::vector<at::Tensor> here;
+  Crossing last;  // of one stream, whose copies are over when it is
+  for (const at::Tensor& number : numbers) {
+    here.push_back(at::empty(number.sizes(), at::TensorOptions(number.scalar_type()).pinned_memory(true)));
+    last = copy_beside(here.back(), number, copies_to_home_);
+  }
+  last.wait();
+  return here;
 }
 
 }  // namespace titan

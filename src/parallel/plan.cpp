@@ -190,15 +190,34 @@ std::vector<std::string> float8_parameters_of(const Plan& plan, const UnitPlan& 
 
 void add_activations(Plan& plan, const ModelDescription& model) {
   plan.stream_width = model.dim;
+  int64_t most_tokens = plan.request.tokens();
+  if (plan.request.validation) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
   plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   for (size_t u = 0; u < plan.units.size(); ++u) {
     UnitPlan& unit = plan.units[u];
-    plan.stream_bytes = std::max(plan.stream_bytes, plan.request.tokens() * model.dim * size_of(unit.compute));
+    plan.stream_bytes = std::max(plan.stream_bytes, most_tokens * model.dim * size_of(unit.compute));
     ActivationShape shape = activation_shape(plan.request, unit.compute);
     shape.float8_parameters = float8_parameters_of(plan, unit);
     unit.saved_bytes = model.units[unit.chain_index].saved_bytes(shape, unit.policy) + kept_weight_bytes(plan, unit);
     unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
   }
+}
+
+int64_t added_up(const std::vector<MemoryPurpose>& purposes, bool device_only) {
+  int64_t total = 0;
+  for (const MemoryPurpose& purpose : purposes) {
+    if (!device_only || !purpose.on_host) total += purpose.bytes;
+  }
+  return total;
+}
+
+void check_length(const PlanRequest& request, int64_t length) {
+  const SequenceSplit split = request.split();
+  if (length % split.chunks() == 0) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("a sequence of {} tokens does not divide into {} parts for {} context-parallel ranks; use a "
+                          "multiple of {}",
+                          length, split.chunks(), split.ranks, split.chunks()));
 }
 
 }  // namespace
@@ -251,12 +270,10 @@ size_t Plan::stage_of(size_t unit) const {
   throw InvariantError(fmt::format("internal error: no stage has unit {}", unit));
 }
 
+int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
+int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
 int64_t Plan::predicted_bytes(bool device_only) const {
-  int64_t total = 0;
-  for (const MemoryPurpose& purpose : memory) {
-    if (!device_only || !purpose.on_host) total += purpose.bytes;
-  }
-  return total;
+  return std::max(training_bytes(device_only), validation_bytes(device_only));
 }
 
 const GroupTraffic* Plan::traffic_of(std::string_view group) const {
@@ -267,14 +284,8 @@ const GroupTraffic* Plan::traffic_of(std::string_view group) const {
 }
 
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request) {
-  if (request.sequence_length % request.split().chunks() != 0) {
-    throw Error(
-        ExitCode::bad_config,
-        fmt::format("a sequence of {} tokens does not divide into {} parts for {} context-parallel ranks; use a "
-                    "multiple of {}",
-                    request.sequence_length, request.split().chunks(), request.split().ranks,
-                    request.split().chunks()));
-  }
+  check_length(request, request.sequence_length);
+  if (request.validation) check_length(request, request.validation->sequence_length);
   Plan plan;
   plan.request = request;
   plan.parameter_count = model.parameter_count();

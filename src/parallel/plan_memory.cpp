@@ -1,9 +1,10 @@
-// The memory table: what one rank holds, by purpose.
+// The memory tables: what one rank holds, by purpose.
 #include <algorithm>
 #include <numeric>
 
 #include "plan_parts.h"
 #include "plan_walk.h"
+#include "titan/parallel/assembly.h"
 
 namespace titan {
 namespace {
@@ -145,7 +146,60 @@ int64_t crossing_moments(const Plan& plan) {
   return sum(numels) * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
 }
 
+void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, bool on_host = false) {
+  if (bytes > 0) table.push_back({name, bytes, on_host});
+}
+
+/// Gradients live no longer than their unit's backward.
+bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
+
+/// What is there in every step and between them.
+std::vector<MemoryPurpose> standing_memory(const Plan& plan) {
+  const PlanRequest& request = plan.request;
+  int64_t owned = 0;
+  for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
+  std::vector<MemoryPurpose> table;
+  add(table, "parameters", owned * size_of(request.master), request.cpu_offload);
+  add(table, "parameters, compute copy", copy_bytes(plan), request.cpu_offload);
+  add(table, "gathered weights", sum(plan.weight_slots));
+  add(table, "gradients before reduction", sum(plan.gradient_slots));
+  add(table, "gradients, narrowed", sum(plan.message_slots));
+  if (!gradients_pass(plan)) add(table, "gradients", owned * size_of(ElementType::float32), request.cpu_offload);
+  add(table, "optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
+      request.cpu_offload || request.offload_optimizer);
+  if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan));
+  return table;
+}
+
+/// What forward and backward of a step's microbatches hold beside it.
+std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescription& model) {
+  const PlanRequest& request = plan.request;
+  std::vector<MemoryPurpose> table;
+  add(table, "activations kept", activation_peak(plan, /*offloaded=*/false));
+  add(table, "activations on the host", activation_peak(plan, /*offloaded=*/true), /*on_host=*/true);
+  add(table, "activations on their way", crossing_activations(plan));
+  add(table, "one block recomputed", replay_bytes(plan, model));
+  add(table, "keys and values on their way", ring_bytes(plan, model));
+  if (plan.units.back().role != UnitRole::head) return table;
+  const int64_t words = request.loss_parallel ? own_words(request, model) : model.vocabulary;
+  add(table, "logits of one chunk", 2 * chunk_rows(request) * words * size_of(ElementType::float32));
+  return table;
+}
+
+void append(std::vector<MemoryPurpose>& table, const std::vector<MemoryPurpose>& more) {
+  table.insert(table.end(), more.begin(), more.end());
+}
+
 }  // namespace
+
+int64_t chunk_rows(const PlanRequest& request) {
+  return (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
+}
+
+int64_t own_words(const PlanRequest& request, const ModelDescription& model) {
+  const int64_t ranks = request.place.mesh.size(MeshAxis::tp);
+  return (model.vocabulary + ranks - 1) / ranks;
+}
 
 void add_offload_traffic(Plan& plan) {
   for (const UnitPlan& unit : plan.units) {
@@ -158,34 +212,17 @@ void add_offload_traffic(Plan& plan) {
 }
 
 void add_memory(Plan& plan, const ModelDescription& model) {
-  const PlanRequest& request = plan.request;
-  int64_t owned = 0;
-  for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
-  auto add = [&](const char* name, int64_t bytes, bool on_host = false) {
-    if (bytes > 0) plan.memory.push_back({name, bytes, on_host});
-  };
-  add("parameters", owned * size_of(request.master), request.cpu_offload);
-  add("parameters, compute copy", copy_bytes(plan), request.cpu_offload);
-  add("gathered weights", sum(plan.weight_slots));
-  add("gradients before reduction", sum(plan.gradient_slots));
-  add("gradients, narrowed", sum(plan.message_slots));
-  const bool transient = request.step_in_backward && !plan.gathers_weights();
-  add("gradients", (transient ? largest_group(plan) : owned) * size_of(ElementType::float32), request.cpu_offload);
-  add("optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
-      request.cpu_offload || request.offload_optimizer);
-  if (request.offload_optimizer) add("optimizer state on its way", crossing_moments(plan));
-  if (request.shards() > 1) add("padding of uneven shards", padding_bytes(plan));
-  add("activations kept", activation_peak(plan, /*offloaded=*/false));
-  add("activations on the host", activation_peak(plan, /*offloaded=*/true), /*on_host=*/true);
-  add("activations on their way", crossing_activations(plan));
-  add("one block recomputed", replay_bytes(plan, model));
-  add("keys and values on their way", ring_bytes(plan, model));
-  const int64_t chunk_rows = (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
-  const int64_t words = request.loss_parallel ? (model.vocabulary + request.place.mesh.size(MeshAxis::tp) - 1) /
-                                                    request.place.mesh.size(MeshAxis::tp)
-                                              : model.vocabulary;
-  if (plan.units.back().role != UnitRole::head) return;
-  add("logits of one chunk", 2 * chunk_rows * words * size_of(ElementType::float32));
+  const std::vector<MemoryPurpose> standing = standing_memory(plan);
+  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, model);
+  plan.memory = standing;
+  if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
+  if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on its way", crossing_moments(plan));
+  append(plan.memory, microbatch);
+  if (!plan.request.validation) return;
+  plan.validation_memory = standing;
+  // Graphs replay into memory that is theirs; validation runs without any.
+  if (plan.request.cuda_graphs && !why_no_graphs(plan)) append(plan.validation_memory, microbatch);
+  add(plan.validation_memory, "validation's forward", validation_forward_bytes(plan, model));
 }
 
 }  // namespace titan

@@ -26,6 +26,15 @@ int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit)
 void add_traffic(Plan& plan, const ModelDescription& model);
 /// Bytes per step of activations and moments that cross between host and device.
 void add_offload_traffic(Plan& plan);
+/// Of a step and of a validation.
 void add_memory(Plan& plan, const ModelDescription& model);
+/// The same job with a validation's batch for a microbatch; it has one.
+PlanRequest validation_request(const PlanRequest& training);
+/// The most that a validation's batch holds at any moment of its way through this rank's units, itself included.
+int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model);
+
+/// Tokens whose logits are there at once, and words whose logits a rank of several makes.
+int64_t chunk_rows(const PlanRequest& request);
+int64_t own_words(const PlanRequest& request, const ModelDescription& model);
 
 }  // namespace titan

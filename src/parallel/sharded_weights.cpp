@@ -40,8 +40,8 @@ int64_t bytes_of(const std::vector<Slot>& slots) {
 }  // namespace
 
 SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
-  for (int64_t bytes : plan.weight_slots) weights_.push_back({device.allocate(bytes, at::kByte)});
-  for (int64_t bytes : plan.gradient_slots) gradients_.push_back({device.allocate(bytes, at::kByte)});
+  for (int64_t bytes : plan.weight_slots) weights_.emplace_back().memory = device.allocate(bytes, at::kByte);
+  for (int64_t bytes : plan.gradient_slots) gradients_.emplace_back().memory = device.allocate(bytes, at::kByte);
   for (int64_t bytes : plan.message_slots) messages_.push_back(device.allocate(bytes, at::kByte));
 }
 
@@ -55,6 +55,7 @@ int64_t SlotPool::gradient_bytes() const { return bytes_of(gradients_); }
 void ShardedWeights::Transfer::finish() {
   if (!under_way) return;
   under_way = false;
+  crossing.order();
   if (pending) pending->wait();
   pending.reset();
   for (auto& [target, source] : copies) target.copy_(source);
@@ -204,8 +205,8 @@ void ShardedWeights::prefetch(const Use&) {
 void ShardedWeights::start_gather(const at::Tensor& memory) {
   const at::Tensor home = copies_.defined() ? copies_ : masters_.view(at::kByte);
   gather_.under_way = true;
-  if (shards_ == 1) {  // offload alone: the shard is the weight
-    link_->to_device(memory.narrow(0, 0, home.numel()), home);
+  if (shards_ == 1) {  // offload alone: the shard is the weight, and comes while the unit before this one runs
+    gather_.crossing = link_->start_to_device(memory.narrow(0, 0, home.numel()), home);
     return;
   }
   at::Tensor shards = home;
@@ -261,6 +262,7 @@ void ShardedWeights::gradient_storage() {
   TITAN_CHECK(slot.users == 0 && "a slot's last gradients are reduced before others are written", plan_.name);
   slot.holder = this;
   slot.users = 1;
+  if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) order_leaving(slot);
   const std::vector<at::Tensor> gradients = unsharded_in(slot.memory, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(gradients[i]);
 }
@@ -300,7 +302,8 @@ void ShardedWeights::start_scatter() {
     const at::Tensor& wide = slots_->gradients(plan_.gradient_slot).memory;
     as_type(memory, 0, plan_.numel, type).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
   }
-  if (shards_ == 1) return;  // settle adds up replicas and brings the gradient home
+  if (shards_ == 1) return;  // what there is to add up are replicas
+  order_leaving(slots_->gradients(plan_.gradient_slot));
   std::vector<at::Tensor> inputs = unsharded_in(memory, type);
   const std::vector<at::Tensor> shards = shards_of(travelling_sums());
   std::vector<at::Tensor> outputs = shards;
@@ -339,17 +342,36 @@ void ShardedWeights::settle() {
   const std::vector<at::Tensor> shards = shards_of(reduced);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
   reduce_copies(plan_, parameters_, communicators_.tensor.get());
-  if (link_->crosses()) {
-    link_->to_home(gradient_shards_, reduced);
-    const std::vector<at::Tensor> home = shards_of(gradient_shards_);
-    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
-  }
-  if (plan_.narrows_gradient() || link_->crosses()) free_gradient_slot();
+  may_leave_ = link_->crosses();
+  if (plan_.narrows_gradient() && !may_leave_) free_gradient_slot();
+}
+
+void ShardedWeights::order_leaving(Slot& slot) {
+  slot.leaving.order();
+  slot.leaving = {};
+}
+
+void ShardedWeights::send_home() {
+  if (!std::exchange(may_leave_, false)) return;
+  on_their_way_ = true;
+  for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
+  Slot& slot = slots_->gradients(plan_.gradient_slot);
+  const at::Tensor reduced = reduced_gradients();
+  slot.leaving = link_->start_to_home(gradient_shards_, reduced);
+  slot.leaving_begin = reduced.storage_offset() * size_of(ElementType::float32);
+  free_gradient_slot();
+}
+
+void ShardedWeights::arrive() {
+  if (!std::exchange(on_their_way_, false)) return;
+  const std::vector<at::Tensor> home = shards_of(gradient_shards_);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
 }
 
 void ShardedWeights::add_twin() { reduce_twins(parameters_, *communicators_.twins); }
 
 void ShardedWeights::finish_step() {
+  TITAN_CHECK(!may_leave_ && !on_their_way_ && "the optimizer has read these gradients", plan_.name);
   gradients_open_ = false;
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
 }

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "chart.h"
+#include "gibibyte.h"
 #include "page_style.h"
 #include "titan/base/clock.h"
 #include "titan/base/text.h"
@@ -18,7 +19,6 @@
 namespace titan {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr int kReloadSeconds = 30;
 
 struct Standing {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "gibibyte.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -16,7 +17,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPause{100};
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 struct Field {
   int importance;

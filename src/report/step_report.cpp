@@ -5,12 +5,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "gibibyte.h"
 #include "titan/base/text.h"
 
 namespace titan {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 /// ANSI colours of torchtitan's line; all empty when off.
 struct Palette {

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 /// Encodes the fields of one message of Protocol Buffers.
-class Message {
+class WireMessage {
  public:
   void add_double(int field, double value) {
     key(field, 1);
@@ -118,7 +118,7 @@ EventFile::EventFile(const std::filesystem::path& folder, double now, const Log&
   const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder) + 1);
   path_ = folder / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  Message event;
+  WireMessage event;
   event.add_double(kWallTime, now);
   event.add_bytes(kFileVersion, "brain.Event:2");
   append_event(event.bytes());
@@ -129,7 +129,7 @@ EventFile::~EventFile() {
 }
 
 void EventFile::begin_at(int64_t step, double now) {
-  Message log, event;
+  WireMessage log, event;
   log.add_integer(kStatus, kStatusStart);
   event.add_double(kWallTime, now);
   event.add_integer(kStep, step);
@@ -138,9 +138,9 @@ void EventFile::begin_at(int64_t step, double now) {
 }
 
 void EventFile::add(int64_t step, double now, std::span<const TaggedValue> values) {
-  Message summary, event;
+  WireMessage summary, event;
   for (const TaggedValue& one : values) {
-    Message value;
+    WireMessage value;
     value.add_bytes(kTag, one.tag);
     value.add_float(kSimpleValue, static_cast<float>(one.value));
     summary.add_bytes(kSummaryValue, value.bytes());

@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kMostProblems = 10;
+constexpr size_t kMostLinesNamed = 10;
 
 /// Spreadsheets put quotes around cells.
 std::string unquoted(const std::string& cell) {
@@ -41,13 +41,13 @@ CsvTable parse_csv(std::string_view text, std::string_view name) {
   if (lines.empty()) read.problems.push_back(fmt::format("{}: holds no schedule; write one line per rank", name));
   for (size_t row = 0; row < lines.size(); ++row) {
     std::vector<Action>& actions = read.table.emplace_back();
-    if (holds_nothing(lines[row]) && read.problems.size() < kMostProblems) {
+    if (holds_nothing(lines[row]) && read.problems.size() < kMostLinesNamed) {
       read.problems.push_back(
           fmt::format("{}: row {} is empty, so rank {} would do nothing; write one row per rank and none between them",
                       name, row + 1, row));
     }
     const std::vector<std::string> cells = split(lines[row], ',');
-    for (size_t cell = 0; cell < cells.size() && read.problems.size() < kMostProblems; ++cell) {
+    for (size_t cell = 0; cell < cells.size() && read.problems.size() < kMostLinesNamed; ++cell) {
       const std::string word = unquoted(cells[cell]);
       if (word.empty()) continue;
       if (std::optional<Action> action = parse_action(word)) {

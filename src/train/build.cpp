@@ -105,7 +105,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   hold_folder();
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
-  bytes_left_ = memory_left_bytes(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
+  room_ = memory_room(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
   seed_ = choose_seed(config, world, log);
   log_.info("Reading the tokenizer {}", tokenizer_location(config));
   tokenizer_ = open_tokenizer(tokenizer_location(config));
@@ -120,7 +120,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
     step_runner_->before_change([this] {
       const auto start = std::chrono::steady_clock::now();
       checkpoints_->before_change();
-      meter_->exclude(std::chrono::steady_clock::now() - start);
+      exclude_since(start);
     });
   }
 }
@@ -147,7 +147,7 @@ void Trainer::join_ranks() {
   share_ = make_sequence_share(config_, place_);
   // Which units and which shared weights there are does not depend on the vocabulary, which the tokenizer may settle.
   const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
-  plan_request_ = make_plan_request(config_, place_);
+  plan_request_ = make_plan_request(config_, place_, !device_.device.is_cpu());
   add_pipeline(plan_request_, config_, model);
   const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
   if (!world_.is_distributed() && !groups_of_one) return;
@@ -176,6 +176,7 @@ void Trainer::build_model() {
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
+  if (const std::optional<std::string> idle = precision_warning(plan)) log_.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log_.info(line);
   if (config_.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log_.info(line);
@@ -260,9 +261,7 @@ AttentionKernel Trainer::attention_kernel_for(const Plan& plan) {
 }
 
 std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
-  const std::vector<std::string>& components = config_.compile.components;
-  const bool of_model = std::find(components.begin(), components.end(), "model") != components.end();
-  if (!config_.compile.enable || !config_.compile.cuda_graphs || !of_model || device_.device.is_cpu()) return nullptr;
+  if (!plan.request.cuda_graphs) return nullptr;
   if (const std::optional<std::string> reason = why_no_graphs(plan)) {
     log_.info("CUDA graphs are not used: {}", *reason);
     return nullptr;

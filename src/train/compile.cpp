@@ -9,10 +9,6 @@
 namespace titan {
 namespace {
 
-bool has(const std::vector<std::string>& components, const char* component) {
-  return std::find(components.begin(), components.end(), component) != components.end();
-}
-
 #ifdef TITAN_WITH_CUDA
 std::shared_ptr<const FusedKernels> gpu_kernels_that_say(const Log& log) {
   return std::make_shared<FusedKernels>(gpu_kernels(), at::kCUDA, [&log](const std::string& what) { log.info(what); });
@@ -51,6 +47,11 @@ void require_kernels(const DeviceInfo& device, std::string_view architectures) {
                   architectures, device.name, device.capability / 10, device.capability % 10, device.capability));
 }
 
+bool compiles(const JobConfig& config, std::string_view component) {
+  const std::vector<std::string>& components = config.compile.components;
+  return config.compile.enable && std::find(components.begin(), components.end(), component) != components.end();
+}
+
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log) {
   ExecutorOptions options;
   if (!config.compile.enable) return options;
@@ -63,11 +64,9 @@ ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device
   }
 #ifdef TITAN_WITH_CUDA
   const std::shared_ptr<const FusedKernels> kernels = gpu_kernels_that_say(log);
-  if (has(config.compile.components, "model")) options.kernels = kernels;
-  if (has(config.compile.components, "loss")) options.loss_kernels = kernels;
+  if (compiles(config, "model")) options.kernels = kernels;
+  if (compiles(config, "loss")) options.loss_kernels = kernels;
   log.info("Fused kernels for {}", fmt::join(config.compile.components, " and "));
-#else
-  (void)has;
 #endif
   return options;
 }

@@ -35,7 +35,9 @@ at::Tensor whole_samples(const at::Tensor& gathered, const SequenceSplit& split,
 
 DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches,
                      DumpRanks ranks)
-    : ranks_(std::move(ranks)), parameters_(parameters.begin(), parameters.end()) {
+    : ranks_(std::move(ranks)),
+      device_(microbatches[0].tokens.device()),
+      parameters_(parameters.begin(), parameters.end()) {
   std::vector<at::Tensor> tokens, labels;
   for (const BatchContext& batch : microbatches) {
     tokens.push_back(batch.tokens);
@@ -67,7 +69,7 @@ at::Tensor DebugDump::global_batch(const std::vector<at::Tensor>& microbatches) 
 }
 
 void DebugDump::add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard) {
-  at::Tensor whole = gather_logical(parameter, shard, ranks_.world.get());
+  at::Tensor whole = gather_logical(parameter, shard, ranks_.world.get(), device_);
   if (ranks_.writes) tensors_.emplace_back(prefix + parameter.name(), std::move(whole));
 }
 

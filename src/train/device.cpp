@@ -17,6 +17,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/process.h"
+#include "titan/base/text.h"
 
 namespace titan {
 
@@ -130,11 +131,20 @@ MemoryUse memory_use(const at::Device& device) {
   return {resident, resident, 0, 0};
 }
 
-int64_t memory_left_bytes(const DeviceInfo& device, int64_t host_ranks, bool share_gpu) {
+MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu) {
   constexpr int64_t kLibraries = int64_t{2} << 30;  // context, communicators, work spaces, fragments
-  if (device.device.is_cpu()) return memory_left_bytes(host_ranks);
-  // At least one byte: nothing at all would mean that it is not known.
-  return std::max<int64_t>(1, device.memory_bytes / (share_gpu ? host_ranks : 1) - kLibraries);
+  const auto size = [](int64_t bytes) { return bytes > 0 ? human_bytes(static_cast<double>(bytes)) : "nothing"; };
+  const std::string all = fmt::format("{} has {}", device.name, size(device.memory_bytes));
+  if (device.device.is_cpu()) {
+    const std::optional<int64_t> left = memory_left_bytes(host_ranks);
+    return {left, left ? fmt::format("{}, {} of it for this rank", all, size(*left)) : all};
+  }
+  const int64_t share = device.memory_bytes / (share_gpu ? host_ranks : 1);
+  const int64_t left = std::max<int64_t>(0, share - kLibraries);
+  const std::string shared =
+      share_gpu ? fmt::format(", for each of {} ranks {}", host_ranks, size(share)) : std::string();
+  return {left, fmt::format("{}{}, and {} are set aside for libraries: {} left for this rank", all, shared,
+                            size(kLibraries), size(left))};
 }
 
 int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }
@@ -167,6 +177,10 @@ HostCopy::HostCopy(const at::Tensor& values) {
 
 std::span<const double> HostCopy::wait() {
   if (copied_) copied_->synchronize();
+  return values();
+}
+
+std::span<const double> HostCopy::values() const {
   return {host_.const_data_ptr<double>(), static_cast<size_t>(host_.numel())};
 }
 

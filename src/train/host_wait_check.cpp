@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -44,11 +46,21 @@ void end(const at::RecordFunction&, at::ObserverContext*) { --depth; }
 
 void refuse_waits_by_design(const JobConfig& config, const at::Device& device) {
   if (device.is_cpu() || !config.debug.sync_check || !config.training.enable_cpu_offload) return;
-  throw Error(
-      ExitCode::bad_config,
-      "debug.sync_check = true asks for steps in which the host never waits for the GPU, and with "
-      "training.enable_cpu_offload = true it waits for each block's gradients, which its optimizer reads; leave "
-      "debug.sync_check or training.enable_cpu_offload out");
+  const auto refuse = [](std::string_view option, std::string_view waits_for) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("debug.sync_check = true asks for steps in which the host waits for the GPU once at most, "
+                            "and with training.enable_cpu_offload = true and {} = true it waits for {}; leave one of "
+                            "the three out",
+                            option, waits_for));
+  };
+  if (config.optimizer.early_step_in_backward) {
+    refuse("optimizer.early_step_in_backward", "each block's gradients, which its optimizer steps at once");
+  }
+  const std::optional<Float8Request> float8 = make_float8_request(config);
+  if (float8 && float8->gathers) {
+    refuse("quantize.linear.float8.enable_fsdp_float8_all_gather",
+           "the scales of each block's weights, which it casts itself");
+  }
 }
 
 HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_gpu_(on && device.is_cuda()) {

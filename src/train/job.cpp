@@ -8,6 +8,7 @@
 #include "titan/base/text.h"
 #include "titan/data/chunk_mixture.h"
 #include "titan/optimize/parameter_groups.h"
+#include "titan/train/compile.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/step_runner.h"
 
@@ -154,7 +155,7 @@ SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& plac
   return {{place.mesh.size(MeshAxis::cp), balance}, place.coordinate(MeshAxis::cp)};
 }
 
-PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
+PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, bool on_gpu) {
   PlanRequest request;
   request.samples = config.training.local_batch_size;
   request.sequence_length = config.training.seq_len;
@@ -183,6 +184,10 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place) {
   request.offload_optimizer = config.optimizer.offload && !request.cpu_offload;
   request.norm_message_bytes = StepRunner::kNormMessageBytes;
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
+  if (config.validation.enable) request.validation = {config.validation.local_batch_size, config.validation.seq_len};
+  request.on_gpu = on_gpu;
+  request.fused_loss = on_gpu && compiles(config, "loss");
+  request.cuda_graphs = on_gpu && compiles(config, "model") && config.compile.cuda_graphs;
   return request;
 }
 

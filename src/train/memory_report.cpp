@@ -49,13 +49,13 @@ std::map<std::string, int64_t> found_bytes(std::span<Parameter* const> parameter
 
 }  // namespace
 
-std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
+std::vector<MemoryRow> memory_rows(std::span<const MemoryPurpose> planned, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured) {
   std::map<std::string, int64_t> found = found_bytes(parameters, measured);
   std::vector<MemoryRow> rows;
   if (measured.before_bytes > 0) rows.push_back({kBefore, 0, measured.before_bytes});
   int64_t rest = 0, known = measured.before_bytes;
-  for (const MemoryPurpose& purpose : plan.memory) {
+  for (const MemoryPurpose& purpose : planned) {
     if (measured.device_only && purpose.on_host) {
       found.erase(purpose.name);
       continue;

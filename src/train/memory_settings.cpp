@@ -1,7 +1,9 @@
 // Which settings would make a job fit: the plan is made again with each, in the order of what they cost.
 #include <algorithm>
-#include <functional>
+#include <limits>
 
+#include "degree_checks.h"
+#include "memory_trials.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/train/job.h"
@@ -17,157 +19,137 @@ int64_t planned_within(int64_t bytes, bool on_gpu) {
   return static_cast<int64_t>(static_cast<double>(bytes) / (on_gpu ? 1.1 : 1.5));
 }
 
-int64_t predict(const JobConfig& config, const MeshPlace& place, int64_t vocabulary, bool device_only) {
-  const ModelFamily& family = *find_model_family(config.model.name);
-  const ModelDescription model = family.describe(make_model_request(config, vocabulary));
-  PlanRequest request = make_plan_request(config, place);
-  add_pipeline(request, config, model);
-  return make_plan(model, family, request).predicted_bytes(device_only);
-}
+/// Bytes of a step and of a validation; of what they take, or may take.
+struct Peaks {
+  int64_t training = 0;
+  int64_t validation = 0;
+  int64_t forward = 0;  // of the validation: what a batch of it holds
 
-/// A job with some settings changed.
-struct Trial {
-  JobConfig config;
-  std::vector<std::string> words;
-  int64_t times_ranks = 1;  // so many times the processes
-
-  template <class T>
-  Trial& set(const char* key, T& field, const T& value, const std::string& shown) {
-    if (field != value) words.push_back(fmt::format("{} = {}", key, shown));
-    field = value;
-    return *this;
-  }
-  Trial& recompute(const std::string& mode, const std::string& option) {
-    ActivationCheckpointSection& section = config.activation_checkpoint;
-    set("activation_checkpoint.mode", section.mode, mode, "\"" + mode + "\"");
-    if (mode == "selective") {
-      set("activation_checkpoint.selective_ac_option", section.selective_ac_option, option, "\"" + option + "\"");
-    }
-    return *this;
-  }
-  Trial& batch(int64_t size) {
-    return set("training.local_batch_size", config.training.local_batch_size, size, std::to_string(size));
-  }
-  Trial& narrow_states() {
-    const std::string narrow = "bfloat16";
-    return set("optimizer.state_dtype", config.optimizer.state_dtype, narrow, "\"bfloat16\"");
-  }
-  Trial& narrow_weights() {
-    const std::string narrow = "bfloat16";
-    return set("training.dtype", config.training.dtype, narrow, "\"bfloat16\"");
+  int64_t of(const std::optional<RunPhase>& phase) const {
+    if (!phase) return std::max(training, validation);
+    return *phase == RunPhase::training ? training : validation;
   }
 };
 
-/// One of several sizes of a setting: the first that fits counts.
-using Ladder = std::vector<std::function<void(Trial&)>>;
-
-/// Smaller values, the largest first: all below 16, powers of two of it above.
-std::vector<int64_t> smaller(int64_t value) {
-  std::vector<int64_t> values;
-  for (int64_t v = value; v > 1;) {
-    v = v > 16 ? v / 2 : v - 1;
-    values.push_back(v);
-  }
-  return values;
+/// Throws Error for a job that would be refused.
+Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuestion& question) {
+  const ModelFamily& family = *find_model_family(config.model.name);
+  const ModelDescription model = family.describe(make_model_request(config, question.vocabulary));
+  const std::vector<Problem> problems = check_degrees(&model, config, {});
+  if (!problems.empty()) throw Error(ExitCode::bad_config, problems[0].what);
+  PlanRequest request = make_plan_request(config, place, question.device_only);
+  add_pipeline(request, config, model);
+  const Plan plan = make_plan(model, family, request);
+  return {plan.training_bytes(question.device_only), plan.validation_bytes(question.device_only),
+          request.validation ? plan.validation_memory.back().bytes : 0};
 }
 
-Ladder batches(const JobConfig& config) {
-  Ladder ladder;
-  for (const int64_t size : smaller(config.training.local_batch_size)) {
-    ladder.push_back([size](Trial& trial) { trial.batch(size); });
+class Search {
+ public:
+  Search(const MemoryQuestion& question, size_t most)
+      : question_(question), most_(most), config_(question.config), now_(predict(config_, question.place, question)) {
+    // What -1 stood for, so that it can be made larger.
+    config_.parallelism.data_parallel_shard_degree = question.place.mesh.size(MeshAxis::dp_shard);
+    const bool training_fits = !question.allowed || now_.training <= *question.allowed;
+    is_validation_ =
+        question.ran_out ? *question.ran_out == RunPhase::validation : now_.validation > now_.training && training_fits;
+    const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
+    // A job that was planned to fit and did not needs more than the plan says: leave it a fifth of what it takes.
+    const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);
+    const int64_t room = question.allowed ? std::min(within, fifth_less(taken)) : fifth_less(taken);
+    room_ = {is_validation_ ? std::max(within, now_.training) : room, room};
+    // Where what was there before a batch is known, the batch alone is planned.
+    const int64_t rest = question.held > 0 && question.allowed
+                             ? planned_within(*question.allowed - question.held, question.device_only)
+                             : 0;
+    room_.forward = std::min(rest, fifth_less(now_.forward));
   }
-  return ladder;
-}
 
-Ladder lengths(const JobConfig& config) {
-  Ladder ladder;
-  for (int64_t length = config.training.seq_len / 2; length >= 128; length /= 2) {
-    ladder.push_back([length](Trial& trial) {
-      trial.set("training.seq_len", trial.config.training.seq_len, length, std::to_string(length));
-    });
+  std::vector<MemorySetting> run() {
+    if (is_validation_) {
+      for (const MemoryLadder& ladder : validation_ladders(config_)) climb(ladder, Of::validation);
+      if (found_.empty()) climb(smallest_validations(config_), Of::validation);
+      if (!found_.empty()) return found_;
+    }
+    for (const MemoryLadder& ladder : training_ladders(config_, question_.device_only)) climb(ladder, Of::training);
+    return found_;
   }
-  return ladder;
-}
 
-/// What costs least comes first: nothing but the loss's speed, then recomputing what is cheap, smaller batches,
-/// recomputing all, narrower numbers, waiting for the host, more machines, other data.
-std::vector<Ladder> ladders(const JobConfig& config, bool device_only) {
-  std::vector<Ladder> all;
-  all.push_back({[](Trial& trial) {
-    const int64_t chunks = 4 * trial.config.training.loss_chunks;
-    trial.set("training.loss_chunks", trial.config.training.loss_chunks, chunks, std::to_string(chunks));
-  }});
-  if (config.activation_checkpoint.mode == "none") {
-    all.push_back({[](Trial& trial) { trial.recompute("selective", "norm,swiglu"); }});
+ private:
+  enum class Of { training, validation };
+
+  static int64_t fifth_less(int64_t bytes) { return static_cast<int64_t>(0.8 * static_cast<double>(bytes)); }
+
+  bool fits(const Peaks& peaks, Of changed) const {
+    const bool beside_what_is_held = changed == Of::validation && peaks.forward <= room_.forward;
+    return peaks.training <= room_.training && (peaks.validation <= room_.validation || beside_what_is_held);
   }
-  all.push_back(batches(config));
-  all.push_back({[](Trial& trial) { trial.recompute("full", ""); }});
-  all.push_back({[](Trial& trial) { trial.narrow_states(); }});
-  if (device_only) {
-    all.push_back({[](Trial& trial) { trial.set("optimizer.offload", trial.config.optimizer.offload, true, "true"); }});
-    all.push_back({[](Trial& trial) {
-      trial.recompute("full", "")
-          .set("activation_checkpoint.offload", trial.config.activation_checkpoint.offload, true, "true");
-    }});
+
+  /// None: the program would refuse it, a batch that the pipeline cannot cut, say.
+  std::optional<Peaks> peaks_of(const MemoryTrial& trial) const {
+    try {
+      const MeshPlace place{make_mesh(trial.config, question_.place.mesh.world() * trial.times_ranks),
+                            question_.place.rank};
+      return predict(trial.config, place, question_);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
   }
-  all.push_back({[](Trial& trial) { trial.narrow_states().narrow_weights(); }});
-  if (device_only) {
-    all.push_back({[](Trial& trial) {
-      trial.set("training.enable_cpu_offload", trial.config.training.enable_cpu_offload, true, "true");
-    }});
+
+  /// Takes the first change that is enough, or is with a smaller validation.
+  void climb(const MemoryLadder& ladder, Of changed) {
+    if (found_.size() == most_) return;
+    for (const MemoryChange& change : ladder) {
+      MemoryTrial trial{config_, {}};
+      change(trial);
+      if (trial.words.empty()) continue;
+      if (take(trial, changed) || (changed == Of::training && take_with_less_validation(trial))) return;
+    }
   }
-  Ladder ranks;
-  for (const int64_t times : {2, 4, 8}) {
-    ranks.push_back([times](Trial& trial) {
-      ParallelismSection& section = trial.config.parallelism;
-      const int64_t degree = section.data_parallel_shard_degree * times;
-      trial.times_ranks = times;
-      trial.set("parallelism.data_parallel_shard_degree", section.data_parallel_shard_degree, degree,
-                fmt::format("{} on {} times as many processes", degree, times));
-    });
+
+  bool take(const MemoryTrial& trial, Of changed) {
+    const std::optional<Peaks> peaks = peaks_of(trial);
+    if (!peaks || !fits(*peaks, changed)) return false;
+    found_.push_back({join(trial.words, " with "), peaks->of(question_.ran_out)});
+    return true;
   }
-  all.push_back(std::move(ranks));
-  all.push_back(lengths(config));
-  all.push_back({[](Trial& trial) { trial.recompute("full", "").batch(1); }});
-  all.push_back({[](Trial& trial) { trial.recompute("full", "").batch(1).narrow_states().narrow_weights(); }});
-  return all;
-}
+
+  bool take_with_less_validation(const MemoryTrial& trial) {
+    if (!config_.validation.enable) return false;
+    std::vector<MemoryLadder> ladders = validation_ladders(config_);
+    ladders.push_back(smallest_validations(config_));
+    const auto with = [&](const MemoryChange& change) {
+      MemoryTrial both = trial;
+      change(both);
+      return both;
+    };
+    const std::optional<Peaks> least = peaks_of(with(ladders.back().back()));
+    if (!least || !fits(*least, Of::training)) return false;
+    for (const MemoryLadder& ladder : ladders) {
+      for (const MemoryChange& change : ladder) {
+        if (take(with(change), Of::training)) return true;
+      }
+    }
+    return false;
+  }
+
+  const MemoryQuestion& question_;
+  size_t most_;
+  JobConfig config_;
+  Peaks now_;
+  bool is_validation_ = false;  // what takes too much, and training does not
+  Peaks room_;
+  std::vector<MemorySetting> found_;
+};
 
 }  // namespace
 
 int64_t predicted_bytes(const MemoryQuestion& question) {
-  return predict(question.config, question.place, question.vocabulary, question.device_only);
+  return predict(question.config, question.place, question).of(question.ran_out);
 }
 
 std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, size_t most) {
-  JobConfig config = question.config;
-  // What -1 stood for, so that it can be made larger.
-  config.parallelism.data_parallel_shard_degree = question.place.mesh.size(MeshAxis::dp_shard);
-  const int64_t now = predicted_bytes(question);
-  // A job that was planned to fit and did not needs more than the plan says: leave it a fifth of what it takes.
-  const auto fifth_less = static_cast<int64_t>(0.8 * static_cast<double>(now));
-  const int64_t allowed =
-      question.allowed > 0 ? std::min(planned_within(question.allowed, question.device_only), fifth_less) : fifth_less;
-  std::vector<MemorySetting> found;
-  for (const Ladder& ladder : ladders(config, question.device_only)) {
-    for (const auto& change : ladder) {
-      if (found.size() == most) return found;
-      Trial trial{config, {}};
-      change(trial);
-      if (trial.words.empty()) continue;
-      try {
-        const MeshPlace place{make_mesh(trial.config, question.place.mesh.world() * trial.times_ranks),
-                              question.place.rank};
-        const int64_t bytes = predict(trial.config, place, question.vocabulary, question.device_only);
-        if (bytes > allowed) continue;
-        found.push_back({join(trial.words, " with "), bytes});
-        break;
-      } catch (const Error&) {  // a batch that the pipeline cannot cut, a length that ranks cannot share: no help
-        continue;
-      }
-    }
-  }
-  return found;
+  return Search(question, most).run();
 }
 
 }  // namespace titan

@@ -88,28 +88,10 @@ void Trainer::close_record(bool stopped) {
   }
 }
 
-void Trainer::report_step(const PendingStep& pending, const StepValues& values) {
-  PendingReport made{meter_->report(pending.step, pending.learning_rate, values, pending.counters), values, {}, {}};
-  made.report.data_queue_ready = pending.batches_ready;
-  made.report.data_queue_depth = stream_->depth();
-  if (pending.step == first_step_) made.memory = memory_now(made.report.memory_bytes);
-  if (!groups_.world) return tell(std::move(made));
-  std::optional<double> own_loss;
-  if (pending.own_share > 0) own_loss = values.own_loss / pending.own_share;
-  made.ranks.emplace(made.report, own_loss, *groups_.world, device_.device);
-  reports_.push_back(std::move(made));
-  if (device_.device.is_cpu()) tell_reports();
-}
-
-void Trainer::tell_reports() {
-  for (PendingReport& made : std::exchange(reports_, {})) {
-    made.ranks->add_to(made.report);
-    tell(std::move(made));
-  }
-}
-
-void Trainer::tell(PendingReport made) {
+void Trainer::tell(PendingReport& made) {
+  if (all_told_) return;
   StepReport& report = made.report;
+  if (made.ranks && made.ranks->has_arrived()) made.ranks->add_to(report);
   log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
   if (report.allocation_retries > allocation_retries_) {
     log_.warning("{} CUDA memory allocation retries so far: memory is nearly full, and each of them stops the device",
@@ -121,6 +103,7 @@ void Trainer::tell(PendingReport made) {
   if (status_.is_due()) status_.show(report);
   if (report.step != first_step_) return;
   explain_start(made.values);
+  if (made.memory.empty()) return;
   log_.info("memory by purpose, at the peak of the first step:");
   for (const std::string& line : comparison_table(made.memory)) log_.info(line);
 }

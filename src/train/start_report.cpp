@@ -43,17 +43,22 @@ std::vector<std::string> wide_units(const Plan& plan) {
 
 }  // namespace
 
-std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes) {
+std::vector<std::string> memory_table(const Plan& plan) {
   std::vector<std::string> lines;
-  int64_t all = 0, on_host = 0;
-  for (const MemoryPurpose& purpose : purposes) {
+  const auto add_sums = [&](const char* name, int64_t all, int64_t on_device) {
+    lines.push_back(memory_row(name, all));
+    if (on_device < all) lines.push_back(memory_row("of it on the host", all - on_device));
+  };
+  for (const MemoryPurpose& purpose : plan.memory) {
     if (purpose.bytes == 0) continue;
-    all += purpose.bytes;
-    on_host += purpose.on_host ? purpose.bytes : 0;
     lines.push_back(memory_row(purpose.name, purpose.bytes) + (purpose.on_host ? "  host" : ""));
   }
-  lines.push_back(memory_row("together", all));
-  if (on_host > 0) lines.push_back(memory_row("of it on the host", on_host));
+  const int64_t in_steps = plan.training_bytes(/*device_only=*/true);
+  const int64_t in_validation = plan.validation_bytes(/*device_only=*/true);
+  add_sums("together", plan.training_bytes(), in_steps);
+  if (in_validation <= in_steps) return lines;
+  lines.push_back(memory_row(plan.validation_memory.back().name, plan.validation_memory.back().bytes));
+  add_sums("together in validation", plan.validation_bytes(), in_validation);
   return lines;
 }
 
@@ -85,7 +90,7 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   std::vector<std::string> lines;
   const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
   if (request.place.mesh.size(MeshAxis::tp) > 1) {
-    const bool float8 = request.float8 && request.float8->recipe == Float8Recipe::tensorwise;
+    const bool float8 = converts_any(plan.float8_layers) && request.float8->recipe == Float8Recipe::tensorwise;
     lines.push_back(fmt::format("Applied {}{}Tensor Parallelism to the model", float8 ? "Float8 " : "",
                                 request.async_tensor_parallel ? "Async " : ""));
   }
@@ -114,14 +119,17 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   return lines;
 }
 
+std::optional<std::string> precision_warning(const Plan& plan) {
+  const std::optional<Float8Request>& float8 = plan.request.float8;
+  return float8 ? idle_float8_words(*float8, plan.float8_layers) : std::nullopt;
+}
+
 std::vector<std::string> precision_lines(const Plan& plan) {
   const std::optional<Float8Request>& float8 = plan.request.float8;
   if (!float8) return {};
   std::vector<std::string> lines = float8_lines(*float8, plan.float8_layers);
+  if (!converts_any(plan.float8_layers)) return lines;
   const bool travels = float8->gathers && plan.gathers_weights();
-  const bool any = std::any_of(plan.float8_layers.begin(), plan.float8_layers.end(),
-                               [](const auto& choice) { return choice.converted; });
-  if (!any) lines.emplace_back("no product runs in float8: model.converters asks for it, and every layer is left out");
   lines.push_back(fmt::format("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather={}", travels));
   if (float8->gathers && !travels) {
     lines.emplace_back(
@@ -205,7 +213,7 @@ void Trainer::show_start(const StepBatch& first) const {
     log_.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
   }
   log_.info("memory by purpose (predicted):");
-  for (const std::string& line : memory_table(plan.memory)) log_.info(line);
+  for (const std::string& line : memory_table(plan)) log_.info(line);
   if (model_groups_.size() > 1) {
     for (const std::string& line : parameter_group_table(model_groups_, all_parameters_)) log_.info(line);
   }
@@ -239,7 +247,8 @@ std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
   if (!config_.optimizer.early_step_in_backward || plan.gathers_weights()) {
     measured.gradient_bytes = assembly_.executor->gradient_bytes();
   }
-  return memory_rows(plan, assembly_.parameters, measured);
+  return memory_rows(phase_ == RunPhase::validation ? plan.validation_memory : plan.memory, assembly_.parameters,
+                     measured);
 }
 
 }  // namespace titan

@@ -30,8 +30,8 @@ RankComparison::RankComparison(const StepReport& own, std::optional<double> own_
                                const at::Device& device)
     : extremes_(extremes_of(own, own_loss, world, device)) {}
 
-void RankComparison::add_to(StepReport& report) {
-  const std::span<const double> value = extremes_.wait();
+void RankComparison::add_to(StepReport& report) const {
+  const std::span<const double> value = extremes_.values();
   report.ranks =
       StepReport::Ranks{-value[0], value[1], static_cast<int64_t>(-value[2]), static_cast<int64_t>(value[3])};
   if (value[4] > -kInfinity) report.max_loss = value[4];

@@ -25,6 +25,12 @@ std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
   return counted;
 }
 
+std::vector<Parameter*> flattened(const std::vector<std::vector<Parameter*>>& groups) {
+  std::vector<Parameter*> parameters;
+  for (const std::vector<Parameter*>& group : groups) parameters.insert(parameters.end(), group.begin(), group.end());
+  return parameters;
+}
+
 }  // namespace
 
 StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
@@ -38,6 +44,8 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
       communicators_(std::move(communicators)) {
   if (options.step_in_backward) {
     executor.on_group_reduced([this](size_t group) { step_group(group); });
+  } else if (executor.plan().request.cpu_offload) {
+    executor.on_group_reduced([this](size_t group) { add_squares(group); });
   }
 }
 
@@ -61,18 +69,20 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
     control.skip = progress_.any_skipped;
   } else {
     const ProfileRange range("gradient norm");
-    control = control_from(squares_of(counted_), options_.max_norm, progress_.loss);
+    if (!progress_.squares.defined()) progress_.squares = local_squares(flattened(counted_), device_);
+    control = control_from(sum_squares(progress_.squares), options_.max_norm, progress_.loss);
   }
   at::Tensor spike;
   if (guard_) {
     spike = guard_->judge(progress_.loss, control.norm);
     if (guard_->skips()) control.skip = at::maximum(control.skip, spike[0].to(control.skip.scalar_type()));
   }
+  const StepControl applied = options_.step_in_backward ? control : for_optimizer(control);
   if (dump) dump->add_gradients(progress_.loss, control.norm);
   if (!options_.step_in_backward) {
     before_change_();
     const ProfileRange range("optimizer");
-    optimizer_.step(step, rate, control);
+    optimizer_.step(step, rate, applied);
   }
   executor_.weights_changed();
   if (executor_.plan().precomputes_scales()) {
@@ -118,12 +128,12 @@ void StepRunner::sum_loss() {
   progress_.wishes = message.narrow(0, 1, 2).clamp_max(1);
 }
 
-at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> groups) {
-  std::vector<Parameter*> parameters;
-  for (const std::vector<Parameter*>& group : groups) parameters.insert(parameters.end(), group.begin(), group.end());
-  // Offloaded gradients are summed where they are.
-  const bool on_host = !parameters.empty() && parameters[0]->gradient_shard.is_cpu();
-  at::Tensor squares = local_squares(parameters, on_host ? at::Device(at::kCPU) : device_).to(device_);
+void StepRunner::add_squares(size_t group) {
+  const at::Tensor squares = local_squares(counted_[group], device_);
+  progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;
+}
+
+at::Tensor StepRunner::sum_squares(const at::Tensor& squares) {
   if (!communicators_.model) return squares;
   at::Tensor message = at::cat({squares, progress_.wishes.to(at::kLong)});
   communicators_.model->all_reduce({message})->wait();
@@ -132,14 +142,21 @@ at::Tensor StepRunner::squares_of(std::span<const std::vector<Parameter*>> group
   return message.narrow(0, 0, kExactSlots);
 }
 
+StepControl StepRunner::for_optimizer(const StepControl& control) {
+  const std::vector<at::Tensor> there = executor_.wait_home({control.clip, control.skip});
+  return {control.norm, there[0], there[1]};
+}
+
 void StepRunner::step_group(size_t group) {
   const ProfileRange range("optimizer");
-  const at::Tensor squares = squares_of({&counted_[group], 1});
+  const at::Tensor squares = sum_squares(local_squares(counted_[group], device_));
   const StepControl control = control_from(squares, /*max_norm=*/0, progress_.loss);
   progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;
   progress_.any_skipped = progress_.any_skipped.maximum(control.skip);
+  executor_.send_home(group);
+  const StepControl applied = for_optimizer(control);
   if (progress_.dump) progress_.dump->add_gradients_of(group_parameters_[group]);
-  optimizer_.step_some(group_parameters_[group], progress_.step, progress_.rate, control);
+  optimizer_.step_some(group_parameters_[group], progress_.step, progress_.rate, applied);
   executor_.finish_group(group);
 }
 

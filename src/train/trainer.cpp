@@ -3,8 +3,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "titan/base/error.h"
@@ -19,20 +17,10 @@
 #include "titan/train/traffic_check.h"
 
 namespace titan {
-namespace {
-
-/// A number as people write it: the sign of a NaN means nothing.
-std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
-
-}  // namespace
 
 ExitCode Trainer::run() {
   ExitCode code{};
-  auto where = [this] {
-    const std::string unit = assembly_.executor->position();
-    return fmt::format("{}step {}", unit.empty() ? "" : unit + ", ", position_.step + 1);
-  };
-  with_memory_report(where, [&] { code = run_job(); });
+  with_memory_report([this] { return where(); }, [&] { code = run_job(); });
   return code;
 }
 
@@ -52,10 +40,12 @@ ExitCode Trainer::run_job() {
                                        world_.size);
   meter_->continue_after(position_.tokens);
   open_profilers();
+  const WordsToSay words(world_.last_words, [this] { tell_what_has_come(); });
   try {
     train();
     settle_all();
   } catch (...) {
+    tell_what_has_come(kLastLinesLimit);
     if (snapshots_ && out_of_memory_words(std::current_exception())) snapshots_->write_at_exit(position_.step);
     throw;
   }
@@ -99,7 +89,7 @@ bool Trainer::watched_step() {
   const auto start = std::chrono::steady_clock::now();
   if (profiler_) profiler_->end_step(step);
   if (snapshots_ && made && step % config_.profiling.profile_freq == 0) snapshots_->write(step);
-  meter_->exclude(std::chrono::steady_clock::now() - start);
+  exclude_since(start);
   return made;
 }
 
@@ -146,7 +136,7 @@ void Trainer::save_when_due() {
   if (!checkpoints_) return;
   const auto start = std::chrono::steady_clock::now();
   checkpoints_->after_step(position_, position_.step == config_.training.steps, asked);
-  meter_->exclude(std::chrono::steady_clock::now() - start);
+  exclude_since(start);
 }
 
 void Trainer::validate_when_due() {
@@ -154,11 +144,15 @@ void Trainer::validate_when_due() {
   settle_all();
   const auto start = std::chrono::steady_clock::now();
   auto loss_of = [this](const BatchContext& batch) { return infer(batch, UnitMode::evaluate); };
+  phase_ = RunPhase::validation;
+  if (!device_.device.is_cpu()) held_ = peak_memory_bytes(device_.device);
+  assembly_.executor->forget_position();
   if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
     log_.info(console_line(*report, colour_));
     if (record_) record_->add(*report);
   }
-  meter_->exclude(std::chrono::steady_clock::now() - start);
+  phase_ = RunPhase::training;
+  exclude_since(start);
 }
 
 bool Trainer::train_step() {
@@ -186,15 +180,16 @@ bool Trainer::train_step() {
     log_.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
   }
   read_ = batch.counters;
-  pending_.push_back(
-      {step, rate, StepReadback(outcome), wait, stream_->ready_before(), batch.counters, own_share(batch)});
+  {
+    PendingStep made{
+        step, rate, StepReadback(outcome), wait, stream_->ready_before(), batch.counters, own_share(batch)};
+    const std::lock_guard lock(telling_);
+    pending_.push_back(std::move(made));
+  }
   stream_->recycle(std::move(batch));
   // On a GPU the results are looked at one step later, when they have long arrived; on a CPU they are there now.
   const size_t allowed = device_.device.is_cpu() ? 0 : 1;
-  while (pending_.size() > allowed) {
-    settle(pending_.front());
-    pending_.pop_front();
-  }
+  while (pending_.size() > allowed) settle_next();
   return true;
 }
 
@@ -261,59 +256,6 @@ std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<B
     dump->add_logits(logits);
   }
   return dump;
-}
-
-void Trainer::settle(PendingStep& pending) {
-  const StepValues values = pending.readback.wait();
-  tell_reports();  // what ranks compared behind this step's work is there
-  meter_->add_step(pending.data_wait_seconds, values.skipped);
-  wishes_ = {wishes_.stop || values.wishes.stop, wishes_.save || values.wishes.save};
-  if (pending.step == first_step_) {
-    const std::chrono::seconds timeout(config_.comm.train_timeout_seconds);
-    groups_.set_timeout(timeout);
-    if (assembly_.peer_memory) assembly_.peer_memory->set_timeout(timeout);
-  }
-  judge(pending, values);
-  if (pending.step == first_step_ || pending.step % config_.metrics.log_freq == 0) {
-    report_step(pending, values);
-  } else if (status_.is_due()) {
-    status_.show(meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
-  }
-}
-
-void Trainer::judge(const PendingStep& pending, const StepValues& values) {
-  const bool is_spike = values.spike && std::isfinite(values.loss) && std::isfinite(values.grad_norm);
-  if (values.skipped && !is_spike) {
-    // In backward the units are judged one by one, so those with finite gradients have been stepped.
-    const std::string_view changed = config_.optimizer.early_step_in_backward
-                                         ? "the units whose own gradients are not were left unchanged"
-                                         : "no weight was changed";
-    const std::string what = fmt::format("step {}: loss {} and gradient norm {} are not finite; {}", pending.step,
-                                         shown(values.loss), shown(values.grad_norm), changed);
-    if (config_.training.non_finite == "abort") {
-      throw Error(ExitCode::non_finite, what +
-                                            "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
-                                            "training.non_finite = \"skip\"");
-    }
-    log_.shared_warning("{}; the step is skipped", what);
-  }
-  if (!is_spike) return;
-  const auto [what, value, deviations] =
-      values.spike->norm_deviations > values.spike->loss_deviations
-          ? std::tuple("gradient norm", values.grad_norm, values.spike->norm_deviations)
-          : std::tuple("loss", values.loss, values.spike->loss_deviations);
-  log_.shared_warning(
-      "step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of up to the last {} steps; {}", pending.step,
-      what, value, deviations, config_.training.spike_window,
-      values.skipped ? "the step is skipped" : "the step was made all the same");
-  if (!record_) return;
-  record_->add(SpikeReport{pending.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
-}
-
-void Trainer::settle_all() {
-  for (PendingStep& pending : pending_) settle(pending);
-  pending_.clear();
-  tell_reports();
 }
 
 ExitCode Trainer::finish() {

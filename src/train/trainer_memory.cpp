@@ -17,24 +17,40 @@ std::string listed(const std::vector<MemorySetting>& settings) {
   return join(words, " | ");
 }
 
+std::string no_setting_words(const MemoryRoom& room) {
+  if (room.bytes != 0) return "no setting known here would fit: a smaller model or a larger machine would";
+  return fmt::format("no setting known here would fit: this machine's {}; a larger one would do", room.words);
+}
+
 }  // namespace
 
-MemoryQuestion Trainer::memory_question() const {
-  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), bytes_left_};
+MemoryQuestion Trainer::memory_question(std::optional<RunPhase> ran_out) const {
+  return {config_, place_, description_.vocabulary, !device_.device.is_cpu(), room_.bytes, ran_out, held_};
+}
+
+std::string Trainer::where() const {
+  std::vector<std::string> words;
+  if (phase_ == RunPhase::validation) words.emplace_back("validation");
+  if (const std::string unit = assembly_.executor->position(); !unit.empty()) words.push_back(unit);
+  words.push_back(phase_ == RunPhase::validation ? fmt::format("after step {}", position_.step)
+                                                 : fmt::format("step {}", position_.step + 1));
+  return join(words, ", ");
 }
 
 void Trainer::check_memory(const Plan& plan) const {
   const MemoryQuestion question = memory_question();
   const int64_t planned = plan.predicted_bytes(question.device_only);
-  if (world_.fake || bytes_left_ <= 0 || planned <= bytes_left_) return;
+  if (world_.fake || !room_.bytes || planned <= *room_.bytes) return;
   const std::vector<MemorySetting> settings = settings_that_fit(question);
-  log_.warning("the plan takes {} on this rank, and there are {}; it would fit with {}", gibibytes(planned),
-               gibibytes(bytes_left_), settings.empty() ? "no setting known here" : listed(settings));
+  const bool trains_in_it = plan.training_bytes(question.device_only) == planned;
+  log_.warning("the plan takes {} on this rank{}, and this machine's {}; it would fit with {}", gibibytes(planned),
+               trains_in_it ? "" : " in validation", room_.words,
+               settings.empty() ? "no setting known here" : listed(settings));
 }
 
 // A half more than the plan: what libraries take for a product is no part of it.
 bool Trainer::lacks_memory() const {
-  return bytes_left_ > 0 && predicted_bytes(memory_question()) * 3 / 2 > bytes_left_;
+  return room_.bytes && predicted_bytes(memory_question(phase_)) * 3 / 2 > *room_.bytes;
 }
 
 void Trainer::with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const {
@@ -49,19 +65,17 @@ void Trainer::with_memory_report(const std::function<std::string()>& what, const
     }
     if (!words) throw;
   }
-  const std::string where = what();
+  const std::string there = what();
   if (assembly_.executor) {
-    log_.info("memory by purpose, when it ran out in {}:", where);
+    log_.info("memory by purpose, when it ran out in {}:", there);
     for (const std::string& line : comparison_table(memory_now(peak_memory_bytes(device_.device)))) log_.info(line);
   }
-  const MemoryQuestion question = memory_question();
+  const MemoryQuestion question = memory_question(phase_);
   const std::vector<MemorySetting> settings = settings_that_fit(question);
-  throw Error(
-      ExitCode::out_of_memory,
-      fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
-                  words->empty() ? "" : " (" + *words + ")", where, gibibytes(predicted_bytes(question)),
-                  settings.empty() ? "no setting known here would fit: a smaller model or a larger machine would"
-                                   : "it would fit with: " + listed(settings)));
+  throw Error(ExitCode::out_of_memory,
+              fmt::format("out of memory{} in {}; the plan takes {} on this rank; {}",
+                          words->empty() ? "" : " (" + *words + ")", there, gibibytes(predicted_bytes(question)),
+                          settings.empty() ? no_setting_words(room_) : "it would fit with: " + listed(settings)));
 }
 
 }  // namespace titan

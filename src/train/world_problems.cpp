@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/config/limits.h"
 #include "titan/train/job.h"
 
 namespace titan {
@@ -26,7 +27,7 @@ std::string nearest_multiples(int64_t number, int64_t step) {
 }
 
 /// More than a world can have. Degrees may multiply to more than a number holds: their products end here.
-constexpr int64_t kTooManyRanks = (int64_t{1} << 20) + 1;
+constexpr int64_t kTooManyRanks = kMostRanks + 1;
 
 int64_t ranks_of(std::initializer_list<int64_t> degrees) {
   int64_t product = 1;
@@ -44,7 +45,7 @@ std::string fitting_worlds(const ParallelismSection& degrees, int64_t world) {
   const int64_t others = unsharded_ranks(degrees);
   const int64_t shards = degrees.data_parallel_shard_degree;
   if (ranks_of({others, std::max<int64_t>(1, shards)}) == kTooManyRanks) {
-    return fmt::format("the degrees need more than the {} ranks that a run can have", kTooManyRanks - 1);
+    return fmt::format("the degrees need more than the {} ranks that a run can have", kMostRanks);
   }
   if (shards == -1) return fmt::format("the degrees need {} ranks", nearest_multiples(world, others));
   const std::string all = fmt::format("the degrees need {} ranks", others * shards);
@@ -85,7 +86,7 @@ std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& orig
 int64_t fewest_ranks(const JobConfig& config) {
   const int64_t shards = std::max<int64_t>(1, config.parallelism.data_parallel_shard_degree);
   const int64_t asked = ranks_of({unsharded_ranks(config.parallelism), shards});
-  return config.comm.world_size.value_or(std::min(asked, kTooManyRanks - 1));
+  return config.comm.world_size.value_or(std::min(asked, kMostRanks));
 }
 
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {

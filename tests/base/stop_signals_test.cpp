@@ -13,8 +13,8 @@ namespace {
 using std::chrono::steady_clock;
 
 /// Sends itself these, one after the other, and never comes to a place where it would stop by itself.
-void end_after(std::initializer_list<int> signals) {
-  const StopSignals stop;
+void end_after(std::initializer_list<int> signals, std::function<void()> before_end = nullptr) {
+  const StopSignals stop(std::move(before_end));
   for (const int signal : signals) {
     ::kill(::getpid(), signal);
     await_stop_signal();
@@ -36,6 +36,11 @@ TEST(StopSignals, CtrlCIsObeyedWithinItsLimitWhateverElseArrivesAndWhateverThePr
   EXPECT_EXIT(end_after({SIGINT, SIGTERM}), testing::ExitedWithCode(130),
               "^titan_train: stopped by a signal; the work under way was dropped\n$");
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(20)) << "a step gets 25 s after SIGTERM";
+}
+
+TEST(StopSignals, WhatIsLeftToSayIsSaidBeforeTheProcessIsEnded) {
+  EXPECT_EXIT(end_after({SIGTERM, SIGINT}, [] { ::write(STDERR_FILENO, "the last line\n", 14); }),
+              testing::ExitedWithCode(130), "^the last line\n");
 }
 
 TEST(StopSignals, APersonWaitsFiveSecondsAndASchedulerNearlyItsThirty) {

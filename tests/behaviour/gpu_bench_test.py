@@ -19,7 +19,7 @@ import bench  # noqa: E402
 class Rows(BehaviourTest):
     def made(self, device: str, text: pathlib.Path | None = None) -> bench.Bench:
         programs = pathlib.Path(self.program).parent
-        return bench.Bench(argparse.Namespace(programs=programs, device=device, machine="", text=text, spent=0))
+        return bench.Bench(argparse.Namespace(programs=programs, device=device, machine="", text=text, log=None, spent=0))
 
     def words(self, row: str, device: str, text: pathlib.Path | None = None) -> list[str]:
         made = self.made(device, text)

@@ -153,6 +153,16 @@ class Layouts(BehaviourTest):
         self.assertEqual(len(said), 1, run.output)
         self.assertIn("WARNING", said[0])
 
+    def test_batches_of_validation_that_are_larger_than_trainings_cross_between_tensor_ranks(self):
+        more = ["--training.steps=1", "--validation.enable", "--validation.dataset=stories", "--validation.steps=1"]
+        words = self.words(2, *more, "--validation.seq_len=128", "--validation.local_batch_size=8")
+        tensor = ["--parallelism.tensor_parallel_degree=2", "--parallelism.enable_async_tensor_parallel"]
+        run = self.launch(2, *words, *tensor, name="overlapped")
+        self.assertEqual(run.code, OK, run.output + run.errors)
+        losses = [line["validation_loss"] for line in [*self.alone(*words).metrics(), *run.metrics()] if "validation_loss" in line]
+        self.assertEqual(len(losses), 2)
+        self.assertAlmostEqual(losses[0], losses[1], delta=1e-5 * losses[0])
+
     def test_a_signal_to_one_rank_stops_all_after_the_same_step(self):
         folder = self.folder / "stopped"
         words = [*self.words(2, "--training.steps=100000"), f"--job.dump_folder={folder}"]

@@ -4,81 +4,17 @@ launches, and kernels that compute nothing. It shows what a step asks of a GPU, 
 from __future__ import annotations
 
 import collections
-import json
-import os
-import pathlib
 import re
-import subprocess
 import unittest
 
 import safetensors.torch
-from program import BAD_CONFIG, DEBUG_CONFIG, OK, OUT_OF_MEMORY, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
-from rank_processes import clean_environment
+from mock_gpu import ALONE, BF16, FLOAT8, FUSED, MockGpu
+from program import BAD_CONFIG, OUT_OF_MEMORY, ROOT, SMALL
 
-FUSED = "--compile.enable"
-FLOAT8 = "--model.converters=quantize.linear.float8"
-ALONE = "--activation_checkpoint.mode=none"
-
-
-class MockGpu(BehaviourTest):
-    def setUp(self):
-        super().setUp()
-        self.mock = pathlib.Path(self.program).parent / "mock_cuda" / "libmock_cuda.so"
-        if not self.mock.exists():
-            self.skipTest("the program is built without CUDA, and the mock GPU with it")
-
-    def on_gpu(self, *words, ranks: int = 1, code: int = OK, **settings) -> Run:
-        """Trains the debug model on `ranks` mock GPUs. `settings`: variables of the mock (MOCK_CUDA_…)."""
-        launch = ["launch", "-n", str(ranks)] if ranks > 1 else []
-        return self.job([*launch, "configs/debug_model.toml", *words], ranks, code, settings)
-
-    def llama_8b(self, *words, steps: int, code: int = OK, **settings) -> Run:
-        """Llama 3.1 8B as scripts/gpu/bench.py runs it; the mock's memory is addresses alone."""
-        shape = [
-            "--model.name=llama3_1",
-            "--model.flavor=8B",
-            "--model.override.vocab_size=128256",
-            "--model.tokenizer_path=configs/tokenizers/stories.model",
-            "--training.seq_len=8192",
-            "--training.local_batch_size=1",
-            "--training.dtype=bfloat16",
-            "--optimizer.state_dtype=bfloat16",
-            "--training.dataset=stories",
-            ALONE,
-        ]
-        return self.job(["train", *shape, *words, f"--training.steps={steps}"], 1, code, settings)
-
-    def job(self, words: list, ranks: int, code: int, settings: dict) -> Run:
-        folder = self.fresh_folder()
-        ledgers = self.folder / f"ledgers-{self.runs}"
-        ledgers.mkdir()
-        mock = {"MOCK_CUDA_LEDGER": ledgers, "MOCK_CUDA_DEVICES": ranks, "MOCK_CUDA_HOLLOW": 1} | settings
-        environment = clean_environment(LD_PRELOAD=self.mock, LD_LIBRARY_PATH=self.mock.parent, **mock)
-        command = [
-            self.program,
-            *map(str, words),
-            "--training.device=cuda",
-            "--lr_scheduler.warmup_steps=0",
-            "--metrics.log_freq=1",
-            f"--job.dump_folder={folder}",
-        ]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace",
-            timeout=TIME_LIMIT_SECONDS, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        run = Run(done.returncode, done.stdout, done.stderr, folder, 0)
-        self.expect(run, code)
-        run.ledgers = [json.loads(path.read_text()) for path in sorted(ledgers.glob("*.json"))]
-        for ledger in run.ledgers:
-            self.assertEqual(ledger["troubles"], {}, command)
-        return run
-
-    def a_step_more(self, run, kind: str, first: int) -> collections.Counter:
-        """What step first + 1 of `run(steps)` adds to what the steps before it ask of the GPU, by name."""
-        few, more = run(first).ledgers[0], run(first + 1).ledgers[0]
-        added = collections.Counter({name: count["times"] for name, count in more.get(kind, {}).items()})
-        added.subtract({name: count["times"] for name, count in few.get(kind, {}).items()})
-        return +added
+DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
+OFFLOAD = "--training.enable_cpu_offload"
+TIED = ["--model.name=llama3_2", "--model.flavor=1B", "--model.override.dim=256", "--model.override.n_layers=4",
+        "--model.override.n_heads=8", "--model.override.n_kv_heads=4"]  # fmt: skip
 
 
 class EveryPath(MockGpu):
@@ -99,7 +35,7 @@ class EveryPath(MockGpu):
             "several microbatches": [FUSED, "--training.global_batch_size=32"],
             "deterministic": [FUSED, "--debug.deterministic"],
             "groups of one": [FUSED, "--debug.groups_of_one"],
-            "everything offloaded": [FUSED, "--training.enable_cpu_offload"],
+            "everything offloaded": [FUSED, OFFLOAD],
             "optimizer offload": [FUSED, "--optimizer.offload"],
             "optimizer in backward": [FUSED, "--optimizer.early_step_in_backward", "--training.max_norm=0"],
             "float8, several microbatches": [FUSED, FLOAT8, "--training.global_batch_size=32"],
@@ -112,6 +48,11 @@ class EveryPath(MockGpu):
             "validation": [FUSED, "--validation.enable", "--validation.dataset=stories", "--validation.freq=2",
                            "--validation.steps=2"],
             "profiler": [FUSED, "--profiling.enable_profiling", "--profiling.profile_freq=4"],
+            "documents": [DOCUMENTS],
+            "documents, fused, recomputed": [DOCUMENTS, FUSED, BF16, "--activation_checkpoint.mode=full"],
+            "documents, attention kept": [DOCUMENTS, FUSED, BF16, "--activation_checkpoint.mode=selective",
+                                          "--activation_checkpoint.selective_ac_option=op"],
+            "documents, float8": [DOCUMENTS, FUSED, FLOAT8, "--data.packing=document"],
             "snapshot": ["--profiling.enable_memory_snapshot", "--profiling.profile_freq=2"],
         }  # fmt: skip
         for name, words in rows.items():
@@ -127,7 +68,10 @@ class EveryPath(MockGpu):
         copies = ["--parallelism.data_parallel_replicate_degree=2"]
         rows = {
             "fsdp": (2, []),
-            "fsdp, offloaded": (2, ["--training.enable_cpu_offload"]),
+            "fsdp, offloaded": (2, [OFFLOAD]),
+            "fsdp, offloaded, dump": (2, [OFFLOAD, "--debug.dump_steps=2"]),
+            "pipeline, dump": (2, [pipeline, "--debug.dump_steps=2"]),
+            "pipeline, tied, offloaded": (2, [pipeline, OFFLOAD, *TIED]),
             "fsdp, float8 gathered": (2, [FLOAT8, "--quantize.linear.float8.enable_fsdp_float8_all_gather",
                                           "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]),
             "ddp, float8, several microbatches": (2, [*copies, "--parallelism.data_parallel_shard_degree=1", FLOAT8,
@@ -142,6 +86,10 @@ class EveryPath(MockGpu):
             "tensor, overlapped, float8": (2, [tensor, FLOAT8, "--parallelism.enable_async_tensor_parallel"]),
             "context": (2, [context]),
             "context, all to all": (2, [context, "--parallelism.context_parallel_rotate_method=alltoall"]),
+            "documents, fsdp": (2, [DOCUMENTS, BF16]),
+            "documents, tensor": (2, [DOCUMENTS, BF16, tensor]),
+            "documents, context": (2, [DOCUMENTS, BF16, context]),
+            "documents, pipeline": (2, [DOCUMENTS, BF16, pipeline, "--data.packing=document"]),
             "1F1B": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=1F1B"]),
             "ZBV": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]),
             "fsdp, tensor and pipeline": (8, [shards, tensor, pipeline]),
@@ -154,7 +102,7 @@ class EveryPath(MockGpu):
     def test_work_that_is_done_as_late_as_cuda_allows_ends_the_same(self):
         late = {"MOCK_CUDA": "late"}
         saving = ["--checkpoint.enable", "--checkpoint.interval=2"]
-        for words in ([], [FUSED], [FUSED, "--training.enable_cpu_offload"], [*saving, "--checkpoint.async_mode=async"],
+        for words in ([], [FUSED], [FUSED, OFFLOAD], [*saving, "--checkpoint.async_mode=async"],
                       [*saving, "--checkpoint.async_mode=async_with_pinned_mem"]):  # fmt: skip
             with self.subTest(words):
                 self.on_gpu(*words, "--training.steps=5", **late)
@@ -239,6 +187,62 @@ class Waits(MockGpu):
         self.assertEqual(self.a_step_more(run, "allocations", 6), {})
 
 
+class OffloadedWeights(MockGpu):
+    """training.enable_cpu_offload: gradients leave for the host while backward goes on, and the optimizer waits once."""
+
+    def test_a_step_waits_once_more_than_one_whose_optimizer_is_on_the_gpu(self):
+        pipeline = "--parallelism.pipeline_parallel_degree=2"
+        rows = (([], 1), ([FUSED, "--debug.sync_check"], 1), (["--training.global_batch_size=32"], 1), ([FUSED], 2),
+                ([BF16, "--debug.sync_check"], 2), ([pipeline], 2))  # fmt: skip
+        for words, ranks in rows:
+            with self.subTest(words=words, ranks=ranks):
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(OFFLOAD, *words, f"--training.steps={steps}", ranks=ranks)
+
+                self.assertEqual(self.a_step_more(run, "waits", 6), {"cudaEventSynchronize": ranks + 1})
+
+    def test_gradients_that_the_host_reads_are_those_of_their_block_and_step(self):
+        """Every product of a weight's gradient leaves a number that no other leaves, in the order of the launches."""
+        for words in ([], [FUSED], ["--training.global_batch_size=32"]):
+            with self.subTest(words=words):
+                at_once, late = (self.dumps(order, words) for order in ("at once", "late"))
+                self.assertEqual(at_once, late)
+                numbers = [value for step in at_once for values in step.values() for value in values - {0.0}]
+                self.assertEqual(len(at_once), 3)
+                self.assertGreaterEqual(len(set(numbers)), 3 * 6 * 4, "of six blocks with four products")
+
+    def test_weights_and_gradients_of_several_ranks_too(self):
+        command = [self.mock.parents[1] / "parallel_test", "--gtest_filter=*OffloadedGradients*Gpu*"]
+        for order in ("at once", "late"):
+            with self.subTest(order=order):
+                run = self.on_mock(command, self.fresh_folder(), MOCK_CUDA=order, MOCK_CUDA_HOLLOW=None)
+                self.assertRegex(run.output, r"\[  PASSED  \] 6 tests")
+
+    def dumps(self, order: str, words: list[str]) -> list[dict]:
+        """Of three steps: the numbers in the gradient of every weight."""
+        words = [OFFLOAD, BF16, *words, "--debug.dump_steps=1,2,3", "--training.steps=3"]
+        run = self.on_gpu(*words, MOCK_CUDA_GRADIENTS=1, MOCK_CUDA=order)
+        paths = sorted(run.folder.glob("debug/step-*/step.safetensors"))
+        steps = [safetensors.torch.load_file(path) for path in paths]
+        return [{name: {*tensor.unique().tolist()} for name, tensor in step.items() if name.startswith("grad.")}
+                for step in steps]  # fmt: skip
+
+
+class Copies(MockGpu):
+    def test_the_optimizer_writes_the_bf16_weights_that_travel_or_multiply(self):
+        copies = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=2"]
+        for words, ranks in (([], 1), ([], 2), (copies, 2), (["--optimizer.state_dtype=bfloat16"], 2)):
+            with self.subTest(words=words, ranks=ranks):
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(FUSED, BF16, *words, f"--training.steps={steps}", ranks=ranks)
+
+                kernels = self.a_step_more(run, "kernels", 4)  # outside of the graphs
+                self.assertGreater(sum(times for name, times in kernels.items() if "adam_kernel" in name), 0)
+                self.assertEqual({name: times for name, times in kernels.items() if "bfloat16_copy" in name}, {})
+
+
 class Graphs(MockGpu):
     def test_a_replayed_microbatch_launches_what_an_eager_one_does(self):
         eager = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "kernels", 1)
@@ -268,6 +272,18 @@ class Memory(MockGpu):
         self.assertRegex(run.errors, r"out of memory .* it would fit with: ")
         self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
 
+    def test_a_card_that_libraries_alone_may_fill_is_told_what_it_has(self):
+        room = r"this machine's \S.* has 1\.00 GiB, and 2\.00 GiB are set aside for libraries: nothing left for this rank"
+        fits = self.on_gpu(*SMALL, "--training.steps=2", MOCK_CUDA_MIB=1024)
+        warned = [line for line in fits.messages("WARNING") if "the plan takes" in line]
+        self.assertEqual(len(warned), 1, fits.output)
+        self.assertRegex(warned[0], rf"on this rank, and {room}; it would fit with no setting known here$")
+        run = self.llama_8b(FUSED, steps=1, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=1024)
+        self.assertRegex(run.errors, rf"out of memory .*; no setting known here would fit: {room}; a larger one would do")
+        estimate = self.on_gpu("--memory_estimation.enable", MOCK_CUDA_MIB=1024)
+        self.assertRegex(estimate.output, rf"Peak of tensors: \S+ \S+; {room}")
+        for said in (fits.output, run.output, run.errors, estimate.output):
+            self.assertNotRegex(said, r"\b1 B\b")
 
     def test_settings_that_are_said_to_fit_do(self):
         # More processes are another job; what lies on the host would be memory of this machine.
@@ -283,28 +299,33 @@ class Memory(MockGpu):
                     self.llama_8b(FUSED, *given, *words, steps=4, MOCK_CUDA_MIB=room)
 
 
-class Saves(MockGpu):
-    """The mock's optimizer adds 1 to every weight, which begin as 0: a weight of a checkpoint is its step. A copy that
-    waited for too little, or that the optimizer did not wait for, shows in one of the two orders."""
+class Documents(MockGpu):
+    """Attention inside documents: a kernel call for each, of ever other lengths."""
 
-    def test_a_checkpoint_from_a_gpu_holds_the_weights_of_its_step(self):
-        rows = [("disabled", "late", 1), ("async", "late", 1), ("async", "at once", 2)]
-        rows += [("async_with_pinned_mem", order, ranks) for order in ("at once", "late") for ranks in (1, 2)]
-        for mode, order, ranks in rows:
-            with self.subTest(mode=mode, order=order, ranks=ranks):
-                self.check(mode, order, ranks)
+    def test_it_is_the_flash_kernels_and_no_length_gets_a_plan_of_cudnn(self):
+        for packing in ("upstream", "document"):
+            with self.subTest(packing):
+                run = self.on_gpu(DOCUMENTS, BF16, FUSED, f"--data.packing={packing}", "--training.steps=3")
+                self.assertIn("Attention by flash: documents are ever of other lengths", run.output)
+                kernels = run.ledgers[0]["kernels"]
+                self.assertFalse([name for name in kernels if "cuDNN" in name or "fmha_cutlass" in name])
+                layers, rows = 6, 8
+                for kernel in ("flash_fwd_kernel", "flash_bwd_dq_dk_dv_loop"):
+                    calls = sum(count["times"] for name, count in kernels.items() if kernel in name)
+                    # Rows of one document are one call where all are; here they are not.
+                    self.assertGreater(calls, 3 * layers * rows, kernel)
+                self.assertNotIn("graphs", run.ledgers[0])
 
-    def check(self, mode: str, order: str, ranks: int) -> None:
-        words = ["--checkpoint.enable", "--checkpoint.interval=2", f"--checkpoint.async_mode={mode}", FUSED]
-        words += ["--checkpoint.keep_latest_k=0", "--checkpoint.last_save_model_only=false", "--training.steps=6"]
-        run = self.on_gpu(*words, ranks=ranks, MOCK_CUDA_OPTIMIZER=1, MOCK_CUDA=order)
-        for step in (2, 4, 6):
-            folder = run.folder / f"weights-{step}"
-            converted = self.titan("convert", "to-hf", run.folder / "checkpoint" / f"step-{step}", folder, DEBUG_CONFIG)
-            self.expect(converted, OK)
-            for path in folder.glob("*.safetensors"):
-                for name, weight in safetensors.torch.load_file(path).items():
-                    self.assertEqual({*weight.float().unique().tolist()}, {float(step)}, (step, name))
+    def test_a_step_waits_for_its_numbers_alone(self):
+        for words, ranks in (([], 1), ([BF16], 1), ([BF16, FUSED], 1), ([BF16, FUSED], 2)):
+            with self.subTest(words=words, ranks=ranks):
+                words = [*words, DOCUMENTS, "--data.packing=document"]
+                self.on_gpu(*words, "--debug.sync_check", "--training.steps=4", ranks=ranks)
+
+                def run(steps, words=words, ranks=ranks):
+                    return self.on_gpu(*words, f"--training.steps={steps}", ranks=ranks)
+
+                self.assertEqual(self.a_step_more(run, "waits", 6), {"cudaEventSynchronize": ranks})
 
 
 class Refusals(MockGpu):
@@ -321,10 +342,12 @@ class Refusals(MockGpu):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_CAPABILITY=75)
         self.assertIn("7.5", run.errors)
 
-    def test_a_check_for_waits_where_the_host_waits_by_design(self):
-        words = ("--debug.sync_check", "--training.enable_cpu_offload")
-        run = self.on_gpu(*words, code=BAD_CONFIG)
-        self.assertIn("leave debug.sync_check or training.enable_cpu_offload out", run.errors)
+    def test_a_check_for_waits_where_the_host_waits_more_than_once_by_design(self):
+        gathers = "--quantize.linear.float8.enable_fsdp_float8_all_gather"
+        for words in (["--optimizer.early_step_in_backward", "--training.max_norm=0"], [FLOAT8, gathers]):
+            run = self.on_gpu("--debug.sync_check", OFFLOAD, *words, code=BAD_CONFIG)
+            option = words[0 if FLOAT8 not in words else 1].removeprefix("--")
+            self.assertIn(f"with training.enable_cpu_offload = true and {option} = true it waits for", run.errors)
 
     def test_a_driver_that_is_too_old(self):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DRIVER=12040)

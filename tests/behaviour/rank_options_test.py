@@ -84,6 +84,23 @@ class RankOptions(RanksTest):
         self.assertEqual(asynchronous.calls("tp", "all-gather") + asynchronous.calls("tp", "reduce-scatter"), 0)
         self.expect_same_losses(asynchronous, plain)
 
+    def test_float8_that_converts_no_layer_is_warned_of_once_and_claimed_by_no_line(self):
+        float8 = ("--model.converters=quantize.linear.float8", "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+                  "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", "--quantize.linear.float8.emulate")  # fmt: skip
+        for filters in ("attention,feed_forward", "auto_filter_small_kn"):
+            with self.subTest(filters):
+                words = (SHARDED, *float8, f"--quantize.linear.float8.filter_fqns={filters}")
+                left = self.trained(*words)
+                warnings = re.findall(r"WARNING - (float8 is on .*)", left.text)
+                self.assertEqual(len(warnings), 1, left.text)
+                self.assertIn("none of the 15 linear layers is converted", warnings[0])
+                self.assertIn("leave layers over in quantize.linear.float8.filter_fqns", warnings[0])
+                self.assertNotRegex(left.text, "Swapped to|training active")
+                self.expect_same_losses(left, self.trained(SHARDED))
+        kept = self.trained(SHARDED, *float8, "--quantize.linear.float8.filter_fqns=attention")
+        self.assertRegex(kept.text, "Swapped to Float8Linear layers")
+        self.assertNotIn("float8 is on", kept.text)
+
     def test_a_rank_that_hangs_ends_all_after_the_limit_of_a_collective(self):
         self.expect_end_of_a_hanging_run(r"\(rank 1 sent nothing for 3 s\)")
 

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 
 #include "cases.h"
 
@@ -7,8 +8,18 @@ namespace {
 
 constexpr double kLr = 1e-3, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kDecay = 0.1;
 
+struct Case {
+  size_t count;
+  size_t offset = 0;
+  bool decoupled = true;
+  double clip = 0.37;
+  bool skip = false;
+  std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
+};
+
 /// Step 3 of AdamW, or of Adam, from arbitrary moments.
-std::string run_step(KernelMachine& machine, size_t count, size_t offset, bool decoupled, double clip, bool skip) {
+std::string run_step(KernelMachine& machine, const Case& c) {
+  const auto& [count, offset, decoupled, clip, skip, copy_offset] = c;
   const KernelType fp32 = KernelType::fp32;
   const auto w = numbers(count, 1, fp32), g = numbers(count, 2, fp32), m = numbers(count, 3, fp32, 0.1);
   auto v = numbers(count, 4, fp32, 0.1);
@@ -17,6 +28,8 @@ std::string run_step(KernelMachine& machine, size_t count, size_t offset, bool d
       second(machine, fp32, v, offset);
   Numbers clip_in(machine, fp32, std::vector<double>{clip}),
       skip_in(machine, fp32, std::vector<double>{skip ? 1.0 : 0.0});
+  const std::vector<double> before = numbers(count, 5, KernelType::bf16);
+  Numbers copy(machine, KernelType::bf16, before, copy_offset.value_or(0));
   const double correction1 = 1 - std::pow(kBeta1, 3), correction2 = 1 - std::pow(kBeta2, 3);
   AdamStep a;
   a.weight = static_cast<float*>(weight.data());
@@ -33,6 +46,7 @@ std::string run_step(KernelMachine& machine, size_t count, size_t offset, bool d
                  decoupled ? 0.0f : static_cast<float>(kDecay)};
   a.clip = static_cast<const float*>(clip_in.data());
   a.skip = static_cast<const float*>(skip_in.data());
+  if (copy_offset) a.copy = copy.data();
   Findings findings;
   machine.launch(&Kernels::adam, a);
   if (!skip) findings.compare_traffic(machine, traffic(a));
@@ -48,21 +62,30 @@ std::string run_step(KernelMachine& machine, size_t count, size_t offset, bool d
   findings.compare("weight", weight, new_w, bound);
   findings.compare("first", first, new_m, bound);
   findings.compare("second", second, new_v, bound);
+  std::vector<double> new_copy = before;
+  for (size_t i = 0; i < count && copy_offset && !skip; ++i) new_copy[i] = rounded_to(KernelType::bf16, weight[i]);
+  findings.compare("copy", copy, new_copy, 0);
   return findings.text();
 }
 
 std::vector<KernelCase> cases() {
   std::vector<KernelCase> result;
+  const auto add = [&](const std::string& name, const Case& c) {
+    result.push_back({name, [c](KernelMachine& machine) { return run_step(machine, c); }});
+  };
   for (size_t count : {1, 3, 4, 255, 1024, 1031}) {
     for (size_t offset : {0, 1}) {
       const std::string shape = std::to_string(count) + (offset ? "_unaligned" : "");
-      result.push_back({"adamw_" + shape,
-                        [=](KernelMachine& machine) { return run_step(machine, count, offset, true, 0.37, false); }});
+      add("adamw_" + shape, {.count = count, .offset = offset});
+      for (size_t copy_offset : {0, 1, 4}) {
+        add("adamw_" + shape + "_copy_" + std::to_string(copy_offset),
+            {.count = count, .offset = offset, .copy_offset = copy_offset});
+      }
     }
   }
-  result.push_back({"adam_257", [](KernelMachine& machine) { return run_step(machine, 257, 0, false, 1, false); }});
-  result.push_back(
-      {"adamw_skipped_257", [](KernelMachine& machine) { return run_step(machine, 257, 0, true, 1, true); }});
+  add("adam_257", {.count = 257, .decoupled = false, .clip = 1});
+  add("adamw_skipped_257", {.count = 257, .clip = 1, .skip = true});
+  add("adamw_skipped_257_copy", {.count = 257, .clip = 1, .skip = true, .copy_offset = 0});
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "cases.h"
 
@@ -23,8 +24,9 @@ struct Case {
   KernelType moment_type = KernelType::bf16;
   RoundingPlace place{};
   bool skip = false;
-  bool strange = false;  // zeros, infinities, NaNs, tiny and huge numbers among the others
-  bool tiny = false;     // weights and gradients of 0, so that subnormal quotients are what is kept
+  bool strange = false;                 // zeros, infinities, NaNs, tiny and huge numbers among the others
+  std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
+  bool tiny = false;                    // weights and gradients of 0, so that subnormal quotients are what is kept
 };
 
 /// Some of `values` become what no fast way around holds for; `every` differs for numbers that are to meet by chance.
@@ -47,6 +49,8 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   for (double& value : v) value = std::fabs(value);
   Numbers weight(machine, c.weight_type, w, c.offset), gradient(machine, KernelType::fp32, g, c.offset);
   Numbers first(machine, c.moment_type, m, c.offset), second(machine, c.moment_type, v, c.offset);
+  const std::vector<double> before = numbers(c.count, 6, KernelType::bf16);
+  Numbers copy(machine, KernelType::bf16, before, c.copy_offset.value_or(0));
   Numbers clip(machine, KernelType::fp32, std::vector<double>{0.5});
   Numbers skip(machine, KernelType::fp32, std::vector<double>{c.skip ? 1.0 : 0.0});
   LeanAdamStep a;
@@ -62,6 +66,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   a.constants = kConstants;
   a.clip = static_cast<const float*>(clip.data());
   a.skip = static_cast<const float*>(skip.data());
+  if (c.copy_offset) a.copy = copy.data();
   Findings findings;
   machine.launch(&Kernels::lean_adam, a);
   if (!c.skip && !c.strange && !c.tiny) findings.compare_traffic(machine, traffic(a));
@@ -81,6 +86,10 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   findings.compare("weight", weight, new_w, 0);
   findings.compare("first", first, new_m, 0);
   findings.compare("second", second, new_v, 0);
+  std::vector<double> new_copy = before;
+  for (size_t i = 0; i < c.count && c.copy_offset && !c.skip; ++i)
+    new_copy[i] = rounded_to(KernelType::bf16, weight[i]);
+  findings.compare("copy", copy, new_copy, 0);
   return findings.text();
 }
 
@@ -115,6 +124,18 @@ std::vector<KernelCase> cases() {
                             return run_step(machine, {count, offset, weight, moments, place});
                           }});
       };
+      for (size_t copy_offset = 0; weight == fp32 && copy_offset < 4; ++copy_offset) {
+        const std::string copied = "_copy_" + std::to_string(copy_offset);
+        for (const RoundingPlace place : {RoundingPlace{0, all, 1}, RoundingPlace{10, 5, 9}}) {
+          const Case c{.count = count,
+                       .weight_type = weight,
+                       .moment_type = moments,
+                       .place = place,
+                       .copy_offset = copy_offset};
+          result.push_back({"lean_adam_" + types + std::to_string(count) + copied + (place.first ? "_odd_runs" : ""),
+                            [c](KernelMachine& machine) { return run_step(machine, c); }});
+        }
+      }
       add("", 0, {0, all, 1});
       add("_odd_beginning", 0, {7, all, 1});
       add("_unaligned", 1, {0, all, 1});
@@ -126,6 +147,7 @@ std::vector<KernelCase> cases() {
     }
     Case unusual{.count = 2048, .weight_type = weight, .moment_type = moments, .place = {0, 2048, 1}};
     unusual.strange = true;
+    if (weight == fp32) unusual.copy_offset = 0;
     result.push_back(
         {"lean_adam_" + types + "strange", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
     unusual.strange = false;

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "gradients.h"
 #include "ledger.h"
 #include "stream.h"
 
@@ -52,13 +53,20 @@ std::string name(cudaDataType type) {
 
 bool is_float8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
+/// Of a product's result, where it is one matrix.
+struct Place {
+  void* memory = nullptr;
+  int64_t leading = 0;
+};
+
 void product(cudaStream_t stream, cudaDataType a, cudaDataType b, cudaDataType c, int64_t m, int64_t n, int64_t k,
-             int64_t batch, bool adds) {
+             int64_t batch, bool adds, Place result = {}) {
   const std::string what = name(a) + " x " + name(b) + (adds ? " added to " : " to ") + name(c) + ", " +
                            std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k) +
                            (batch > 1 ? ", " + std::to_string(batch) + " of them" : "");
   Ledger::of_process().add(is_capturing(stream) ? "recorded_products" : "products", what, 2 * m * n * k * batch);
-  enqueue(stream, {"product " + what, nullptr});
+  const bool gradient = result.memory && a == CUDA_R_16BF && b == CUDA_R_16BF && c == CUDA_R_32F;
+  enqueue(stream, {"product " + what, gradient ? filling(result.memory, m, n, result.leading) : nullptr});
 }
 
 bool nonzero(const void* beta, cublasComputeType_t compute) {
@@ -103,9 +111,9 @@ cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n, int k,
                             const void*, const void*, cudaDataType a, int, const void*, cudaDataType b, int,
-                            const void* beta, void*, cudaDataType c, int, cublasComputeType_t compute,
+                            const void* beta, void* result, cudaDataType c, int leading, cublasComputeType_t compute,
                             cublasGemmAlgo_t) {
-  product(of(handle).stream, a, b, c, m, n, k, 1, nonzero(beta, compute));
+  product(of(handle).stream, a, b, c, m, n, k, 1, nonzero(beta, compute), {result, leading});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int m, int n,
@@ -204,7 +212,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void*, const void*,
                               cublasLtMatrixLayout_t first, const void*, cublasLtMatrixLayout_t second,
-                              const void* beta, const void*, cublasLtMatrixLayout_t, void*,
+                              const void* beta, const void*, cublasLtMatrixLayout_t, void* memory,
                               cublasLtMatrixLayout_t result, const cublasLtMatmulAlgo_t*, void*, size_t,
                               cudaStream_t stream) {
   const auto& a = *reinterpret_cast<Layout*>(first);
@@ -213,7 +221,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   auto& it = *reinterpret_cast<Description*>(description);
   const bool turned = it.attributes[CUBLASLT_MATMUL_DESC_TRANSA] == CUBLAS_OP_T;
   product(stream, a.type, b.type, d.type, static_cast<int64_t>(d.rows), static_cast<int64_t>(d.columns),
-          static_cast<int64_t>(turned ? a.rows : a.columns), 1, nonzero(beta, it.compute));
+          static_cast<int64_t>(turned ? a.rows : a.columns), 1, nonzero(beta, it.compute), {memory, d.leading});
   return CUBLAS_STATUS_SUCCESS;
 }
 }

@@ -1,6 +1,6 @@
 // What the mock GPU is: an H200 by its numbers. MOCK_CUDA_DEVICES says how many there are, MOCK_CUDA_MIB how much
-// memory each has, MOCK_CUDA_CAPABILITY (90) of which generation, MOCK_CUDA_DRIVER (the runtime's) which CUDA the
-// driver knows.
+// memory each has (several numbers by commas: the first, the second, …), MOCK_CUDA_CAPABILITY (90) of which generation,
+// MOCK_CUDA_DRIVER (the runtime's) which CUDA the driver knows.
 #include "device.h"
 
 #include <algorithm>
@@ -28,7 +28,15 @@ thread_local int current = 0;
 }  // namespace
 
 int device_count() { return static_cast<int>(number("MOCK_CUDA_DEVICES", 1)); }
-size_t device_bytes() { return static_cast<size_t>(number("MOCK_CUDA_MIB", 143166)) << 20; }
+size_t device_bytes(int device) {
+  const char* text = std::getenv("MOCK_CUDA_MIB");
+  if (!text) return size_t{143166} << 20;
+  for (const char* comma = std::strchr(text, ','); comma && device > 0; comma = std::strchr(text, ',')) {
+    text = comma + 1;
+    --device;
+  }
+  return static_cast<size_t>(std::atoll(text)) << 20;
+}
 int current_device() { return current; }
 
 }  // namespace mock_cuda
@@ -84,7 +92,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(&it, 0, sizeof it);
   std::snprintf(it.name, sizeof it.name, "NVIDIA H200 (mock)");
   std::memset(it.uuid.bytes, 0x11 + device, sizeof it.uuid.bytes);
-  it.totalGlobalMem = device_bytes();
+  it.totalGlobalMem = device_bytes(device);
   it.sharedMemPerBlock = 48 << 10;
   it.sharedMemPerBlockOptin = 227 << 10;
   it.sharedMemPerMultiprocessor = 228 << 10;

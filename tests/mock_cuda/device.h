@@ -7,8 +7,8 @@
 namespace mock_cuda {
 
 int device_count();
-/// Of one device.
-size_t device_bytes();
+/// Of its memory.
+size_t device_bytes(int device);
 /// Of this thread.
 int current_device();
 

@@ -12,6 +12,7 @@
 
 #include "device.h"
 #include "ledger.h"
+#include "optimizer.h"
 #include "stream.h"
 
 namespace mock_cuda {
@@ -82,7 +83,7 @@ Kind kind_of(const void* address) {
 bool take(int device, size_t bytes) {
   const std::lock_guard lock(memory().mutex);
   size_t& used = memory().used[device];
-  if (used + bytes > device_bytes()) return false;
+  if (used + bytes > device_bytes(device)) return false;
   used += bytes;
   Ledger::of_process().peak("device bytes", static_cast<int64_t>(used));
   return true;
@@ -108,7 +109,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, 
   Ledger::of_process().add("copies", name, static_cast<int64_t>(bytes));
   if (bytes >= traced_bytes()) trace(name.c_str());
   const bool capturing = is_capturing(stream);
-  if (hollow() && target == Kind::device) {
+  if (hollow() && target == Kind::device && !(source == Kind::pageable && optimizer_counts())) {
     if (capturing && source == Kind::pageable) {
       Ledger::of_process().trouble("memory that is not pinned is copied inside a recording");
     }
@@ -199,7 +200,7 @@ cudaError_t cudaHostUnregister(void* address) {
 }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* all) {
   const std::lock_guard lock(memory().mutex);
-  *all = device_bytes();
+  *all = device_bytes(current_device());
   *left = *all - memory().used[current_device()];
   return cudaSuccess;
 }

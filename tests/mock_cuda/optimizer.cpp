@@ -7,13 +7,21 @@
 
 namespace mock_cuda {
 
+bool optimizer_counts() {
+  static const bool it = std::getenv("MOCK_CUDA_OPTIMIZER") != nullptr;
+  return it;
+}
+
 std::function<void()> work_of(const std::string& name, void** arguments) {
-  static const bool wanted = std::getenv("MOCK_CUDA_OPTIMIZER") != nullptr;
-  if (!wanted || name.find("adam_kernel(titan::AdamStep") == std::string::npos) return nullptr;
+  if (!optimizer_counts() || name.find("adam_kernel(titan::AdamStep") == std::string::npos) return nullptr;
   titan::AdamStep step;
   std::memcpy(&step, arguments[0], sizeof step);
   return [step] {
-    for (int64_t i = 0; i < step.count; ++i) step.weight[i] += 1;
+    for (int64_t i = 0; i < step.count; ++i) {
+      step.weight[i] += 1;
+      step.first[i] += 2;
+      step.second[i] += 3;
+    }
   };
 }
 

@@ -1,5 +1,7 @@
 // The one kernel of the mock GPU that may do something: with MOCK_CUDA_OPTIMIZER set a step of the fp32 optimizer adds
-// 1 to every weight. So what a checkpoint holds tells of which step it is.
+// 1 to every weight, 2 to the first moments and 3 to the second. So what a checkpoint holds tells of which step it is.
+// What comes from memory that is not pinned is then copied to the device, hollow or not: a state that is loaded does,
+// and nothing of a step.
 #pragma once
 
 #include <functional>
@@ -7,8 +9,8 @@
 
 namespace mock_cuda {
 
-/// What the kernel called `name` does with these arguments; null for every other kernel, and where nothing is written
-/// to the device (MOCK_CUDA_HOLLOW).
+bool optimizer_counts();
+/// What the kernel called `name` does with these arguments; null for every other kernel.
 std::function<void()> work_of(const std::string& name, void** arguments);
 
 }  // namespace mock_cuda

@@ -151,9 +151,41 @@ TEST(Float8Lines, NameTheRecipeAndJoinWhatIsAlike) {
   request.recipe = Float8Recipe::rowwise;
   EXPECT_EQ(float8_lines(request, choose_float8_layers(model, request, 1, {}))[0],
             "Float8 training active with recipe rowwise");
-  request.filters = {"layers."};
-  const auto none = float8_lines(request, choose_float8_layers(model, request, 1, {}));
-  EXPECT_EQ(none[0], "Float8 changes nothing: no linear layer can be converted, each for the reason below");
+}
+
+TEST(IdleFloat8Words, SayWhyNoLayerIsConvertedAndWhatToDo) {
+  const ModelDescription model = describe("llama3", "debugmodel");
+  Float8Request request;
+  EXPECT_FALSE(idle_float8_words(request, choose_float8_layers(model, request, 1, {})));
+  request.filters = {"attention", "feed_forward"};
+  const auto choices = choose_float8_layers(model, request, 1, {});
+  EXPECT_EQ(
+      idle_float8_words(request, choices),
+      "float8 is on (model.converters), but none of the 43 linear layers is converted, so nothing runs in float8 "
+      "(24: named by filter_fqns \"attention\"; 18: named by filter_fqns \"feed_forward\"; 1: the output layer is "
+      "computed together with the loss); leave layers over in quantize.linear.float8.filter_fqns, or take "
+      "\"quantize.linear.float8\" out of model.converters");
+  const auto lines = float8_lines(request, choices);
+  EXPECT_EQ(lines[0], "0 of 43 linear layers are converted to float8") << "and none that calls it active";
+  EXPECT_EQ(join(lines, "\n").find("active"), std::string::npos);
+}
+
+TEST(IdleFloat8Words, DoNotBlameFiltersThatAreNotThere) {
+  const ModelDescription model = describe("llama3", "debugmodel");
+  const Float8Request request;
+  const std::vector<std::string> kept{"layers.0", "layers.1", "layers.2", "layers.3", "layers.4", "layers.5"};
+  const std::string said = *idle_float8_words(request, choose_float8_layers(model, request, 1, kept));
+  EXPECT_NE(said.find("42: its unit is kept in float32 by training.keep_fp32"), std::string::npos) << said;
+  EXPECT_EQ(said.find("filter_fqns"), std::string::npos) << said;
+}
+
+TEST(IdleFloat8Words, CountWhatIsTooSmall) {
+  const ModelDescription model = describe("llama3", "debugmodel");
+  Float8Request request;
+  request.leaves_small = true;
+  const std::string said = *idle_float8_words(request, choose_float8_layers(model, request, 1, {}));
+  EXPECT_NE(said.find("(42: small (auto_filter_small_kn); 1: the output layer"), std::string::npos) << said;
+  EXPECT_NE(said.find("quantize.linear.float8.filter_fqns"), std::string::npos) << said;
 }
 
 }  // namespace

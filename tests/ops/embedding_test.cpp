@@ -98,13 +98,16 @@ TEST(Embedding, GradientsHaveTheSameBitsInEveryRunAndForEveryNumberOfThreads) {
   }
 }
 
-TEST(Embedding, TheFirstMicrobatchAllocatesNothingOfTheVocabularysSize) {
+TEST(Embedding, NoMicrobatchAllocatesAnythingOfTheVocabularysSize) {
   auto weight = live_parameter("tok_embeddings", normal({100'000, 16}, 1, at::kBFloat16));
-  PlainContext plain;
-  at::Tensor start = anchor();
-  const at::Tensor rows = embedding(start, integers({1, 8}, 100'000, 2), *weight, nullptr, plain.context);
   const at::Tensor d = normal({8, 16}, 3, at::kBFloat16);
-  EXPECT_LE(peak_allocation([&] { backward({rows}, {d}, {start}); }), 4096) << "the table's gradient is 6.4 MB";
+  for (const char* microbatch : {"first", "second"}) {
+    PlainContext plain;
+    at::Tensor start = anchor();
+    const at::Tensor rows = embedding(start, integers({1, 8}, 100'000, 2), *weight, nullptr, plain.context);
+    EXPECT_LE(peak_allocation([&] { backward({rows}, {d}, {start}); }), 4096)
+        << microbatch << "; the table's gradient is 6.4 MB";
+  }
 }
 
 }  // namespace

@@ -55,6 +55,58 @@ TEST(Plan, RanksOfASequenceKeepTheirShareOfActivationsAndKeysOfTheOthers) {
   EXPECT_FALSE(memory_of(plan_of(model)).contains("keys and values on their way"));
 }
 
+int64_t forward_of(const Plan& plan) { return plan.validation_memory.back().bytes; }
+
+TEST(Plan, AValidationHoldsWhatStaysAndItsOwnForward) {
+  PlanRequest request = small_plan();
+  EXPECT_TRUE(plan_of(small_request(), request).validation_memory.empty());
+  EXPECT_EQ(plan_of(small_request(), request).validation_bytes(), 0);
+  request.validation = {2, 13};
+  const Plan plan = plan_of(small_request(), request);
+  const std::map<std::string, int64_t> memory = memory_of(plan);
+  EXPECT_EQ(plan.validation_bytes(),
+            memory.at("parameters") + memory.at("gradients") + memory.at("optimizer state") + forward_of(plan));
+  EXPECT_LT(plan.validation_bytes(), plan.training_bytes());
+  EXPECT_EQ(plan.predicted_bytes(), plan.training_bytes());
+  request.validation = {200, 13};
+  const Plan large = plan_of(small_request(), request);
+  EXPECT_NEAR(static_cast<double>(forward_of(large)), 100.0 * static_cast<double>(forward_of(plan)),
+              0.01 * static_cast<double>(forward_of(large)));
+  EXPECT_EQ(large.predicted_bytes(), large.validation_bytes());
+  EXPECT_EQ(large.training_bytes(), plan.training_bytes());
+}
+
+TEST(Plan, AValidationIsNotCutIntoTrainingsMicrobatches) {
+  PlanRequest request = small_plan();
+  request.validation = {8, 13};
+  const int64_t forward = forward_of(plan_of(small_request(), request));
+  request.samples = 1;
+  request.accumulation = 4;
+  EXPECT_EQ(forward_of(plan_of(small_request(), request)), forward);
+}
+
+TEST(Plan, AValidationLiesBesideTheMemoryOfGraphsWhereThereAreAny) {
+  PlanRequest request = small_plan();
+  request.validation = {2, 13};
+  request.cuda_graphs = true;
+  const Plan plan = plan_of(small_request(), request);
+  EXPECT_EQ(plan.validation_bytes(), plan.training_bytes() + forward_of(plan));
+  request.step_in_backward = true;  // for which nothing is recorded
+  const Plan eager = plan_of(small_request(), request);
+  EXPECT_LT(eager.validation_bytes(), eager.training_bytes()) << "and gradients pass";
+}
+
+TEST(Plan, ALossFoundInPlaceMakesOneMatrixOfLogits) {
+  PlanRequest request = small_plan();
+  request.validation = {64, 13};
+  request.loss_chunks = 1;
+  ModelRequest model = small_request();
+  model.sizes.vocab_size = 5000;
+  const int64_t plain = forward_of(plan_of(model, request));
+  request.fused_loss = true;
+  EXPECT_EQ(plain - forward_of(plan_of(model, request)), 64 * 13 * 5000 * 4);
+}
+
 TEST(Plan, ASequenceThatDoesNotDivideAmongItsRanksIsRefusedWithTheMultiple) {
   ModelRequest model = small_request();
   model.sequence_length = 12;

@@ -249,6 +249,36 @@ TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
   }
 }
 
+TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited) {
+  for (const ElementType reduce : {ElementType::float32, ElementType::bfloat16}) {
+    PlanRequest request = small_plan();
+    request.compute = ElementType::bfloat16;
+    request.reduce = reduce;
+    request.cpu_offload = true;
+    Sharded sharded(request);
+    Executor& executor = *sharded.assembly.executor;
+    std::map<std::string, at::Tensor> on_device;
+    executor.on_group_reduced([&](size_t group) {
+      for (const Parameter* parameter : sharded.assembly.group_parameters[group]) {
+        on_device[parameter->name()] = parameter->gradient_shard.clone();
+      }
+    });
+    executor.forward(sharded.batch(), 0);
+    executor.backward(sharded.batch(), 0, /*is_last=*/true);
+    EXPECT_EQ(sharded.assembly.link->to_home_bytes(), sharded.plan.to_host_bytes) << "they have left";
+    for (const Parameter* parameter : sharded.assembly.parameters) {
+      EXPECT_FALSE(parameter->gradient_shard.defined()) << parameter->name();
+    }
+    EXPECT_THROW(executor.finish_step(), InvariantError) << "no optimizer has read them";
+    const at::Tensor clip = at::ones({});
+    EXPECT_TRUE(executor.wait_home({clip})[0].is_same(clip)) << "it is where the optimizer is";
+    for (const Parameter* parameter : sharded.assembly.parameters) {
+      EXPECT_TRUE(same_bits(parameter->gradient_shard, on_device.at(parameter->name()))) << parameter->name();
+    }
+    executor.finish_step();
+  }
+}
+
 TEST(ShardedWeights, AWeightIsGoneAfterItsRelease) {
   Sharded sharded;
   sharded.assembly.executor->forward(sharded.batch(), 0);

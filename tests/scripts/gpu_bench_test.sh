@@ -103,6 +103,17 @@ failing_checks() {
   printed=$(cat page.md)
   expect_text "| kernels were not tested |"
   expect_text "| exit code 69 |"
+  printf '#!/bin/sh\nfor i in 1 2 3 4 5; do echo "[ RUN      ] Case.$i"; seq -f "line %%g of $i" 40; echo "[  FAILED  ] Case.$i (9 ms)"; done; exit 1\n' \
+    >programs/kernels_test
+  expect 1 gpu_bench --only 8b-bf16-plain
+  printed=$(cat page.md)
+  expect_text "    [ RUN      ] Case.1
+    line 1 of 1"
+  expect_text "    line 10 of 3
+    … 30 lines
+    [  FAILED  ] Case.3 (9 ms)
+    …"
+  expect_equal 0 "$(grep -c "line 1 of 4" page.md)"
   expect_text "    bench_kernel_rates cuda 4096 14336 32 8 128256 8192
 
     error: a message of bench_kernel_rates
@@ -121,8 +132,33 @@ what_rows_are_told() {
   ARGUMENTS=$PWD/arguments expect 0 gpu_bench --only 3b-float8-fused --text text.txt
   printed=$(cat arguments)
   expect_text "--model.name=llama3_2 --model.flavor=3B"
-  expect_text "--model.override.vocab_size=128256 --training.dataset=text --training.dataset_path=text.txt"
+  # Programs run in the checkout, whatever folder the script is called in.
+  expect_text "--model.override.vocab_size=128256 --training.dataset=text --training.dataset_path=$PWD/text.txt"
+  expect_equal 0 "$(grep -c -F "$PWD" page.md)"
   expect_text "--model.converters=quantize.linear.float8 --compile.enable"
+}
+
+# Libraries say more behind a result, and a program may write none.
+odd_outputs() {
+  make_machine <<<'case "$*" in *float8*) trap "rm $folder/metrics.jsonl" EXIT ;; esac'
+  printf 'echo "a warning of a library"\n' | tee -a programs/bench_kernel_rates >>programs/bench_device_ceiling
+  expect 1 gpu_bench --short --log log.txt
+  printed=$(cat page.md)
+  expect_text "| 8b-bf16-fused | **20,480** |"
+  expect_text "| a norm | 0.268 |"
+  expect_text "| 8b bf16 | 200.0 | 100.0 | 4.00 |"
+  expect_text "| 8b-float8-fused | what it wrote could not be read: FileNotFoundError"
+  expect_equal 3 "$(grep -c "a warning of a library" log.txt)"
+  printf '#!/bin/sh\necho nothing\n' >programs/bench_kernel_rates
+  expect 1 gpu_bench --only 8b-bf16-fused
+  expect_text "what it wrote could not be read: ValueError no line is a JSON object"
+}
+
+lost_machine() {
+  make_machine <<<'case "$*" in *float8*) kill -9 $(ps -o ppid= -p $$) ;; esac'
+  expect 137 gpu_bench --short
+  printed=$(cat page.md)
+  expect_text "| 8b-bf16-fused | **20,480** |"
 }
 
 lost_trace() {
@@ -153,6 +189,8 @@ check "gpu/bench.sh writes a page of all rows, ratios and ceilings" all_rows
 check "gpu/bench.sh fails when a row does, and shows how it ended" failing_row
 check "gpu/bench.sh fails when kernels were not tested or not measured" failing_checks
 check "gpu/bench.sh fails when a run ends before its last step" short_run
+check "gpu/bench.sh reads results that libraries talk behind, and names outputs that it cannot read" odd_outputs
+check "gpu/bench.sh has written what it knew when it is killed" lost_machine
 check "gpu/bench.sh keeps a row's speed and fails when its trace is lost" lost_trace
 check "gpu/bench.sh gives every row its model, precision and text" what_rows_are_told
 check "gpu/bench.sh refuses rows and arguments that it does not know" wrong_arguments

@@ -5,7 +5,7 @@
 
 # A folder of programs that pass, or do what the lines on standard input say, and a card.
 make_machine() {
-  mkdir programs
+  mkdir -p programs
   program nvidia-smi <<<'echo "A Card, 580.1, 143771 MiB"'
   export PATH=$PWD/bin:$PATH
   cat >programs/titan_train <<'STOP'
@@ -73,6 +73,13 @@ no_number() {
   make_machine <<<'case "$*" in *float8*) losses=NaN ;; esac'
   expect 1 gpu_check --only float8
   expect_text "failed: a loss that is no number"
+  # A later one, behind which others are equal; and zeros, which kernels that do nothing leave.
+  make_machine <<<'case "$*" in *compile.enable*) trap "sed -i s/\\\"step\\\":.9,.\\\"loss\\\":.*}/\\\"loss\\\":NaN}/ $folder/metrics.jsonl" EXIT ;; esac'
+  expect 1 gpu_check --only single,fused
+  expect_equal 1 "$(grep -c '^| fused .*failed: a loss that is no number |$' page.md)"
+  make_machine <<<'losses=0.0'
+  expect 1 gpu_check --only single,fused
+  expect_equal 2 "$(grep -c 'failed: a loss of 0 |$' page.md)"
 }
 
 tests_left_out() {
@@ -120,6 +127,14 @@ what_ranks_are_told() {
   expect_text "--debug.share_gpu --parallelism.data_parallel_replicate_degree=1 --parallelism.data_parallel_shard_degree=2"
 }
 
+lost_machine() {
+  make_machine <<<'case "$*" in *groups_of_one*) kill -9 $(ps -o ppid= -p $$) ;; esac'
+  expect 137 gpu_check --only single,fused,one --log log.txt
+  printed=$(cat page.md)
+  expect_text "| fused | fused kernels |"
+  expect_equal 2 "$(grep -c '^\$ titan_train' log.txt)"
+}
+
 wrong_arguments() {
   make_machine <<<''
   expect 64 gpu_check --only single,nothing
@@ -143,5 +158,6 @@ check "gpu/check.sh fails when a row does, and shows how it ended" failing_row
 check "gpu/check.sh fails when a run ends before its last step" short_run
 check "gpu/check.sh takes no for an answer from NCCL about several ranks on one card" refused_card
 check "gpu/check.sh gives every row its devices, samples and degrees" what_ranks_are_told
+check "gpu/check.sh has written what it knew when it is killed" lost_machine
 check "gpu/check.sh refuses rows and arguments that it does not know" wrong_arguments
 finish

@@ -33,18 +33,31 @@ TEST(ChooseDevice, ACudaDeviceThatIsNotThereIsAConfigErrorWithARemedy) {
   EXPECT_TRUE(choose_device("auto").device.is_cpu());
 }
 
-TEST(MemoryLeft, OfAGpuIsSharedOnlyByRanksThatWereToldToShareItAndOfTheHostByAllOfItsRanks) {
+TEST(MemoryRoom, OfAGpuIsSharedOnlyByRanksThatWereToldToShareItAndOfTheHostByAllOfItsRanks) {
   DeviceInfo gpu;
   gpu.device = at::Device(at::kCUDA, 0);
   gpu.memory_bytes = int64_t{80} << 30;
-  const int64_t libraries = gpu.memory_bytes - memory_left_bytes(gpu, /*host_ranks=*/1, /*share_gpu=*/false);
-  EXPECT_EQ(memory_left_bytes(gpu, 4, /*share_gpu=*/false), gpu.memory_bytes - libraries);
-  EXPECT_EQ(memory_left_bytes(gpu, 4, /*share_gpu=*/true), gpu.memory_bytes / 4 - libraries);
-  EXPECT_EQ(memory_left_bytes(gpu, 80, /*share_gpu=*/true), 1)
-      << "there is less than the libraries take, and it is known";
+  const int64_t libraries = gpu.memory_bytes - *memory_room(gpu, /*host_ranks=*/1, /*share_gpu=*/false).bytes;
+  EXPECT_EQ(memory_room(gpu, 4, /*share_gpu=*/false).bytes, gpu.memory_bytes - libraries);
+  EXPECT_EQ(memory_room(gpu, 4, /*share_gpu=*/true).bytes, gpu.memory_bytes / 4 - libraries);
+  EXPECT_EQ(memory_room(gpu, 80, /*share_gpu=*/true).bytes, 0) << "there is less than the libraries take";
   for (const bool share_gpu : {false, true}) {
-    const int64_t alone = memory_left_bytes(choose_device("cpu"), 1, share_gpu);
-    EXPECT_LT(memory_left_bytes(choose_device("cpu"), 4, share_gpu), alone / 2);
+    const int64_t alone = *memory_room(choose_device("cpu"), 1, share_gpu).bytes;
+    EXPECT_LT(*memory_room(choose_device("cpu"), 4, share_gpu).bytes, alone / 2);
+  }
+}
+
+TEST(MemoryRoom, SaysHowMuchThereIsAndWhatBecomesOfIt) {
+  DeviceInfo gpu{.device = at::Device(at::kCUDA, 0), .name = "a card", .memory_bytes = int64_t{80} << 30};
+  EXPECT_EQ(memory_room(gpu, 4, false).words,
+            "a card has 80.00 GiB, and 2.00 GiB are set aside for libraries: 78.00 GiB left for this rank");
+  EXPECT_EQ(memory_room(gpu, 4, true).words,
+            "a card has 80.00 GiB, for each of 4 ranks 20.00 GiB, and 2.00 GiB are set aside for libraries: 18.00 GiB "
+            "left for this rank");
+  for (const int64_t small : {int64_t{1} << 30, int64_t{2} << 30}) {
+    gpu.memory_bytes = small;
+    EXPECT_NE(memory_room(gpu, 1, false).words.find(" set aside for libraries: nothing left for this rank"),
+              std::string::npos);
   }
 }
 

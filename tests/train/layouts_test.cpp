@@ -100,10 +100,16 @@ TEST(Layouts, SteppingInBackwardTrainsAsSteppingAfterItAndSendsWhatThePlanSays) 
   LayoutRow alone;
   alone.max_norm = 0;
   const RankResult after = train_ranks(alone, 5)[0];
-  for (const char* layout : {"ddp2", "fsdp3", "tp2", "hsdp2x2xtp2"}) {
+  for (const auto& [layout, offload] : {std::pair("ddp2", false),
+                                        {"fsdp3", false},
+                                        {"fsdp3", true},
+                                        {"tp2", false},
+                                        {"tp2", true},
+                                        {"hsdp2x2xtp2", false}}) {
     LayoutRow row = row_named(layout);
     row.global_batch = alone.global_batch = row.shard == 3 ? 12 : 16;
     row.max_norm = 0;
+    row.offload = offload;
     row.step_in_backward = true;
     const RankResult reference = row.shard == 3 ? train_ranks(alone, 5)[0] : after;
     for (const RankResult& rank : train_ranks(row, 5)) {

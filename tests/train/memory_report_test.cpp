@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <optional>
+#include <sstream>
 #include <system_error>
 
 #include "job.h"
@@ -32,8 +34,9 @@ TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
                  {"optimizer state", 592},
                  {"activations kept", 800},
                  {"one block recomputed", 50}};
-  const std::vector<MemoryRow> rows = memory_rows(
-      plan, parameters, {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
+  const std::vector<MemoryRow> rows =
+      memory_rows(plan.memory, parameters,
+                  {.before_bytes = 1000, .gradient_bytes = 70, .optimizer_bytes = 600, .peak_bytes = 9999});
   std::map<std::string, MemoryRow> by_name;
   int64_t planned = 0, actual = 0;
   for (const MemoryRow& row : rows) {
@@ -72,7 +75,7 @@ TEST(MemoryRows, OnADeviceLeaveOutWhatLiesOnTheHost) {
   const auto rows_with = [&](bool device_only) {
     measured.device_only = device_only;
     std::vector<std::string> lines;
-    for (const MemoryRow& row : memory_rows(plan, parameters, measured)) {
+    for (const MemoryRow& row : memory_rows(plan.memory, parameters, measured)) {
       lines.push_back(fmt::format("{}: {} {}", row.purpose, row.planned, row.actual));
     }
     return lines;
@@ -87,7 +90,7 @@ TEST(MemoryRows, OnADeviceLeaveOutWhatLiesOnTheHost) {
 TEST(MemoryRows, OfGradientsThatPassAreOneOfTheRest) {
   Plan plan;
   plan.memory = {{"gradients", 70}, {"activations kept", 800}};
-  const std::vector<MemoryRow> rows = memory_rows(plan, {}, {.peak_bytes = 900});
+  const std::vector<MemoryRow> rows = memory_rows(plan.memory, {}, {.peak_bytes = 900});
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].planned, 870);
   EXPECT_EQ(rows[0].actual, 900);
@@ -150,7 +153,7 @@ TEST(OutOfMemory, MayBeWhatALibrarySaysNothingPreciseAbout) {
 TEST(MemoryRows, OfMemoryThatNothingWasWrittenToYetAreNotNegative) {
   Plan plan;
   plan.memory = {{"gradients", 70}, {"activations kept", 800}};
-  const std::vector<MemoryRow> rows = memory_rows(plan, {}, {.gradient_bytes = 70, .peak_bytes = 30});
+  const std::vector<MemoryRow> rows = memory_rows(plan.memory, {}, {.gradient_bytes = 70, .peak_bytes = 30});
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1].actual, 0);
 }
@@ -158,7 +161,11 @@ TEST(MemoryRows, OfMemoryThatNothingWasWrittenToYetAreNotNegative) {
 class SettingsThatFit : public ::testing::Test {
  protected:
   MemoryQuestion question(const JobConfig& config, int64_t allowed, int64_t world = 1) const {
-    return {config, {make_mesh(config, world), 0}, 2048, /*device_only=*/false, allowed};
+    return {config,
+            {make_mesh(config, world), 0},
+            2048,
+            /*device_only=*/false,
+            allowed > 0 ? std::optional(allowed) : std::nullopt};
   }
   JobConfig job(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words{"--training.local_batch_size=32", "--training.seq_len=512",
@@ -166,6 +173,28 @@ class SettingsThatFit : public ::testing::Test {
                                    "--model.override.n_layers=6"};
     words.insert(words.end(), more.begin(), more.end());
     return small_job(folder_, words);
+  }
+
+  /// A validation of many times the tokens of a step.
+  JobConfig validating_job(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words{"--training.local_batch_size=1", "--validation.enable",
+                                   "--validation.dataset=stories", "--validation.local_batch_size=64",
+                                   "--validation.seq_len=512"};
+    words.insert(words.end(), more.begin(), more.end());
+    return job(words);
+  }
+  /// The same job with what a setting of one or two numbers says.
+  static JobConfig with(JobConfig config, const MemorySetting& setting) {
+    const std::map<std::string, int64_t*> places{{"training.local_batch_size", &config.training.local_batch_size},
+                                                 {"validation.local_batch_size", &config.validation.local_batch_size},
+                                                 {"validation.seq_len", &config.validation.seq_len}};
+    std::istringstream words(setting.words);
+    for (std::string key, equals, joint; words >> key >> equals;) {
+      EXPECT_TRUE(places.contains(key)) << setting.words;
+      if (!places.contains(key)) break;
+      words >> *places.at(key) >> joint;
+    }
+    return config;
   }
 
   TestFolder folder_;
@@ -195,6 +224,104 @@ TEST_F(SettingsThatFit, RecomputeNormsAndSwigluFirstWhereThatIsEnough) {
   EXPECT_EQ(settings[0].words,
             "activation_checkpoint.mode = \"selective\" with activation_checkpoint.selective_ac_option = "
             "\"norm,swiglu\"");
+}
+
+TEST_F(SettingsThatFit, AreValidationsWhereThatAloneTakesTooMuch) {
+  const JobConfig config = validating_job();
+  MemoryQuestion asked = question(config, 0);
+  const int64_t now = predicted_bytes(asked);
+  asked.ran_out = RunPhase::training;
+  const int64_t in_steps = predicted_bytes(asked);
+  ASSERT_LT(in_steps, now / 2);
+  asked.ran_out = RunPhase::validation;
+  EXPECT_EQ(predicted_bytes(asked), now);
+  asked.allowed = now * 3 / 4;
+  for (const std::optional<RunPhase> ran_out : {std::optional<RunPhase>(), std::optional(RunPhase::validation)}) {
+    asked.ran_out = ran_out;
+    const std::vector<MemorySetting> settings = settings_that_fit(asked);
+    ASSERT_EQ(settings.size(), 2u) << "one of them is enough";
+    EXPECT_EQ(settings[0].words, "validation.local_batch_size = 16");
+    EXPECT_EQ(settings[1].words, "validation.seq_len = 128");
+    for (const MemorySetting& setting : settings) {
+      const JobConfig tried = with(config, setting);
+      EXPECT_EQ(predicted_bytes(question(tried, 0)), setting.bytes);
+      EXPECT_LE(1.5 * static_cast<double>(setting.bytes), *asked.allowed);
+    }
+  }
+  // Nobody knows what there is: a fifth less.
+  asked.allowed.reset();
+  ASSERT_FALSE(settings_that_fit(asked).empty());
+  EXPECT_LE(settings_that_fit(asked)[0].bytes, now * 4 / 5);
+  EXPECT_EQ(settings_that_fit(asked)[0].words, "validation.local_batch_size = 32");
+}
+
+TEST_F(SettingsThatFit, ChangeBothSizesOfAValidationWhereOneIsNotEnoughAndTrainingWhereNeitherIs) {
+  const JobConfig config = validating_job({"--validation.local_batch_size=4", "--validation.seq_len=16384"});
+  MemoryQuestion asked = question(config, 0);
+  JobConfig least = config;
+  least.validation.local_batch_size = 1;
+  least.validation.seq_len = 256;
+  asked.ran_out = RunPhase::validation;
+  MemoryQuestion asked_of_least = question(least, 0);
+  asked_of_least.ran_out = RunPhase::validation;
+  asked.allowed = predicted_bytes(asked_of_least) * 3 / 2 + 100;
+  const std::vector<MemorySetting> settings = settings_that_fit(asked);
+  ASSERT_EQ(settings.size(), 1u);
+  EXPECT_EQ(settings[0].words, "validation.local_batch_size = 1 with validation.seq_len = 256");
+  // Weights and states alone take more: that is no matter of validation's batches.
+  asked.allowed = predicted_bytes(asked_of_least) * 9 / 10;
+  const std::vector<MemorySetting> narrow = settings_that_fit(asked, 20);
+  ASSERT_FALSE(narrow.empty());
+  for (const MemorySetting& setting : narrow) EXPECT_NE(setting.words.find("validation."), 0u) << setting.words;
+}
+
+TEST_F(SettingsThatFit, LeaveTheBatchOfAValidationWhatIsLeftBesideWhatWasHeldBeforeIt) {
+  const JobConfig config = validating_job();
+  MemoryQuestion asked = question(config, 0);
+  asked.ran_out = RunPhase::validation;
+  const auto taken_by = [&](int64_t samples) {
+    JobConfig other = config;
+    other.validation.local_batch_size = samples;
+    MemoryQuestion its = question(other, 0);
+    its.ran_out = RunPhase::validation;
+    return predicted_bytes(its);
+  };
+  const int64_t sample = (taken_by(64) - taken_by(32)) / 32;
+  asked.allowed = taken_by(4);  // by the whole plan, a third of it left over, one would not fit
+  EXPECT_NE(settings_that_fit(asked).at(0).words, "validation.local_batch_size = 4");
+  asked.held = *asked.allowed - sample * 13 / 2;
+  EXPECT_EQ(settings_that_fit(asked).at(0).words, "validation.local_batch_size = 4");
+  asked.allowed = 2 * predicted_bytes(asked);
+  asked.held = *asked.allowed - sample * 100;
+  EXPECT_EQ(settings_that_fit(asked).at(0).words, "validation.local_batch_size = 32") << "64 did not fit";
+}
+
+TEST_F(SettingsThatFit, AreOfTrainingAndOfValidationWhereBothTakeTooMuch) {
+  const JobConfig config = validating_job({"--training.local_batch_size=32", "--validation.local_batch_size=256"});
+  MemoryQuestion asked = question(config, 0);
+  asked.ran_out = RunPhase::training;
+  asked.allowed = predicted_bytes(asked) / 2;
+  const std::vector<MemorySetting> settings = settings_that_fit(asked);
+  ASSERT_FALSE(settings.empty());
+  EXPECT_EQ(settings[0].words.find("training.local_batch_size = "), 0u) << settings[0].words;
+  const JobConfig tried = with(config, settings[0]);
+  EXPECT_LT(tried.validation.local_batch_size, config.validation.local_batch_size) << settings[0].words;
+  EXPECT_LE(1.5 * static_cast<double>(predicted_bytes(question(tried, 0))), *asked.allowed);
+  JobConfig half = tried;
+  half.validation.local_batch_size = config.validation.local_batch_size;
+  EXPECT_GT(1.5 * static_cast<double>(predicted_bytes(question(half, 0))), *asked.allowed) << "it was needed";
+}
+
+TEST_F(SettingsThatFit, LeaveOutLengthsOfAValidationThatRanksCannotShare) {
+  const JobConfig config = validating_job(
+      {"--parallelism.context_parallel_degree=2", "--validation.seq_len=1080", "--training.seq_len=128"});
+  const MemoryQuestion asked = question(config, 0, 2);
+  const int64_t now = predicted_bytes(asked);
+  for (const int64_t part : {4, 3, 2}) {
+    for (const MemorySetting& setting : settings_that_fit(question(config, now * 3 / part / 2, 2), 20)) {
+      EXPECT_EQ(with(config, setting).validation.seq_len % 4, 0) << setting.words;
+    }
+  }
 }
 
 bool offers(const std::vector<MemorySetting>& settings, const std::string& words) {
@@ -227,7 +354,7 @@ TEST_F(SettingsThatFit, AreOnTheHostWhereThatIsOtherMemory) {
   on_device.device_only = true;
   on_device.allowed = predicted_bytes(on_device) * 5 / 4;
   const std::vector<MemorySetting> there = settings_that_fit(on_device, 20);
-  const std::vector<MemorySetting> on_cpu = settings_that_fit(question(config, on_device.allowed), 20);
+  const std::vector<MemorySetting> on_cpu = settings_that_fit(question(config, *on_device.allowed), 20);
   for (const char* words : {"optimizer.offload = true", "training.enable_cpu_offload = true"}) {
     EXPECT_TRUE(offers(there, words)) << words;
     EXPECT_FALSE(offers(on_cpu, words)) << words << ": on a CPU that saves nothing";
@@ -245,6 +372,9 @@ TEST_F(SettingsThatFit, LeaveOutWhatTheRanksCannotDoAndAreEmptyWhereNothingHelps
     EXPECT_EQ(32 % std::stoll(setting.words.substr(28)), 0) << setting.words;
   }
   EXPECT_TRUE(settings_that_fit(question(config, 1000)).empty());
+  MemoryQuestion full = question(config, 0);
+  full.allowed = 0;
+  EXPECT_TRUE(settings_that_fit(full).empty()) << "no memory at all is not memory that nobody knows of";
 }
 
 }  // namespace

@@ -236,13 +236,14 @@ class RankRun {
       const at::Tensor none;
       const auto mine = shards.find(parameter->name());
       if (steps > 0) {
-        const at::Tensor whole = gather_logical(*parameter, mine == shards.end() ? none : mine->second, world);
+        const at::Tensor whole =
+            gather_logical(*parameter, mine == shards.end() ? none : mine->second, world, at::kCPU);
         if (mine != shards.end() && !same_bits(part_of(whole, parameter->shard_box()), mine->second)) {
           result_.strays.push_back(parameter->name());
         }
         result_.gradients[parameter->name()] = whole;
       }
-      result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world);
+      result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world, at::kCPU);
     }
     return std::move(result_);
   }

@@ -7,19 +7,36 @@
 #include <string>
 #include <vector>
 
+#include "titan/base/text.h"
+
 namespace titan {
 namespace {
 
 TEST(MemoryTable, ShowsWhatTakesBytesTheSumAndWhatIsOnTheHost) {
-  std::vector<MemoryPurpose> purposes{{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
-  EXPECT_EQ(memory_table(purposes), (std::vector<std::string>{"  parameters                     3.00 MiB",
-                                                              "  activations kept               1.00 MiB",
-                                                              "  together                       4.00 MiB"}));
-  purposes[0].on_host = true;
-  EXPECT_EQ(memory_table(purposes),
+  Plan plan;
+  plan.memory = {{"parameters", 3 << 20}, {"gradients", 0}, {"activations kept", 1 << 20}};
+  EXPECT_EQ(memory_table(plan), (std::vector<std::string>{"  parameters                     3.00 MiB",
+                                                          "  activations kept               1.00 MiB",
+                                                          "  together                       4.00 MiB"}));
+  plan.memory[0].on_host = true;
+  EXPECT_EQ(memory_table(plan),
             (std::vector<std::string>{
                 "  parameters                     3.00 MiB  host", "  activations kept               1.00 MiB",
                 "  together                       4.00 MiB", "  of it on the host              3.00 MiB"}));
+}
+
+TEST(MemoryTable, ShowsAValidationThatTakesMoreThanAStepAndNoOther) {
+  Plan plan;
+  plan.memory = {{"parameters", 3 << 20}, {"activations kept", 1 << 20}};
+  const std::vector<std::string> without = memory_table(plan);
+  plan.validation_memory = {{"parameters", 3 << 20}, {"validation's forward", 1 << 20}};
+  EXPECT_EQ(memory_table(plan), without);
+  plan.validation_memory[1].bytes = 2 << 20;
+  std::vector<std::string> with = without;
+  with.insert(with.end(), {"  validation's forward           2.00 MiB", "  together in validation         5.00 MiB"});
+  EXPECT_EQ(memory_table(plan), with);
+  plan.memory[0].on_host = plan.validation_memory[0].on_host = true;
+  EXPECT_EQ(memory_table(plan).back(), "  of it on the host              3.00 MiB");
 }
 
 TEST(ParameterGroupTable, ShowsPatternTensorsParametersAndMultipliers) {
@@ -58,6 +75,19 @@ TEST(PrecisionLines, SayWhatIsConvertedAndHowWeightsTravel) {
   EXPECT_EQ(precision_lines(float8_plan({}, {})).back(), travels + "false");
   Plan plain;
   EXPECT_TRUE(precision_lines(plain).empty());
+}
+
+TEST(PrecisionLines, ClaimNothingWhereEveryLayerIsLeftOut) {
+  const Float8Request request{.gathers = true, .filters = {"layers."}};
+  const MeshPlace place{DeviceMesh({.dp_shard = 2, .tp = 2}, 4), 0};
+  const Plan plan = float8_plan(place, request);
+  const std::string said = join(precision_lines(plan), "\n");
+  EXPECT_EQ(said.find("Swapped"), std::string::npos) << said;
+  EXPECT_EQ(said.find("active"), std::string::npos) << said;
+  EXPECT_EQ(parallelism_lines(plan)[0], "Applied Tensor Parallelism to the model");
+  EXPECT_NE(precision_warning(plan)->find("42: named by filter_fqns \"layers.\""), std::string::npos);
+  EXPECT_FALSE(precision_warning(float8_plan(place, {})));
+  EXPECT_FALSE(precision_warning(Plan{}));
 }
 
 TEST(PrecisionLines, ListEveryLayerWhenAsked) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace titan {
@@ -13,8 +14,8 @@ int64_t peak_resident_bytes();
 /// Memory of the machine, or of this process's control group where that is smaller.
 int64_t total_memory_bytes();
 /// What this process may still take before the machine, its control group or a limit on it says no, when `sharers`
-/// processes share the first two evenly.
-int64_t memory_left_bytes(int64_t sharers = 1);
+/// processes share the first two evenly. None where the system does not tell.
+std::optional<int64_t> memory_left_bytes(int64_t sharers = 1);
 std::string processor_name();
 std::string host_name();
 /// Differs between machines, and is the same for all processes of one until it starts anew; empty where it is unknown.

@@ -6,7 +6,9 @@
 #include <signal.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 namespace titan {
@@ -19,7 +21,8 @@ namespace titan {
 /// thread that was there before passes a signal on. Everything is as it was when the object goes.
 class StopSignals {
  public:
-  StopSignals();
+  /// `before_end` is called, on the thread that takes the signals, before this object ends the process.
+  explicit StopSignals(std::function<void()> before_end = nullptr);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -40,7 +43,9 @@ class StopSignals {
 
  private:
   void watch() const;
+  [[noreturn]] void end_now(std::string_view line) const;
 
+  std::function<void()> before_end_;
   sigset_t mask_before_{};
   int signals_ = -1;  // a signalfd, read by the thread
   int end_ = -1;      // an eventfd: the thread ends

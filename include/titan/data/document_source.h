@@ -110,7 +110,10 @@ struct DatasetOptions {
   bool validation = false;  ///< stories: a finite set of documents that training never sees
 };
 
-/// The names `DatasetOptions::dataset` may have.
+/// Whether documents are made, and not read from `path`.
+bool makes_documents(const DatasetOptions& options);
+
+/// The names `DatasetOptions::dataset` may have, in any case.
 std::vector<std::string> dataset_names();
 
 /// Opens the source. Throws Error(bad_data): unknown name, missing path, nothing to read in it, a form that is not read

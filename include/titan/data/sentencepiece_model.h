@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/data/added_tokens.h"
+
 namespace titan {
 
 struct SentencePiece {
@@ -45,6 +47,9 @@ SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path);
 
 /// Whether `bytes`, the beginning of a file, look like a model: a first piece as a length-delimited field 1.
 bool looks_like_sentencepiece(std::string_view bytes);
+
+/// The pieces that the user defined, by their ids: they are found before anything is cut.
+std::vector<AddedToken> user_defined_pieces(const SentencePieceModel& model);
 
 /// The byte of a piece "<0xNN>", or −1.
 int byte_of_piece(std::string_view piece);

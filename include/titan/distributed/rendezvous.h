@@ -31,8 +31,9 @@ struct Rendezvous {
 /// Blocks until all ranks are there. Throws Error(launcher) within about `timeout`, on every rank: ranks that did not
 /// come (named), another world size, two processes of one rank or on one GPU, another program or config, a taken port.
 /// `facts` are this process's; its rank and size are taken from `launch`. When they hold a problem, all ranks end with
-/// it within seconds, those included that are still on their way.
+/// it within seconds, those included that are still on their way. `last_words`: what the watcher has said as soon as it
+/// knows that another rank's failure ends this one; null: nothing.
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
-                      AbortWatcher::PeerFailed peer_failed);
+                      AbortWatcher::PeerFailed peer_failed, std::shared_ptr<LastWords> last_words = nullptr);
 
 }  // namespace titan

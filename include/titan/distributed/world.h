@@ -13,6 +13,7 @@
 namespace titan {
 
 class CollectiveTrace;
+class LastWords;
 class PeerWaits;
 
 struct World {
@@ -39,6 +40,8 @@ struct World {
   /// To be told, on any thread, that a collective does not end which no host thread waits for: ends the run. May be
   /// empty.
   std::function<void(const std::string& text)> hung = nullptr;
+  /// What is said when another thread ends this process; null: nothing.
+  std::shared_ptr<LastWords> last_words = nullptr;
 
   bool is_distributed() const { return size > 1; }
   bool is_on_one_host() const { return static_cast<int64_t>(host_ranks.size()) == size; }

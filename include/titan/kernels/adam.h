@@ -29,9 +29,10 @@ struct AdamStep {
   AdamConstants constants{};
   const float* clip = nullptr;
   const float* skip = nullptr;
+  void* copy = nullptr;  // where the new weights go as well, as bf16 rounded to nearest; null: nowhere
 };
 
-/// Four arrays in, three out; and the two scalars.
-constexpr KernelTraffic traffic(const AdamStep& a) { return {a.count * 16 + 8, a.count * 12, 0}; }
+/// Four arrays in, three out, and the copy; and the two scalars.
+constexpr KernelTraffic traffic(const AdamStep& a) { return {a.count * 16 + 8, a.count * (12 + (a.copy ? 2 : 0)), 0}; }
 
 }  // namespace titan

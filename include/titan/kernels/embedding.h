@@ -1,6 +1,7 @@
-// The gradient of an embedding: rows of tokens added to rows of words, in place, so that words that do not occur cost
-// nothing. Tokens come sorted by word: each sum is made by one thread, in their order, and has the same bits in every
-// run.
+// The gradient of an embedding: rows of tokens added to rows of words, in place, so that rows of words that do not
+// occur are neither read nor written here. Tokens come sorted by word: each sum is made by one thread, in their order,
+// and has the same bits in every run. Who calls sorts them, and has filled the gradient with zeros before the first
+// microbatch.
 #pragma once
 
 #include "titan/kernels/elements.h"

@@ -9,7 +9,7 @@
 
 namespace titan {
 
-/// As AdamStep, in other types. Element i has the chances of place.index(i).
+/// As AdamStep, in other types. Element i has the chances of place.index(i). A copy is made of fp32 weights alone.
 struct LeanAdamStep {
   void* weight = nullptr;
   const float* gradient = nullptr;
@@ -23,13 +23,14 @@ struct LeanAdamStep {
   AdamConstants constants{};
   const float* clip = nullptr;
   const float* skip = nullptr;
+  void* copy = nullptr;
 };
 
-/// Four arrays in, three out; and the two scalars. Where a number is zero, tiny, huge or not finite, some elements are
-/// read once more.
+/// Four arrays in, three out, and the copy; and the two scalars. Where a number is zero, tiny, huge or not finite, some
+/// elements are read once more.
 constexpr KernelTraffic traffic(const LeanAdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
-  return {a.count * (kept + 4) + 8, a.count * kept, 0};
+  return {a.count * (kept + 4) + 8, a.count * (kept + (a.copy ? 2 : 0)), 0};
 }
 
 /// fp32 `values` → bf16 `target`, with the chances that this number of an element has in a step. Nothing is written

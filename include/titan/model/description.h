@@ -22,6 +22,7 @@ struct ActivationShape {
   int64_t tensor_ranks = 1;  // ranks that share every matrix: the stream's tokens, heads and hidden features are cut
   /// Parameters of the unit's linear layers that need of an input for their gradients no more than its float8 numbers.
   std::vector<std::string> float8_parameters = {};
+  int64_t ring_bytes = 0;  // that attention holds beside its inputs and its output where ranks share every sequence
 
   int64_t tokens() const { return samples * length; }
 };
@@ -58,6 +59,9 @@ struct UnitDescription {
   };
   /// Numbers per token in the keys of its attention, and as many in the values; 0: it has none.
   int64_t key_features = 0;
+  /// The most bytes held at any moment of a forward that keeps nothing, input and output included, a head's logits
+  /// not. None: nobody knows; what it would keep for its backward is about as much.
+  std::function<int64_t(const ActivationShape&)> forward_bytes = nullptr;
 
   int64_t numel() const;
 };

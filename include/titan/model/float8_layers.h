@@ -2,6 +2,7 @@
 // description. The plan follows it, the start of a run prints it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,12 @@ std::vector<LinearChoice> choose_float8_layers(const ModelDescription& model, co
 
 /// The words of `filters` that no linear layer's name contains.
 std::vector<std::string> idle_filters(const ModelDescription& model, const std::vector<std::string>& filters);
+
+bool converts_any(const std::vector<LinearChoice>& choices);
+
+/// Where every layer is left out: that float8 is on for nothing, how many layers there are of each reason, and what to
+/// do.
+std::optional<std::string> idle_float8_words(const Float8Request& request, const std::vector<LinearChoice>& choices);
 
 /// What a start says: what was converted and what was left, layers that are alike on one line.
 std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices);

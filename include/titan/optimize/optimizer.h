@@ -43,8 +43,8 @@ class Optimizer {
             const OptimizerOptions& options, std::shared_ptr<HostLink> link = nullptr);
 
   /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor
-  /// and the skip flag are read where the tensors are. Fused on the CPU, a step of fp32 masters writes bf16 send shards
-  /// in the same pass, and says so (Parameter::send_written).
+  /// and the skip flag are read where the tensors are. Fused, a step of fp32 masters writes bf16 send shards in the
+  /// same pass, and says so (Parameter::send_written).
   void step(int64_t step, double lr, const StepControl& control);
   /// The same for one weight group's parameters (stepping in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
@@ -69,6 +69,9 @@ class Optimizer {
     at::Tensor copy;  // the compute copies, where the step writes them too
   };
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
+  /// Whether there is a bf16 send shard beside an fp32 master, which a fused step writes too.
+  static bool writes_copy(const Parameter& parameter);
+  static bool copies_join(const Parameter& before, const Parameter& after);
   /// step_states for moments that live elsewhere.
   void step_from_home(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);

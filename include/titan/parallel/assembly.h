@@ -45,7 +45,9 @@ std::optional<std::string> why_no_graphs(const Plan& plan);
 
 /// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
 /// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank
-/// which has nothing of it: another stage's. For debugging: every rank holds the whole tensor.
-at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world);
+/// which has nothing of it: another stage's. `device` is that of the ranks' messages, wherever the shard is. For
+/// debugging: every rank holds the whole tensor.
+at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world,
+                          const at::Device& device);
 
 }  // namespace titan

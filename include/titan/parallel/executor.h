@@ -54,8 +54,9 @@ struct ExecutorOptions {
   // Fused kernels of the units and of the loss; null: plain operations.
   std::shared_ptr<const FusedKernels> kernels = nullptr;
   std::shared_ptr<const FusedKernels> loss_kernels = nullptr;
-  // To where units that the plan offloads keep their activations.
+  // To where units that the plan offloads keep their activations, and to where weights are stepped, if on the host.
   std::shared_ptr<HostLink> activation_link = nullptr;
+  std::shared_ptr<HostLink> weight_link = nullptr;
 };
 
 class Executor {
@@ -94,8 +95,14 @@ class Executor {
   /// The gradient that a loss begins its backward with.
   static Stream loss_gradient(const BatchContext& batch);
 
-  /// Called for each group right after its last reduction of a step (an optimizer that steps in backward).
-  void on_group_reduced(std::function<void(size_t group)> callback) { group_reduced_ = std::move(callback); }
+  /// Called for each group right after its last reduction of a step, where it was reduced: gradients that are stepped
+  /// on the host leave the device when all callbacks have returned, which come in the order in which they were given.
+  void on_group_reduced(std::function<void(size_t group)> callback) { group_reduced_.push_back(std::move(callback)); }
+  /// Where the optimizer runs on the host, a group's reduced gradients leave for it, unless they have left.
+  void send_home(size_t group) { residencies_[group]->send_home(); }
+  /// The one wait of such a step: for gradients that have left, and for copies of `numbers`, which it returns.
+  /// Elsewhere it does nothing and returns the numbers.
+  std::vector<at::Tensor> wait_home(const std::vector<at::Tensor>& numbers);
   /// With `deferred`, weight gradients and reductions wait for weight_gradients and reduce_stage.
   void defer_weight_gradients(bool deferred) { deferred_ = deferred; }
 
@@ -113,6 +120,8 @@ class Executor {
   const Plan& plan() const { return plan_; }
   /// What is under way, or was when something failed: "forward of layers.3"; empty before the first unit ran.
   std::string position() const;
+  /// What follows is no more a part of the unit that ran last.
+  void forget_position() { last_use_.reset(); }
 
  private:
   void acquire(size_t unit, UsePhase phase, int64_t microbatch);
@@ -137,6 +146,8 @@ class Executor {
   /// Ends all reductions under way.
   void settle();
   void settle(size_t group);
+  /// The gradient of a group is complete.
+  void reduced(size_t group);
   std::vector<UnitState>& states_of(int64_t microbatch);
   /// Everything a checkpointed unit holds from its forward to its backward.
   static std::vector<at::Tensor*> tensors_of(UnitState& state);
@@ -148,7 +159,7 @@ class Executor {
   std::unique_ptr<MicrobatchGraphs> graphs_;  // null: the executor's own loops run every microbatch
   ExecutorOptions options_;
   ScaleTable scales_;  // of all units
-  std::function<void(size_t)> group_reduced_;
+  std::vector<std::function<void(size_t)>> group_reduced_;
   ImmediateSink immediate_;
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;

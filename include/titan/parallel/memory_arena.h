@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "titan/parallel/pinned_memory.h"
 
@@ -67,12 +68,15 @@ class HostLink {
   MemoryArena& device() { return *device_; }
   bool crosses() const { return home_ != device_; }
 
+  /// On the device's current stream; the host does not wait where the home's memory is pinned.
   void to_device(const at::Tensor& target, const at::Tensor& source);
-  void to_home(const at::Tensor& target, const at::Tensor& source);
   /// The same on streams of the link's own, one each way, behind what the device's current stream has to do by now. A
   /// copy that reads what one the other way writes has to begin after that one's order().
   Crossing start_to_device(const at::Tensor& target, const at::Tensor& source);
   Crossing start_to_home(const at::Tensor& target, const at::Tensor& source);
+  /// The host waits, once, for all copies home that were started, and for those of `numbers` [at least one], which
+  /// follow them and are not counted: what it returns. On a CPU those are the numbers themselves.
+  std::vector<at::Tensor> wait_home(const std::vector<at::Tensor>& numbers);
   /// Whether memory of the home is best pinned.
   bool pins() const { return crosses() && !device_->device().is_cpu(); }
   /// Bytes since the last reset.

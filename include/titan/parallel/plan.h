@@ -51,6 +51,12 @@ struct PipelinePart {
   int64_t stage_count() const { return static_cast<int64_t>(rank_of_stage.size()); }
 };
 
+/// A batch of validation, which goes through the model at once, whatever microbatches training has.
+struct ValidationShape {
+  int64_t samples = 1;
+  int64_t sequence_length = 1;  // of whole samples
+};
+
 /// What the plan is made for.
 struct PlanRequest {
   int64_t samples = 1;          // of one microbatch
@@ -79,6 +85,10 @@ struct PlanRequest {
   bool offload_optimizer = false;    // the moments live on the host and come to the device in the step
   int64_t norm_message_bytes = 0;    // what ranks exchange to know the norm of all gradients, and the loss
   int64_t loss_message_bytes = 0;
+  std::optional<ValidationShape> validation;  // none: there is none
+  bool on_gpu = false;                        // of what validation holds there; the rest of the plan does not ask
+  bool fused_loss = false;   // losses and gradients of logits are found where the product has written them
+  bool cuda_graphs = false;  // recorded where the plan allows: what a microbatch holds stays with them from then on
 
   /// Ranks over which each parameter is cut (FSDP).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
@@ -185,8 +195,9 @@ struct Plan {
   int64_t flops_per_token = 0;
   int64_t stream_rows = 0;   // tokens of a microbatch that this rank holds between units
   int64_t stream_width = 0;  // the model's dim
-  int64_t stream_bytes = 0;  // of all tokens of a microbatch, in the widest dtype a unit computes in
-  std::vector<MemoryPurpose> memory;
+  int64_t stream_bytes = 0;  // of all tokens of a microbatch or a validation's batch, in the widest dtype of a unit
+  std::vector<MemoryPurpose> memory;             // at the peak of a step
+  std::vector<MemoryPurpose> validation_memory;  // at that of a validation; empty: there is none
   std::vector<GroupTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8
   /// Bytes per step from the host to the device and back (CPU offload).
@@ -202,7 +213,10 @@ struct Plan {
   bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
   /// The local stage of unit `unit`.
   size_t stage_of(size_t unit) const;
-  /// The memory table added up, without what lies on the host where `device_only`.
+  /// The memory table added up, without what lies on the host where `device_only`: of a step, of a validation (0: there
+  /// is none), and of whichever takes more.
+  int64_t training_bytes(bool device_only = false) const;
+  int64_t validation_bytes(bool device_only = false) const;
   int64_t predicted_bytes(bool device_only = false) const;
   const GroupTraffic* traffic_of(std::string_view group) const;
 };

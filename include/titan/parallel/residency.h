@@ -42,8 +42,14 @@ class Residency {
   virtual bool advance() { return false; }
   /// The reduction that began is over: the shards of the gradient are valid.
   virtual void settle() = 0;
+  /// Whether something may be under way between reduce and settle that other work goes on beside.
+  virtual bool reduces() const { return true; }
   /// Adds the gradient shards of the other rank of a pipeline that holds these weights too.
   virtual void add_twin() = 0;
+  /// Gradient shards whose optimizer runs on the host set out for it. From here to `arrive` there are none to read.
+  virtual void send_home() {}
+  /// The host has waited for all that set out: the shards are valid there.
+  virtual void arrive() {}
   /// The optimizer is done with the gradient shards.
   virtual void finish_step() = 0;
   /// Memory held now for the gradients that the optimizer reads.

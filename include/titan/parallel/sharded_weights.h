@@ -18,6 +18,9 @@ struct Slot {
   const void* holder = nullptr;
   uint64_t version = 0;
   int64_t users = 0;  // acquires without release
+  // Gradients that are copied from here to the host: of bytes from this one on.
+  Crossing leaving{};
+  int64_t leaving_begin = 0;
 };
 
 /// The slots of a plan, weights and gradients, on the compute device. Shared by all groups.
@@ -55,7 +58,10 @@ class ShardedWeights : public Residency {
   void reduce(bool is_last) override;
   bool advance() override;
   void settle() override;
+  bool reduces() const override { return shards_ > 1 || communicators_.replicate; }
   void add_twin() override;
+  void send_home() override;
+  void arrive() override;
   void finish_step() override;
   int64_t gradient_bytes() const override { return static_cast<int64_t>(gradient_shards_.nbytes()); }
   void weights_changed() override;
@@ -70,6 +76,8 @@ class ShardedWeights : public Residency {
   void start_scatter();
   /// The gradient slot may be used by others.
   void free_gradient_slot();
+  /// What the device writes into the slot from here on comes after copies to the host that read it.
+  static void order_leaving(Slot& slot);
   /// What travels while gradients are reduced: in the gradient slot, or narrowed in a slot of messages. First the
   /// unsharded gradients, then this rank's sums as one block.
   at::Tensor travelling_gradients() const;
@@ -104,6 +112,7 @@ class ShardedWeights : public Residency {
 
   /// A gather or a reduction under way, with what has to be copied when it is over.
   struct Transfer {
+    Crossing crossing;
     Pending pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
     std::vector<at::Tensor> padded_inputs;  // live to the end however soon the transport is done with them: as planned
@@ -115,6 +124,9 @@ class ShardedWeights : public Residency {
   Transfer reduction_;
   Pending replication_;  // the sums, over replicas
   bool gradients_open_ = false;
+  // Where gradient shards are that go to the host: complete on the device, or between the two.
+  bool may_leave_ = false;
+  bool on_their_way_ = false;
 };
 
 }  // namespace titan

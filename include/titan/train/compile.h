@@ -25,6 +25,9 @@ std::string_view built_architectures();
 /// gradient norm and the optimizer are such kernels whatever compile.enable says.
 void require_kernels(const DeviceInfo& device, std::string_view architectures = built_architectures());
 
+/// Whether compile.enable and compile.components ask for `component` ("model", "loss"); on a CPU that changes nothing.
+bool compiles(const JobConfig& config, std::string_view component);
+
 /// The kernels of a run on `device`; none when compile.enable is false, and none on a CPU, which is said.
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log);
 

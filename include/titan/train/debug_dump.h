@@ -44,6 +44,7 @@ class DebugDump {
   void add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard);
 
   DumpRanks ranks_;
+  at::Device device_;  // of the batch, and of what ranks send each other
   std::vector<Parameter*> parameters_;
   NamedTensors tensors_;
 };

@@ -57,10 +57,15 @@ struct MemoryUse {
 };
 MemoryUse memory_use(const at::Device& device);
 
-/// What tensors of one of `host_ranks` ranks of this host may take, asked before the job made any: a GPU, of which each
-/// has its own or, with `share_gpu`, an even share, without what libraries take for themselves; on a CPU an even share
-/// of what is available, and no more than this process's limits.
-int64_t memory_left_bytes(const DeviceInfo& device, int64_t host_ranks, bool share_gpu);
+/// What tensors of one rank may take.
+struct MemoryRoom {
+  std::optional<int64_t> bytes;  // none: nobody knows
+  std::string words;             // the device's name, how much it has, and how much of that is for this rank and why
+};
+/// Of one of `host_ranks` ranks of this host, asked before the job made any tensor: a GPU, of which each has its own
+/// or, with `share_gpu`, an even share, without what libraries take for themselves; on a CPU an even share of what is
+/// available, and no more than this process's limits.
+MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
 int64_t peak_memory_bytes(const at::Device& device);
@@ -89,7 +94,11 @@ struct StepValues {
 class HostCopy {
  public:
   explicit HostCopy(const at::Tensor& values);
+  /// Whether wait() would return at once.
+  bool has_arrived() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
+  /// Of a copy that has arrived.
+  std::span<const double> values() const;
 
  private:
   at::Tensor host_;  // pinned when the numbers come from a GPU
@@ -100,6 +109,7 @@ class HostCopy {
 class StepReadback {
  public:
   explicit StepReadback(const StepOutcome& outcome);
+  bool has_arrived() const { return copy_.has_arrived(); }
   StepValues wait();
 
  private:

@@ -22,7 +22,8 @@ RecomputeSelection make_recompute_selection(const JobConfig& config);
 std::optional<Float8Request> make_float8_request(const JobConfig& config);
 /// The mesh that the config's degrees make of `world` ranks. Throws Error(bad_config) when they do not fit.
 DeviceMesh make_mesh(const JobConfig& config, int64_t world);
-PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place = {});
+/// `on_gpu`: what is planned of validation is that of fused kernels and graphs, as far as the config asks for them.
+PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place = {}, bool on_gpu = false);
 /// The places of every sample that this rank reads.
 SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& place);
 /// Microbatches of one step: global / (local · data-parallel degree).

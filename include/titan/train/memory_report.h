@@ -16,6 +16,9 @@
 
 namespace titan {
 
+/// What a run does when its memory is asked for.
+enum class RunPhase { training, validation };
+
 /// What was known to be taken when the process stood at its peak.
 struct MeasuredMemory {
   int64_t before_bytes = 0;       // of the process before the job made anything; 0 where only the job's own is counted
@@ -35,10 +38,11 @@ struct MemoryRow {
   int64_t actual = 0;
 };
 
-/// Rows of purposes that take any of the measured memory. What cannot be told apart afterwards, all that comes and goes
-/// within a step, is the last row, planned as one sum. On a CPU memory that nothing was written to yet is no part of
-/// the peak: where what is known is more than the peak, the last row has no bytes.
-std::vector<MemoryRow> memory_rows(const Plan& plan, std::span<Parameter* const> parameters,
+/// Rows of purposes that take any of the measured memory; `planned` is the plan's table of what went on. What cannot be
+/// told apart afterwards, all that comes and goes within a step or a validation, is the last row, planned as one sum.
+/// On a CPU memory that nothing was written to yet is no part of the peak: where what is known is more than the peak,
+/// the last row has no bytes.
+std::vector<MemoryRow> memory_rows(std::span<const MemoryPurpose> planned, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured);
 /// The same as lines with a head, and the sums as "together".
 std::vector<std::string> comparison_table(std::span<const MemoryRow> rows);
@@ -61,15 +65,18 @@ struct MemoryQuestion {
   const JobConfig& config;
   MeshPlace place;
   int64_t vocabulary = 1;
-  bool device_only = false;  // the host's memory is another, and no matter
-  int64_t allowed = 0;       // bytes that the job's own tensors may take; 0: nobody knows, less than now
+  bool device_only = false;              // the host's memory is another, and no matter
+  std::optional<int64_t> allowed = {};   // bytes that the job's own tensors may take; none: nobody knows, less than now
+  std::optional<RunPhase> ran_out = {};  // in what it did; none: the job was not begun
+  int64_t held = 0;  // of what is allowed, measured, when the validation began in which it ran out; 0: nobody knows
 };
 
 /// At most `most` settings with which the plan takes no more than is allowed, those first that cost the least speed or
-/// change the result the least; together where one alone does not do. Empty when nothing that is known here does.
+/// change the result the least; together where one alone does not do. Of validation where that alone takes too much,
+/// unless none of it helps. Empty when nothing that is known here does.
 std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, size_t most = 3);
 
-/// What the job's plan takes.
+/// What the job's plan takes: in what it ran out in, or at most.
 int64_t predicted_bytes(const MemoryQuestion& question);
 
 }  // namespace titan

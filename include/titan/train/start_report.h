@@ -14,9 +14,9 @@
 
 namespace titan {
 
-/// One line per purpose that takes any bytes, those on the host marked, then the sum as "together"; and what of it is
-/// on the host, where only a part is.
-std::vector<std::string> memory_table(std::span<const MemoryPurpose> purposes);
+/// Of a step: one line per purpose that takes any bytes, those on the host marked, then the sum as "together"; and what
+/// of it is on the host, where only a part is. Where a validation takes more, its forward and its own sum.
+std::vector<std::string> memory_table(const Plan& plan);
 
 /// A head and one line per group: pattern, tensors, parameters, multipliers.
 std::vector<std::string> parameter_group_table(std::span<const ParameterGroup> groups,
@@ -29,6 +29,8 @@ std::vector<std::string> parallelism_lines(const Plan& plan);
 /// What crosses between host and device in a step, where weights, activations or moments do.
 std::vector<std::string> crossing_lines(const Plan& plan);
 
+/// That float8 is on and every layer left out of it, and why; nothing where a layer is converted and without float8.
+std::optional<std::string> precision_warning(const Plan& plan);
 /// Which layers compute in float8 and why the others do not, and how their weights travel; nothing without float8.
 std::vector<std::string> precision_lines(const Plan& plan);
 /// Every linear layer with the precision of its products (model.print_after_conversion).

@@ -21,7 +21,10 @@ class RankComparison {
  public:
   /// `own_loss`: mean over this rank's valid tokens; none when it has none.
   RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world, const at::Device& device);
-  void add_to(StepReport& report);
+  bool has_arrived() const { return extremes_.has_arrived(); }
+  void wait() { extremes_.wait(); }
+  /// Once it has arrived.
+  void add_to(StepReport& report) const;
 
  private:
   HostCopy extremes_;

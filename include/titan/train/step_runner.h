@@ -85,8 +85,12 @@ class StepRunner {
   };
 
   void step_group(size_t group);
-  /// The exact sum of squares of these groups' gradients over all ranks that hold parts of them.
-  at::Tensor squares_of(std::span<const std::vector<Parameter*>> groups);
+  /// Adds the group's exact sum of squares to the step's: gradients that are stepped on the host leave the device next.
+  void add_squares(size_t group);
+  /// The same over all ranks that hold parts of the gradients.
+  at::Tensor sum_squares(const at::Tensor& squares);
+  /// Clip factor and skip flag where the optimizer runs. On the host, gradients have arrived there when this returns.
+  StepControl for_optimizer(const StepControl& control);
   /// Forward and backward of all microbatches; leaves the loss of all ranks in progress_.
   void compute_gradients(std::span<const BatchContext> microbatches);
   /// Adds up the loss over the ranks, before the backward that would act on it.

@@ -2,15 +2,18 @@
 // and leaves how to the parts: no parallelism, no precision and no model is named here.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "titan/base/last_words.h"
 #include "titan/base/lock_file.h"
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
@@ -64,6 +67,7 @@ class Trainer {
   struct PendingReport {
     StepReport report;
     StepValues values;
+    std::optional<double> own_loss;       // the mean over this rank's valid tokens; none when it has none
     std::vector<MemoryRow> memory;        // after the first step
     std::optional<RankComparison> ranks;  // of several
   };
@@ -81,11 +85,13 @@ class Trainer {
   void resume();
   void find_data_position(const SamplePosition& samples);
   void show_start(const StepBatch& first) const;
-  /// What was taken at a peak of so many bytes, beside what the plan said.
+  /// What was taken at a peak of so many bytes, beside what the plan said of a step, or while validation runs of that.
   std::vector<MemoryRow> memory_now(int64_t peak_bytes) const;
   /// What the job's own tensors may take: what was left before it made any. Bytes of the device, or of the host's
   /// memory and of the limits on this process.
-  MemoryQuestion memory_question() const;
+  MemoryQuestion memory_question(std::optional<RunPhase> ran_out = {}) const;
+  /// What is under way, for people: "validation, forward of layers.0, after step 20".
+  std::string where() const;
   /// Whether the plan and what libraries may take beside it are more than there is.
   bool lacks_memory() const;
   /// Warns when the plan takes more than there is.
@@ -103,11 +109,20 @@ class Trainer {
   nlohmann::ordered_json run_facts() const;
   /// Says where the records lie.
   void close_record(bool stopped);
-  /// Has a step's line made, and told at once or when its ranks are compared.
-  void report_step(const PendingStep& pending, const StepValues& values);
+  bool is_reported(int64_t step) const;
+  /// What is to be told of a step, without what takes other ranks; a new interval begins. Under the lock.
+  PendingReport report_of(const PendingStep& pending, const StepValues& values);
+  /// Has the ranks compared; the answer comes behind the work that is enqueued.
+  void compare_ranks(PendingReport& made);
+  /// All lines that are made; waits for what the ranks compare.
   void tell_reports();
-  /// The line of a step, in the log and wherever else it is recorded.
-  void tell(PendingReport made);
+  /// The line of a step, in the log and wherever else it is recorded, with what the ranks compare if that is there.
+  /// Under the lock.
+  void tell(PendingReport& made);
+  /// Before the process ends by a failure: the lines of those steps whose results come within `patience`; none later.
+  /// May be called on any thread, and throws nothing.
+  void tell_what_has_come(std::chrono::milliseconds patience = {});
+  static constexpr std::chrono::milliseconds kLastLinesLimit{1000};
   /// After the first step: whether its loss can be that of the weights that were meant.
   void explain_start(const StepValues& values) const;
   /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
@@ -131,8 +146,11 @@ class Trainer {
   void show_traffic(int64_t step);
   void tell_differences(const TrafficCheck& check) const;
   std::unique_ptr<DebugDump> begin_dump(int64_t step, const std::vector<BatchContext>& microbatches);
-  void settle(PendingStep& pending);
-  /// What a step that was left out, or stands out, is worth saying.
+  /// Waits for the results of the step that has been enqueued longest, and has its line made when it has one.
+  void settle_next();
+  /// Time since `start` was spent on something else than steps.
+  void exclude_since(std::chrono::steady_clock::time_point start);
+  /// What a step that was left out, or stands out, is worth saying. Under the lock.
   void judge(const PendingStep& pending, const StepValues& values);
   void settle_all();
   ExitCode run_job();
@@ -159,7 +177,7 @@ class Trainer {
   std::unique_ptr<StepRunner> step_runner_;
   LearningRateSchedule schedule_;
   uint64_t seed_ = 0;
-  int64_t bytes_left_ = 0;    // before anything of the job was made, as far as the system tells
+  MemoryRoom room_;           // before anything of the job was made
   int64_t bytes_before_ = 0;  // of the process, libraries included, before anything of the job was made; 0 on a GPU
 
   std::string data_description_;
@@ -169,19 +187,24 @@ class Trainer {
   int64_t first_step_ = 1;   // of this process
   bool is_trained_ = false;  // it began with weights that were loaded, and not from a seed
   bool traffic_shown_ = false;
-  RunPosition position_;  // after the last step
-  Wishes wishes_;         // that all ranks agreed to follow
-  DataCounters read_;     // up to the last step
+  RunPhase phase_ = RunPhase::training;  // what is under way, or was when something failed
+  int64_t held_ = 0;                     // on a GPU, by the allocator, when the last validation began
+  RunPosition position_;                 // after the last step
+  Wishes wishes_;                        // that all ranks agreed to follow
+  DataCounters read_;                    // up to the last step
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<Validator> validator_;
+  std::unique_ptr<StepProfiler> profiler_;  // null: off, as the next
+  std::unique_ptr<MemorySnapshots> snapshots_;
+
+  std::mutex telling_;  // of what follows: a thread that ends the process takes it up where this one stands
   std::unique_ptr<RunRecord> record_;  // null on a rank that records nothing
   std::unique_ptr<StepMeter> meter_;
   StatusDisplay status_{log_};
-  int64_t allocation_retries_ = 0;          // that were told
-  std::unique_ptr<StepProfiler> profiler_;  // null: off, as the next
-  std::unique_ptr<MemorySnapshots> snapshots_;
+  int64_t allocation_retries_ = 0;  // that were told
   std::deque<PendingStep> pending_;
-  std::vector<PendingReport> reports_;
+  std::deque<PendingReport> reports_;
+  bool all_told_ = false;  // what was there when the end came
 };
 
 }  // namespace titan

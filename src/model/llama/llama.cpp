@@ -143,7 +143,8 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
                              return llama_block_saved_bytes(a, shape, policy);
                            },
                            [layer](const RecomputePolicy& policy) { return llama_block_exchanges(layer, policy); },
-                           a.kv_heads * a.head_dim()});
+                           a.kv_heads * a.head_dim(),
+                           [a](const ActivationShape& shape) { return llama_block_forward_bytes(a, shape); }});
   }
   std::vector<std::string> borrowed;
   if (a.tied) borrowed.push_back(llama_embedding_parameter(a).name);
@@ -152,7 +153,8 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
        [a](const ActivationShape& shape, const RecomputePolicy&) { return llama_head_saved_bytes(a, shape); },
        [](const RecomputePolicy&) {
          return StreamExchanges{1, 1};
-       }});
+       },
+       /*key_features=*/0, [a](const ActivationShape& shape) { return llama_head_forward_bytes(a, shape); }});
   return model;
 }
 

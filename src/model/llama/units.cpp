@@ -61,10 +61,13 @@ Stream LlamaBlock::forward(const Stream& input, const BatchContext& batch, UnitC
   auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context);
   at::Tensor attended = attention_->forward(query, key, qkv[2], batch.bounds, context);
   qkv.clear();
+  query.reset(), key.reset();
   at::Tensor delta = attention_output_.forward(attended, context)[0];
+  attended.reset();
   auto [h, normed_h] = ffn_norm_.forward(x, delta, context);
   delta.reset();
   std::vector<at::Tensor> gate_up = gate_up_.forward(normed_h, context);
+  normed_h.reset();
   at::Tensor activated = swiglu(gate_up[0], gate_up[1], context);
   gate_up.clear();
   return {add_closing(h, down_.forward(activated, context)[0], context)};

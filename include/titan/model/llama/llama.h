@@ -63,6 +63,9 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block,
 int64_t llama_block_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape,
                                 const RecomputePolicy& policy);
 int64_t llama_head_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
+/// The most bytes one block, and the head without its logits, hold in a forward that keeps nothing.
+int64_t llama_block_forward_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
+int64_t llama_head_forward_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
 /// Gathers and scatters of the stream over the tensor-parallel ranks, per microbatch, of block `layer`.
 StreamExchanges llama_block_exchanges(int64_t layer, const RecomputePolicy& policy);
 

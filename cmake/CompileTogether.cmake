@@ -1,0 +1,31 @@
+# Several sources to a compilation ("unity build"): LibTorch's headers leave templates that every compilation makes anew,
+# five seconds of nine, precompiled or not. TITAN_UNITY=OFF compiles each file by itself, for work on a few of them.
+option(TITAN_UNITY "Compile several files of a folder together" ON)
+set(TITAN_FILES_TOGETHER 8)
+
+# titan_compile_together(target): files of one folder, in alphabetical order; those with options of their own stay alone.
+function(titan_compile_together target)
+  if(NOT TITAN_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  list(SORT sources)
+  foreach(source IN LISTS sources)
+    if(NOT source MATCHES "\\.cpp$")
+      continue()
+    endif()
+    get_filename_component(folder ${source} DIRECTORY)
+    string(MAKE_C_IDENTIFIER "${folder}" key)
+    if(NOT DEFINED number_${key})
+      set(number_${key} 0)
+    endif()
+    math(EXPR group "${number_${key}} / ${TITAN_FILES_TOGETHER}")
+    math(EXPR number_${key} "${number_${key}} + 1")
+    file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${folder})
+    string(MAKE_C_IDENTIFIER "${name}_${group}" name)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${name})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # GCC knows a file's own types by the file's being the one it was given.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endfunction()

@@ -1,0 +1,149 @@
+// What a trainer makes of its steps' results: on a GPU a step later than they were enqueued, and when a run of several
+// ranks reports a step, another one later; at once when the run ends.
+#include <cmath>
+#include <thread>
+#include <tuple>
+
+#include "titan/base/error.h"
+#include "titan/train/trainer.h"
+
+namespace titan {
+namespace {
+
+/// A number as people write it: the sign of a NaN means nothing.
+std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+
+bool is_spike(const StepValues& values) {
+  return values.spike && std::isfinite(values.loss) && std::isfinite(values.grad_norm);
+}
+
+bool is_non_finite(const StepValues& values) { return values.skipped && !is_spike(values); }
+
+}  // namespace
+
+void Trainer::exclude_since(std::chrono::steady_clock::time_point start) {
+  const std::lock_guard lock(telling_);
+  meter_->exclude(std::chrono::steady_clock::now() - start);
+}
+
+bool Trainer::is_reported(int64_t step) const { return step == first_step_ || step % config_.metrics.log_freq == 0; }
+
+// What waits, for the device or for other ranks, does not hold the lock: last words are said by whoever ends the
+// process because this thread waits in vain.
+void Trainer::settle_next() {
+  PendingStep& pending = pending_.front();
+  const StepValues values = pending.readback.wait();
+  tell_reports();  // what ranks compared behind this step's work is there
+  if (pending.step == first_step_) {
+    const std::chrono::seconds timeout(config_.comm.train_timeout_seconds);
+    groups_.set_timeout(timeout);
+    if (assembly_.peer_memory) assembly_.peer_memory->set_timeout(timeout);
+  }
+  {
+    const std::lock_guard lock(telling_);
+    meter_->add_step(pending.data_wait_seconds, values.skipped);
+    wishes_ = {wishes_.stop || values.wishes.stop, wishes_.save || values.wishes.save};
+    judge(pending, values);
+    if (is_reported(pending.step)) {
+      reports_.push_back(report_of(pending, values));
+      if (pending.step == first_step_) reports_.back().memory = memory_now(reports_.back().report.memory_bytes);
+    } else if (status_.is_due()) {
+      status_.show(meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
+    }
+    pending_.pop_front();
+  }
+  if (reports_.empty()) return;
+  if (groups_.world) compare_ranks(reports_.back());
+  if (!groups_.world || device_.device.is_cpu()) tell_reports();
+}
+
+Trainer::PendingReport Trainer::report_of(const PendingStep& pending, const StepValues& values) {
+  PendingReport made{meter_->report(pending.step, pending.learning_rate, values, pending.counters), values, {}, {}, {}};
+  made.report.data_queue_ready = pending.batches_ready;
+  made.report.data_queue_depth = stream_->depth();
+  if (pending.own_share > 0) made.own_loss = values.own_loss / pending.own_share;
+  return made;
+}
+
+void Trainer::compare_ranks(PendingReport& made) {
+  RankComparison ranks(made.report, made.own_loss, *groups_.world, device_.device);
+  const std::lock_guard lock(telling_);
+  made.ranks.emplace(std::move(ranks));
+}
+
+void Trainer::judge(const PendingStep& pending, const StepValues& values) {
+  if (is_non_finite(values)) {
+    // In backward the units are judged one by one, so those with finite gradients have been stepped.
+    const std::string_view changed = config_.optimizer.early_step_in_backward
+                                         ? "the units whose own gradients are not were left unchanged"
+                                         : "no weight was changed";
+    const std::string what = fmt::format("step {}: loss {} and gradient norm {} are not finite; {}", pending.step,
+                                         shown(values.loss), shown(values.grad_norm), changed);
+    if (config_.training.non_finite == "abort") {
+      throw Error(ExitCode::non_finite, what +
+                                            "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
+                                            "training.non_finite = \"skip\"");
+    }
+    log_.shared_warning("{}; the step is skipped", what);
+  }
+  if (!is_spike(values)) return;
+  const auto [what, value, deviations] =
+      values.spike->norm_deviations > values.spike->loss_deviations
+          ? std::tuple("gradient norm", values.grad_norm, values.spike->norm_deviations)
+          : std::tuple("loss", values.loss, values.spike->loss_deviations);
+  log_.shared_warning(
+      "step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of up to the last {} steps; {}", pending.step,
+      what, value, deviations, config_.training.spike_window,
+      values.skipped ? "the step is skipped" : "the step was made all the same");
+  if (!record_) return;
+  record_->add(SpikeReport{pending.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
+}
+
+void Trainer::settle_all() {
+  while (!pending_.empty()) settle_next();
+  tell_reports();
+}
+
+void Trainer::tell_reports() {
+  while (!reports_.empty()) {
+    PendingReport& made = reports_.front();
+    if (made.ranks) made.ranks->wait();
+    const std::lock_guard lock(telling_);
+    tell(made);
+    reports_.pop_front();
+  }
+}
+
+void Trainer::tell_what_has_come(std::chrono::milliseconds patience) {
+  // On a CPU the line of a step is told in the step: one that is not has ended in the middle of it.
+  if (device_.device.is_cpu()) return;
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  const auto comes = [&](const auto& result) {
+    while (!result.has_arrived()) {
+      if (std::chrono::steady_clock::now() >= limit) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  };
+  const std::lock_guard lock(telling_);
+  if (all_told_) return;
+  try {
+    for (PendingReport& made : reports_) {
+      if (made.ranks) comes(*made.ranks);  // else it is told without what the ranks compare
+      tell(made);
+    }
+    for (PendingStep& pending : pending_) {
+      if (!comes(pending.readback)) break;
+      const StepValues values = pending.readback.wait();
+      if (is_non_finite(values) && config_.training.non_finite == "abort") break;
+      meter_->add_step(pending.data_wait_seconds, values.skipped);
+      if (!is_reported(pending.step)) continue;
+      PendingReport made = report_of(pending, values);
+      tell(made);
+    }
+  } catch (const std::exception&) {  // what ends the run is to be told, and not what cannot be told because of it
+  }
+  all_told_ = true;
+}
+
+}  // namespace titan

@@ -1,0 +1,72 @@
+"""On a GPU the line of a step is told a step or two later. Whatever ends a run, what was finished is told before."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import time
+import unittest
+
+from mock_gpu_test import MockGpu
+from program import BAD_DATA, INTERRUPTED, SMALL
+from rank_processes import Process, RanksTest
+
+KILLED = 128 + signal.SIGKILL
+
+
+class LastLines(MockGpu, RanksTest):
+    def hanging_in_step_5(self, *launch: str) -> Process:
+        """Rank 0 does so, before the step: two lines are told, and two steps finished whose lines are not."""
+        self.use_dying_program()
+        words = ("configs/debug_model.toml", *SMALL, "--training.steps=1000000", "--training.device=cuda",
+                 f"--job.dump_folder={self.folder}/run")  # fmt: skip
+        mock = {"LD_PRELOAD": self.mock, "LD_LIBRARY_PATH": self.mock.parent, "MOCK_CUDA_DEVICES": 2,
+                "MOCK_CUDA_HOLLOW": 1}  # fmt: skip
+        run = self.start(*launch, *words, **mock, RANK=0, DIE_IN="0 5 data 0", DIE_HOW="hang")
+        run.wait_for("step:  2 ")
+        return run
+
+    def expect_steps(self, text: str, folder: pathlib.Path, last: int):
+        wanted = [*range(1, last + 1)]
+        told = [step for step in wanted if f"step: {step:2} " in text]
+        self.assertEqual((told, text.count(" step: ")), (wanted, last), text)
+        recorded = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in recorded], wanted)
+
+    def test_of_ranks_that_fail_are_told(self):
+        story = "Once upon a time a fox lost its hat and went to look for it under the bridge. " * 9
+        corpus = self.write("corpus.jsonl", "".join([json.dumps({"text": story}) + "\n"] * 40 + ["no record\n"]))
+        words = ("--training.dataset=text", f"--training.dataset_path={corpus}", "--data.prefetch=1")
+        on_cpu = self.launch_training(2, *words)
+        self.assertEqual(on_cpu.end(), BAD_DATA, on_cpu.text())
+        last = on_cpu.text().count(" step: ")
+        self.assertGreater(last, 5)
+        self.expect_steps(on_cpu.text(), self.folder / "run", last)
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                batch = f"--training.local_batch_size={4 // ranks}"
+                run = self.on_gpu(*SMALL, *words, batch, "--training.steps=1000", ranks=ranks, code=BAD_DATA)
+                self.expect_steps(run.output, run.folder, last)
+                self.assertIn("corpus.jsonl", run.errors)
+
+    def test_of_a_rank_that_ends_because_another_was_killed_are_told(self):
+        run = self.hanging_in_step_5("launch", "-n", "2")
+        os.kill(self.process_of(run.text(), 1), signal.SIGKILL)
+        self.assertEqual(run.end(), KILLED, run.text())
+        self.assertRegex(run.text(), r"titan_train: rank 1 \(.*\) ended without a word")
+        self.expect_steps(run.text(), self.folder / "run", 4)
+        self.expect_nothing_left()
+
+    def test_are_told_before_a_second_ctrl_c_ends_the_process(self):
+        run = self.hanging_in_step_5()
+        while run.popen.poll() is None:
+            run.popen.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        self.assertEqual(run.end(), INTERRUPTED, run.text())
+        self.expect_steps(run.text(), self.folder / "run", 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

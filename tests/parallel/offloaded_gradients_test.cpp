@@ -1,0 +1,155 @@
+// Weights that come from the host and gradients that go there, on a device whose work is done later than it is asked
+// for: here a GPU, or the mock of one (tests/behaviour/mock_gpu_test.py), which copies and computes nothing. So nothing
+// is computed: units note the weights they see and write numbers for gradients, all by copies.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support/model.h"
+#include "titan/parallel/sharded_weights.h"
+
+namespace titan {
+namespace {
+
+/// Memory of the host that a device can copy to and from without being waited for.
+at::Tensor host_memory(const at::Tensor& like) {
+  return at::empty(like.sizes(), at::TensorOptions(like.scalar_type()).pinned_memory(!like.is_cpu()));
+}
+
+class NumberingRunner : public UnitRunner {
+ public:
+  explicit NumberingRunner(std::map<std::string, std::vector<Parameter*>> parameters_of_unit)
+      : parameters_(std::move(parameters_of_unit)) {}
+
+  Stream forward(Unit& unit, const Stream&, const BatchContext& batch, UnitState&) override {
+    see_weights(unit);
+    return {at::empty({}, batch.tokens.options().dtype(at::kDouble))};
+  }
+  Stream backward(Unit& unit, const Stream& gradients, const BatchContext&, UnitState&) override {
+    if (unit.name() != "tok_embeddings") see_weights(unit);
+    for (Parameter* parameter : parameters_.at(unit.name())) {
+      hosts_.push_back(host_memory(parameter->gradient()).fill_(++number_));
+      parameter->gradient().copy_(hosts_.back(), /*non_blocking=*/true);
+      parameter->mark_gradient_written();
+      written_[parameter] = number_;
+    }
+    return gradients;
+  }
+
+  /// After the host has waited.
+  void expect_weights_as_their_masters() {
+    for (auto& [parameter, seen] : seen_) EXPECT_TRUE(same_bits(seen, parameter->master)) << parameter->name();
+    seen_.clear();
+  }
+  float written(const Parameter* parameter) const { return written_.at(parameter); }
+
+ private:
+  void see_weights(const Unit& unit) {
+    for (Parameter* parameter : parameters_.at(unit.name())) {
+      if (parameter->weight().sizes() != parameter->master.sizes()) continue;  // a part of it is of other ranks
+      seen_.emplace_back(parameter, host_memory(parameter->weight()));
+      seen_.back().second.copy_(parameter->weight(), /*non_blocking=*/true);
+    }
+  }
+
+  std::map<std::string, std::vector<Parameter*>> parameters_;
+  std::map<const Parameter*, float> written_;
+  float number_ = 0;
+  std::vector<at::Tensor> hosts_;  // live until the device has read them
+  std::vector<std::pair<Parameter*, at::Tensor>> seen_;
+};
+
+struct Layout {
+  int64_t ranks = 1, replicas = 1, microbatches = 1;
+};
+
+class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::DeviceType, Layout>> {
+ protected:
+  OffloadedGradients() {
+    const auto& [type, layout] = GetParam();
+    device_ = at::Device(type, static_cast<c10::DeviceIndex>(type == at::kCUDA ? 0 : -1));
+    if (type == at::kCUDA && !at::hasCUDA()) return;
+    ModelRequest request = small_request();
+    request.sizes.n_layers = 5;
+    const ModelFamily& family = *find_model_family(request.name);
+    PlanRequest plan_request = small_plan();
+    plan_request.sequence_length = request.sequence_length;
+    plan_request.cpu_offload = true;
+    plan_request.accumulation = layout.microbatches;
+    plan_request.place = {DeviceMesh({1, layout.replicas, layout.ranks, 1, 1}, layout.replicas * layout.ranks), 0};
+    const Plan plan = make_plan(family.describe(request), family, plan_request);
+    auto link = std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
+                                           std::make_shared<MemoryArena>(device_));
+    auto slots = std::make_shared<SlotPool>(plan, link->device());
+    GroupCommunicators communicators;
+    if (layout.ranks > 1) {
+      communicators.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
+      communicators.scatter = make_fake_communicator("fsdp_scatter", 0, layout.ranks);
+    }
+    if (layout.replicas > 1) communicators.replicate = make_fake_communicator("dp_replicate", 0, layout.replicas);
+    model_ = family.build(request, {});
+    model_->prepare(device_);
+    std::vector<std::unique_ptr<Residency>> residencies;
+    std::map<std::string, std::vector<Parameter*>> parameters_of_unit;
+    for (const WeightGroupPlan& group : plan.groups) {
+      std::vector<Parameter*> members;
+      for (const ParameterPlan& planned : group.parameters) members.push_back(&model_->parameter(planned.spec.name));
+      residencies.push_back(std::make_unique<ShardedWeights>(group, members, plan.request, slots, link, communicators));
+      std::vector<Parameter*>& of_unit = parameters_of_unit[plan.units[group.reduce_after].name];
+      of_unit.insert(of_unit.end(), members.begin(), members.end());
+      parameters_.insert(parameters_.end(), members.begin(), members.end());
+    }
+    for (Parameter* parameter : parameters_) initialise(*parameter, parameter->shard_box(), 11);
+    auto runner = std::make_unique<NumberingRunner>(std::move(parameters_of_unit));
+    runner_ = runner.get();
+    ExecutorOptions options;
+    options.weight_link = link;
+    executor_ = std::make_unique<Executor>(plan, model_->chain(), std::move(residencies), std::move(runner),
+                                           std::move(options));
+  }
+
+  at::Device device_{at::kCPU};
+  std::unique_ptr<Model> model_;
+  std::vector<Parameter*> parameters_;
+  NumberingRunner* runner_ = nullptr;
+  std::unique_ptr<Executor> executor_;
+};
+
+TEST_P(OffloadedGradients, AreThoseOfTheirBlockAndStepWhenTheHostHasWaited) {
+  if (!executor_) GTEST_SKIP() << "there is no CUDA device here";
+  BatchContext batch;
+  batch.tokens = at::zeros({2, 13}, at::TensorOptions(device_).dtype(at::kLong));
+  batch.labels = batch.tokens;
+  const int64_t microbatches = std::get<1>(GetParam()).microbatches;
+  for (int step = 0; step < 3; ++step) {
+    for (int64_t a = 0; a < microbatches; ++a) {
+      executor_->forward(batch, 0);
+      executor_->backward(batch, 0, /*is_last=*/a + 1 == microbatches);
+    }
+    for (const Parameter* parameter : parameters_) ASSERT_FALSE(parameter->gradient_shard.defined());
+    executor_->wait_home({at::zeros({}, at::TensorOptions(device_))});
+    runner_->expect_weights_as_their_masters();
+    for (Parameter* parameter : parameters_) {
+      const at::Tensor& gradient = parameter->gradient_shard;
+      EXPECT_TRUE(same_bits(gradient, at::full_like(gradient, runner_->written(parameter)))) << parameter->name();
+      parameter->master.add_(1);
+    }
+    executor_->weights_changed();
+    executor_->finish_step();
+  }
+}
+
+std::string case_name(const ::testing::TestParamInfo<OffloadedGradients::ParamType>& info) {
+  const auto& [type, layout] = info.param;
+  return fmt::format("{}_{}ranks_{}replicas_{}microbatches", type == at::kCUDA ? "Gpu" : "Cpu", layout.ranks,
+                     layout.replicas, layout.microbatches);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, OffloadedGradients,
+    ::testing::Combine(::testing::Values(at::kCPU, at::kCUDA),
+                       ::testing::Values(Layout{}, Layout{.microbatches = 2}, Layout{.replicas = 2}, Layout{.ranks = 2},
+                                         Layout{.ranks = 2, .replicas = 2}, Layout{.ranks = 3, .microbatches = 2})),
+    case_name);
+
+}  // namespace
+}  // namespace titan
