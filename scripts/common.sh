@@ -33,18 +33,19 @@ build_jobs() {
   printf '%s' $((cores < memory ? cores : memory))
 }
 
-# unpack_wheel PACKAGE==VERSION FOLDER: fetches a wheel from Python's package index and unpacks it. False when pip could not;
-# its message is on stderr.
+# unpack_wheel PACKAGE==VERSION FOLDER: fetches a wheel from Python's package index and unpacks it. False when it could not;
+# the message is on stderr. Callers ask for that, so that "set -e" ends nothing here.
 unpack_wheel() {
   local wheels=$2/.wheels wheel quiet=(--quiet)
   [ ! -t 2 ] || quiet=()
-  mkdir -p "$wheels"
+  rm -rf "$wheels" # with what an earlier call could not use
+  mkdir -p "$wheels" || return 1
   python3 -m pip "${quiet[@]}" --disable-pip-version-check --no-cache-dir download --no-deps --only-binary :all: \
     -d "$wheels" "$1" >&2 || return 1
   for wheel in "$wheels"/*.whl; do
-    python3 -m zipfile -e "$wheel" "$2"
+    python3 -m zipfile -e "$wheel" "$2" || return 1
   done
-  rm -rf "$wheels"
+  rm -rf "$wheels" || return 1
 }
 
 # configure_build: runs CMake when it has not run with these settings, or when the LibTorch it found is gone. Changed

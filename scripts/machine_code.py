@@ -180,5 +180,3 @@ def read_kernels(listing) -> dict[str, list[Instruction]]:
         elif found := INSTRUCTION.match(line):
             code.append(Instruction(int(found[1], 16), found[2], found[3] + found[4], found[5]))
     return kernels
-
-

@@ -16,7 +16,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kMostRanks = 1024;
+constexpr int64_t kMostRanksOfHost = 1024;
 
 struct LaunchOptions {
   int64_t ranks = 0;
@@ -29,7 +29,7 @@ std::optional<LaunchOptions> parse(std::span<const std::string> arguments, std::
   CLI::App app("Train with several processes on this machine", "titan_train launch");
   app.add_option("-n,--ranks", options.ranks, "Number of processes")
       ->required()
-      ->check(CLI::Range(int64_t{1}, kMostRanks));
+      ->check(CLI::Range(int64_t{1}, kMostRanksOfHost));
   app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
       ->envname("LOG_RANK")
       ->capture_default_str();

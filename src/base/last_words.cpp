@@ -2,20 +2,35 @@
 
 #include <future>
 #include <mutex>
-#include <system_error>
+#include <optional>
 #include <thread>
 #include <utility>
 
 namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 struct LastWords::State {
   std::mutex mutex;  // held while the words are said
   std::function<void()> words;
+
+  std::mutex timing;  // of what follows
+  std::optional<Clock::time_point> until;
+
+  Clock::time_point ends(std::chrono::milliseconds limit) {
+    const std::lock_guard lock(timing);
+    if (!until) until = Clock::now() + limit;
+    return *until;
+  }
 };
 
 LastWords::LastWords() : state_(std::make_shared<State>()) {}
 
-void LastWords::say(std::chrono::milliseconds limit) const {
+void LastWords::say(std::chrono::milliseconds limit) const try {
+  const Clock::time_point until = state_->ends(limit);
   const auto said = std::make_shared<std::promise<void>>();
   auto speak = [state = state_, said] {
     const std::lock_guard lock(state->mutex);
@@ -25,12 +40,9 @@ void LastWords::say(std::chrono::milliseconds limit) const {
     }
     said->set_value();
   };
-  try {
-    std::thread(std::move(speak)).detach();  // nobody can wait for one that hangs
-  } catch (const std::system_error&) {
-    return;
-  }
-  said->get_future().wait_for(limit);
+  std::thread(std::move(speak)).detach();  // nobody can wait for one that hangs
+  said->get_future().wait_until(until);
+} catch (const std::exception&) {  // no memory, no thread: the process ends without them
 }
 
 WordsToSay::WordsToSay(std::shared_ptr<LastWords> last, std::function<void()> words) : last_(std::move(last)) {
@@ -41,8 +53,9 @@ WordsToSay::~WordsToSay() { set(nullptr); }
 
 void WordsToSay::set(std::function<void()> words) const {
   if (!last_) return;
-  const std::lock_guard lock(last_->state_->mutex);
+  const std::scoped_lock lock(last_->state_->mutex, last_->state_->timing);
   last_->state_->words = std::move(words);
+  last_->state_->until.reset();
 }
 
 }  // namespace titan

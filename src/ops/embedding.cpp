@@ -47,7 +47,8 @@ void add_rows_cpu(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& 
 }
 
 /// gradient[row of tokens[i]] += dy[i] for the words that this rank holds: in place, so that rows of words that do not
-/// occur are neither read nor written, and in an order that does not depend on the schedule.
+/// occur are neither read nor written, and in an order that does not depend on the schedule. A CPU adds one by one to
+/// what is there, the kernel of a GPU the sum of a word's: their last bits differ.
 void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, const Parameter& weight,
               const UnitContext& context) {
   const int64_t first = weight.unsharded_box().offset[0];

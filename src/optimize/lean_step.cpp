@@ -50,8 +50,8 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
   const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
-  void* const copy = writes_copy(parameter) ? parameter.send.mutable_data_ptr() : nullptr;
-  parameter.send_written = copy != nullptr;
+  parameter.send_written = writes_copy(parameter);  // a shard of no rows, too, which has no memory
+  void* const copy = parameter.send_written ? parameter.send.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
 #ifdef TITAN_WITH_CUDA
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };

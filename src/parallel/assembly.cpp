@@ -15,8 +15,8 @@ namespace titan {
 namespace {
 
 std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshGroups& groups) {
-  if (!groups.tensor || !plan.request.async_tensor_parallel) return nullptr;
-  if (groups.make_peer_memory) return groups.make_peer_memory(2 * plan.stream_bytes);
+  if (!groups.tensor || plan.peer_bytes() == 0) return nullptr;
+  if (groups.make_peer_memory) return groups.make_peer_memory(plan.peer_bytes());
   throw Error(ExitCode::bad_config,
               "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "
               "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");

@@ -207,8 +207,17 @@ void Executor::settle(size_t group) {
   if (!plan_.groups[group].has_twin) reduced(group);
 }
 
+std::shared_ptr<const void> Executor::on_group_reduced(std::function<void(size_t group)> callback) {
+  const auto kept = std::make_shared<const std::function<void(size_t)>>(std::move(callback));
+  std::erase_if(group_reduced_, [](const auto& earlier) { return earlier.expired(); });
+  group_reduced_.push_back(kept);
+  return kept;
+}
+
 void Executor::reduced(size_t group) {
-  for (const auto& callback : group_reduced_) callback(group);
+  for (const auto& listener : group_reduced_) {
+    if (const auto callback = listener.lock()) (*callback)(group);
+  }
   send_home(group);
 }
 

@@ -272,6 +272,11 @@ size_t Plan::stage_of(size_t unit) const {
 
 int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
 int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
+int64_t Plan::peer_bytes() const {
+  const bool shares = request.async_tensor_parallel && request.place.mesh.size(MeshAxis::tp) > 1;
+  return shares ? 2 * stream_bytes : 0;  // two exchanges, by turns
+}
+
 int64_t Plan::predicted_bytes(bool device_only) const {
   return std::max(training_bytes(device_only), validation_bytes(device_only));
 }

@@ -114,8 +114,9 @@ void assign_slots(Plan& plan) {
   const bool weights_stay = plan.request.reshard == ReshardPolicy::never ||
                             (plan.request.reshard == ReshardPolicy::standard && plan.request.pipeline);
   const bool weights_rotate = !weights_stay;
-  // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced.
-  const bool gradients_rotate = plan.request.accumulation == 1;
+  // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced, and of
+  // a pipeline that is when the whole stage is.
+  const bool gradients_rotate = plan.request.accumulation == 1 && !plan.request.pipeline;
   if (weights_rotate) take_turns(plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_bytes);
   if (gradients_rotate) take_turns(plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_bytes);
   std::vector<WeightGroupPlan*> ends;

@@ -168,6 +168,7 @@ std::vector<MemoryPurpose> standing_memory(const Plan& plan) {
   add(table, "optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
       request.cpu_offload || request.offload_optimizer);
   if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan));
+  add(table, "stream on its way", plan.peer_bytes());
   return table;
 }
 

@@ -70,6 +70,8 @@ at::Tensor DebugDump::global_batch(const std::vector<at::Tensor>& microbatches) 
 
 void DebugDump::add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard) {
   at::Tensor whole = gather_logical(parameter, shard, ranks_.world.get(), device_);
+  // Where weights are on the host because the device has no room for them, it has none for whole ones either.
+  if (parameter.master.is_cpu()) whole = whole.cpu();
   if (ranks_.writes) tensors_.emplace_back(prefix + parameter.name(), std::move(whole));
 }
 

@@ -88,10 +88,9 @@ void Trainer::close_record(bool stopped) {
   }
 }
 
-void Trainer::tell(PendingReport& made) {
-  if (all_told_) return;
+void Trainer::tell(PendingReport& made, bool compared) {
   StepReport& report = made.report;
-  if (made.ranks && made.ranks->has_arrived()) made.ranks->add_to(report);
+  if (compared) made.ranks->add_to(report);
   log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
   if (report.allocation_retries > allocation_retries_) {
     log_.warning("{} CUDA memory allocation retries so far: memory is nearly full, and each of them stops the device",

@@ -53,12 +53,11 @@ std::vector<std::string> memory_table(const Plan& plan) {
     if (purpose.bytes == 0) continue;
     lines.push_back(memory_row(purpose.name, purpose.bytes) + (purpose.on_host ? "  host" : ""));
   }
-  const int64_t in_steps = plan.training_bytes(/*device_only=*/true);
-  const int64_t in_validation = plan.validation_bytes(/*device_only=*/true);
-  add_sums("together", plan.training_bytes(), in_steps);
-  if (in_validation <= in_steps) return lines;
+  const bool device_only = plan.request.on_gpu;  // a CPU's memory is the host's
+  add_sums("together", plan.training_bytes(), plan.training_bytes(/*device_only=*/true));
+  if (plan.validation_bytes(device_only) <= plan.training_bytes(device_only)) return lines;
   lines.push_back(memory_row(plan.validation_memory.back().name, plan.validation_memory.back().bytes));
-  add_sums("together in validation", plan.validation_bytes(), in_validation);
+  add_sums("together in validation", plan.validation_bytes(), plan.validation_bytes(/*device_only=*/true));
   return lines;
 }
 

@@ -43,9 +43,9 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
       options_(options),
       communicators_(std::move(communicators)) {
   if (options.step_in_backward) {
-    executor.on_group_reduced([this](size_t group) { step_group(group); });
+    reduced_ = executor.on_group_reduced([this](size_t group) { step_group(group); });
   } else if (executor.plan().request.cpu_offload) {
-    executor.on_group_reduced([this](size_t group) { add_squares(group); });
+    reduced_ = executor.on_group_reduced([this](size_t group) { add_squares(group); });
   }
 }
 
@@ -77,10 +77,10 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
     spike = guard_->judge(progress_.loss, control.norm);
     if (guard_->skips()) control.skip = at::maximum(control.skip, spike[0].to(control.skip.scalar_type()));
   }
+  if (!options_.step_in_backward) before_change_();  // beside gradients that are still on their way to the host
   const StepControl applied = options_.step_in_backward ? control : for_optimizer(control);
   if (dump) dump->add_gradients(progress_.loss, control.norm);
   if (!options_.step_in_backward) {
-    before_change_();
     const ProfileRange range("optimizer");
     optimizer_.step(step, rate, applied);
   }

@@ -41,11 +41,13 @@ void Trainer::settle_next() {
   }
   {
     const std::lock_guard lock(telling_);
+    if (all_told_) return pending_.pop_front();  // another thread ends this process
     meter_->add_step(pending.data_wait_seconds, values.skipped);
     wishes_ = {wishes_.stop || values.wishes.stop, wishes_.save || values.wishes.save};
     judge(pending, values);
     if (is_reported(pending.step)) {
-      reports_.push_back(report_of(pending, values));
+      reports_.push_back(
+          report_of(pending, values, meter_->report(pending.step, pending.learning_rate, values, pending.counters)));
       if (pending.step == first_step_) reports_.back().memory = memory_now(reports_.back().report.memory_bytes);
     } else if (status_.is_due()) {
       status_.show(meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
@@ -57,8 +59,9 @@ void Trainer::settle_next() {
   if (!groups_.world || device_.device.is_cpu()) tell_reports();
 }
 
-Trainer::PendingReport Trainer::report_of(const PendingStep& pending, const StepValues& values) {
-  PendingReport made{meter_->report(pending.step, pending.learning_rate, values, pending.counters), values, {}, {}, {}};
+Trainer::PendingReport Trainer::report_of(const PendingStep& pending, const StepValues& values,
+                                          StepReport report) const {
+  PendingReport made{std::move(report), values, {}, {}, {}};
   made.report.data_queue_ready = pending.batches_ready;
   made.report.data_queue_depth = stream_->depth();
   if (pending.own_share > 0) made.own_loss = values.own_loss / pending.own_share;
@@ -71,6 +74,10 @@ void Trainer::compare_ranks(PendingReport& made) {
   made.ranks.emplace(std::move(ranks));
 }
 
+bool Trainer::ends_run(const StepValues& values) const {
+  return is_non_finite(values) && config_.training.non_finite == "abort";
+}
+
 void Trainer::judge(const PendingStep& pending, const StepValues& values) {
   if (is_non_finite(values)) {
     // In backward the units are judged one by one, so those with finite gradients have been stepped.
@@ -79,7 +86,7 @@ void Trainer::judge(const PendingStep& pending, const StepValues& values) {
                                          : "no weight was changed";
     const std::string what = fmt::format("step {}: loss {} and gradient norm {} are not finite; {}", pending.step,
                                          shown(values.loss), shown(values.grad_norm), changed);
-    if (config_.training.non_finite == "abort") {
+    if (ends_run(values)) {
       throw Error(ExitCode::non_finite, what +
                                             "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
                                             "training.non_finite = \"skip\"");
@@ -109,7 +116,7 @@ void Trainer::tell_reports() {
     PendingReport& made = reports_.front();
     if (made.ranks) made.ranks->wait();
     const std::lock_guard lock(telling_);
-    tell(made);
+    if (!all_told_) tell(made, made.ranks.has_value());
     reports_.pop_front();
   }
 }
@@ -118,32 +125,44 @@ void Trainer::tell_what_has_come(std::chrono::milliseconds patience) {
   // On a CPU the line of a step is told in the step: one that is not has ended in the middle of it.
   if (device_.device.is_cpu()) return;
   const auto limit = std::chrono::steady_clock::now() + patience;
-  const auto comes = [&](const auto& result) {
-    while (!result.has_arrived()) {
-      if (std::chrono::steady_clock::now() >= limit) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // What ends the run is to be told, and not what cannot be told because of it.
+  const auto succeeds = [](const auto& work) {
+    try {
+      return work();
+    } catch (const std::exception&) {
+      return false;
     }
-    return true;
+  };
+  const auto comes = [&](const auto& result) {
+    return succeeds([&] {
+      while (!result.has_arrived()) {
+        if (std::chrono::steady_clock::now() >= limit) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return true;
+    });
   };
   const std::lock_guard lock(telling_);
-  if (all_told_) return;
-  try {
-    for (PendingReport& made : reports_) {
-      if (made.ranks) comes(*made.ranks);  // else it is told without what the ranks compare
-      tell(made);
-    }
-    for (PendingStep& pending : pending_) {
-      if (!comes(pending.readback)) break;
-      const StepValues values = pending.readback.wait();
-      if (is_non_finite(values) && config_.training.non_finite == "abort") break;
-      meter_->add_step(pending.data_wait_seconds, values.skipped);
-      if (!is_reported(pending.step)) continue;
-      PendingReport made = report_of(pending, values);
-      tell(made);
-    }
-  } catch (const std::exception&) {  // what ends the run is to be told, and not what cannot be told because of it
+  if (std::exchange(all_told_, true)) return;
+  for (PendingReport& made : reports_) {
+    const bool compared = made.ranks && comes(*made.ranks);
+    succeeds([&] { return tell(made, compared), true; });
   }
-  all_told_ = true;
+  for (PendingStep& pending : pending_) {
+    const bool goes_on =
+        comes(pending.readback) && succeeds([&] {
+          const StepValues values = pending.readback.wait();
+          if (ends_run(values)) return false;
+          meter_->add_step(pending.data_wait_seconds, values.skipped);
+          judge(pending, values);
+          if (!is_reported(pending.step)) return true;
+          // The interval goes on: its end would take the peak of what ran out with it.
+          PendingReport made = report_of(
+              pending, values, meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
+          return tell(made, /*compared=*/false), true;
+        });
+    if (!goes_on) break;
+  }
 }
 
 }  // namespace titan

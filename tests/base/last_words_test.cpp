@@ -42,7 +42,8 @@ TEST(LastWords, ThatHangHoldUpTheEndOnlySoLong) {
   const auto last = std::make_shared<LastWords>();
   std::promise<void> release;
   auto words = std::make_unique<WordsToSay>(last, [&] { release.get_future().wait(); });
-  last->say(1ms);  // returns although they have not been said
+  last->say(1ms);    // returns although they have not been said
+  last->say(kLong);  // and so does another, which has no more time
   release.set_value();
   words.reset();  // waits until they have
 }

@@ -56,9 +56,9 @@ void read_death() {
 }
 
 void wait_for_pipe() {
-  const int pipe = ::open(death.pipe.c_str(), O_RDONLY);
+  const int pipe = TEMP_FAILURE_RETRY(::open(death.pipe.c_str(), O_RDONLY));
   char byte = 0;
-  while (::read(pipe, &byte, 1) > 0) continue;
+  while (TEMP_FAILURE_RETRY(::read(pipe, &byte, 1)) > 0) continue;
   ::close(pipe);
 }
 

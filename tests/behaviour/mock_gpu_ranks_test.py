@@ -38,7 +38,8 @@ class MemoryOfOneGpu(MockGpu, RanksTest):
                     wanted = [OUT_OF_MEMORY if rank == limited else PEER_FAILURE for rank in range(2)]
                     self.assertEqual(codes, wanted, said)
                     self.assertLess(time.monotonic() - begin, 100)
-                    warned = [re.findall(r"(?i)warning(?: -|:) the plan takes .* on this rank, and there are 6.00 GiB", text) for text in said]
+                    warning = r"(?i)warning(?: -|:) the plan takes .* on this rank, and this machine's .*: 6\.00 GiB left for this rank"
+                    warned = [re.findall(warning, text) for text in said]
                     self.assertEqual([len(found) for found in warned], [rank == limited for rank in range(2)], said)
                     # Rank 0 says what it hears of another's end.
                     who = r"titan_train: " if limited == 0 else r"rank 1 \(.*\) failed with exit code 71: .*"

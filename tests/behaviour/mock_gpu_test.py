@@ -240,7 +240,16 @@ class Copies(MockGpu):
 
                 kernels = self.a_step_more(run, "kernels", 4)  # outside of the graphs
                 self.assertGreater(sum(times for name, times in kernels.items() if "adam_kernel" in name), 0)
-                self.assertEqual({name: times for name, times in kernels.items() if "bfloat16_copy" in name}, {})
+                self.assertEqual(self.casts(kernels), {})
+
+    def test_another_optimizer_has_them_cast(self):
+        def run(steps):
+            return self.on_gpu(BF16, "--optimizer.implementation=foreach", f"--training.steps={steps}", ranks=2)
+
+        self.assertNotEqual(self.casts(self.a_step_more(run, "kernels", 4)), {})
+
+    def casts(self, kernels: dict[str, int]) -> dict[str, int]:
+        return {name: times for name, times in kernels.items() if "bfloat16_copy" in name}
 
 
 class Graphs(MockGpu):
@@ -271,6 +280,22 @@ class Memory(MockGpu):
         run = self.llama_8b(FUSED, steps=2, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=90000)
         self.assertRegex(run.errors, r"out of memory .* it would fit with: ")
         self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
+
+    def test_a_validation_that_runs_out_is_named_and_its_settings_fit(self):
+        words = ["--validation.enable", "--validation.dataset=stories", "--validation.local_batch_size=32", FUSED,
+                 "--validation.seq_len=8192", "--validation.steps=1", "--validation.freq=4"]  # fmt: skip
+        run = self.llama_8b(*words, steps=4, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=124928)
+        planned = 1024 * float(re.search(r"together in validation +([\d.]+) GiB", run.output)[1])
+        steps = 1024 * float(re.search(r"together +([\d.]+) GiB", run.output)[1])
+        self.assertLess(1.05 * steps, 124928)
+        self.assertRegex(run.errors, r"out of memory .* in validation, forward of layers\.0, after step 4; the plan takes ")
+        self.assertRegex(run.output, r"memory by purpose, when it ran out in validation, forward of layers\.0, after step 4:")
+        warned = [line for line in run.messages("WARNING") if "the plan takes" in line]
+        self.assertRegex(warned[0], r"GiB on this rank in validation, and this machine's ")
+        said = re.search(r"it would fit with: (validation\.local_batch_size = \d+) \([\d.]+ GiB\)", run.errors)[1]
+        self.llama_8b(*words, f"--{said.replace(' = ', '=')}", steps=4, MOCK_CUDA_MIB=124928)
+        self.llama_8b(*words, steps=4, MOCK_CUDA_MIB=round(1.05 * planned))
+        self.llama_8b(*words, steps=4, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=round(0.95 * planned))
 
     def test_a_card_that_libraries_alone_may_fill_is_told_what_it_has(self):
         room = r"this machine's \S.* has 1\.00 GiB, and 2\.00 GiB are set aside for libraries: nothing left for this rank"

@@ -264,18 +264,23 @@ TEST(LeanStates, UpdatesFarBelowTheLastPlaceAddUpAllTheSame) {
   EXPECT_NEAR(mean - 1, 1e-3, 5 * std::sqrt(1e-3 * 0x1p-7 / static_cast<double>(count)));
 }
 
-TEST(LeanStates, Bf16CopiesOfFp32MastersAreWrittenInTheStep) {
-  ParameterSpec spec{"w", {1000}, {}};
+class Bf16Copies : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(Bf16Copies, OfFp32MastersAreWrittenInTheStep) {
+  const int64_t rows = GetParam();
+  ParameterSpec spec{"w", {rows}, {}};
   Parameter parameter(spec);
-  parameter.master = normal({1000}, 1);
-  parameter.send = at::zeros({1000}, at::kBFloat16);
-  parameter.gradient_shard = normal({1000}, 2);
+  parameter.master = normal({rows}, 1);
+  parameter.send = at::zeros({rows}, at::kBFloat16);
+  parameter.gradient_shard = normal({rows}, 2);
   Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, {.state_type = at::kBFloat16});
   const at::TensorOptions scalar(at::kDouble);
   optimizer.step(1, 0.01, {at::ones({}, scalar), at::ones({}, scalar), at::zeros({}, at::kFloat)});
   EXPECT_TRUE(parameter.send_written);
   EXPECT_TRUE(same_bits(parameter.send, parameter.master.to(at::kBFloat16)));
 }
+
+INSTANTIATE_TEST_SUITE_P(Rows, Bf16Copies, ::testing::Values(1000, 0));  // of one rank all, of another none
 
 }  // namespace
 }  // namespace titan

@@ -246,7 +246,7 @@ TEST(Executor, InferenceBetweenForwardAndBackwardDisturbsNothing) {
 TEST(Executor, EachGroupIsAnnouncedOnceRightAfterItsLastReduction) {
   SmallModel small(small_request("llama3_2"));
   std::vector<size_t> order;
-  small.executor->on_group_reduced([&](size_t group) {
+  auto listening = small.executor->on_group_reduced([&](size_t group) {
     order.push_back(group);
     for (const ParameterPlan& planned : small.plan.groups[group].parameters) {
       EXPECT_TRUE(small.model->parameter(planned.spec.name).gradient_shard.defined()) << planned.spec.name;
@@ -259,6 +259,10 @@ TEST(Executor, EachGroupIsAnnouncedOnceRightAfterItsLastReduction) {
   small.executor->forward(batch, 1);
   small.executor->backward(batch, 1, /*is_last=*/true);
   EXPECT_EQ(order, (std::vector<size_t>{4, 3, 2, 1, 0})) << "head, blocks, then the tied embedding";
+  listening.reset();
+  small.executor->finish_step();
+  small.run(batch);
+  EXPECT_EQ(order.size(), 5u) << "nobody listens any more";
 }
 
 }  // namespace

@@ -258,7 +258,7 @@ TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited
     Sharded sharded(request);
     Executor& executor = *sharded.assembly.executor;
     std::map<std::string, at::Tensor> on_device;
-    executor.on_group_reduced([&](size_t group) {
+    const auto listening = executor.on_group_reduced([&](size_t group) {
       for (const Parameter* parameter : sharded.assembly.group_parameters[group]) {
         on_device[parameter->name()] = parameter->gradient_shard.clone();
       }

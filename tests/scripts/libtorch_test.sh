@@ -119,6 +119,19 @@ goes_on() {
   expect 0 "$libtorch" --cpu
 }
 
+damaged_wheel() {
+  make_index
+  local file=nvidia/cu13/lib/nvidia_cuda_cupti-13.0.85.so
+  echo "as it was made" >$file
+  make_wheel nvidia_cuda_cupti-13.0.85 $file
+  sed -i 's/as it was made/as it was sent/' wheels/nvidia_cuda_cupti-*
+  expect 69 "$libtorch" --cpu
+  expect_text "nvidia-cuda-cupti==13.0.85 could not be fetched"
+  make_wheel nvidia_cuda_cupti-13.0.85 $file
+  expect 0 "$libtorch" --cpu
+  expect_equal "as it was made" "$(cat "the cache/libtorch-2.11.0-"*"-cpu/$file")"
+}
+
 two_at_once() {
   make_index
   "$libtorch" --cpu >first 2>first.log &
@@ -140,5 +153,6 @@ else
   skip "libtorch.sh adds NVIDIA's libraries to what is in the cache" "a long test"
 fi
 check "libtorch.sh says what helps when fetching fails, and later goes on where it was" goes_on
+check "libtorch.sh does not take a damaged wheel for one that is there" damaged_wheel
 check "libtorch.sh run by two checkouts at once fetches once" two_at_once
 finish

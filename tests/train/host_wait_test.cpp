@@ -38,7 +38,7 @@ TEST(HostWaitCheck, ListensAsLongAsItLivesAndNotAtAllWhenItIsOff) {
 
 /// A forward and a backward pass, with something done when a group's gradients are reduced.
 void step(SmallModel& small, const std::function<void()>& inside) {
-  small.executor->on_group_reduced([&](size_t) { inside(); });
+  const auto listening = small.executor->on_group_reduced([&](size_t) { inside(); });
   const BatchContext batch = small.batch();
   HostWaitCheck check(kCpu, true);
   small.run(batch);

@@ -73,6 +73,12 @@ std::vector<LayoutRow> combined() {
            [](LayoutRow& row) { row.schedule = custom_schedule(), row.microbatches = 8, row.shard = 2; }),
       with("pp2xfsdp2", [](LayoutRow& row) { row.shard = 2; }),
       with("pp2xfsdp2_always", [](LayoutRow& row) { row.shard = 2, row.reshard = "always"; }),
+      with("pp2xfsdp2_one_microbatch",
+           [](LayoutRow& row) { row.shard = 2, row.schedule = "GPipe", row.microbatches = 1, row.sizes.n_layers = 8; }),
+      with("pp2_one_microbatch_offload",
+           [](LayoutRow& row) {
+             row.offload = true, row.schedule = "GPipe", row.microbatches = 1, row.sizes.n_layers = 8;
+           }),
       with("pp2xfsdp2_interleaved_always",
            [](LayoutRow& row) {
              row.shard = 2, row.reshard = "always";

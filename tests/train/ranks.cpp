@@ -202,6 +202,10 @@ class RankRun {
     options.rounding_seed = row.rounding_seed;
     optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options, assembly_.optimizer_link);
     if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
+    // Before the runner, so that a fault is in the norm as well.
+    if (!row.step_in_backward) {
+      listening_ = assembly_.executor->on_group_reduced([this](size_t group) { note_gradients_(group); });
+    }
     runner_ = std::make_unique<StepRunner>(
         *assembly_.executor, *optimizer_, assembly_.group_parameters, StepOptions{row.max_norm, row.step_in_backward},
         StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
@@ -209,13 +213,12 @@ class RankRun {
 
   RankResult run(int64_t steps) {
     std::map<std::string, at::Tensor> shards;
-    auto note_gradients = [&](size_t group) {
+    note_gradients_ = [&](size_t group) {
       for (Parameter* parameter : assembly_.group_parameters[group]) {
         if (fault_.reduced_gradient) fault_.reduced_gradient(world_.rank, *parameter);
         if (shards.size() < assembly_.parameters.size()) shards[parameter->name()] = parameter->gradient_shard.clone();
       }
     };
-    if (!row_.step_in_backward) assembly_.executor->on_group_reduced(note_gradients);
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) made_.reset_traffic();
       for (const auto& link : {assembly_.link, assembly_.activation_link, assembly_.optimizer_link}) {
@@ -272,6 +275,8 @@ class RankRun {
   Assembly assembly_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<PipelineRunner> pipeline_;
+  std::function<void(size_t)> note_gradients_;
+  std::shared_ptr<const void> listening_;
   std::unique_ptr<StepRunner> runner_;
 };
 

@@ -45,7 +45,7 @@ struct Steps {
 
   /// Keeps each group's gradients as they are reduced; for runners that do not step in backward.
   void record_gradients(std::map<std::string, at::Tensor>& gradients) {
-    small.executor->on_group_reduced([this, &gradients](size_t group) {
+    listening = small.executor->on_group_reduced([this, &gradients](size_t group) {
       for (const ParameterPlan& planned : small.plan.groups[group].parameters) {
         gradients[planned.spec.name] = small.model->parameter(planned.spec.name).gradient_shard.clone();
       }
@@ -72,6 +72,7 @@ struct Steps {
   std::vector<Parameter*> parameters;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<StepRunner> runner;
+  std::shared_ptr<const void> listening;
 };
 
 /// Two microbatches of which the first has three labels that count and the second all but one.

@@ -12,12 +12,13 @@ namespace titan {
 class LastWords {
  public:
   /// A pause of this length before the end disturbs no launcher.
-  static constexpr std::chrono::milliseconds kLimit{1000};
+  static constexpr std::chrono::milliseconds kLimit{500};
 
   LastWords();
 
-  /// Has the words said, on a thread of its own; returns once that is done, at the latest after `limit`. Words are said
-  /// once; where there are none, or no thread can be had, nothing is. What they throw is dropped.
+  /// Has the words said, on a thread of its own; returns once that is done, at the latest after `limit`, or after what
+  /// is left of an earlier call's: several failures that one end brings wait once. Words are said once; where there are
+  /// none, or no thread can be had, nothing is. Throws nothing, and what they throw is dropped.
   void say(std::chrono::milliseconds limit = kLimit) const;
 
  private:

@@ -30,7 +30,8 @@ struct LeanAdamStep {
 /// elements are read once more.
 constexpr KernelTraffic traffic(const LeanAdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
-  return {a.count * (kept + 4) + 8, a.count * (kept + (a.copy ? 2 : 0)), 0};
+  const bool copies = a.copy && a.weight_type == KernelType::fp32;
+  return {a.count * (kept + 4) + 8, a.count * (kept + (copies ? 2 : 0)), 0};
 }
 
 /// fp32 `values` → bf16 `target`, with the chances that this number of an element has in a step. Nothing is written

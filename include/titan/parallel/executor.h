@@ -95,9 +95,10 @@ class Executor {
   /// The gradient that a loss begins its backward with.
   static Stream loss_gradient(const BatchContext& batch);
 
-  /// Called for each group right after its last reduction of a step, where it was reduced: gradients that are stepped
-  /// on the host leave the device when all callbacks have returned, which come in the order in which they were given.
-  void on_group_reduced(std::function<void(size_t group)> callback) { group_reduced_.push_back(std::move(callback)); }
+  /// `callback` is called for each group right after its last reduction of a step, for as long as what this returns
+  /// lives; several in the order in which they were given. Gradients that are stepped on the host leave the device
+  /// after all of them, unless one has sent them.
+  [[nodiscard]] std::shared_ptr<const void> on_group_reduced(std::function<void(size_t group)> callback);
   /// Where the optimizer runs on the host, a group's reduced gradients leave for it, unless they have left.
   void send_home(size_t group) { residencies_[group]->send_home(); }
   /// The one wait of such a step: for gradients that have left, and for copies of `numbers`, which it returns.
@@ -159,7 +160,7 @@ class Executor {
   std::unique_ptr<MicrobatchGraphs> graphs_;  // null: the executor's own loops run every microbatch
   ExecutorOptions options_;
   ScaleTable scales_;  // of all units
-  std::vector<std::function<void(size_t)>> group_reduced_;
+  std::vector<std::weak_ptr<const std::function<void(size_t)>>> group_reduced_;
   ImmediateSink immediate_;
   std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
   bool deferred_ = false;

@@ -211,6 +211,8 @@ struct Plan {
   bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
   /// The scales of all float8 weights are found at the end of a step, together.
   bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
+  /// What async tensor parallelism shares with the ranks of its group; 0 without it.
+  int64_t peer_bytes() const;
   /// The local stage of unit `unit`.
   size_t stage_of(size_t unit) const;
   /// The memory table added up, without what lies on the host where `device_only`: of a step, of a validation (0: there

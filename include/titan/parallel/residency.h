@@ -42,7 +42,7 @@ class Residency {
   virtual bool advance() { return false; }
   /// The reduction that began is over: the shards of the gradient are valid.
   virtual void settle() = 0;
-  /// Whether something may be under way between reduce and settle that other work goes on beside.
+  /// Whether something may be under way between reduce and the next call that other work goes on beside.
   virtual bool reduces() const { return true; }
   /// Adds the gradient shards of the other rank of a pipeline that holds these weights too.
   virtual void add_twin() = 0;

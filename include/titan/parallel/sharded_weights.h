@@ -58,7 +58,9 @@ class ShardedWeights : public Residency {
   void reduce(bool is_last) override;
   bool advance() override;
   void settle() override;
-  bool reduces() const override { return shards_ > 1 || communicators_.replicate; }
+  bool reduces() const override {
+    return shards_ > 1;
+  }  // sums over replicas, of what leaves for the host, are waited for
   void add_twin() override;
   void send_home() override;
   void arrive() override;

@@ -68,7 +68,7 @@ struct MemoryQuestion {
   bool device_only = false;              // the host's memory is another, and no matter
   std::optional<int64_t> allowed = {};   // bytes that the job's own tensors may take; none: nobody knows, less than now
   std::optional<RunPhase> ran_out = {};  // in what it did; none: the job was not begun
-  int64_t held = 0;  // of what is allowed, measured, when the validation began in which it ran out; 0: nobody knows
+  int64_t held = 0;  // of what is allowed, at most, before the validation in which it ran out; 0: nobody knows
 };
 
 /// At most `most` settings with which the plan takes no more than is allowed, those first that cost the least speed or

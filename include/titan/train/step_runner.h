@@ -1,10 +1,11 @@
 // One optimizer step: the microbatches forward and backward, then the norm, the clipping and the optimizer; or the
-// optimizer inside the backward, group by group. It reads no data, shows nothing and waits for nothing: the trainer
-// brings the microbatches and looks at the outcome when it likes.
+// optimizer inside the backward, group by group. It reads no data, shows nothing and waits for nothing but gradients
+// that are stepped on the host: the trainer brings the microbatches and looks at the outcome when it likes.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -76,7 +77,7 @@ class StepRunner {
                   DebugDump* dump = nullptr);
 
  private:
-  /// What the step under way has come to; only used when stepping in backward.
+  /// What the step under way has come to, where a part of it is known before the whole backward is over.
   struct Progress {
     int64_t step = 0;
     double rate = 0;
@@ -107,6 +108,7 @@ class StepRunner {
   std::function<void()> before_change_ = [] {};
   at::Device device_{at::kCPU};
   Progress progress_;
+  std::shared_ptr<const void> reduced_;  // while it lives, the executor tells of groups that are reduced
 };
 
 }  // namespace titan

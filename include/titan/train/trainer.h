@@ -110,15 +110,15 @@ class Trainer {
   /// Says where the records lie.
   void close_record(bool stopped);
   bool is_reported(int64_t step) const;
-  /// What is to be told of a step, without what takes other ranks; a new interval begins. Under the lock.
-  PendingReport report_of(const PendingStep& pending, const StepValues& values);
+  /// What is to be told of a step, without what takes other ranks.
+  PendingReport report_of(const PendingStep& pending, const StepValues& values, StepReport report) const;
   /// Has the ranks compared; the answer comes behind the work that is enqueued.
   void compare_ranks(PendingReport& made);
   /// All lines that are made; waits for what the ranks compare.
   void tell_reports();
-  /// The line of a step, in the log and wherever else it is recorded, with what the ranks compare if that is there.
-  /// Under the lock.
-  void tell(PendingReport& made);
+  /// The line of a step, in the log and wherever else it is recorded; `compared`: with what the ranks compare, which
+  /// has come. Under the lock.
+  void tell(PendingReport& made, bool compared);
   /// Before the process ends by a failure: the lines of those steps whose results come within `patience`; none later.
   /// May be called on any thread, and throws nothing.
   void tell_what_has_come(std::chrono::milliseconds patience = {});
@@ -150,6 +150,8 @@ class Trainer {
   void settle_next();
   /// Time since `start` was spent on something else than steps.
   void exclude_since(std::chrono::steady_clock::time_point start);
+  /// Whether the run is to end because of the step.
+  bool ends_run(const StepValues& values) const;
   /// What a step that was left out, or stands out, is worth saying. Under the lock.
   void judge(const PendingStep& pending, const StepValues& values);
   void settle_all();
@@ -188,7 +190,7 @@ class Trainer {
   bool is_trained_ = false;  // it began with weights that were loaded, and not from a seed
   bool traffic_shown_ = false;
   RunPhase phase_ = RunPhase::training;  // what is under way, or was when something failed
-  int64_t held_ = 0;                     // on a GPU, by the allocator, when the last validation began
+  int64_t held_ = 0;                     // on a GPU, at most by the allocator before the last validation began
   RunPosition position_;                 // after the last step
   Wishes wishes_;                        // that all ranks agreed to follow
   DataCounters read_;                    // up to the last step
@@ -204,7 +206,7 @@ class Trainer {
   int64_t allocation_retries_ = 0;  // that were told
   std::deque<PendingStep> pending_;
   std::deque<PendingReport> reports_;
-  bool all_told_ = false;  // what was there when the end came
+  bool all_told_ = false;  // the last words have been said: nothing is told any more
 };
 
 }  // namespace titan
