@@ -1,6 +1,7 @@
 #include "titan/ops/float8_products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cpu/Utils.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <fmt/format.h>
 
@@ -17,9 +18,24 @@ constexpr int64_t kTile = 16;  // CUDA multiplies float8 matrices whose sides ar
 
 bool by_tensor(const Float8Side& side) { return side.scale.value.dim() == 0; }
 
-/// Whether at::_scaled_mm takes these operands: on the CPU one scale for each, on CUDA tiles and scales of one kind.
+/// LibTorch leaves products of one format to oneDNN on a CPU with AMX for integers, and oneDNN has a loop for them on
+/// one with AMX for fp16 alone; elsewhere it takes its reference code, a thousand times as long.
+bool takes_reference_code() {
+  static const bool result = [] {
+    const auto known = at::cpu::get_cpu_capabilities();
+    const auto has = [&](const char* name) { return known.contains(name) && known.at(name).toBool(); };
+    return has("amx_int8") && !has("amx_fp16");
+  }();
+  return result;
+}
+
+/// Whether at::_scaled_mm takes these operands, and in good time: on the CPU one scale for each, on CUDA tiles and
+/// scales of one kind.
 bool multiplied_in_float8(const Float8Side& left, const Float8Side& right) {
-  if (left.rows.is_cpu()) return by_tensor(left) && by_tensor(right);
+  if (left.rows.is_cpu()) {
+    const bool same = left.rows.scalar_type() == right.rows.scalar_type();
+    return by_tensor(left) && by_tensor(right) && !(same && takes_reference_code());
+  }
   const bool tiles =
       left.rows.size(0) % kTile == 0 && left.rows.size(1) % kTile == 0 && right.rows.size(0) % kTile == 0;
   return tiles && left.rows.size(0) > 0;
