@@ -113,10 +113,10 @@ function(titan_tensor_test name)
 endfunction()
 
 if(TITAN_TORCH)
-  foreach(part distributed model optimize checkpoint report train tools)
+  foreach(part distributed model optimize checkpoint report tools)
     titan_tensor_test(${part})
   endforeach()
-  foreach(part ops parallel) # operations and whole steps on the fused kernels
+  foreach(part ops parallel train) # operations and whole steps on the fused kernels
     titan_tensor_test(${part} titan_kernels_on_host)
   endforeach()
   titan_tensor_test(app titan_app)

@@ -336,6 +336,7 @@ def page(arguments: argparse.Namespace, bench: Bench, rows: list[str]) -> str:
                 ratios.append(f"| {key} | {what} | {pair[0].tps / pair[1].tps:.3f} |")
     if ratios:
         lines += ["", "| model | ratio | |", "|---|---|---:|", *ratios]
+        lines += ["", "Adam and the exact gradient norm are fused kernels in the plain rows, too."]
     kinds = sorted({kind for row in rows for kind in bench.runs[row].kinds}, key=lambda kind: ("gaps" in kind, kind))
     if kinds:
         lines += ["", f"| one step under the profiler, ms by kind | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]

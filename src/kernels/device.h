@@ -158,11 +158,12 @@ __device__ __forceinline__ Pack<T, N> packed(const float (&numbers)[N]) {
       memcpy(&words[i / 2], &two, sizeof(two));
     }
     memcpy(&pack, words, sizeof(pack));
-    return pack;
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int i = 0; i < N; ++i) pack.at[i] = narrow<T>(numbers[i]);
+    for (int i = 0; i < N; ++i) pack.at[i] = narrow<T>(numbers[i]);
+  }
   return pack;
 }
 

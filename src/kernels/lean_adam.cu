@@ -77,13 +77,20 @@ __device__ __forceinline__ float fused(float a, float b, float c) {  // a·b + c
   return fmaf(a, b, c);
 #endif
 }
+#ifndef __CUDACC__
+/// As far from `exact` as the instruction of a GPU may be, on either side: what makes it exact is tested on the host
+/// too.
+inline float nearby(float exact, float x, uint32_t ulps) {
+  return float_of(bits_of(exact) + (bits_of(x) * 0x9E3779B1u >> 16) % (2 * ulps + 1) - ulps);
+}
+#endif
 __device__ __forceinline__ float rough_inverse_root(float x) {
 #ifdef __CUDACC__
   float result;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 #else
-  return 1 / sqrtf(x);
+  return nearby(1 / sqrtf(x), x, 2);
 #endif
 }
 __device__ __forceinline__ float rough_inverse(float x) {
@@ -92,7 +99,7 @@ __device__ __forceinline__ float rough_inverse(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 #else
-  return 1 / x;
+  return nearby(1 / x, x, 1);
 #endif
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "titan/base/error.h"
+#include "titan/base/out_of_memory.h"
 #endif
 
 namespace titan {
@@ -58,12 +59,18 @@ class CudaWorkGraph : public WorkGraph {
   [[noreturn]] static void report(const std::exception_ptr& failure) {
     try {
       std::rethrow_exception(failure);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      if (tells_out_of_memory(message)) throw;
+      refuse(message.substr(0, message.find('\n')));
     } catch (const std::exception& error) {
-      throw Error(ExitCode::bug, std::string("a part of the step could not be recorded as a CUDA graph: ") +
-                                     error.what() + "; say compile.cuda_graphs = false to run without them");
+      refuse(error.what());
     }
+  }
+
+  [[noreturn]] static void refuse(const std::string& reason) {
+    throw Error(ExitCode::bug, "a part of the step could not be recorded as a CUDA graph: " + reason +
+                                   "; say compile.cuda_graphs = false to run without them");
   }
 
   at::cuda::CUDAGraph graph_;

@@ -8,14 +8,28 @@
 #endif
 
 #include "titan/base/error.h"
+#include "titan/base/text.h"
 
 namespace titan {
+namespace {
+
+[[maybe_unused]] Error no_host_memory(size_t bytes) {
+  return {ExitCode::out_of_memory,
+          fmt::format("the host has no {} more that a GPU can copy to (pinned memory); keep less there: leave out "
+                      "optimizer.offload, activation_checkpoint.offload or training.enable_cpu_offload, or give the "
+                      "job more of the host's memory",
+                      human_bytes(static_cast<double>(bytes)))};
+}
+
+}  // namespace
 
 PinnedMemory::Source PinnedMemory::cuda() {
 #ifdef TITAN_WITH_CUDA
   return {[](size_t bytes) {
             void* block = nullptr;
-            C10_CUDA_CHECK(cudaHostAlloc(&block, bytes, cudaHostAllocDefault));
+            const cudaError_t refused = cudaHostAlloc(&block, bytes, cudaHostAllocDefault);
+            if (refused == cudaErrorMemoryAllocation) throw no_host_memory(bytes);
+            C10_CUDA_CHECK(refused);
             return block;
           },
           [](void* block) { C10_CUDA_IGNORE_ERROR(cudaFreeHost(block)); }};

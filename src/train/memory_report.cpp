@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "titan/base/error.h"
+#include "titan/base/out_of_memory.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -15,13 +16,6 @@ namespace {
 
 constexpr const char* kRest = "activations and the rest";
 constexpr const char* kBefore = "process and libraries";
-
-bool is_out_of_memory(const std::string& message) {
-  // The last one is CUDA's libraries': CUBLAS_STATUS_ALLOC_FAILED and its like.
-  return message.find("can't allocate memory") != std::string::npos ||
-         message.find("out of memory") != std::string::npos ||
-         message.find("_STATUS_ALLOC_FAILED") != std::string::npos;
-}
 
 std::string size_words(const std::string& message) {
   const size_t sentence = std::min(message.find("you tried to allocate"), message.find("Tried to allocate"));
@@ -103,13 +97,16 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) 
   } catch (const std::system_error& refused) {
     if (refused.code() == std::errc::resource_unavailable_try_again) return "the system starts no more threads";
     if (refused.code() == std::errc::not_enough_memory) return "";
+  } catch (const c10::DistError& communication) {
+    // NCCL's own words come below LibTorch's.
+    if (tells_out_of_memory(communication.what_without_backtrace())) return "while ranks communicated";
   } catch (const c10::Error& internal) {
     const std::string message = internal.what_without_backtrace();
     const std::string first_line = message.substr(0, message.find('\n'));
-    if (is_out_of_memory(first_line)) return size_words(first_line);
+    if (tells_out_of_memory(first_line)) return size_words(first_line);
   } catch (const Error&) {
   } catch (const std::exception& other) {
-    if (is_out_of_memory(other.what())) return "";
+    if (tells_out_of_memory(other.what())) return "";
   } catch (...) {
   }
   return std::nullopt;

@@ -310,6 +310,19 @@ class Memory(MockGpu):
         for said in (fits.output, run.output, run.errors, estimate.output):
             self.assertNotRegex(said, r"\b1 B\b")
 
+    def test_memory_that_libraries_lack_is_told_as_such(self):
+        shards = ["--parallelism.data_parallel_shard_degree=2"]
+        rows = (("cudaGraphInstantiate:1", [FUSED], 1, "it would fit with: "),
+                ("ncclReduceScatter:5", shards, 2, r"\(while ranks communicated\) .* it would fit with: "),
+                ("cudaHostAlloc:3", [OFFLOAD], 1, r"the host has no .* more .*; keep less there: leave out "))  # fmt: skip
+        for call, words, ranks, remedy in rows:
+            with self.subTest(call):
+                run = self.on_gpu(*words, "--training.steps=4", ranks=ranks, code=OUT_OF_MEMORY, MOCK_CUDA_NO_MEMORY=call)
+                self.assertRegex(run.errors, remedy)
+                self.assertNotIn("frame #", run.errors)
+                if "it would fit" in remedy:
+                    self.assertIn("memory by purpose, when it ran out in ", run.output)
+
     def test_settings_that_are_said_to_fit_do(self):
         # More processes are another job; what lies on the host would be memory of this machine.
         for room, given in ((95000, []), (143166, ["--training.local_batch_size=2"])):

@@ -1,9 +1,11 @@
 // What the mock GPU is: an H200 by its numbers. MOCK_CUDA_DEVICES says how many there are, MOCK_CUDA_MIB how much
 // memory each has (several numbers by commas: the first, the second, …), MOCK_CUDA_CAPABILITY (90) of which generation,
-// MOCK_CUDA_DRIVER (the runtime's) which CUDA the driver knows.
+// MOCK_CUDA_DRIVER (the runtime's) which CUDA the driver knows. MOCK_CUDA_NO_MEMORY=CALL:N: that call finds no memory
+// from its Nth time on (cudaHostAlloc, cudaGraphInstantiate, ncclReduceScatter).
 #include "device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +40,15 @@ size_t device_bytes(int device) {
   return static_cast<size_t>(std::atoll(text)) << 20;
 }
 int current_device() { return current; }
+
+bool lacks_memory(const char* call) {
+  static std::atomic<int> calls = 0;
+  const char* text = std::getenv("MOCK_CUDA_NO_MEMORY");
+  if (!text) return false;
+  const char* from = std::strchr(text, ':');
+  const std::string named(text, from ? static_cast<size_t>(from - text) : std::strlen(text));
+  return named == call && ++calls >= (from ? std::atoi(from + 1) : 1);
+}
 
 }  // namespace mock_cuda
 

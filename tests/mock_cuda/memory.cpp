@@ -176,6 +176,7 @@ cudaError_t cudaFree(void* address) {
 cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
   if (const cudaError_t refused = unsafe_while_capturing("cudaHostAlloc")) return refused;
   Ledger::of_process().add("allocations", "cudaHostAlloc", static_cast<int64_t>(bytes));
+  if (lacks_memory("cudaHostAlloc")) return set_error(cudaErrorMemoryAllocation);
   *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*address) return set_error(cudaErrorMemoryAllocation);
   add_block(*address, {std::max<size_t>(bytes, 1), Kind::pinned, 0});

@@ -19,6 +19,8 @@ struct ncclComm {
 
 namespace {
 
+const char* last_error = "";
+
 size_t bytes_of(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
@@ -64,7 +66,7 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t) { return "an answer of the mock"; }
-const char* ncclGetLastError(ncclComm_t) { return ""; }
+const char* ncclGetLastError(ncclComm_t) { return last_error; }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   std::memset(id, 7, sizeof *id);
   return ncclSuccess;
@@ -126,6 +128,10 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t stream) {
   const size_t bytes = count * bytes_of(type);
+  if (lacks_memory("ncclReduceScatter")) {
+    last_error = "Cuda failure 2 'out of memory'";
+    return ncclUnhandledCudaError;
+  }
   return collective("reduce-scatter", static_cast<const char*>(from) + bytes * static_cast<size_t>(comm->rank), to,
                     bytes * static_cast<size_t>(comm->size), bytes, comm, stream);
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "device.h"
 #include "ledger.h"
 
 namespace mock_cuda {
@@ -368,6 +369,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  if (lacks_memory("cudaGraphInstantiate")) return set_error(cudaErrorMemoryAllocation);
   *made =
       reinterpret_cast<cudaGraphExec_t>(new std::shared_ptr<Graph>(*reinterpret_cast<std::shared_ptr<Graph>*>(graph)));
   return cudaSuccess;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <set>
@@ -371,7 +372,10 @@ void note_shared(SharedMark& mark, Touch touch, size_t index, const char* name) 
   mark.reader_warp_epoch = warp_epoch;
 }
 
+// There is one machine: ranks that are threads of a process take turns.
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& body) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   Machine& m = machine();
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024) fail("blocks have 1 to 1024 threads, not " + std::to_string(threads));

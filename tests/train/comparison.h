@@ -26,7 +26,7 @@ const RankResult& reference_of(const LayoutRow& row);
 /// The first way in which a rank's result differs from the single process by more than the bounds; empty when none.
 std::string difference(const RankResult& result, const RankResult& reference);
 
-/// 20 steps, fewer on more ranks than the ordinary run has patience for.
+/// 20 steps, fewer where the ordinary run has no patience: on many ranks, and with fused kernels on the host.
 int64_t steps_of(const LayoutRow& row);
 
 /// Trains the row on its ranks and expects of every one: the single process's numbers, the plan's traffic, and the same

@@ -100,6 +100,24 @@ std::vector<LayoutRow> further_rows() {
   };
 }
 
+/// Where the fused kernels, compiled for the host, find the magnitudes.
+std::vector<LayoutRow> fused_rows() {
+  std::vector<LayoutRow> rows{
+      changed("fsdp2", [](LayoutRow& row) { row.shard = 2; }),
+      changed("tp2", [](LayoutRow& row) { row.tensor = 2; }),
+      changed("fsdp2xtp2", [](LayoutRow& row) { row.shard = 2, row.tensor = 2; }),
+      changed("tp2_async", [](LayoutRow& row) { row.tensor = 2, row.async_tensor = true; }),
+      changed("cp2", [](LayoutRow& row) { row.context = 2; }),
+      changed("pp2", [](LayoutRow& row) { row.pipeline = 2; }),
+      changed("fsdp2_graphs", [](LayoutRow& row) { row.shard = 2, row.graphs = true; }),
+  };
+  for (LayoutRow& row : rows) row.fused = true;
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Float8Layouts, ::testing::ValuesIn(fused_rows()),
+                         [](const auto& info) { return info.param.layout; });
+
 INSTANTIATE_TEST_SUITE_P(PipelinesAndContext, Float8Layouts, ::testing::ValuesIn(further_rows()),
                          [](const auto& info) { return info.param.layout; });
 

@@ -11,6 +11,7 @@
 #include "support/checkout.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/ops/fused_kernels.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/schedule/csv.h"
 #include "titan/train/traffic_check.h"
@@ -192,8 +193,10 @@ class RankRun {
     made_ = groups_;
     if (fault.groups) fault.groups(world.rank, groups_);
     result_.plan = make_plan(model, family, plan);
+    ExecutorOptions kernels;
+    if (row.fused) kernels.kernels = kernels.loss_kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
-                         result_.plan, groups_, at::kCPU, kSeed, {},
+                         result_.plan, groups_, at::kCPU, kSeed, kernels,
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);

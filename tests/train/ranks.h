@@ -43,6 +43,7 @@ struct LayoutRow {
   double max_norm = 1.0;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
   bool graphs = false;            // blocks are recorded and replayed
+  bool fused = false;             // the fused kernels, compiled for the host
   Rotation rotation = Rotation::all_gather;
   LoadBalance balance = LoadBalance::head_tail;
   bool documents = false;     // several in every sample, which do not see each other
