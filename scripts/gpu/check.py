@@ -96,6 +96,10 @@ ROWS = [
     Row("fsdp2", "FSDP 2 on one card", 2, 2, layout(shard=2)),
     Row("tp2", "TP 2 on one card", 2, 1, layout(tensor=2)),
     Row("fsdp2-tp2", "FSDP 2 × TP 2 on one card", 4, 2, layout(shard=2, tensor=2)),
+    Row("fsdp2-fused", "FSDP 2 with fused kernels, a graph a block", 2, 2, (*layout(shard=2), FUSED), against="fused"),
+    Row("tp2-fused", "TP 2 with fused kernels", 2, 1, (*layout(tensor=2), FUSED), against="fused"),
+    Row("tp2-float8-fused", "TP 2 in float8 with fused kernels", 2, 1, (*layout(tensor=2), BF16, FLOAT8, FUSED),
+        against="float8-fused", bars=FUSED_FLOAT8_BARS),  # fmt: skip
     # Last, because a CPU without instructions for bf16 may not be over in time.
     Row("documents-bf16-cpu", "the same in bf16 on the CPU", words=(DOCUMENTS, BF16), on_cpu=True, against=""),
     Row("documents-bf16", "in bf16", words=(DOCUMENTS, BF16), against="documents-bf16-cpu", bars=DOCUMENTS_BF16_BARS),

@@ -41,8 +41,8 @@ all_rows() {
   printed=$(cat page.md)
   expect_text "Commit abc123; A Card, 580.1, 143771 MiB; "
   for row in kernels_test ops_test distributed_test train_test single cpu fused sync-check sync-check-fused bf16 \
-    bf16-fused float8 float8-fused deterministic documents-cpu documents documents-bf16-cpu documents-bf16 offload one one-fused ddp2 fsdp2 tp2 \
-    fsdp2-tp2; do
+    bf16-fused float8 float8-fused deterministic documents-cpu documents documents-bf16-cpu documents-bf16 offload one \
+    one-fused ddp2 fsdp2 tp2 fsdp2-tp2 fsdp2-fused tp2-fused tp2-float8-fused; do
     expect_equal 1 "$(grep -c "^| $row | .* | ok |$" page.md)"
   done
   expect_equal 1 "$(grep -c '^| fused | fused kernels | .* | single | 0.0e+00 | 1e-05 | 0.0e+00 | 1e-03 | ok |$' page.md)"
@@ -55,7 +55,7 @@ other_losses() {
   make_machine <<<'case "$*" in *tensor_parallel_degree=2*) losses=7.6 ;; esac'
   expect 1 gpu_check
   printed=$(cat page.md)
-  expect_equal 2 "$(grep -c 'failed: other losses |$' page.md)"
+  expect_equal 4 "$(grep -c 'failed: other losses |$' page.md)"
   expect_text "| tp2 | TP 2 on one card |"
   expect_text "| 1.3e-02 | 1e-06 | 1.3e-02 | 1e-05 | failed: other losses |"
 }
@@ -113,7 +113,7 @@ short_run() {
 refused_card() {
   make_machine <<<'case "$1" in launch) echo "NCCL WARN Duplicate GPU detected : rank 1 and rank 0"; exit 69 ;; esac'
   expect 0 gpu_check
-  expect_equal 4 "$(grep -c 'refused by NCCL |$' page.md)"
+  expect_equal 7 "$(grep -c 'refused by NCCL |$' page.md)"
   printed=$(cat page.md)
   expect_text "Duplicate GPU detected"
 }
