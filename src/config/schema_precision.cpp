@@ -87,10 +87,11 @@ void describe_compile(Schema& schema) {
 
 void describe_linear_float8(Schema& schema) {
   using S = LinearFloat8Section;
-  Condition on{"model.converters has quantize.linear.float8", [](const JobConfig& config) {
-                 const auto& converters = config.model.converters;
-                 return std::find(converters.begin(), converters.end(), "quantize.linear.float8") != converters.end();
-               }};
+  const Condition on{"model.converters has quantize.linear.float8", [](const JobConfig& config) {
+                       const auto& converters = config.model.converters;
+                       return std::find(converters.begin(), converters.end(), "quantize.linear.float8") !=
+                              converters.end();
+                     }};
   Section section(
       schema, "quantize.linear.float8", "Linear layers in float8.",
       [](auto& config) -> auto& { return config.quantize.linear.float8; });
@@ -108,7 +109,13 @@ void describe_linear_float8(Schema& schema) {
   section.add("emulate", &S::emulate, false).help("compute in float32 with rounding to float8, on any hardware");
   section.add("force_recompute_fp8_weight_in_bwd", &S::force_recompute_fp8_weight_in_bwd, false)
       .help("cast weights again in backward instead of keeping them");
-  for (Option& option : schema.section_options("quantize.linear.float8")) option.later().only_when(on);
+  const Condition keeps{on.text + " and its recipe is tensorwise", [on](const JobConfig& config) {
+                          return on.holds(config) &&
+                                 config.quantize.linear.float8.recipe_name.value_or("tensorwise") == "tensorwise";
+                        }};
+  for (Option& option : schema.section_options("quantize.linear.float8")) {
+    option.later().only_when(option.key.ends_with(".force_recompute_fp8_weight_in_bwd") ? keeps : on);
+  }
 }
 
 void describe_other_quantisation(Schema& schema) {
