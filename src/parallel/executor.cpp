@@ -16,7 +16,7 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       residencies_(std::move(residencies)),
       runner_(std::move(runner)),
       graphs_(std::move(graphs)),
-      options_(options) {
+      options_(std::move(options)) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
   scales_.wanted = wants_magnitudes();

@@ -15,8 +15,8 @@ namespace {
 class CountedStorage : public c10::StorageImpl {
  public:
   CountedStorage(c10::StorageImpl& taken_from, std::shared_ptr<std::atomic<int64_t>> held)
-      : StorageImpl(use_byte_size_t(), taken_from.nbytes(), std::move(taken_from.mutable_data_ptr()),
-                    taken_from.allocator(), /*resizable=*/false),
+      : StorageImpl(use_byte_size_t(), static_cast<int64_t>(taken_from.nbytes()),
+                    std::move(taken_from.mutable_data_ptr()), taken_from.allocator(), /*resizable=*/false),
         held_(std::move(held)),
         bytes_(static_cast<int64_t>(nbytes())) {
     *held_ += bytes_;
