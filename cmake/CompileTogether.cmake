@@ -26,6 +26,8 @@ function(titan_compile_together target)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${name})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # A compilation of several names each by its whole path, where one alone is named as titan_compiler's options know it.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
   # GCC knows a file's own types by the file's being the one it was given.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()
