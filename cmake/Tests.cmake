@@ -24,18 +24,22 @@ function(titan_test part)
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
 endfunction()
 
+# titan_two_shards(part [variables...]): its tests run as two processes, so that two cores share them. The second one's report
+# has the program's name in a folder of its own.
+function(titan_two_shards part)
+  add_test(NAME ${part}_rest WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    COMMAND ${part}_test --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${part}_rest/)
+  set_tests_properties(${part} PROPERTIES COST 1000 ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=0;${ARGN}")
+  set_tests_properties(${part}_rest PROPERTIES COST 1000 ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1;${ARGN}")
+endfunction()
+
 titan_test(base titan_base)
 titan_test(schedule titan_schedule)
 titan_test(config titan_config)
 titan_test(data titan_data)
 if(TARGET data_test)
   target_include_directories(data_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
-  # A minute for each of its ten fuzzers: half of them in a second process, so that two cores share them. Its report has
-  # the program's name in a folder of its own.
-  set_tests_properties(data PROPERTIES ENVIRONMENT "TITAN_FUZZ_SECONDS=60;GTEST_FILTER=-TokenizerFuzz.*" COST 1000)
-  add_test(NAME data_tokenizer_fuzz WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
-    COMMAND data_test --gtest_filter=TokenizerFuzz.* --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/tokenizer_fuzz/)
-  set_tests_properties(data_tokenizer_fuzz PROPERTIES ENVIRONMENT TITAN_FUZZ_SECONDS=60 COST 1000)
+  titan_two_shards(data)
 endif()
 titan_test(structure titan_base)
 
@@ -102,14 +106,16 @@ function(titan_reuse_precompiled target)
   target_precompile_headers(${target} REUSE_FROM titan_core)
 endfunction()
 
+set(one_thread "OMP_NUM_THREADS=1;GOMP_SPINCOUNT=3000")
 function(titan_tensor_test name)
   titan_test(${name} titan_core ${ARGN})
   if(NOT TARGET ${name}_test)
     return()
   endif()
   titan_reuse_precompiled(${name}_test)
+  titan_compile_together(${name}_test)
   # Small tensors need no second thread, and OpenMP's threads spin where they share cores; tests that want two ask for them.
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=1;GOMP_SPINCOUNT=3000")
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${one_thread}")
 endfunction()
 
 if(TITAN_TORCH)
@@ -119,6 +125,7 @@ if(TITAN_TORCH)
   foreach(part ops parallel train) # operations and whole steps on the fused kernels
     titan_tensor_test(${part} titan_kernels_on_host)
   endforeach()
+  titan_two_shards(train ${one_thread})
   titan_tensor_test(app titan_app)
 
   # titan_train whose ranks kill themselves at exact places (tests/behaviour/dying_main.cpp, killed_ranks_test.py).

@@ -1,15 +1,17 @@
-"""Counts test cases over all test programs of one ctest run.
+"""Counts test cases over all test programs of one ctest run, or of one pytest run.
 
-    count_tests.py RESULTS
+    count_tests.py RESULTS | REPORT.xml
 
-RESULTS holds one GoogleTest JSON report per program, some in folders, and ctest's own ctest.xml. Prints "passed failed
-skipped". A program that ended without a report (it crashed, or is no GoogleTest program) counts as one case.
+REPORT.xml is pytest's report. RESULTS holds one GoogleTest JSON report per program, some in folders, and ctest's own
+ctest.xml. Prints "passed failed skipped". A program that ended without a report (it crashed, or is no GoogleTest program) counts as one case.
 """
 
 import json
 import pathlib
 import sys
 import xml.etree.ElementTree
+
+from support_matrix import pytest_outcomes
 
 
 def count_cases(report):
@@ -25,7 +27,15 @@ def count_cases(report):
     return passed, failed, skipped
 
 
+def count_pytest(report):
+    outcomes = list(pytest_outcomes(report).values())
+    return [outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")]
+
+
 def main(results):
+    if results.is_file():
+        print(*count_pytest(results))
+        return
     totals = [0, 0, 0]
     clean_programs = failing_programs = 0
     for path in sorted(results.rglob("*.json")):

@@ -3,7 +3,7 @@
     support_matrix.py RESULTS [--write]
 
 tests/features.toml names the features and, for each, patterns over names of tests. RESULTS is the folder of one run of
-scripts/test.sh: GoogleTest's JSON reports and python.json. A pattern that fits no passed test, or a failed one, is an error,
+scripts/test.sh: GoogleTest's JSON reports and pytest's python-*.xml. A pattern that fits no passed test, or a failed one, is an error,
 so a row cannot outlive its tests. Without --write the page must be what comes out.
 """
 
@@ -15,6 +15,7 @@ import pathlib
 import re
 import sys
 import tomllib
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FEATURES = ROOT / "tests" / "features.toml"
@@ -68,11 +69,23 @@ def googletest_outcomes(program: str, report: dict) -> dict[str, str]:
     return outcomes
 
 
+def pytest_outcomes(report: pathlib.Path) -> dict[str, str]:
+    """By "module: Class.test"; a program that is one test has its file's name alone."""
+    outcomes = {}
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        *_, module, group = f"{case.get('classname')}".split(".")
+        name = group if group == case.get("name") else f"{module}: {group}.{case.get('name')}"
+        found = {child.tag for child in case}
+        outcomes[name] = "failed" if found & {"failure", "error"} else "skipped" if "skipped" in found else "passed"
+    return outcomes
+
+
 def read_outcomes(folder: pathlib.Path) -> dict[str, str]:
     outcomes = {}
     for path in sorted(folder.rglob("*.json")):
-        report = json.loads(path.read_text())
-        outcomes |= googletest_outcomes(path.stem, report) if "testsuites" in report else report
+        outcomes |= googletest_outcomes(path.stem, json.loads(path.read_text()))
+    for path in sorted(folder.glob("python-*.xml")):
+        outcomes |= pytest_outcomes(path)
     return outcomes
 
 

@@ -18,7 +18,13 @@ for argument in "$@"; do
 done
 config=
 case ${1:-} in
-  '' | -*) [ "$names_config" = yes ] || config=${CONFIG_FILE:-configs/debug_model.toml} ;;
+  '' | -*)
+    case "${CONFIG_FILE:-none} ${MODULE:-} ${CONFIG:-}" in
+      none\ *llama*) fail 64 "MODULE and CONFIG name torchtitan's configs in Python, which are not read here" \
+        "Name a TOML file, as the first argument or in CONFIG_FILE: CONFIG_FILE=configs/llama3_8b.toml" ;;
+    esac
+    [ "$names_config" = yes ] || config=${CONFIG_FILE:-configs/debug_model.toml}
+    ;;
   *)
     config=$1
     shift

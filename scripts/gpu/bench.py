@@ -400,7 +400,7 @@ def main() -> int:
     for part in parts:
         part()
         target.write_text(page(arguments, bench, rows))  # each time, so that nothing is lost with the machine
-    print(page(arguments, bench, rows))
+    print(target.read_text())
     print(target, file=sys.stderr)
     return 0 if all(run.verdict == "ok" for run in bench.runs.values()) else 1
 

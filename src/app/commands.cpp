@@ -19,6 +19,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/config/config_command.h"
+#include "titan/config/load.h"
 #include "titan/distributed/launch_environment.h"
 #include "titan/model/model.h"
 #include "titan/train/job.h"
@@ -108,8 +109,7 @@ std::span<const Command> commands() {
       {"data", "tokenize|stats|peek …", "make a corpus ready, and look at one", false, run_data},
       {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
        true, run_convert},
-      {"plan", "[FILE] --world N [--section.key value]…", "print layouts, communication and memory for N ranks", true,
-       run_plan},
+      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true, run_plan},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
        run_schedule},
       {"profile", "summarize TRACE [--top N]", "say what a trace of a step shows", false, run_profile},
@@ -137,10 +137,10 @@ void refuse_mistyped_command(const std::string& word) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);
   const std::vector<std::string> close = nearest(word, names, 1);
-  if (close.empty()) return;
-  throw Error(ExitCode::bad_config, fmt::format("{} is neither a subcommand nor a config file; did you mean {}? "
-                                                "(titan_train help lists all subcommands)",
-                                                word, close.front()));
+  const std::string remedy = close.empty() ? config_file_remedy(word) : fmt::format("did you mean {}?", close.front());
+  throw Error(ExitCode::bad_config,
+              fmt::format("{} is neither a subcommand nor a config file; {} (titan_train help lists all subcommands)",
+                          word, remedy));
 }
 
 std::vector<ConfigCheck> config_checks() { return {check_model, check_sources}; }

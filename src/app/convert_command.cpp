@@ -11,6 +11,7 @@
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/training_state.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"
@@ -26,7 +27,7 @@ struct Direction {
   const char* purpose;
   void (*run)(const WeightConversion& conversion, std::ostream& out);
 };
-constexpr std::array<Direction, 6> kDirections{{
+constexpr std::array<Direction, 7> kDirections{{
     {"from-hf", "HF_FOLDER", "CHECKPOINT", "Safetensors of Hugging Face's form become a checkpoint to begin from",
      convert_from_hugging_face},
     {"to-hf", "CHECKPOINT", "HF_FOLDER", "The model in a checkpoint becomes a folder that transformers loads",
@@ -35,8 +36,10 @@ constexpr std::array<Direction, 6> kDirections{{
      convert_from_meta},
     {"to-torch", "CHECKPOINT", "FILE", "The model in a checkpoint becomes one file that torch.load reads",
      convert_to_torch},
-    {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "The same checkpoint under torchtitan's names of December 2024",
+    {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "The same checkpoint in the form of torchtitan of December 2024",
      convert_to_2024},
+    {"to-2026", "CHECKPOINT", "CHECKPOINT_2026", "The same in the form of torchtitan's last release with TOML configs",
+     convert_to_2026},
     {"verify", "FOLDER", nullptr, "Reads all of a checkpoint or of a Hugging Face folder and says what it found",
      verify_weights},
 }};
@@ -44,6 +47,7 @@ constexpr std::array<Direction, 6> kDirections{{
 struct ConvertOptions {
   std::string from, to, dtype;
   double shard_gigabytes = 0;
+  int64_t data_ranks = 0;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
@@ -62,8 +66,8 @@ void print_help() {
                              direction.to ? direction.to : "", direction.purpose);
   }
   std::cout
-      << "\nA config, or --model.name and --model.flavor, says which model it is; from-hf and from-meta recognise\n"
-         "the published ones. titan_train convert DIRECTION --help has the options.\n";
+      << "\nA config, or --model.name and --model.flavor, says which model it is; our checkpoints and exports record\n"
+         "theirs, and published ones are recognised. titan_train convert DIRECTION --help has the options.\n";
 }
 
 /// What `--shard-gigabytes` may be: a kilobyte to a petabyte.
@@ -87,6 +91,11 @@ std::optional<ConvertOptions> parse(const Direction& direction, std::span<const 
         ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
     app.add_option("--shard-gigabytes", options.shard_gigabytes, "Largest file, in 10^9 bytes; without it: 5")
         ->check(CLI::Validator(expect_gigabytes, ""));
+  }
+  if (std::string_view(direction.name).starts_with("to-20")) {
+    app.add_option("--data-ranks", options.data_ranks,
+                   "Data-parallel ranks of the torchtitan run that will load it; without it: as many as saved it")
+        ->check(CLI::Range(int64_t{1}, kMostDataRanks));
   }
   app.allow_extras();
   app.footer("A config file and --section.key options follow: the model, training.dtype, model.tokenizer_path.");
@@ -145,7 +154,7 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
   constexpr double kGigabyte = 1e9;
   direction->run({options->from, options->to, loaded.config, names_model(loaded), options->dtype,
-                  static_cast<int64_t>(options->shard_gigabytes * kGigabyte)},
+                  static_cast<int64_t>(options->shard_gigabytes * kGigabyte), options->data_ranks},
                  std::cout);
   return 0;
 }

@@ -41,7 +41,8 @@ Failure describe_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& known) {
-    return {known.code(), known.what()};
+    // Nothing that fails ends with 0, whoever gave the code.
+    return {known.code() == ExitCode::success ? ExitCode::bug : known.code(), known.what()};
   } catch (const c10::DistError& lost) {
     return lost_peer(lost.what_without_backtrace());
   } catch (const c10::Error& internal) {

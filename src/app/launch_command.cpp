@@ -92,6 +92,11 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
     return code;
   }
   request.output_folder = std::filesystem::path(loaded.config.job.dump_folder) / "logs";
+  const CheckpointSection& checkpoint = loaded.config.checkpoint;
+  const std::vector<std::string>& left_out = checkpoint.exclude_from_loading;
+  const bool goes_back =
+      checkpoint.load_step >= 0 || std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
+  if (goes_back) request.how_to_resume = "rank 0 says above how to resume";
   return launch_ranks(request);
 }
 

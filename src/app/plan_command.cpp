@@ -31,7 +31,7 @@ std::optional<PlanOptions> parse(std::span<const std::string> arguments) {
       ->check(CLI::Range(int64_t{1}, kMostRanks));
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
       ->check(CLI::Range(int64_t{0}, kMostRanks - 1));
-  app.add_flag("--verbose", options.verbose, "Every weight group by itself, those that are alike, too");
+  app.add_flag("--verbose", options.verbose, "Also what each unit sends, and shape and layout of every parameter");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
@@ -70,20 +70,16 @@ std::string described(const WeightGroupPlan& group, const std::vector<WeightExch
   return text;
 }
 
-/// Groups in a row that are alike are shown once; with `verbose` each by itself, with its slots.
-void print_groups(const Plan& plan, bool verbose) {
+/// Groups in a row that are alike are shown once.
+void print_groups(const Plan& plan) {
   const std::vector<std::vector<WeightExchange>> exchanges = weight_exchanges(plan);
   for (size_t first = 0, end = 0; first < plan.groups.size(); first = end) {
     const std::string text = described(plan.groups[first], exchanges[first]);
-    for (end = first + 1; !verbose && end < plan.groups.size(); ++end) {
+    for (end = first + 1; end < plan.groups.size(); ++end) {
       if (described(plan.groups[end], exchanges[end]) != text) break;
     }
-    const WeightGroupPlan& group = plan.groups[first];
-    std::cout << '\n' << group.name;
+    std::cout << '\n' << plan.groups[first].name;
     if (end - first > 1) std::cout << fmt::format(" to {}, {} alike", plan.groups[end - 1].name, end - first);
-    if (verbose && plan.gathers_weights()) {
-      std::cout << fmt::format(" (weight slot {}, gradient slot {})", group.weight_slot, group.gradient_slot);
-    }
     std::cout << ": " << text;
   }
 }
@@ -126,13 +122,13 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
                            with_thousands(plan.parameter_count));
   if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
-  print_groups(plan, options->verbose);
+  std::cout << "\nmemory of this rank:\n";
+  for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
   for (const std::string& line : crossing_lines(plan)) std::cout << line << '\n';
-  std::cout << "\nmemory of this rank:\n";
-  for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
+  if (options->verbose) print_groups(plan);
   return 0;
 }
 

@@ -4,23 +4,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "titan/app/commands.h"
 #include "titan/app/failure.h"
 #include "titan/app/version.h"
+#include "titan/base/printable.h"
 
 namespace titan {
 namespace {
 
 int fail(const Failure& failure) {
   std::cout.flush();
-  std::cerr << "titan_train: " << failure.text << std::endl;
+  std::cerr << "titan_train: " << printable_lines(failure.text) << std::endl;
   return static_cast<int>(failure.code);
 }
 
@@ -41,6 +44,11 @@ int fail(const Failure& failure) {
 }
 
 int dispatch(const std::vector<std::string>& words) {
+  const PrintableStream errors(std::cerr);
+  // A file or a pipe gets what a command writes as it is. What schedule and launch put on a terminal has colours.
+  const bool paints = !words.empty() && (words[0] == "schedule" || words[0] == "launch");
+  std::optional<PrintableStream> output;
+  if (!paints && ::isatty(STDOUT_FILENO) != 0) output.emplace(std::cout);
   const Schema schema;
   const std::span<const std::string> arguments(words);
   auto asks_for_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
@@ -75,6 +83,13 @@ int run_program(const std::vector<std::string>& words) {
   ::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(end_uncaught);
   return exit_code_of([&words] { return dispatch(words); });
+}
+
+int end_process(int code) {
+  if (code == 0) return code;
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::_Exit(code);
 }
 
 }  // namespace titan

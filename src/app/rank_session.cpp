@@ -11,6 +11,7 @@
 #include "titan/base/affinity.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
+#include "titan/base/printable.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/config/dump.h"
@@ -176,7 +177,7 @@ Rendezvous RankSession::meet() {
     if (!aloud) return log_.info(text);
     if (launch_.rank != 0) return log_.error(text);
     std::cout.flush();
-    std::cerr << "titan_train: " + text + "\n" << std::flush;
+    std::cerr << "titan_train: " + printable_lines(text) + "\n" << std::flush;
   };
   RankFacts facts = own_facts();
   if (!facts.gpus.empty() || facts.device.starts_with("cuda")) prepare_nccl();
@@ -209,7 +210,8 @@ void RankSession::prepare_nccl() const {
     std::error_code none;  // the library says when it cannot write
     std::filesystem::create_directories(std::filesystem::path(prefix).parent_path(), none);
   }
-  set_where_unset(nccl_environment(config_.comm.trace_buf_size, prefix));
+  const bool one_gpu_visible = visible_gpus(config_.training.device).size() == 1;
+  set_where_unset(nccl_environment(config_.comm.trace_buf_size, prefix, one_gpu_visible));
 }
 
 void RankSession::write_trace() {

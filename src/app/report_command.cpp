@@ -11,6 +11,7 @@
 #include "parse_words.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/report/page.h"
 
@@ -35,8 +36,8 @@ std::filesystem::path folder_of(const std::string& word) {
 /// run.json; null where the run has none or it is damaged.
 nlohmann::ordered_json facts_of(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "run.json")) return {};
-  return nlohmann::ordered_json::parse(read_file(folder / "run.json", ExitCode::bad_data), nullptr,
-                                       /*allow_exceptions=*/false);
+  return parse_json<nlohmann::ordered_json>(read_file(folder / "run.json", ExitCode::bad_data),
+                                            /*allow_exceptions=*/false);
 }
 
 /// A page is made again and again over itself, but over nothing else: one letter too few makes of the page's name that

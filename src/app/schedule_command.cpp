@@ -41,7 +41,7 @@ struct Subject {
 };
 
 [[noreturn]] void refuse(const std::vector<std::string>& problems) {
-  throw Error(ExitCode::bad_config, "schedule: " + join(problems, "\nschedule: "));
+  throw Error(ExitCode::bad_config, "schedule: " + join(problems, "\n"));
 }
 
 std::string counted(int number, std::string_view what) {

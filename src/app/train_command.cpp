@@ -44,14 +44,23 @@ void limit_spinning(std::span<const std::string> arguments) {
   if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY")) restart_with("GOMP_SPINCOUNT", "3000");
 }
 
+/// All former spellings in one line.
+std::string renaming_line(const LoadedConfig& loaded) {
+  const size_t more = loaded.renamed.size() - 1;
+  const std::string& file = loaded.config.job.config_file;
+  return fmt::format("{}{}; `titan_train config show {}` prints today's spelling", loaded.renamed.front(),
+                     more == 0 ? "" : fmt::format(", and {} more former spellings", more), file.empty() ? "…" : file);
+}
+
 /// The lines about the config itself; `located` are those about its files.
 void show_config(const Log& log, const Schema& schema, const LoadedConfig& loaded,
                  const std::vector<std::string>& located, const World& world) {
   const JobConfig& config = loaded.config;
   log.info("Starting job: {}", config.job.description);
-  log.info("Defaults and formulas of {} (job.generation {}): {}",
-           generation_of(config) == Generation::december_2024 ? "December 2024" : "February 2026",
-           config.job.generation, loaded.generation_reason);
+  if (generation_of(config) == Generation::december_2024) {
+    log.info("Defaults and formulas of December 2024 (job.generation 2024): {}", loaded.generation_reason);
+  }
+  if (!loaded.renamed.empty()) log.shared_warning(renaming_line(loaded));
   for (const std::string& line : located) log.info(line);
   for (const std::string& note : loaded.notes) log.shared_warning(note);
   if (!world.is_distributed()) {

@@ -1,15 +1,22 @@
 #include "titan/base/filesystem.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "titan/base/text.h"
+
 namespace titan {
 namespace {
+
+/// A named pipe that is read must have a writer after this time.
+constexpr int kWriterLimitMilliseconds = 5000;
 
 [[noreturn]] void fail(ExitCode code, std::string_view what, const std::filesystem::path& path, int reason) {
   throw Error(code, fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(reason)));
@@ -31,6 +38,12 @@ int write_all(int descriptor, std::string_view bytes) {
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return 0;
+}
+
+/// Whether bytes, or the end of them, come within `milliseconds`; without a limit below 0.
+bool becomes_readable(int descriptor, int milliseconds) {
+  pollfd ready{descriptor, POLLIN, 0};
+  return ::poll(&ready, 1, milliseconds) != 0;
 }
 
 void sync_folder(const std::filesystem::path& folder) {
@@ -66,19 +79,34 @@ void put_in_place(const std::filesystem::path& path, std::string_view bytes, boo
 
 }  // namespace
 
-std::string read_file(const std::filesystem::path& path, ExitCode code) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+std::string read_file(const std::filesystem::path& path, ExitCode code, size_t most) {
+  // Without O_NONBLOCK, opening a named pipe that nothing writes to would never return.
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.value < 0) fail(code, "read", path, errno);
   struct stat status {};
   if (::fstat(file.value, &status) != 0) fail(code, "read", path, errno);
   if (S_ISDIR(status.st_mode)) fail(code, "read", path, EISDIR);
-  std::string bytes(static_cast<size_t>(status.st_size), '\0');
+  std::string bytes(std::min(static_cast<size_t>(status.st_size), most), '\0');
   size_t filled = 0;
+  bool awaits_writer = S_ISFIFO(status.st_mode);
   for (;;) {
+    if (filled > most) {
+      throw Error(code, fmt::format("cannot read {}: it has more than {}", path.string(),
+                                    human_bytes(static_cast<double>(most))));
+    }
     if (filled == bytes.size()) bytes.resize(bytes.size() + 4096);
     ssize_t got = ::read(file.value, bytes.data() + filled, bytes.size() - filled);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) {
+      becomes_readable(file.value, -1);
+      continue;
+    }
     if (got < 0) fail(code, "read", path, errno);
+    if (got == 0 && filled == 0 && std::exchange(awaits_writer, false)) {
+      if (becomes_readable(file.value, kWriterLimitMilliseconds)) continue;
+      throw Error(code, fmt::format("cannot read {}: no program opened this pipe for writing within {} s",
+                                    path.string(), kWriterLimitMilliseconds / 1000));
+    }
     if (got == 0) break;
     filled += static_cast<size_t>(got);
   }
@@ -100,9 +128,19 @@ void make_folders(const std::filesystem::path& path) {
   if (reason) fail(ExitCode::storage, "make the folder", path, reason.value());
 }
 
-AppendFile::AppendFile(const std::filesystem::path& path)
-    : descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (descriptor_ < 0) last_error_ = fmt::format("cannot open {}: {}", path.string(), std::strerror(errno));
+bool is_file_at(int descriptor, const std::filesystem::path& path) {
+  struct stat open {
+  }, named{};
+  if (::stat(path.c_str(), &named) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return ::fstat(descriptor, &open) != 0 || (open.st_dev == named.st_dev && open.st_ino == named.st_ino);
+}
+
+AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) { descriptor_ = open(); }
+
+int AppendFile::open() {
+  const int descriptor = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) last_error_ = fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno));
+  return descriptor;
 }
 
 AppendFile::~AppendFile() {
@@ -111,6 +149,13 @@ AppendFile::~AppendFile() {
 
 bool AppendFile::append_line(std::string_view line) {
   if (descriptor_ < 0) return false;
+  if (!is_file_at(descriptor_, path_)) {
+    std::error_code ignored;  // opening the file says it again
+    std::filesystem::create_directories(path_.parent_path(), ignored);
+    const int anew = open();
+    if (anew < 0) return false;
+    ::close(std::exchange(descriptor_, anew));
+  }
   std::string bytes(line);
   bytes += '\n';
   int reason = write_all(descriptor_, bytes);

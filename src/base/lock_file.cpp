@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -24,7 +25,7 @@ std::string content_of(int descriptor) {
 // flock, not fcntl: it belongs to the open file, so that two holders in one process exclude each other, too. The child
 // of a fork does not keep it beyond exec.
 LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
-    : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   if (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     state_ = State::held;
     // On a full disk the lock holds all the same, and tells less to whoever finds it.
@@ -45,5 +46,7 @@ LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
 LockFile::~LockFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
+
+bool LockFile::is_in_place() const { return descriptor_ >= 0 && is_file_at(descriptor_, path_); }
 
 }  // namespace titan

@@ -11,6 +11,7 @@
 
 #include "terminal_sink.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/printable.h"
 
 namespace titan {
 namespace {
@@ -44,7 +45,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
     const std::string reason = no_folder ? no_folder.message() : file_->last_error();
     print_error(prefix_, "warning",
                 fmt::format("this rank's log is not being written to {}: {}; the run goes on without it",
-                            path_.string(), reason));
+                            printable(path_.string()), reason));
   }
   void flush_() override {}
 
@@ -100,9 +101,10 @@ Log::Log(const LogTargets& targets)
 
 Log::~Log() = default;
 
-void Log::info(std::string_view message) const { logger_->info("INFO - {}", message); }
-void Log::warning(std::string_view message) const { logger_->warn("WARNING - {}", message); }
-void Log::error(std::string_view message) const { logger_->error("ERROR - {}", message); }
+void Log::info(std::string_view message) const { logger_->info("INFO - {}", printable_lines(message)); }
+void Log::painted(std::string_view line) const { logger_->info("INFO - {}", line); }
+void Log::warning(std::string_view message) const { logger_->warn("WARNING - {}", printable_lines(message)); }
+void Log::error(std::string_view message) const { logger_->error("ERROR - {}", printable_lines(message)); }
 void Log::status(std::string_view line) const {
   if (terminal_) terminal_->show(line);
 }

@@ -29,7 +29,12 @@ WriteTrial try_writing(const std::function<void()>& act) {
 WriteTrial agreed(RankMeeting& meeting, const WriteTrial& mine) {
   const std::vector<std::string> all = meeting.exchange(nlohmann::json{mine.problem, mine.reason}.dump());
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const auto [problem, reason] = nlohmann::json::parse(all[rank]).get<std::pair<std::string, int>>();
+    std::string problem;
+    int reason = 0;
+    read_words(all[rank], rank, [&](const nlohmann::json& said) {
+      problem = said.at(0).get<std::string>();
+      reason = said.at(1).get<int>();
+    });
     if (!problem.empty()) return {all.size() == 1 ? problem : fmt::format("rank {}: {}", rank, problem), reason};
   }
   return {};

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "entry_at.h"
 #include "folder_names.h"
@@ -83,7 +82,8 @@ class Exporter {
       storage_.write_all(temporary_ / file.name, file.content);
       records[file.name] = record_of(file.content);
     }
-    const Manifest manifest{wanted_.step, wanted_.run, {{"format", "Hugging Face"}}, std::move(records)};
+    Manifest manifest{wanted_.step, wanted_.run, {{"format", "Hugging Face"}}, std::move(records)};
+    manifest.facts.update(wanted_.facts);
     storage_.write_all(temporary_ / kExportManifest, write_manifest(manifest));
     storage_.sync_folder(temporary_);
     read_back();
@@ -171,15 +171,15 @@ std::string run_stages(Exporter& exporter, RankMeeting& meeting) {
   std::map<std::string, FileRecord> records;
   const std::vector<std::string> reports = meeting.exchange(write_some(exporter, meeting.rank(), meeting.size()));
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const auto report = nlohmann::json::parse(reports[rank]);
-    const auto failed = report.at("problem").get<std::string>();
-    if (!failed.empty() && problem.empty()) {
-      problem = reports.size() == 1 ? failed : fmt::format("rank {}: {}", rank, failed);
-    }
-    const nlohmann::json& files = report.at("files");
-    for (const auto& [name, file] : files.items()) {
-      records[name] = {file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
-    }
+    read_words(reports[rank], rank, [&](const nlohmann::json& report) {
+      const auto failed = report.at("problem").get<std::string>();
+      if (!failed.empty() && problem.empty()) {
+        problem = reports.size() == 1 ? failed : fmt::format("rank {}: {}", rank, failed);
+      }
+      for (const auto& [name, file] : report.at("files").items()) {
+        records[name] = {file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
+      }
+    });
   }
   if (leads && problem.empty()) problem = problem_of([&] { exporter.commit(std::move(records)); });
   if (leads && !problem.empty()) exporter.abandon();

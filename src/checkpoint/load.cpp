@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <set>
+#include <stdexcept>
 
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/safetensors_folder.h"
+#include "titan/distributed/roll_call.h"
 
 namespace titan {
 namespace {
@@ -49,11 +51,16 @@ Verdict agreed(RankMeeting& meeting, const Verdict& mine) {
   const std::vector<std::string> all = meeting.exchange(message.dump());
   Verdict worst;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const auto told = nlohmann::json::parse(all[rank]);
-    const auto fate = static_cast<Fate>(told.at("fate").get<int>());
-    if (fate <= worst.fate) continue;
-    const auto why = told.at("why").get<std::string>();
-    worst = {fate, all.size() == 1 ? why : fmt::format("{} (rank {})", why, rank), told.at("code").get<int>()};
+    Verdict one;
+    read_words(all[rank], rank, [&](const nlohmann::json& told) {
+      const int fate = told.at("fate").get<int>();
+      one = {static_cast<Fate>(fate), told.at("why").get<std::string>(), told.at("code").get<int>()};
+      const bool is_fate = fate >= 0 && fate <= static_cast<int>(Fate::unfit);
+      if (!is_fate || (one.fate == Fate::unfit && !is_failure_code(one.code))) throw std::out_of_range("no verdict");
+    });
+    if (one.fate <= worst.fate) continue;
+    if (all.size() > 1) one.why += fmt::format(" (rank {})", rank);
+    worst = one;
   }
   return worst;
 }
@@ -71,14 +78,18 @@ std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankMeeting& me
       told["problem"] = error.what();
     }
   }
-  const auto heard = nlohmann::json::parse(meeting.exchange(told.dump()).front());
-  const auto problem = heard.at("problem").get<std::string>();
+  std::string problem;
+  std::vector<std::pair<int64_t, bool>> steps;
+  read_words(meeting.exchange(told.dump()).front(), 0, [&](const nlohmann::json& heard) {
+    problem = heard.at("problem").get<std::string>();
+    steps = heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>();
+  });
   if (!problem.empty()) {
     throw Error(ExitCode::storage,
                 problem + "; checkpoint.folder (under job.dump_folder) must be a folder that this user can read");
   }
   std::vector<FoundCheckpoint> candidates;
-  for (const auto& [step, is_export] : heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>()) {
+  for (const auto& [step, is_export] : steps) {
     candidates.push_back({.step = step, .is_export = is_export});
   }
   return candidates;

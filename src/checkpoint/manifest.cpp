@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "titan/base/json.h"
+
 namespace titan {
 namespace {
 
@@ -53,7 +55,7 @@ Manifest read_manifest(std::string_view bytes) {
     throw DamageError("its manifest is not as it was written (its XXH3-128 differs)");
   }
   try {
-    return manifest_from(nlohmann::ordered_json::parse(bytes));
+    return manifest_from(parse_json<nlohmann::ordered_json>(bytes));
   } catch (const nlohmann::json::exception& problem) {
     throw DamageError(fmt::format("its manifest cannot be read: {}", problem.what()));
   }

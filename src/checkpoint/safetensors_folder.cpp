@@ -1,10 +1,10 @@
 #include "titan/checkpoint/safetensors_folder.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "elements.h"
+#include "titan/base/json.h"
 
 namespace titan {
 namespace {
@@ -73,7 +73,7 @@ void SafetensorsFolder::open(const std::string& file) {
 
 void SafetensorsFolder::check_index(const std::string& text) {
   const std::string shown = (folder_ / kSafetensorsIndex).string();
-  const auto index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto index = parse_json(text, /*allow_exceptions=*/false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw DamageError(fmt::format("{} is no JSON object with a weight_map", shown));
   }

@@ -5,9 +5,10 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+
+#include "titan/base/json.h"
 
 namespace titan {
 namespace {
@@ -70,6 +71,7 @@ class HeaderReader {
     if (length > kLongestHeader) fail(fmt::format("the header has {} bytes, more than the format's 100 MB", length));
     begin_ = static_cast<int64_t>(sizeof length + length);
     const std::string text = file_.read(sizeof length, static_cast<int64_t>(length));
+    if (!is_shallow_json(text)) fail("the header's values are nested too deep");
     std::set<std::string> names;
     std::string twice;
     const auto note = [&](int depth, Json::parse_event_t event, Json& parsed) {

@@ -1,9 +1,11 @@
 #include "titan/checkpoint/save.h"
 
 #include <chrono>
+#include <stdexcept>
 
 #include "problem_of.h"
 #include "side_by_side.h"
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -50,12 +52,13 @@ nlohmann::json report_of(const std::string& problem, const std::map<std::string,
 std::map<std::string, FileRecord> files_of(const std::vector<std::string>& reports, std::string& problem) {
   std::map<std::string, FileRecord> files;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const auto report = nlohmann::json::parse(reports[rank]);
-    const auto failed = report.at("problem").get<std::string>();
-    if (!failed.empty() && problem.empty()) problem = fmt::format("rank {}: {}", rank, failed);
-    for (const auto& [name, file] : report.at("files").items()) {
-      files[name] = {file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
-    }
+    read_words(reports[rank], rank, [&](const nlohmann::json& report) {
+      const auto failed = report.at("problem").get<std::string>();
+      if (!failed.empty() && problem.empty()) problem = fmt::format("rank {}: {}", rank, failed);
+      for (const auto& [name, file] : report.at("files").items()) {
+        files[name] = {file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
+      }
+    });
   }
   return files;
 }
@@ -92,6 +95,22 @@ std::string run_stages(Storage& storage, RankMeeting& meeting, const SaveJob& jo
 }
 
 }  // namespace
+
+void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read) {
+  const auto broken = [rank](const std::exception& reason) {
+    return Error(ExitCode::peer_failure,
+                 fmt::format("rank {} sent words about a checkpoint that cannot be read ({})", rank, reason.what()));
+  };
+  try {
+    read(parse_json(words));
+  } catch (const nlohmann::json::exception& reason) {
+    throw broken(reason);
+  } catch (const std::out_of_range& reason) {
+    throw broken(reason);
+  } catch (const Error& reason) {
+    throw broken(reason);
+  }
+}
 
 std::unique_ptr<RankMeeting> make_lone_meeting() { return std::make_unique<LoneMeeting>(); }
 

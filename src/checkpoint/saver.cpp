@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "titan/distributed/own_device.h"
+
 namespace titan {
 
 namespace {
@@ -58,7 +60,7 @@ void Saver::save(int64_t step, const CheckpointState& state, bool now) {
   }
   snapshot_->begin(state, writes);
   job.written = [this](size_t i) { return snapshot_->read(i); };
-  writer_ = std::thread([this, job = std::move(job)]() mutable { write(std::move(job)); });
+  writer_ = std::thread(on_own_device([this, job = std::move(job)]() mutable { write(std::move(job)); }));
 }
 
 void Saver::write(SaveJob job) {

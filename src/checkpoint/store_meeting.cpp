@@ -1,6 +1,7 @@
 #include "titan/checkpoint/store_meeting.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace titan {
@@ -25,7 +26,12 @@ class StoreMeeting : public RankMeeting {
     const int64_t round = round_++;
     if (rank_ != 0) {
       store_->set(said(round, rank_), bytes_of(message));
-      return nlohmann::json::parse(wait_for(heard(round), 0)).get<std::vector<std::string>>();
+      std::vector<std::string> all;
+      read_words(wait_for(heard(round), 0), 0, [&](const nlohmann::json& said) {
+        all = said.get<std::vector<std::string>>();
+        if (std::ssize(all) != size_) throw std::out_of_range("not the words of all");
+      });
+      return all;
     }
     std::vector<std::string> all{std::move(message)};
     for (int64_t rank = 1; rank < size_; ++rank) {
@@ -54,7 +60,7 @@ class StoreMeeting : public RankMeeting {
     } catch (const c10::Error& error) {
       if (waits_.waits) waits_.waits->keep();
       throw Error(ExitCode::peer_failure,
-                  fmt::format("rank {} did not come to a meeting about checkpoints within {} s: {}", rank,
+                  fmt::format("rank {} did not come to a meeting of the ranks within {} s: {}", rank,
                               whole_seconds(waits_.limit), error.what_without_backtrace()));
     }
   }

@@ -5,22 +5,18 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
+#include "titan/base/json.h"
 #include "titan/checkpoint/tensor_source.h"
 
 namespace titan {
 namespace {
 
-constexpr const char* kOurPosition = "titan_stream";  // key of the data position in the pickled dictionary
 constexpr const char* kOptimizerStates = "optimizer.state.";
-constexpr std::array<const char*, 3> kLossLists{"train_state.global_avg_losses", "train_state.global_max_losses",
-                                                "train_state.log_steps"};
+/// Before every name of the model's until July 2025.
+constexpr const char* kFormerPrefix = "model.";
 
-std::string model_key(const std::string& name, KeyStyle style) {
-  return style == KeyStyle::prefixed ? "model." + name : name;
-}
 std::string state_key(const std::string& name, const char* what) {
   return fmt::format("{}{}.{}", kOptimizerStates, name, what);
 }
@@ -75,67 +71,24 @@ void add_schedule(CheckpointState& state, const AdamSettings& settings, int64_t 
   add("lr_lambdas", pickle::list({pickle::none()}));
 }
 
-void add_data_position(CheckpointState& state, const RunProgress& progress) {
-  const std::string pickled =
-      write_pickle(pickle::dictionary({{kOurPosition, pickle::text(progress.data_position.dump())}}));
-  for (int64_t rank = 0; rank < progress.data_ranks; ++rank) {
-    state.values.push_back({fmt::format("dataloader.dp_rank_{}", rank), pickle::bytes(pickled)});
-  }
-  state.values.push_back({"dataloader.world_size", pickle::integer(progress.data_ranks)});
-}
-
-/// A list in a file in memory.
-PickleRef empty_list_in_a_file() {
-  PickleValue file = *pickle::call("_io BytesIO", {});
-  file.items.push_back(
-      pickle::tuple({pickle::bytes(value_blob(pickle::list({}))), pickle::integer(0), pickle::none()}));
-  return std::make_shared<const PickleValue>(std::move(file));
-}
-
-bool is_empty_list_in_a_file(const PickleValue& file) {
-  if (!file.is_object("_io BytesIO") || file.items.empty()) return false;
-  const PickleValue& contents = *file.items.back();
-  return contents.is(PickleValue::Kind::tuple) && !contents.items.empty() &&
-         contents.items[0]->is(PickleValue::Kind::bytes) && contents.items[0]->text == value_blob(pickle::list({}));
-}
-
-void add_progress(CheckpointState& state, const RunProgress& progress, KeyStyle style) {
-  add_number(state, "train_state.step", at::scalar_tensor(progress.step, at::kInt));
-  if (!progress.guard.is_null()) state.values.push_back({kGuardKey, pickle::text(progress.guard.dump())});
-  if (style == KeyStyle::bare) {
-    add_number(state, "train_state.ntokens_seen", at::scalar_tensor(progress.tokens, at::kLong));
-    return;
-  }
-  for (StateValue& list : empty_loss_lists()) state.values.push_back(std::move(list));
-}
-
 }  // namespace
-
-std::vector<StateValue> empty_loss_lists() {
-  std::vector<StateValue> lists;
-  for (const char* key : kLossLists) lists.push_back({key, empty_list_in_a_file()});
-  return lists;
-}
-
-bool holds_run(const CheckpointIndex& index) { return index.tensors.contains("train_state.step"); }
 
 bool holds_moments(const CheckpointIndex& index) {
   const auto first = index.tensors.lower_bound(kOptimizerStates);
   return first != index.tensors.end() && first->first.starts_with(kOptimizerStates);
 }
 
-CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style) {
+CheckpointState describe_model(std::span<const SavedParameter> parameters) {
   CheckpointState state;
   const at::ScalarType type = master_type(parameters);
   for (const SavedParameter& parameter : parameters) {
-    state.tensors.push_back(
-        {{{model_key(parameter.name, style), type, parameter.shape}, parameter.box_of}, parameter.master});
+    state.tensors.push_back({{{parameter.name, type, parameter.shape}, parameter.box_of}, parameter.master});
   }
   return state;
 }
 
-CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress, KeyStyle style) {
-  CheckpointState state = describe_model(parameters, style);
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress) {
+  CheckpointState state = describe_model(parameters);
   const at::ScalarType type = moment_type(parameters);
   const at::Tensor optimizer_steps = at::scalar_tensor(progress.optimizer_steps.value_or(progress.step), at::kFloat);
   AdamSettings any;
@@ -150,8 +103,9 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const R
     add_settings(state, parameter.name, parameter.settings);
   }
   add_schedule(state, any, progress.step);
-  add_data_position(state, progress);
-  add_progress(state, progress, style);
+  CheckpointState rest = describe_progress(progress, TorchtitanRelease::february_2026);
+  std::move(rest.tensors.begin(), rest.tensors.end(), std::back_inserter(state.tensors));
+  std::move(rest.values.begin(), rest.values.end(), std::back_inserter(state.values));
   return state;
 }
 
@@ -171,9 +125,9 @@ class Restoration {
 
   RestoredRun run() {
     const bool prefixed = std::any_of(parameters_.begin(), parameters_.end(), [&](const SavedParameter& parameter) {
-      return index_.tensors.contains(model_key(parameter.name, KeyStyle::prefixed));
+      return index_.tensors.contains(kFormerPrefix + parameter.name);
     });
-    restored_.style = prefixed ? KeyStyle::prefixed : KeyStyle::bare;
+    if (prefixed) prefix_ = kFormerPrefix;
     if (wants("model")) {
       refuse_unknown_weights();
       add_model();
@@ -186,24 +140,23 @@ class Restoration {
       return restored_;
     }
     if (wants("optimizer")) add_moments();
-    at::Tensor step = at::zeros({}, at::kLong), tokens = at::zeros({}, at::kLong);
     at::Tensor optimizer_steps = at::zeros({}, at::kFloat);
     const bool counts_steps = wants("optimizer") && add_number(steps_key(), optimizer_steps);
-    add_number("train_state.step", step);
-    const bool has_tokens = add_number("train_state.ntokens_seen", tokens);
+    std::optional<StoredProgress> stored;
+    if (wants("train_state")) stored = read_progress(checkpoint_);
     checkpoint_.load(targets_);
-    if (wants("train_state")) {
-      restored_.progress =
-          RunProgress{count("train_state.step", step), count("train_state.ntokens_seen", tokens), {}, 1, std::nullopt};
+    if (stored) {
+      restored_.progress = RunProgress{.step = stored->step, .tokens = stored->tokens.value_or(0)};
       if (wants("optimizer") && !counts_steps && !steps_key().empty()) {
         restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
       }
-      if (counts_steps) restored_.progress->optimizer_steps = counted_steps(count(steps_key(), optimizer_steps));
+      if (counts_steps)
+        restored_.progress->optimizer_steps = counted_steps(stored_count(steps_key(), optimizer_steps.item<double>()));
       if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
-      if (holds_past_losses()) {
+      if (holds_past_losses(checkpoint_)) {
         restored_.notes.emplace_back("its lists of past losses are not taken over");
       }
-      if (!has_tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
+      if (!stored->tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
       read_guard();
     }
@@ -242,7 +195,7 @@ class Restoration {
   /// Weights that this model has not: a deeper model's, of which only a part would be taken.
   void refuse_unknown_weights() const {
     std::set<std::string> known;
-    for (const SavedParameter& parameter : parameters_) known.insert(model_key(parameter.name, restored_.style));
+    for (const SavedParameter& parameter : parameters_) known.insert(prefix_ + parameter.name);
     for (const auto& [name, stored] : index_.tensors) {
       // torchtitan of 2024 saved this table, which every run computes.
       if (holds_other_state(name) || known.contains(name) || name.ends_with("freqs_cis")) continue;
@@ -253,7 +206,7 @@ class Restoration {
   void add_model() {
     const at::ScalarType type = master_type(parameters_);
     for (const SavedParameter& parameter : parameters_) {
-      add(model_key(parameter.name, restored_.style), type, parameter, parameter.master, "training.dtype");
+      add(prefix_ + parameter.name, type, parameter, parameter.master, "training.dtype");
     }
   }
 
@@ -287,7 +240,7 @@ class Restoration {
     checkpoint_.load(numbers);
     std::map<int64_t, std::string> seen;  // the steps, with a parameter that has made them
     for (const LoadTarget& number : numbers) {
-      seen.emplace(count(number.tensor.name, number.into), number.tensor.name);
+      seen.emplace(stored_count(number.tensor.name, number.into.item<double>()), number.tensor.name);
     }
     const auto& [most, parameter] = *seen.rbegin();
     if (seen.size() > 1) {
@@ -301,42 +254,19 @@ class Restoration {
 
   /// False when the checkpoint does not have it.
   bool add_number(const std::string& name, const at::Tensor& into) {
-    const auto found = index_.tensors.find(name);
-    if (found == index_.tensors.end()) return false;
-    const at::ScalarType stored = found->second.tensor.type;
-    if (!c10::isFloatingType(into.scalar_type()) && c10::isFloatingType(stored)) {
-      throw MismatchError(fmt::format("its {} is {} and not a whole number", name, python_name(stored)));
-    }
+    if (!index_.tensors.contains(name)) return false;
     targets_.push_back({{name, into.scalar_type(), {}}, {}, into, /*any_type=*/true});
     return true;
-  }
-
-  /// A number that counts something. Throws DamageError for one that cannot.
-  static int64_t count(const std::string& name, const at::Tensor& number) {
-    constexpr double kMost = 1e15;
-    const double value = number.item<double>();
-    if (!(value >= 0 && value <= kMost)) throw DamageError(fmt::format("its {} is {}", name, value));
-    return number.item<int64_t>();
-  }
-
-  /// An export of a run of ours has the lists, and nothing in them.
-  bool holds_past_losses() {
-    if (!index_.values.contains(kLossLists[0])) return false;
-    try {
-      return !is_empty_list_in_a_file(*checkpoint_.value(kLossLists[0]));
-    } catch (const PickleError&) {
-      return true;
-    }
   }
 
   /// What no rank needs, such as all steps but one that the optimizer counts, file by file on one rank or another: a
   /// block without anything else would be passed over when it is damaged.
   void check_rest() {
     if (!leave_.empty() || !checkpoint_.verified()) return;
-    std::set<std::string> needed{"train_state.step", "train_state.ntokens_seen", steps_key()};
+    std::set<std::string> needed{steps_key()};
     for (const SavedParameter& parameter : parameters_) {
-      needed.insert({model_key(parameter.name, restored_.style), state_key(parameter.name, "exp_avg"),
-                     state_key(parameter.name, "exp_avg_sq")});
+      needed.insert(
+          {prefix_ + parameter.name, state_key(parameter.name, "exp_avg"), state_key(parameter.name, "exp_avg_sq")});
     }
     std::map<std::string, std::vector<LogicalTensor>> rest;  // by file
     for (const auto& [name, stored] : index_.tensors) {
@@ -357,20 +287,15 @@ class Restoration {
 
   /// Ours is the same for every rank. torchtitan's is each rank's own.
   void read_data_position() {
-    const char* const key = "dataloader.dp_rank_0";
     const auto give_up = [&](const std::string& why) {
       restored_.notes.emplace_back(
           fmt::format("the data position could not be restored ({}): the data begin anew", why));
     };
-    if (!index_.values.contains(key)) return give_up("the checkpoint has none");
     try {
-      const PickleRef bytes = checkpoint_.value(key);
-      if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is no pickle");
-      const PickleRef position = read_pickle(bytes->text);
-      const PickleValue* ours = position->find(kOurPosition);
+      const PickleRef ours = read_titan_position(checkpoint_);
       if (!ours) return read_samples(give_up);
       if (!ours->is(PickleValue::Kind::text)) return give_up("it is no text");
-      restored_.progress->data_position = nlohmann::json::parse(ours->text);
+      restored_.progress->data_position = parse_json(ours->text);
       restored_.has_data_position = true;
     } catch (const PickleError& error) {
       give_up(error.what());
@@ -382,8 +307,8 @@ class Restoration {
   template <class GiveUp>
   void read_samples(const GiveUp& give_up) {
     const std::string mine = fmt::format("dataloader.dp_rank_{}", data_rank_);
-    int64_t ranks = 0;
-    while (index_.values.contains(fmt::format("dataloader.dp_rank_{}", ranks))) ++ranks;
+    const int64_t ranks = loader_states(index_);
+    if (ranks == 0) return give_up("the checkpoint has none");
     if (!index_.values.contains(mine)) {
       return give_up(
           fmt::format("it is that of {} data-parallel ranks, and there is none of rank {}", ranks, data_rank_));
@@ -398,7 +323,7 @@ class Restoration {
     if (!index_.values.contains(kGuardKey)) return;
     try {
       const PickleRef words = checkpoint_.value(kGuardKey);
-      if (words->is(PickleValue::Kind::text)) restored_.progress->guard = nlohmann::json::parse(words->text);
+      if (words->is(PickleValue::Kind::text)) restored_.progress->guard = parse_json(words->text);
     } catch (const nlohmann::json::exception& error) {
       restored_.notes.emplace_back(fmt::format("the spike guard's window could not be restored: {}", error.what()));
     }
@@ -411,6 +336,7 @@ class Restoration {
   const std::set<std::string>& leave_;
   int64_t data_rank_, ranks_;
   std::vector<LoadTarget> targets_;
+  std::string prefix_;
   RestoredRun restored_;
 };
 

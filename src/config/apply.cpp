@@ -48,7 +48,7 @@ bool overruled(std::span<const Given> later, const std::string& key) {
 }
 
 void apply_conversion(const Given& given, std::span<const Given> later, Settings& settings,
-                      std::vector<Problem>& problems, std::vector<std::string>& notes) {
+                      std::vector<Problem>& problems, std::vector<std::string>& renamed) {
   Conversion conversion = given.alias->convert(given.value, settings);
   if (!conversion.wrong.empty()) {
     problems.push_back({given.value_place, given.option->key, fmt::format("{}: {}", given.spelling(), conversion.wrong),
@@ -65,27 +65,27 @@ void apply_conversion(const Given& given, std::span<const Given> later, Settings
     now.push_back(fmt::format("{} = {}", assignment.key, to_toml(assignment.value)));
   }
   std::string result = now.empty() ? "changes nothing (now " + given.option->key + ")" : "is now " + join(now, ", ");
-  notes.push_back(
+  renamed.push_back(
       fmt::format("{}: {} = {} {}", given.key_place.to_string(), given.spelling(), to_toml(given.value), result));
 }
 
 }  // namespace
 
 void apply_given(const std::vector<Given>& given, Settings& settings, std::vector<Problem>& problems,
-                 std::vector<std::string>& notes) {
+                 std::vector<std::string>& renamed) {
   for (const Given& one : given) {
     bool converts = one.alias != nullptr && one.alias->convert;
     if (converts || !may_set(one, one.option->key, settings, problems)) continue;
     if (contradicts(one, settings, problems)) continue;
     settings.set(one.option->key, one.value, one.level, one.value_place, one.spelling());
     if (one.alias != nullptr) {
-      notes.push_back(fmt::format("{}: {} is now {}", one.key_place.to_string(), one.spelling(), one.option->key));
+      renamed.push_back(fmt::format("{}: {} is now {}", one.key_place.to_string(), one.spelling(), one.option->key));
     }
   }
   // Conversions look at other options, so they come when those have their values.
   for (size_t i = 0; i < given.size(); ++i) {
     bool converts = given[i].alias != nullptr && given[i].alias->convert;
-    if (converts) apply_conversion(given[i], std::span(given).subspan(i + 1), settings, problems, notes);
+    if (converts) apply_conversion(given[i], std::span(given).subspan(i + 1), settings, problems, renamed);
   }
 }
 

@@ -10,10 +10,10 @@
 
 namespace titan::detail {
 
-/// Sets everything given, the command line over the file, and says in one note per former spelling what it is called
+/// Sets everything given, the command line over the file, and says in one line per former spelling what it is called
 /// now.
 void apply_given(const std::vector<Given>& given, Settings& settings, std::vector<Problem>& problems,
-                 std::vector<std::string>& notes);
+                 std::vector<std::string>& renamed);
 
 /// Notes for options that were given and do nothing; problems for those that ask for something not offered here.
 void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "titan/base/text.h"
+#include "titan/config/load.h"
 
 namespace titan::detail {
 namespace {
@@ -76,6 +77,7 @@ class Normaliser {
   void option(const std::string& word) {
     size_t equals = word.find('=');
     std::string typed = word.substr(0, equals);
+    if (typed == "--module" || typed == "--config") return python_config(typed, word.substr(typed.size()));
     Name name = resolve(schema_, typed.substr(2));
     if (name.key.empty()) return unknown(typed, name, equals != std::string::npos);
     ValueType type = type_of(schema_, name.key);
@@ -128,6 +130,20 @@ class Normaliser {
     skip_value(close.empty() ? std::string() : close.front(), has_value);
   }
 
+  /// torchtitan's command line of today: `--module llama3 --config llama3_8b` names a function in Python.
+  void python_config(const std::string& typed, std::string value) {
+    if (!value.empty()) value.erase(0, 1);  // "="
+    if (value.empty()) take_next(value);
+    const auto is_config = [](const std::string& word) { return word == "--config" || word.starts_with("--config="); };
+    if (typed == "--module" && std::any_of(arguments_.begin(), arguments_.end(), is_config))
+      return;  // one hint for both
+    const bool is_file = value.ends_with(".toml");
+    problem(typed,
+            is_file ? "a config file is a word of its own"
+                    : fmt::format("{} is a config of torchtitan in Python; this program reads TOML files", value),
+            is_file ? "write only " + value : config_file_remedy(value), "job.config_file");
+  }
+
   /// The word after an unknown option is most likely its value, unless the option it resembles takes none.
   void skip_value(const std::string& resembled, bool has_value) {
     bool takes_none = !resembled.empty() && type_of(schema_, resembled) == ValueType::boolean;
@@ -138,6 +154,15 @@ class Normaliser {
   void positional(const std::string& word) {
     if (word == "true" || word == "false") {
       return problem(word, "a flag takes no separate word", fmt::format("write --section.flag={}", word));
+    }
+    const std::string key = word.substr(0, word.find('='));
+    if (schema_.find(key) != nullptr || schema_.find_alias(key) != nullptr) {
+      problem(word, "an option begins with --", "write --" + word);
+      return skip_value(key, word != key);
+    }
+    if (result_.config_file && !word.ends_with(".toml")) {
+      return problem(word, fmt::format("neither an option nor its value (the config file is {})", *result_.config_file),
+                     "options begin with --, and subcommands come first");
     }
     if (result_.config_file) {
       return problem(word, fmt::format("a second config file (the first is {})", *result_.config_file), "give one");

@@ -18,7 +18,8 @@ constexpr int kDifferent = 1;  // as diff and cmp say it
 constexpr int kBad = static_cast<int>(ExitCode::bad_config);
 
 constexpr const char* kUsage = R"(titan_train config show [FILE] [--section.key value]... [--json]   the merged config
-titan_train config explain KEY [FILE] [--section.key value]...     all about one option, and its value there
+titan_train config explain KEY [FILE] [--section.key value]...     all about one option, and its value there;
+                                                                   lr finds optimizer.lr
 titan_train config diff A B                                        the options in which two files differ (exit 1)
 titan_train config docs                                            tables of all options, in Markdown
 )";
@@ -50,7 +51,9 @@ bool load_or_tell(const Context& context, Words words, LoadedConfig& loaded) {
 }
 
 void tell_notes(const Context& context, const LoadedConfig& loaded) {
-  for (const std::string& note : loaded.notes) context.errors << note << "\n";
+  for (const auto& notes : {loaded.renamed, loaded.notes}) {
+    for (const std::string& note : notes) context.errors << note << "\n";
+  }
 }
 
 int show(const Context& context, Words arguments) {
@@ -65,11 +68,30 @@ int show(const Context& context, Words arguments) {
   return kGood;
 }
 
+/// The options that end in ".`key`", or else the former spellings.
+std::vector<std::string> with_ending(const Context& context, const std::string& key) {
+  std::vector<std::string> keys;
+  const auto add = [&](const std::string& known) {
+    if (known.ends_with("." + key)) keys.push_back(known);
+  };
+  for (const Option& option : context.schema.options()) add(option.key);
+  if (!keys.empty()) return keys;
+  for (const Alias& alias : context.schema.aliases()) add(alias.key);
+  return keys;
+}
+
 int explain(const Context& context, Words arguments) {
   if (arguments.empty()) return usage(context.errors, "config explain needs an option, such as training.seq_len");
   std::string key = arguments[0].starts_with("--") ? arguments[0].substr(2) : arguments[0];
   std::replace(key.begin(), key.end(), '-', '_');
-  std::vector<std::string> keys = context.schema.completions(key);
+  std::vector<std::string> keys =
+      context.schema.is_section(key) ? std::vector<std::string>() : with_ending(context, key);
+  if (keys.size() > 1) {
+    context.output << key << " may be one of\n";
+    for (const std::string& one : keys) context.output << "  " << context.schema.display_name(one) << "\n";
+    return kGood;
+  }
+  if (keys.empty()) keys = context.schema.completions(key);
   if (keys.empty()) {
     std::vector<std::string> close = context.schema.suggest(key, 1);
     std::string hint =

@@ -6,6 +6,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "titan/base/printable.h"
+
 namespace titan {
 namespace {
 
@@ -28,6 +30,12 @@ struct JsonWriter {
   }
 };
 
+Json::json_pointer pointer_to(const Option& option) {
+  std::string path = "/" + option.key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return Json::json_pointer(path);
+}
+
 std::string toml_line(const Option& option, const Value& value, const Origins* origins) {
   bool none = std::holds_alternative<std::monostate>(value);
   bool comment = none || option.key == "job.config_file";
@@ -35,7 +43,7 @@ std::string toml_line(const Option& option, const Value& value, const Origins* o
   if (origins == nullptr || !origins->is_set(option.key)) return line;
   std::string spelling = origins->spelling(option.key);
   std::string former = spelling == option.key ? "" : ", as " + spelling;
-  return fmt::format("{:<55}  # {}{}", line, origins->place(option.key).to_string(), former);
+  return fmt::format("{:<55}  # {}{}", line, printable(origins->place(option.key).to_string()), former);
 }
 
 /// "3", or "3 (as training.batch_size)" for a value that was given under another name.
@@ -64,12 +72,21 @@ std::string dump_toml(const Schema& schema, const JobConfig& config, const Origi
 std::string dump_json(const Schema& schema, const JobConfig& config) {
   Json root = Json::object();
   for (const Option& option : schema.options()) {
-    if (!option.read) continue;
-    std::string path = "/" + option.key;
-    std::replace(path.begin(), path.end(), '.', '/');
-    root[Json::json_pointer(path)] = std::visit(JsonWriter{}, option.read(config));
+    if (option.read) root[pointer_to(option)] = std::visit(JsonWriter{}, option.read(config));
   }
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::vector<ChangedOption> changes_since(const Schema& schema, const Json& before, const JobConfig& config) {
+  std::vector<ChangedOption> changes;
+  const Json now = Json::parse(dump_json(schema, config));  // as written: text that was not UTF-8 is replaced in both
+  for (const Option& option : schema.options()) {
+    const Json::json_pointer at = pointer_to(option);
+    if (!option.read || option.key == "job.config_file" || !before.contains(at) || before[at] == now[at]) continue;
+    const std::string was = before[at].is_null() ? "none" : before[at].dump();
+    changes.push_back({option.key, fmt::format("{} = {} (was {})", option.key, to_toml(option.read(config)), was)});
+  }
+  return changes;
 }
 
 std::string diff_configs(const Schema& schema, const DiffSide& a, const DiffSide& b) {

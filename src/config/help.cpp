@@ -11,6 +11,7 @@ constexpr size_t kWidth = 116;
 constexpr size_t kHelpColumn = 58;
 
 std::string default_text(const Option& option) {
+  if (!option.follows.empty()) return option.follows;
   std::string text = to_toml(option.default_2026);
   if (option.default_2024 == option.default_2026) return text;
   return fmt::format("{}, in 2024 {}", text, to_toml(option.default_2024));
@@ -73,6 +74,7 @@ std::string cell(std::string text) {
 }
 
 std::string default_cell(const Option& option) {
+  if (!option.follows.empty()) return "`" + option.follows + "`";
   std::string text = "`" + to_toml(option.default_2026) + "`";
   if (option.default_2024 == option.default_2026) return text;
   return text + ", in 2024 `" + to_toml(option.default_2024) + "`";

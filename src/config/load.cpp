@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "apply.h"
@@ -65,6 +66,13 @@ void derive_december_microbatches(Settings& settings) {
   }
 }
 
+void derive_following(const Schema& schema, Settings& settings) {
+  for (const Option& option : schema.options()) {
+    if (option.follows.empty() || settings.is_set(option.key)) continue;
+    settings.set(option.key, settings.value(option.follows), Level::default_value, {}, {});
+  }
+}
+
 LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, const detail::CommandLine& command_line,
                   std::vector<Problem> problems, std::span<const ConfigCheck> checks) {
   LoadedConfig loaded;
@@ -76,8 +84,9 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   const detail::GenerationChoice choice = detail::decide_generation(reader.all(), loaded.problems);
   loaded.generation_reason = choice.reason;
   Settings settings(schema, choice.generation);
-  detail::apply_given(reader.all(), settings, loaded.problems, loaded.notes);
+  detail::apply_given(reader.all(), settings, loaded.problems, loaded.renamed);
   derive_december_microbatches(settings);
+  derive_following(schema, settings);
   loaded.config = settings.config();
   loaded.origins = settings.origins();
   detail::judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
@@ -103,6 +112,16 @@ std::string config_file_of(const detail::CommandLine& command_line, std::vector<
 
 }  // namespace
 
+std::string config_file_remedy(const std::string& word) {
+  std::vector<std::string> files{word + ".toml", "configs/" + word, "configs/" + word + ".toml"};
+  if (word.ends_with("debugmodel")) files.emplace_back("configs/debug_model.toml");  // llama3_debugmodel in torchtitan
+  for (const std::string& file : files) {
+    std::error_code none;
+    if (std::filesystem::is_regular_file(file, none)) return fmt::format("did you mean {}?", file);
+  }
+  return "name a TOML file, such as configs/debug_model.toml";
+}
+
 LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,
                          std::span<const ConfigCheck> checks) {
   detail::CommandLine command_line = detail::read_command_line(schema, arguments);
@@ -111,10 +130,10 @@ LoadedConfig load_config(const Schema& schema, std::span<const std::string> argu
   detail::TomlDocument document;
   if (!file.empty()) {
     try {
-      document = detail::read_toml(read_file(file, ExitCode::bad_config), file);
+      document = detail::read_toml(read_file(file, ExitCode::bad_config, detail::kMostTomlBytes), file);
     } catch (const Error& error) {
-      problems.push_back({Place{Place::Kind::file, file}, "job.config_file", error.what(),
-                          "name a TOML file, such as configs/debug_model.toml", Severity::error});
+      problems.push_back(
+          {Place{Place::Kind::file, file}, "job.config_file", error.what(), config_file_remedy(file), Severity::error});
     }
   }
   LoadedConfig loaded = load(schema, document, command_line, std::move(problems), checks);

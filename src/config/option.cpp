@@ -98,6 +98,10 @@ Option& Option::among_several(std::string why_idle_alone) {
   idle_alone = std::move(why_idle_alone);
   return *this;
 }
+Option& Option::default_from(std::string other_key) {
+  follows = std::move(other_key);
+  return *this;
+}
 Option& Option::field(const std::string& name, ValueType field_type, Value default_value, std::string help_text) {
   Option field;
   field.section = key;

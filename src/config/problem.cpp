@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "titan/base/printable.h"
+
 namespace titan {
 
 std::string Place::to_string() const {
@@ -54,9 +56,9 @@ void sort_by_place(std::vector<Problem>& problems) {
 }
 
 std::string format_problem(const Problem& problem) {
-  std::string where = problem.where.to_string();
-  std::string text = where.empty() ? problem.what : where + ": " + problem.what;
-  return problem.remedy.empty() ? text : text + "; " + problem.remedy;
+  const std::string where = problem.where.to_string();
+  const std::string text = where.empty() ? problem.what : where + ": " + problem.what;
+  return printable(problem.remedy.empty() ? text : text + "; " + problem.remedy);
 }
 
 std::string format_problems(const std::vector<Problem>& problems) {

@@ -89,7 +89,7 @@ void describe_metrics(Schema& schema) {
       [](auto& config) -> auto& { return config.metrics; });
   metrics.add("log_freq", &S::log_freq, 10)
       .at_least(1)
-      .help("steps between two lines (the first step is always shown)");
+      .help("steps between two lines (the first and the last step are always shown)");
   metrics.add("enable_tensorboard", &S::enable_tensorboard, false).help("write TensorBoard event files");
   metrics.add("disable_color_printing", &S::disable_color_printing, false)
       .help("no colours (there are none anyway when the output is no terminal)");

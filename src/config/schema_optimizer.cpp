@@ -1,4 +1,8 @@
 // Sections optimizer and lr_scheduler.
+#include <fmt/format.h>
+
+#include <regex>
+
 #include "section.h"
 
 namespace titan::detail {
@@ -23,6 +27,22 @@ std::vector<Record> read_groups(const OptimizerSection& optimizer) {
                         {"weight_decay_multiplier", Value(group.weight_decay_multiplier)}}});
   }
   return records;
+}
+
+/// std::regex compiles recursively: a pattern's length bounds its depth.
+std::optional<std::string> pattern_problem(const Value& value) {
+  constexpr size_t kLongest = 1000;
+  const auto& pattern = std::get<std::string>(value);
+  if (pattern.size() > kLongest) return fmt::format("optimizer.param_groups.match has {} bytes", pattern.size());
+  try {
+    const std::regex expression(pattern);
+  } catch (const std::regex_error&) {
+    return fmt::format(
+        "optimizer.param_groups.match = \"{}\" is no regular expression; check its brackets and "
+        "backslashes (a TOML string in single quotes keeps them)",
+        pattern);
+  }
+  return std::nullopt;
 }
 
 void describe_optimizer_section(Schema& schema) {
@@ -62,7 +82,7 @@ void describe_optimizer_section(Schema& schema) {
       .field("lr_multiplier", ValueType::number, Value(1.0), "factor on the learning rate")
       .field("weight_decay_multiplier", ValueType::number, Value(1.0), "factor on the weight decay")
       .help("tables `[[optimizer.param_groups]]`: parameters whose name matches get other rates");
-  groups.fields[0].not_empty();
+  groups.fields[0].not_empty().rule("a regular expression of at most 1000 bytes", pattern_problem);
   groups.fields[1].at_least(0);
   groups.fields[2].at_least(0);
 }

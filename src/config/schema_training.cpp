@@ -87,6 +87,9 @@ void describe_numbers(TrainingFields& training) {
       .own()
       .choices({"float32", "bfloat16"})
       .help("what a product that yields a weight gradient is rounded to before it is accumulated in fp32");
+  training.add("allow_bf16_reduced_precision_reduction", &S::allow_bf16_reduced_precision_reduction, true)
+      .own()
+      .help("cuBLAS may add up the partial sums of a bf16 product that it splits along K in bf16; false: in fp32");
   training.add("loss_chunks", &S::loss_chunks, 8)
       .own()
       .at_least(1)
@@ -152,6 +155,7 @@ void describe_validation(Schema& schema) {
       .help("sequences per batch and data-parallel rank");
   validation.add("seq_len", &S::seq_len, 2048)
       .later()
+      .default_from("training.seq_len")
       .at_least(1)
       .at_most(kLongestSequence)
       .only_when(on)

@@ -16,7 +16,7 @@ constexpr int64_t kThreadsPerProcessor = 4;
 bool is_settled(const Problem& problem, const std::vector<Problem>& told) {
   return std::any_of(told.begin(), told.end(), [&](const Problem& other) {
     const bool same = !other.key.empty() && (problem.key == other.key || problem.key.starts_with(other.key + "."));
-    const bool unread = other.where.kind == Place::Kind::file && (other.key.empty() || other.key == "job.config_file");
+    const bool unread = other.key == "job.config_file" || (other.where.kind == Place::Kind::file && other.key.empty());
     return same || (unread && problem.where.kind == Place::Kind::default_value);
   });
 }

@@ -20,11 +20,15 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 }
 
 /// Distance from a typed key to a known one; smaller is nearer. The right name in the wrong section counts as one edit,
-/// since that is how an option that moved is usually mistyped.
+/// since that is how an option that moved is usually mistyped, and so does a section that is left out.
 size_t key_distance(std::string_view typed, std::string_view known) {
   constexpr size_t far = 1000;
   size_t limit = std::max<size_t>(3, typed.size() / 3);
   if (leaf_of(typed) == leaf_of(known)) return section_of(typed) == section_of(known) ? 0 : 1;
+  if (section_of(typed).empty()) {
+    const size_t distance = edit_distance(typed, leaf_of(known));
+    if (distance <= std::max<size_t>(1, typed.size() / 3)) return distance + 1;
+  }
   size_t length_gap = typed.size() > known.size() ? typed.size() - known.size() : known.size() - typed.size();
   if (length_gap > limit) return far;
   size_t distance = edit_distance(typed, known);

@@ -94,20 +94,79 @@ class Flattener {
   TomlDocument& document_;
 };
 
+/// toml++ bounds neither dotted keys, which it walks recursively, nor sizes. Brackets and dots each nest at most so
+/// far.
+constexpr int kDeepest = 32;
+
+/// Behind the string that begins at `begin`; a string that does not end is the parser's to report.
+size_t end_of_string(std::string_view text, size_t begin) {
+  const char quote = text[begin];
+  const std::string_view rest = text.substr(begin);
+  const bool is_long = rest.starts_with("\"\"\"") || rest.starts_with("'''");
+  const std::string_view closing = rest.substr(0, is_long ? 3 : 1);
+  size_t i = begin + closing.size();
+  while (i < text.size() && !text.substr(i).starts_with(closing)) {
+    if (!is_long && text[i] == '\n') return i;
+    i += text[i] == '\\' && quote == '"' ? 2 : 1;
+  }
+  return std::min(text.size(), i + closing.size());
+}
+
+/// Where the text nests more deeply than kDeepest; npos: nowhere.
+size_t too_deep_at(std::string_view text) {
+  int brackets = 0, dots = 0;
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      i = end_of_string(text, i);
+      continue;
+    }
+    if (c == '#') i = std::min(text.find('\n', i), text.size() - 1);
+    if (c == '[' || c == '{') ++brackets;
+    if (c == ']' || c == '}') brackets = std::max(0, brackets - 1);
+    dots = c == '.' ? dots + 1 : std::string_view("[]{}=,#\n").find(c) != std::string_view::npos ? 0 : dots;
+    if (brackets > kDeepest || dots > kDeepest) return i;
+    ++i;
+  }
+  return std::string_view::npos;
+}
+
+Problem not_valid(const Place& place, const std::string& what) {
+  return {place, {}, "not valid TOML: " + what, "correct this line; the rest is checked after that", Severity::error};
+}
+
+/// What must not reach the parser; nothing for other text.
+std::optional<Problem> refused_text(std::string_view text, const std::string& name) {
+  if (text.size() > kMostTomlBytes) {
+    return Problem{{Place::Kind::file, name, 0, 0},
+                   {},
+                   fmt::format("has {} bytes: this is no config", text.size()),
+                   fmt::format("give a TOML file of at most {} bytes", kMostTomlBytes),
+                   Severity::error};
+  }
+  const size_t at = too_deep_at(text);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view before = text.substr(0, at);
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1: the first line
+  const Place place{Place::Kind::file, name, static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1,
+                    static_cast<int>(at - line_begin) + 1};
+  return not_valid(place, fmt::format("values or keys are nested more than {} levels deep", kDeepest));
+}
+
 bool comes_before(const Place& a, const Place& b) { return a.line != b.line ? a.line < b.line : a.column < b.column; }
 
 }  // namespace
 
 TomlDocument read_toml(std::string_view text, const std::string& name) {
   TomlDocument document;
+  document.syntax_error = refused_text(text, name);
+  if (document.syntax_error) return document;
   toml::parse_result parsed = toml::parse(text, std::string_view(name));
   if (parsed.failed()) {
     const toml::parse_error& error = parsed.error();
     Place place{Place::Kind::file, name, static_cast<int>(error.source().begin.line),
                 static_cast<int>(error.source().begin.column)};
-    std::string what = "not valid TOML: " + std::string(error.description());
-    document.syntax_error =
-        Problem{place, {}, what, "correct this line; the rest is checked after that", Severity::error};
+    document.syntax_error = not_valid(place, std::string(error.description()));
     return document;
   }
   Flattener(name, document).walk(parsed.table(), {});

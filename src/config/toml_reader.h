@@ -33,6 +33,9 @@ struct TomlDocument {
   std::optional<Problem> syntax_error;  ///< then the rest is empty
 };
 
+/// No config is longer.
+inline constexpr size_t kMostTomlBytes = size_t{16} << 20;
+
 /// `name` is what places call the text.
 TomlDocument read_toml(std::string_view text, const std::string& name);
 

@@ -49,6 +49,8 @@ ChunkOptions chunk_options(const BatchPlan& plan, const BatchOptions& options) {
   const int64_t of_a_step = plan.own_stream ? plan.local_batch * plan.accumulation : plan.global_batch();
   chunks.chunks_needed = options.infinite ? of_a_step : 1;
   chunks.dataset = options.dataset;
+  chunks.section = options.section;
+  chunks.announces_passes = options.announces_passes;
   return chunks;
 }
 

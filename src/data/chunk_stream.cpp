@@ -17,6 +17,7 @@ ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr
   source_->check_tokenizer(*tokenizer_);
   // Token offsets mean something under one tokenizer only, so it is part of what a saved state must find again.
   fingerprint_ = source_->fingerprint() ^ tokenizer_->fingerprint();
+  corpus_ = record_corpus(source_->file_sizes(), source_->order(), tokenizer_->fingerprint());
 }
 
 bool ChunkStream::next(Chunk& chunk) {
@@ -73,12 +74,12 @@ void ChunkStream::append_document(const Document& document) {
 /// At the end of the source: begins again, or notes that there is no more.
 void ChunkStream::finish_pass() {
   if (pass_is_whole_ && pass_tokens_ < tokens_of(options_.chunks_needed)) fail_too_short();
-  if (!options_.infinite) {
-    exhausted_ = true;
-    notices_.push_back(fmt::format("Dataset {} has run out of data", options_.dataset));
-    return;
+  exhausted_ = !options_.infinite;
+  if (options_.announces_passes) {
+    notices_.push_back(
+        fmt::format("Dataset {} {}", options_.dataset, exhausted_ ? "has run out of data" : "is being re-looped"));
   }
-  notices_.push_back(fmt::format("Dataset {} is being re-looped", options_.dataset));
+  if (exhausted_) return;
   ++counters_.re_loops;
   ++epoch_;
   pass_tokens_ = 0;
@@ -89,25 +90,28 @@ void ChunkStream::finish_pass() {
 void ChunkStream::fail_too_short() const {
   if (pass_tokens_ == 0) {
     throw Error(ExitCode::bad_data,
-                fmt::format("dataset {}: there is no document in {}{}. Give a dataset_path with text in it.",
+                fmt::format("dataset {}: there is no document in {}{}. Give a {}.dataset_path with text in it.",
                             options_.dataset, source_->description(),
                             counters_.bad_records > 0 ? fmt::format(" (all {} records were skipped as bad)",
                                                                     with_thousands(counters_.bad_records))
-                                                      : ""));
+                                                      : "",
+                            options_.section));
   }
   throw Error(
       ExitCode::bad_data,
       fmt::format(
-          "dataset {}: {} holds {} tokens, less than one global batch: {} × {}{} = {}. Give more text, or lower "
-          "training.seq_len or the batch size.",
-          options_.dataset, source_->description(), with_thousands(pass_tokens_), options_.chunks_needed, advance(),
-          options_.packing == ChunkPacking::upstream ? "" : " + 1", with_thousands(tokens_of(options_.chunks_needed))));
+          "dataset {}: {} holds {} tokens, less than one {}: {} × {}{} = {}. Give more text, or lower {}.seq_len{}.",
+          options_.dataset, source_->description(), with_thousands(pass_tokens_),
+          options_.chunks_needed == 1 ? "sequence" : "global batch", options_.chunks_needed, advance(),
+          options_.packing == ChunkPacking::upstream ? "" : " + 1", with_thousands(tokens_of(options_.chunks_needed)),
+          options_.section, options_.chunks_needed == 1 ? "" : " or the batch size"));
 }
 
 StreamState ChunkStream::state() const {
   StreamState state;
   state.chunk = chunk_;
   state.fingerprint = fingerprint_;
+  state.corpus = corpus_;
   // Always the document of the last used token, even when that was its EOS: one point has one description, whether or
   // not the next document has been read already.
   if (!origins_.empty() && origins_.front().first_token < position()) {
@@ -125,14 +129,7 @@ void ChunkStream::restore(const StreamState& state) {
                             "before, or start the data anew with checkpoint.exclude_from_loading = [\"dataloader\"].",
                             options_.dataset, state.sources.size()));
   }
-  if (state.fingerprint != 0 && state.fingerprint != fingerprint_) {
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format("dataset {}: the saved position belongs to another corpus or tokenizer than {} with {}. Give the "
-                    "same ones (file names and sizes count), or start the data anew with "
-                    "checkpoint.exclude_from_loading = [\"dataloader\"].",
-                    options_.dataset, source_->description(), tokenizer_->description()));
-  }
+  const std::string growth = check_corpus(state);
   buffer_.clear();
   origins_.clear();
   used_ = 0;
@@ -142,11 +139,41 @@ void ChunkStream::restore(const StreamState& state) {
   exhausted_ = false;
   counters_ = {};
   notices_.clear();
+  if (!growth.empty()) notices_.push_back(growth);
   source_->seek(state.document);
   pass_tokens_ = 0;
   pass_is_whole_ = state.token_offset == 0 && state.document == SourcePosition();
   if (state.token_offset > 0) skip_to(state.token_offset);
   source_before_ = source_->counters();
+}
+
+std::string ChunkStream::check_corpus(const StreamState& state) const {
+  const CorpusFiles files = source_->file_sizes();
+  const CorpusRecord& then = state.corpus;
+  if (state.fingerprint == 0) return {};
+  if (then.files.empty() || files.empty()) {
+    if (state.fingerprint == fingerprint_) return {};
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("dataset {}: the saved position belongs to another corpus or tokenizer than {} with {}. Give the "
+                    "same ones (file names and sizes count), or start the data anew with "
+                    "checkpoint.exclude_from_loading = [\"dataloader\"].",
+                    options_.dataset, source_->description(), tokenizer_->description()));
+  }
+  const std::string corpus = source_->description();
+  if (then.tokenizer != corpus_.tokenizer) {
+    refuse_corpus(corpus, fmt::format("the saved position counts tokens of another tokenizer than {}",
+                                      tokenizer_->description()));
+  }
+  // How many documents there are is part of some orders: what changed in the corpus is the better news.
+  const std::optional<CorpusGrowth> growth = find_growth(then, files, corpus);
+  const std::string obstacle = growth ? source_->growth_obstacle(*growth, state.document) : "";
+  if (!obstacle.empty()) refuse_corpus(corpus, fmt::format("{}, and {}", growth->sentence, obstacle));
+  if (then.order != corpus_.order) {
+    refuse_corpus(corpus, fmt::format("it was read as {}, and is read as {} now", then.order, corpus_.order));
+  }
+  if (!growth) return {};
+  return fmt::format("corpus {}: {}; it is read on from where the checkpoint stopped", corpus, growth->sentence);
 }
 
 /// Reads the document at which the stream stopped and drops the tokens of it that were used.

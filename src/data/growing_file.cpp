@@ -13,6 +13,7 @@
 #include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 
@@ -147,7 +148,7 @@ void GrowingFile::check_identity(const nlohmann::json& note) const {
 
 std::optional<TokenizeProgress> GrowingFile::read_progress(int64_t token_bytes) const {
   if (!fs::exists(part(".progress"))) return std::nullopt;
-  const nlohmann::json note = nlohmann::json::parse(read_file(part(".progress")), nullptr, false);
+  const nlohmann::json note = parse_json(read_file(part(".progress")), /*allow_exceptions=*/false);
   // Where nothing was written yet, whatever made that command fail may have been its words.
   if (note.is_object() && note.contains("tokens") && note.at("tokens") == 0) return std::nullopt;
   check_identity(note);

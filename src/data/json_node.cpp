@@ -1,10 +1,10 @@
 #include "titan/data/json_node.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/json.h"
 #include "titan/data/utf8.h"
 
 namespace titan {
@@ -21,7 +21,7 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
                                                 valid_utf8_length(bytes) + 1, kDamaged));
   }
   try {
-    return nlohmann::json::parse(bytes);
+    return parse_json(bytes);
   } catch (const nlohmann::json::parse_error& error) {
     throw Error(ExitCode::bad_data,
                 fmt::format("{}: this is no JSON from byte {} on. {}.", path.string(), error.byte, kDamaged));

@@ -76,6 +76,8 @@ std::string ShuffledSource::description() const {
                      seed_);
 }
 
+std::string ShuffledSource::order() const { return fmt::format("{}, shuffled with seed {}", inner_->order(), seed_); }
+
 uint64_t ShuffledSource::fingerprint() const {
   return mixed(inner_->fingerprint(), fmt::format("shuffled {} {}", seed_, documents_));
 }
@@ -91,12 +93,16 @@ std::string StridedSource::description() const {
   return fmt::format("{}, every {}th record from the {}th", inner_->description(), ranks_, rank_);
 }
 
+std::string StridedSource::order() const {
+  return fmt::format("{}, every {}th record from the {}th", inner_->order(), ranks_, rank_);
+}
+
 uint64_t StridedSource::fingerprint() const {
   return mixed(inner_->fingerprint(), fmt::format("strided {} {}", ranks_, rank_));
 }
 
 BlockSource::BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
-    : SourceAround(std::move(inner)) {
+    : SourceAround(std::move(inner)), ranks_(ranks), rank_(rank) {
   const int64_t documents = count(*inner_, "data.split = \"upstream\" of this dataset");
   const int64_t share = documents / ranks, more = documents % ranks;
   begin_ = next_ = rank * share + std::min(rank, more);
@@ -122,6 +128,8 @@ void BlockSource::seek(const SourcePosition& start) { next_ = std::max(begin_, s
 std::string BlockSource::description() const {
   return fmt::format("{}, documents {} to {}", inner_->description(), begin_, end_ - 1);
 }
+
+std::string BlockSource::order() const { return fmt::format("{}, block {} of {}", inner_->order(), rank_, ranks_); }
 
 uint64_t BlockSource::fingerprint() const {
   return mixed(inner_->fingerprint(), fmt::format("block {} {}", begin_, end_));

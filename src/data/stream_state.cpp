@@ -18,6 +18,7 @@ nlohmann::json to_json(const StreamState& state) {
                       {"token_offset", state.token_offset},
                       {"fingerprint", fmt::format("{:016x}", state.fingerprint)}};
   for (const StreamState& source : state.sources) json["sources"].push_back(to_json(source));
+  if (!state.corpus.files.empty()) json["corpus"] = to_json(state.corpus);
   return json;
 }
 
@@ -36,6 +37,7 @@ StreamState stream_state_from_json(const nlohmann::json& json) {
                       number(document, "line")};
     state.token_offset = number(json, "token_offset");
     state.fingerprint = std::stoull(json.at("fingerprint").get<std::string>(), nullptr, 16);
+    if (json.contains("corpus")) state.corpus = corpus_record_from_json(json.at("corpus"));
     if (json.contains("sources")) {
       for (const nlohmann::json& source : json.at("sources")) state.sources.push_back(stream_state_from_json(source));
     }
@@ -47,7 +49,7 @@ StreamState stream_state_from_json(const nlohmann::json& json) {
                             problem.what()));
   } catch (const std::logic_error& problem) {  // std::stoull
     throw Error(ExitCode::bad_data,
-                "the saved data state cannot be read: its fingerprint is no hexadecimal number. The "
+                "the saved data state cannot be read: a fingerprint in it is no hexadecimal number. The "
                 "checkpoint may be damaged: load an earlier one.");
   }
 }

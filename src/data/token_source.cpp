@@ -67,6 +67,12 @@ std::string TokenFileSource::description() const {
                      with_thousands(all.tokens));
 }
 
+CorpusFiles TokenFileSource::file_sizes() const {
+  CorpusFiles all;
+  for (const auto& file : files_) all.emplace_back(file->path(), file->facts().tokens * file->facts().token_bytes);
+  return all;
+}
+
 uint64_t TokenFileSource::fingerprint() const {
   std::string what = "bin\n";
   for (const auto& file : files_) {

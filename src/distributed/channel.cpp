@@ -17,14 +17,12 @@
 namespace titan {
 namespace {
 
-constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr int kBacklog = 4096;
 // A host that lost its power says nothing: after about a minute without an answer it counts as gone. Shorter, and a
 // hiccup of the network, which training itself survives, would end the run.
 constexpr int kQuietSeconds = 20;
 constexpr int kProbeSeconds = 10;
 constexpr int kProbes = 4;
-constexpr std::chrono::seconds kSendLimit{5};
 
 void set(int socket, int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); }
 
@@ -156,31 +154,38 @@ std::optional<Channel> Channel::accept(const Descriptor& listener) {
   return Channel(std::move(socket));
 }
 
-bool Channel::send_line(std::string_view line) {
-  if (!open_) return false;
-  std::string bytes(line);
-  bytes += '\n';
-  const Deadline deadline = std::chrono::steady_clock::now() + kSendLimit;
-  for (std::string_view rest = bytes; !rest.empty();) {
-    const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+bool Channel::send_line(std::string_view line, std::chrono::milliseconds limit) {
+  const std::lock_guard lock(*sending_);
+  if (!line.empty()) unsent_.append(line) += '\n';
+  const Deadline deadline = std::chrono::steady_clock::now() + limit;
+  size_t begin = 0;
+  bool waits = true;
+  while (begin < unsent_.size() && waits) {
+    const ssize_t sent = ::send(socket_.get(), unsent_.data() + begin, unsent_.size() - begin, MSG_NOSIGNAL);
     if (sent >= 0) {
-      rest.remove_prefix(static_cast<size_t>(sent));
+      begin += static_cast<size_t>(sent);
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket_.get(), POLLOUT, deadline)) return false;
+      waits = limit.count() > 0 && wait_for(socket_.get(), POLLOUT, deadline);
     } else if (errno != EINTR) {
-      return false;
+      begin = unsent_.size();  // nobody will read it
+      waits = false;
     }
   }
-  return true;
+  unsent_.erase(0, begin);
+  return waits;
+}
+
+bool Channel::has_unsent() const {
+  const std::lock_guard lock(*sending_);
+  return !unsent_.empty();
 }
 
 bool Channel::read_arrived() {
   std::array<char, 65536> buffer;
-  while (open_) {
+  while (open_ && received_.size() - taken_ <= longest_line_) {
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (got > 0) {
       received_.append(buffer.data(), static_cast<size_t>(got));
-      if (received_.size() > kLongestLine && received_.find('\n') == std::string::npos) open_ = false;
     } else if (got < 0 && errno == EINTR) {
       continue;
     } else {
@@ -188,14 +193,19 @@ bool Channel::read_arrived() {
       return open_;
     }
   }
-  return false;
+  open_ = open_ && received_.find('\n', searched_) != std::string::npos;
+  return open_;
 }
 
 std::optional<std::string> Channel::take_line() {
-  const size_t end = received_.find('\n');
-  if (end == std::string::npos) return std::nullopt;
-  std::string line = received_.substr(0, end);
-  received_.erase(0, end + 1);
+  const size_t end = received_.find('\n', searched_);
+  if (end == std::string::npos) {
+    received_.erase(0, std::exchange(taken_, 0));
+    searched_ = received_.size();
+    return std::nullopt;
+  }
+  std::string line = received_.substr(taken_, end - taken_);
+  taken_ = searched_ = end + 1;
   return line;
 }
 

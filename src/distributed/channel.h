@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,7 +47,12 @@ bool names_this_machine(const std::string& host);
 /// The port that a listening socket has.
 uint16_t port_of(const Descriptor& listener);
 
-/// One connection. Not safe for two threads at once, except that one may send while another reads.
+/// How long a line may be that strangers send, a rank that joins, and a rank of the run.
+inline constexpr size_t kStrangersLine = size_t{4} << 10;
+inline constexpr size_t kJoiningLine = size_t{1} << 20;
+inline constexpr size_t kMembersLine = size_t{64} << 20;
+
+/// One connection. One thread reads; any may send.
 class Channel {
  public:
   Channel() = default;
@@ -53,14 +60,18 @@ class Channel {
   /// Nothing when no connection came about within `limit`; `reason` then says why.
   static std::optional<Channel> connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
                                         std::string& reason);
-  /// Takes the next caller of a listening socket; nothing when there is none.
+  /// Takes the next caller of a listening socket; nothing when there is none, or, by errno, no descriptor is left.
   static std::optional<Channel> accept(const Descriptor& listener);
 
-  /// False when the other side is gone.
-  bool send_line(std::string_view line);
-  /// Reads what has arrived, without waiting. False once the other side is gone or sent a line beyond all measure;
-  /// lines that came before can still be taken.
+  /// False when the other side is gone or did not take the line within `limit`; what is left is sent by flush().
+  bool send_line(std::string_view line, std::chrono::milliseconds limit = std::chrono::seconds(5));
+  /// Sends what can be sent without waiting.
+  void flush() { send_line({}, std::chrono::milliseconds(0)); }
+  bool has_unsent() const;
+  /// Reads what has arrived, without waiting, and no more than the longest line. False once the other side is gone or
+  /// sent a longer one; lines that came before can still be taken.
   bool read_arrived();
+  void set_longest_line(size_t bytes) { longest_line_ = bytes; }
   std::optional<std::string> take_line();
   /// Waits for a line; nothing when the other side is gone (is_open() is false then) or at the deadline.
   std::optional<std::string> wait_line(Deadline deadline);
@@ -74,7 +85,11 @@ class Channel {
  private:
   Descriptor socket_;
   std::string received_;
+  size_t taken_ = 0, searched_ = 0;  // of `received_`: lines already taken, and what holds no further line's end
+  size_t longest_line_ = kStrangersLine;
   bool open_ = false;
+  std::unique_ptr<std::mutex> sending_ = std::make_unique<std::mutex>();
+  std::string unsent_;
 };
 
 }  // namespace titan

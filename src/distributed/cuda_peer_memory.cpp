@@ -120,9 +120,16 @@ std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d:
     auto handle = symmetric::rendezvous(memory, name);
     return std::make_unique<CudaPeerMemory>(std::move(group), std::move(memory), std::move(handle), timeout);
   } catch (const c10::Error& error) {
-    throw Error(ExitCode::launcher, fmt::format("the GPUs of tensor-parallel group {} do not share memory ({}); set "
-                                                "parallelism.enable_async_tensor_parallel = false",
-                                                name, error.what_without_backtrace()));
+    const std::string reason = error.what_without_backtrace();
+    const bool by_number = reason.find("overlapping devices") != std::string::npos;
+    throw Error(
+        ExitCode::launcher,
+        fmt::format("tensor-parallel group {} has no symmetric memory ({}); {}set "
+                    "parallelism.enable_async_tensor_parallel = false",
+                    name, reason.substr(0, reason.find('\n')),
+                    by_number ? "ranks of it have GPUs of one number: set "
+                                "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1 where each sees its own GPU alone, or "
+                              : ""));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "titan/base/error.h"
+#include "titan/base/printable.h"
 #include "titan/base/stop_signals.h"
 
 namespace titan {
@@ -31,7 +32,7 @@ void end_for_silent_peer() { end_after_notice(ExitCode::hang); }
 void end_hanging() { ::_exit(static_cast<int>(ExitCode::hang)); }
 
 void end_stuck(int code, const std::string& text) {
-  const std::string line = "titan_train: " + text + "\n";
+  const std::string line = "titan_train: " + printable_lines(text) + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   ::_exit(code);
 }

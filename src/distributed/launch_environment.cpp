@@ -122,6 +122,15 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   launch.local_rank = variables.number("LOCAL_RANK");
   launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   if (launch.size == 1) return launch;
+  // A restarted run must not meet ranks of the last attempt.
+  const std::string attempt = variables.text_or("TORCHELASTIC_RESTART_COUNT", "0");
+  launch.meeting.kind = MeetingPoint::Kind::rank_zero;
+  launch.meeting.run = fmt::format("{}, attempt {}", run.value_or("by hand"), attempt);
+  if (variables.has("TITAN_LAUNCHER")) {
+    launch.meeting.host = kLoopback;
+    launch.meeting.ports = derived_ports(name_key(launch.meeting.run));
+    return launch;
+  }
   const std::optional<std::string> address = variables.text("MASTER_ADDR");
   const std::optional<std::string> port = variables.text("MASTER_PORT");
   if (!address || !port) {
@@ -130,13 +139,14 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
         "0 is to listen, or start the run with titan_train launch, torchrun, mpirun or srun",
         launch.rank, launch.size, address ? "MASTER_PORT" : "MASTER_ADDR"));
   }
-  const bool agent = to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true";
-  launch.meeting.kind = agent ? MeetingPoint::Kind::agent : MeetingPoint::Kind::rank_zero;
   launch.meeting.host = *address;
   launch.meeting.ports = {parse_port(*port, "MASTER_PORT")};
-  // A restarted run finds the agent's store as the last attempt left it.
-  launch.meeting.run =
-      fmt::format("{}, attempt {}", run.value_or("by hand"), variables.text_or("TORCHELASTIC_RESTART_COUNT", "0"));
+  // The agent's own store has the port: the ranks meet beside it.
+  if (to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true") {
+    launch.meeting.run += ", port " + *port;
+    launch.meeting.ports = derived_ports(name_key(launch.meeting.run));
+    if (launch.local_size == launch.size) launch.meeting.host = kLoopback;
+  }
   return launch;
 }
 
@@ -254,6 +264,11 @@ Launch single_process(const EnvironmentVariables& variables) {
   return {};
 }
 
+/// What the user gave; else what Open MPI 4 draws at random for every job and gives to its ranks alone.
+std::string secret_in(const EnvironmentVariables& variables) {
+  return variables.text_or("TITAN_SECRET", variables.text_or("OMPI_MCA_orte_precondition_transports", ""));
+}
+
 Launch checked(Launch launch) {
   if (launch.size < 1 || launch.rank >= launch.size) {
     refuse(fmt::format("{} says rank {} of {} ranks; ranks count from 0 to {}", launch.launcher, launch.rank,
@@ -291,7 +306,9 @@ Launch detect_launch(const CommSection& comm, const LaunchContext& context) {
   if (!launch) launch = from_pmi(variables, context);
   if (!launch) launch = from_slurm(variables);
   if (!launch) launch = from_other(variables, context);
-  return launch ? checked(*launch) : single_process(variables);
+  if (!launch) return single_process(variables);
+  launch->meeting.secret = secret_in(variables);
+  return checked(*std::move(launch));
 }
 
 }  // namespace titan

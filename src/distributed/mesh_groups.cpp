@@ -22,6 +22,10 @@ void MeshGroups::set_timeout(std::chrono::milliseconds timeout) {
   for (Communicator* group : all()) group->set_timeout(timeout);
 }
 
+void MeshGroups::shut_down() {
+  for (Communicator* group : all()) group->shut_down();
+}
+
 void MeshGroups::reset_traffic() {
   for (Communicator* group : all()) group->reset_traffic();
 }
@@ -29,11 +33,13 @@ void MeshGroups::reset_traffic() {
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                             const MakeCommunicator& make, bool groups_of_one,
                             const std::optional<std::pair<int64_t, int64_t>>& twins) {
-  auto group_of = [&](const char* name, const std::vector<int64_t>& ranks) -> std::shared_ptr<Communicator> {
+  auto group_of = [&](const char* name, const std::vector<int64_t>& ranks,
+                      const char* queue) -> std::shared_ptr<Communicator> {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank);
     if ((ranks.size() == 1 && !groups_of_one) || mine == ranks.end()) return nullptr;
     GroupRequest request;
     request.name = name;
+    request.queue = queue;
     request.instance = "/" + std::to_string(ranks.front());  // the ranks of one group share their first
     request.rank = mine - ranks.begin();
     request.size = static_cast<int64_t>(ranks.size());
@@ -41,21 +47,24 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
     request.members = ranks;
     return make(request);
   };
-  auto group = [&](const char* name, std::vector<MeshAxis> axes) { return group_of(name, mesh.group(rank, axes)); };
+  // With a queue of their own: what is under way beside other communication of the same ranks.
+  auto group = [&](const char* name, std::vector<MeshAxis> axes, const char* queue = "") {
+    return group_of(name, mesh.group(rank, axes), queue);
+  };
   using enum MeshAxis;
   MeshGroups groups;
-  groups.gather = group("fsdp_gather", {dp_shard, cp});
+  groups.gather = group("fsdp_gather", {dp_shard, cp}, "gather");
   groups.scatter = group("fsdp_scatter", {dp_shard, cp});
   groups.replicate = group("dp_replicate", {dp_replicate});
   groups.tensor = group("tp", {tp});
-  groups.context = group("cp", {cp});
+  groups.context = group("cp", {cp}, "cp");
   groups.loss = group("loss", {pp, dp_replicate, dp_shard, cp});
   groups.data = mesh.size(pp) == 1 ? groups.loss : group("data", {dp_replicate, dp_shard, cp});
-  groups.pipeline = group("pp", {pp});
+  groups.pipeline = group("pp", {pp}, "pp");
   if (twins) {
     const std::vector<int64_t> line = mesh.group(rank, std::array{pp});
     groups.twins =
-        group_of("twins", {line[static_cast<size_t>(twins->first)], line[static_cast<size_t>(twins->second)]});
+        group_of("twins", {line[static_cast<size_t>(twins->first)], line[static_cast<size_t>(twins->second)]}, "");
   }
   groups.model = group("model", {pp, dp_shard, cp, tp});
   groups.world = group("world", {pp, dp_replicate, dp_shard, cp, tp});
@@ -67,12 +76,15 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
     return [](const GroupRequest& request) { return make_fake_communicator(request.name, request.rank, request.size); };
   }
   const bool one_host = world.is_on_one_host();
-  std::shared_ptr<OverdueWatch> watch;
-  if (device.is_cuda() && world.hung) watch = std::make_shared<OverdueWatch>(world.hung);
-  return [store = world.store, waits = world.waits, device, one_host, watch,
+  MakeCommunicator over_nccl;
+  if (device.is_cuda()) {
+    auto watch = world.hung ? std::make_shared<OverdueWatch>(world.hung) : nullptr;
+    over_nccl = nccl_communicator_maker(world.store, device.index(), std::move(watch));
+  }
+  return [store = world.store, waits = world.waits, over_nccl, one_host,
           options = std::move(options)](GroupRequest request) mutable {
     request.waits = waits;
-    if (device.is_cuda()) return make_nccl_communicator(store, request, device.index(), watch);
+    if (over_nccl) return over_nccl(request);
     if (one_host && options.shared_memory) {
       std::string refusal;
       if (auto group = make_host_communicator(store, request, refusal)) return group;

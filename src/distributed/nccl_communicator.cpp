@@ -11,6 +11,8 @@
 #ifdef TITAN_WITH_CUDA
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+
+#include <map>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -38,21 +40,49 @@ class NcclPending : public PendingCollective {
 
 using NcclWork = c10d::ProcessGroupNCCL::WorkNCCL;
 
-/// The events of a collective without its tensors. Whoever polls must not hold tensors: an output that an operation
-/// handed to autograd holds that operation's graph, its saved activations, and, in tensor parallel, this communicator.
-std::shared_ptr<NcclWork> events_of(const c10d::Work& work) {
-  return std::make_shared<NcclWork>(dynamic_cast<const NcclWork&>(work));
-}
+/// The events of a collective without its tensors: a copy has no outputs, and the shelf of inputs, which LibTorch's
+/// copies share, is one of its own here. Whoever polls must not hold tensors: one that an operation handed to autograd
+/// holds that operation's graph, its saved activations, and, in tensor parallel, this communicator.
+class NcclEvents : public NcclWork {
+ public:
+  explicit NcclEvents(const c10d::Work& work) : NcclWork(dynamic_cast<const NcclWork&>(work)) {
+    stashed_for_allocator_safety_ = std::make_shared<c10d::TensorShelf>();
+  }
+};
+
+/// A process group of LibTorch, for one or several communicators. Its destructor would abort: that takes a kernel's
+/// last chunk from a slower rank, and waits behind other groups' kernels that hang. So it is shut down, or left to the
+/// end of the process.
+class NcclTransport {
+ public:
+  explicit NcclTransport(c10::intrusive_ptr<c10d::ProcessGroupNCCL> group) : group_(std::move(group)) {}
+  ~NcclTransport() {
+    if (!is_shut_) (void)group_.release();
+  }
+  NcclTransport(const NcclTransport&) = delete;
+  NcclTransport& operator=(const NcclTransport&) = delete;
+
+  c10d::ProcessGroupNCCL* operator->() const { return group_.get(); }
+  void shut_down() {
+    if (is_shut_) return;
+    group_->shutdown();
+    is_shut_ = true;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  bool is_shut_ = false;
+};
 
 /// What LibTorch's watchdog leaves ours.
 constexpr std::chrono::seconds kOrderlyEnd{60};
 
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group,
+  NcclCommunicator(const GroupRequest& request, std::shared_ptr<NcclTransport> transport,
                    std::shared_ptr<OverdueWatch> watch)
       : Communicator(request.name, request.rank, request.size),
-        group_(std::move(group)),
+        group_(std::move(transport)),
         members_{request.name, request.members, request.waits},
         others_(members_.others(request.rank)),
         watch_(std::move(watch)),
@@ -61,36 +91,37 @@ class NcclCommunicator : public Communicator {
   std::string_view transport() const override { return "NCCL"; }
   void set_timeout(std::chrono::milliseconds timeout) override {
     timeout_ = timeout;
-    group_->setTimeout(timeout + kOrderlyEnd);
+    (*group_)->setTimeout(timeout + kOrderlyEnd);
   }
+  void shut_down() override { group_->shut_down(); }
 
  protected:
   Pending start_all_gather(Tensors outputs, Tensors inputs) override {
-    return watched(Collective::all_gather, others_, group_->allgather_into_tensor_coalesced(outputs, inputs));
+    return watched(Collective::all_gather, others_, (*group_)->allgather_into_tensor_coalesced(outputs, inputs));
   }
   Pending start_reduce_scatter(Tensors outputs, Tensors inputs) override {
-    return watched(Collective::reduce_scatter, others_, group_->reduce_scatter_tensor_coalesced(outputs, inputs));
+    return watched(Collective::reduce_scatter, others_, (*group_)->reduce_scatter_tensor_coalesced(outputs, inputs));
   }
   Pending start_all_reduce(Tensors tensors, Reduction reduction) override {
     c10d::AllreduceCoalescedOptions options;
     options.reduceOp = c10d_reduction(reduction);
-    return watched(Collective::all_reduce, others_, group_->allreduce_coalesced(tensors, options));
+    return watched(Collective::all_reduce, others_, (*group_)->allreduce_coalesced(tensors, options));
   }
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
-    group_->startCoalescing();
+    (*group_)->startCoalescing();
     for (const Message& message : sends) {
       for (const at::Tensor& tensor : message.tensors) {
         std::vector<at::Tensor> sent{tensor};
-        group_->send(sent, static_cast<int>(message.peer), /*tag=*/0);
+        (*group_)->send(sent, static_cast<int>(message.peer), /*tag=*/0);
       }
     }
     for (const Message& message : receives) {
       for (const at::Tensor& tensor : message.tensors) {
         std::vector<at::Tensor> received{tensor};
-        group_->recv(received, static_cast<int>(message.peer), /*tag=*/0);
+        (*group_)->recv(received, static_cast<int>(message.peer), /*tag=*/0);
       }
     }
-    return watched(Collective::permute, peers_of(receives, sends), group_->endCoalescing());
+    return watched(Collective::permute, peers_of(receives, sends), (*group_)->endCoalescing());
   }
 
  private:
@@ -106,13 +137,14 @@ class NcclCommunicator : public Communicator {
   Pending watched(Collective kind, const PeerWaits::Ranks& peers, c10::intrusive_ptr<c10d::Work> work) {
     ++calls_;
     if (watch_ && work) {
-      watch_->add(members_.noted(peers, [events = events_of(*work)] { return events->isCompleted(); }),
-                  fmt::format("{} {} of group {}", titan::name(kind), calls_, name()), timeout_);
+      watch_->add(
+          members_.noted(peers, [events = std::make_shared<NcclEvents>(*work)] { return events->isCompleted(); }),
+          fmt::format("{} {} of group {}", titan::name(kind), calls_, name()), timeout_);
     }
     return std::make_unique<NcclPending>(std::move(work));
   }
 
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  std::shared_ptr<NcclTransport> group_;
   GroupMembers members_;
   PeerWaits::Ranks others_;
   std::shared_ptr<OverdueWatch> watch_;
@@ -120,11 +152,8 @@ class NcclCommunicator : public Communicator {
   int64_t calls_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request, int device_index,
-                                                     std::shared_ptr<OverdueWatch> watch) {
+std::shared_ptr<NcclTransport> connect(const c10::intrusive_ptr<c10d::Store>& store, const GroupRequest& request,
+                                       int device_index) {
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = request.timeout + kOrderlyEnd;
   options->group_name = request.name + request.instance;
@@ -132,7 +161,21 @@ std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c1
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(named, static_cast<int>(request.rank),
                                                            static_cast<int>(request.size), options);
   group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)));
-  return std::make_unique<NcclCommunicator>(request, std::move(group), std::move(watch));
+  return std::make_shared<NcclTransport>(std::move(group));
+}
+
+}  // namespace
+
+MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int device_index,
+                                         std::shared_ptr<OverdueWatch> watch) {
+  using Key = std::pair<std::string, std::vector<int64_t>>;  // queue and members
+  auto transports = std::make_shared<std::map<Key, std::weak_ptr<NcclTransport>>>();
+  return [store = std::move(store), device_index, watch = std::move(watch), transports](const GroupRequest& request) {
+    std::weak_ptr<NcclTransport>& kept = (*transports)[{request.queue, request.members}];
+    std::shared_ptr<NcclTransport> transport = request.members.empty() ? nullptr : kept.lock();
+    if (!transport) kept = transport = connect(store, request, device_index);
+    return std::make_unique<NcclCommunicator>(request, std::move(transport), watch);
+  };
 }
 
 }  // namespace titan
@@ -141,8 +184,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c1
 
 namespace titan {
 
-std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>&, const GroupRequest&, int,
-                                                     std::shared_ptr<OverdueWatch>) {
+MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store>, int, std::shared_ptr<OverdueWatch>) {
   throw Error(ExitCode::bad_config, "this build has no CUDA, so ranks cannot talk over NCCL; build the release preset");
 }
 

@@ -5,10 +5,12 @@
 #include <exception>
 #include <utility>
 
+#include "titan/distributed/own_device.h"
+
 namespace titan {
 
 OverdueWatch::OverdueWatch(Overdue overdue, std::chrono::milliseconds interval)
-    : overdue_(std::move(overdue)), interval_(interval), thread_([this] { watch(); }) {}
+    : overdue_(std::move(overdue)), interval_(interval), thread_(on_own_device([this] { watch(); })) {}
 
 OverdueWatch::~OverdueWatch() {
   {

@@ -1,9 +1,13 @@
 // The launch context of the running process: its environment, and which process started this host's ranks.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <random>
 
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/distributed/launch_environment.h"
 
@@ -36,13 +40,32 @@ int64_t find_launcher_process() {
   return ::getppid();
 }
 
+std::string secret_in_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    throw Error(ExitCode::launcher, fmt::format("TITAN_SECRET_FILE = {} can be read by others; chmod 600 it", path));
+  }
+  const std::string secret = trim(read_file(path, ExitCode::launcher));
+  if (secret.empty()) {
+    throw Error(ExitCode::launcher,
+                fmt::format("TITAN_SECRET_FILE = {} is empty; put a line of random characters there", path));
+  }
+  return secret;
+}
+
 }  // namespace
+
+std::string random_secret() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", source(), source(), source(), source());
+}
 
 LaunchContext process_context() {
   LaunchContext context;
   context.variable = [](std::string_view name) -> std::optional<std::string> {
-    const char* value = std::getenv(std::string(name).c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
+    if (const char* value = std::getenv(std::string(name).c_str())) return value;
+    const char* file = std::getenv("TITAN_SECRET_FILE");
+    return name == "TITAN_SECRET" && file ? std::optional(secret_in_file(file)) : std::nullopt;
   };
   context.launcher_process = find_launcher_process;
   return context;

@@ -3,15 +3,27 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
+#include "titan/distributed/launch_environment.h"
 
 namespace titan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// A caller that says nothing, or not enough, for this long is dropped.
+constexpr std::chrono::seconds kSilenceLimit{1};
+/// The same for one that knows the secret.
+constexpr std::chrono::seconds kReportLimit{5};
+/// Callers that are heard at a time; others wait in the kernel's queue.
+constexpr size_t kMostCallers = 512;
+/// To those that need not be waited for.
+constexpr std::chrono::milliseconds kAtOnce{0};
 
 Refusal stopped() {
   return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
@@ -23,18 +35,27 @@ std::string words_for_elsewhere(const std::string& host) {
   return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
 }
 
+std::string words_for_strangers(int64_t strangers) {
+  if (strangers == 0) return {};
+  return fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", strangers);
+}
+
+/// Of accept(2): nothing is wrong with the caller.
+bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
 }  // namespace
 
-RankHub::RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell,
+RankHub::RankHub(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell,
                  std::shared_ptr<PeerWaits> waits, std::shared_ptr<LastWords> last_words)
     : listener_(std::move(listener)),
-      run_(std::move(run)),
+      secret_(std::move(secret)),
       roll_call_(std::move(zero)),
       tell_(std::move(tell)),
       waits_(std::move(waits)),
       last_words_(std::move(last_words)) {}
 
 RankHub::~RankHub() {
+  table_->on_change({});
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -59,8 +80,9 @@ const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
       refuse_members(
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
-                       "and what they printed{}",
-                       roll_call_.missing(), roll_call_.size(), waited, words_for_elsewhere(host))});
+                       "and what they printed{}{}",
+                       roll_call_.missing(), roll_call_.size(), waited, words_for_strangers(strangers_),
+                       words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
       if (const std::optional<Refusal> refusal = roll_call_.add(std::move(facts))) refuse_all(*refusal);
@@ -74,27 +96,79 @@ const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
 
 std::vector<RankFacts> RankHub::hear_callers(Deadline deadline) {
   std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
-  for (const Channel& caller : callers_) entries.push_back({caller.descriptor(), POLLIN, 0});
+  const bool accepts = callers_.size() < kMostCallers && Clock::now() >= accept_again_;
+  if (!accepts) entries[0].fd = -1;
+  for (const Caller& caller : callers_) {
+    entries.push_back({caller.channel.descriptor(), POLLIN, 0});
+    deadline = std::min(deadline, caller.until);
+  }
+  if (!accepts) deadline = std::min(deadline, Clock::now() + std::chrono::milliseconds(kRetryMilliseconds));
   for (const Member& member : members_) {
     entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, POLLIN, 0});
   }
   ::poll(entries.data(), entries.size(), poll_time(deadline));
-  while (std::optional<Channel> caller = Channel::accept(listener_)) {
-    if (caller->send_line(greeting_line(run_))) callers_.push_back(std::move(*caller));
-  }
+  if (accepts) accept_callers();
   std::vector<RankFacts> came;
-  std::erase_if(callers_, [&](Channel& caller) {
-    caller.read_arrived();
-    const std::optional<std::string> line = caller.take_line();
-    if (!line) return !caller.is_open();
-    std::optional<RankFacts> facts = RankFacts::from_json(*line);
-    if (!facts) return true;  // a stranger
-    members_.push_back({facts->rank, std::move(caller)});
-    came.push_back(std::move(*facts));
-    return true;
+  std::erase_if(callers_, [&](Caller& caller) {
+    if (std::optional<RankFacts> facts = hear_caller(caller)) came.push_back(*std::move(facts));
+    return Clock::now() >= caller.until;
   });
   for (Member& member : members_) member.channel.read_arrived();
   return came;
+}
+
+void RankHub::accept_callers() {
+  while (callers_.size() < kMostCallers) {
+    std::optional<Channel> channel = Channel::accept(listener_);
+    if (!channel) {
+      if (!is_shortage(errno)) return;
+      // Silent callers give theirs back within a second; where there are none, nobody will.
+      if (callers_.empty()) {
+        refuse_members({static_cast<int>(ExitCode::launcher),
+                        fmt::format("rank 0 cannot take the calls of {} ranks: {}; raise the limit on open files "
+                                    "(ulimit -n)",
+                                    roll_call_.size(), std::strerror(errno))});
+      }
+      accept_again_ = Clock::now() + std::chrono::milliseconds(kRetryMilliseconds);
+      return;
+    }
+    Caller caller{
+        std::move(*channel), {secret_, port_of(listener_), random_secret(), {}}, Clock::now() + kSilenceLimit};
+    if (caller.channel.send_line(greeting_line(caller.handshake.zero_nonce), kAtOnce)) {
+      callers_.push_back(std::move(caller));
+    }
+  }
+}
+
+std::optional<RankFacts> RankHub::hear_caller(Caller& caller) {
+  caller.channel.read_arrived();
+  while (const std::optional<std::string> line = caller.channel.take_line()) {
+    if (caller.is_proven) {
+      caller.until = Clock::now();
+      std::optional<RankFacts> facts = RankFacts::from_json(*line);
+      members_.push_back({caller.handshake.rank, std::move(caller.channel)});
+      if (facts && facts->rank == caller.handshake.rank) return facts;
+      refuse_members({static_cast<int>(ExitCode::launcher),
+                      fmt::format("rank {} sent a report that cannot be read; start the same titan_train everywhere",
+                                  caller.handshake.rank)});
+    }
+    const RankMessage message = parse_message(*line);
+    if (message.hello) {
+      caller.handshake.rank = message.hello->rank;
+      caller.handshake.caller_nonce = message.hello->nonce;
+      caller.is_proven = is_same_proof(message.hello->proof, caller.handshake.caller_proof());
+      strangers_ += caller.is_proven ? 0 : 1;
+    }
+    if (!caller.is_proven) {
+      caller.until = Clock::now();
+      return std::nullopt;
+    }
+    caller.channel.send_line(proof_line(caller.handshake.zero_proof()), kAtOnce);
+    caller.channel.set_longest_line(kJoiningLine);
+    caller.until = Clock::now() + kReportLimit;
+  }
+  if (!caller.channel.is_open()) caller.until = Clock::now();
+  return std::nullopt;
 }
 
 void RankHub::check_members_stay() {
@@ -126,12 +200,15 @@ void RankHub::refuse_all(const Refusal& refusal) {
   refuse_members(refusal);
 }
 
-void RankHub::welcome(uint16_t store_port) {
+void RankHub::welcome() {
+  callers_.clear();
   for (Member& member : members_) {
-    member.channel.send_line(welcome_line(
-        {store_port, roll_call_.core_share(member.rank), roll_call_.facts(0)->name(), roll_call_.place(member.rank)}));
+    member.channel.set_longest_line(kMembersLine);
+    member.channel.send_line(
+        welcome_line({roll_call_.core_share(member.rank), roll_call_.facts(0)->name(), roll_call_.place(member.rank)}));
   }
   welcomed_ = true;
+  table_->on_change([this] { wake_.ring(); });
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -141,7 +218,8 @@ void RankHub::watch() {
   for (;;) {
     std::vector<pollfd> entries{{wake_.descriptor(), POLLIN, 0}};
     for (const Member& member : members_) {
-      entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, POLLIN, 0});
+      const short events = member.channel.has_unsent() ? POLLIN | POLLOUT : POLLIN;
+      entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, events, 0});
     }
     Deadline next = Clock::now() + std::chrono::seconds(1);
     if (cause_) next = std::min(next, announce_at_);
@@ -150,8 +228,11 @@ void RankHub::watch() {
     ::poll(entries.data(), entries.size(), poll_time(next));
     wake_.clear();
     for (Member& member : members_) {
-      if (!member.is_gone) hear(member);
+      if (member.is_gone) continue;
+      if (member.channel.has_unsent()) member.channel.flush();
+      hear(member);
     }
+    answer_waiting();
     {
       const std::lock_guard lock(mutex_);
       if (own_failure_ && !cause_ && !(suspected_ && suspected_->rank == 0)) report(*own_failure_);
@@ -168,25 +249,46 @@ void RankHub::watch() {
 void RankHub::hear(Member& member) {
   if (member.channel.is_open()) member.channel.read_arrived();  // else it was lost while it was welcomed
   while (const std::optional<std::string> line = member.channel.take_line()) {
-    const RankMessage message = parse_message(*line);
-    if (message.leaving) member.left = true;
-    if (message.waits) {
-      member.lives = true;
-      if (suspected_) answers_.push_back({member.rank, *message.waits});
-    }
-    if (message.asks) {
-      member.channel.send_line(asked_line());
-      ask_for_life(member.rank, *message.asks);
-    }
-    if (message.failed) {
-      member.channel.send_line(heard_line());
-      report({member.rank, message.failed->code,
-              fmt::format("{} failed with exit code {}: {}", roll_call_.facts(member.rank)->name(),
-                          message.failed->code, message.failed->text)});
-    }
+    if (take(member, parse_message(*line))) continue;
+    report(
+        {member.rank, 0, fmt::format("{} sent a message that cannot be read", roll_call_.facts(member.rank)->name())});
   }
   member.is_gone = !member.channel.is_open();
   if (member.is_gone) lost(member);
+}
+
+bool RankHub::take(Member& member, RankMessage message) {
+  if (message.leaving) member.left = true;
+  if (message.waits) {
+    member.lives = true;
+    if (suspected_) answers_.push_back({member.rank, *message.waits});
+  }
+  if (message.asks) {
+    member.channel.send_line(asked_line());
+    ask_for_life(member.rank, *message.asks);
+  }
+  if (message.store) answer_store(member, *message.store, Clock::now() + message.store->within);
+  if (message.failed) {
+    member.channel.send_line(heard_line());
+    report({member.rank, message.failed->code,
+            fmt::format("{} failed with exit code {}: {}", roll_call_.facts(member.rank)->name(), message.failed->code,
+                        message.failed->text)});
+  }
+  return message.is_understood;
+}
+
+void RankHub::answer_store(Member& member, const StoreCall& call, Deadline until) {
+  const std::optional<StoreAnswer> answer = table_->answer(call);
+  if (!answer) member.store_calls.emplace_back(call, until);
+  if (answer && call.kind != StoreCall::Kind::set) member.channel.send_line(stored_line(*answer), kAtOnce);
+}
+
+void RankHub::answer_waiting() {
+  for (Member& member : members_) {
+    for (auto& [call, until] : std::exchange(member.store_calls, {})) {
+      if (Clock::now() < until) answer_store(member, call, until);
+    }
+  }
 }
 
 void RankHub::lost(const Member& member) {
@@ -325,6 +427,10 @@ bool RankHub::say_farewell() {
 }
 
 // ---- called by rank 0's main thread
+
+c10::intrusive_ptr<c10d::Store> RankHub::store() {
+  return make_run_store([table = table_](const StoreCall& call) { return table->wait_answer(call); });
+}
 
 bool RankHub::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);

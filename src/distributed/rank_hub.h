@@ -8,6 +8,7 @@
 
 #include "channel.h"
 #include "ending.h"
+#include "handshake.h"
 #include "life_question.h"
 #include "rank_messages.h"
 #include "titan/base/last_words.h"
@@ -18,33 +19,46 @@ namespace titan {
 
 class RankHub : public AbortWatcher {
  public:
-  /// `zero`: rank 0's own facts; `run`: what callers are greeted with; `waits`: whom rank 0 waits for; `last_words`:
-  /// what is said when another rank's failure ends it, null: nothing.
-  RankHub(Descriptor listener, std::string run, RankFacts zero, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
+  /// `zero`: rank 0's own facts; `secret`: what callers must know to be heard; `waits`: whom rank 0 waits for;
+  /// `last_words`: what is said when another rank's failure ends it, null: nothing.
+  RankHub(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
           std::shared_ptr<LastWords> last_words);
   ~RankHub() override;
 
   /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
   /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed. `host`: where they were
-  /// told to look for this rank, empty when a launcher tells them; named to people if it is not this machine.
+  /// told to look for this rank; named to people if it is not this machine.
   const RollCall& gather(Deadline deadline, const std::string& host);
   /// Tells everybody to go on, and begins to watch.
-  void welcome(uint16_t store_port);
+  void welcome();
+  /// The store of rank 0's own threads.
+  c10::intrusive_ptr<c10d::Store> store();
 
   bool fail(int code, const std::string& text) override;
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
 
  private:
+  /// Who has not yet said which rank it is.
+  struct Caller {
+    Channel channel;
+    Handshake handshake;
+    Deadline until;  // when it is dropped
+    bool is_proven = false;
+  };
   struct Member {
     int64_t rank;
     Channel channel;
     bool left = false;
-    bool lives = false;    // it has answered since life_ was asked
-    bool is_gone = false;  // its channel is closed, and that was looked into
+    bool lives = false;                                            // it has answered since life_ was asked
+    bool is_gone = false;                                          // its channel is closed, and that was looked into
+    std::vector<std::pair<StoreCall, Deadline>> store_calls = {};  // that wait for keys
   };
 
   /// Waits until somebody calls or speaks; those who say who they are become members.
   std::vector<RankFacts> hear_callers(Deadline deadline);
+  void accept_callers();
+  /// The facts of a caller that is a rank of this run. Its time is over when it has none to send.
+  std::optional<RankFacts> hear_caller(Caller& caller);
   bool has_heard_all() const;
   void check_members_stay();
   /// Tells those who came, and throws.
@@ -54,6 +68,10 @@ class RankHub : public AbortWatcher {
 
   void watch();
   void hear(Member& member);
+  /// False when the member said what is no message.
+  bool take(Member& member, RankMessage message);
+  void answer_store(Member& member, const StoreCall& call, Deadline until);
+  void answer_waiting();
   void lost(const Member& member);
   void report(Cause cause);
   /// `cause` says that a peer failed it: asks everybody whom they wait for.
@@ -75,12 +93,15 @@ class RankHub : public AbortWatcher {
   int64_t count_present() const;
 
   Descriptor listener_;
-  std::string run_;
+  const std::string secret_;
   RollCall roll_call_;
   PeerFailed tell_;
   std::shared_ptr<PeerWaits> waits_;
   std::shared_ptr<LastWords> last_words_;
-  std::vector<Channel> callers_;  // who have not yet said who they are
+  std::vector<Caller> callers_;
+  int64_t strangers_ = 0;    // callers that did not know the secret
+  Deadline accept_again_{};  // no descriptor was left
+  const std::shared_ptr<StoreTable> table_ = std::make_shared<StoreTable>();
   std::vector<Member> members_;
   bool welcomed_ = false;
 

@@ -22,6 +22,11 @@ RankLink::RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> 
 
 RankLink::~RankLink() {
   {
+    const std::lock_guard lock(store_calls_->mutex);
+    store_calls_->send = {};
+    store_calls_->changed.notify_all();
+  }
+  {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
@@ -30,7 +35,7 @@ RankLink::~RankLink() {
   if (own_failure_) channel_.keep_until_exit();
 }
 
-void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& run,
+void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
                     Deadline deadline) {
   const Deadline begin = Clock::now();
   std::string reason = "no time was left";
@@ -39,14 +44,11 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
       end_at_a_signal();
       std::optional<Channel> channel = Channel::connect(host, port, kGreetingLimit, reason);
       if (!channel) continue;
-      const std::optional<std::string> line = channel->wait_line(Clock::now() + kGreetingLimit);
-      if (!line || parse_message(*line).greeting != run) {
-        reason = fmt::format("port {} belongs to something else", port);
-        continue;
-      }
-      channel_ = std::move(*channel);
       rank_zero_ = fmt::format("rank 0 ({}:{})", host, port);
-      return;
+      if (is_rank_zero(std::move(*channel), port, secret)) return;
+      reason = fmt::format(
+          "port {} belongs to something else, or to a run with another secret (give all ranks the same TITAN_SECRET)",
+          port);
     }
     ::poll(nullptr, 0, kRetryMilliseconds);
   }
@@ -58,6 +60,21 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
       fmt::format("rank 0 was not found on {}, {}, within {} s (comm.init_timeout_seconds): {}; see whether it was "
                   "started and what it printed",
                   host, where, waited, reason));
+}
+
+bool RankLink::is_rank_zero(Channel channel, uint16_t port, const std::string& secret) {
+  const Deadline limit = Clock::now() + kGreetingLimit;
+  const std::optional<std::string> greeting = channel.wait_line(limit);
+  const std::optional<std::string> nonce = greeting ? parse_message(*greeting).greeting : std::nullopt;
+  if (!nonce) return false;
+  const Handshake handshake{secret, port, *nonce, random_secret(), facts_.rank};
+  channel.send_line(hello_line({facts_.rank, handshake.caller_nonce, handshake.caller_proof()}));
+  const std::optional<std::string> answer = channel.wait_line(limit);
+  const std::optional<std::string> proof = answer ? parse_message(*answer).proof : std::nullopt;
+  if (!proof || !is_same_proof(*proof, handshake.zero_proof())) return false;
+  channel_ = std::move(channel);
+  channel_.set_longest_line(kMembersLine);
+  return true;
 }
 
 Welcome RankLink::join(Deadline deadline) {
@@ -84,14 +101,47 @@ Welcome RankLink::join(Deadline deadline) {
     }
     break;
   }
-  throw Error(ExitCode::peer_failure, rank_zero_ + " ended before all ranks were there; see what it printed");
+  const char* what = channel_.is_open() ? " sent a message that cannot be read, or none" : " ended";
+  throw Error(ExitCode::peer_failure,
+              fmt::format("{}{} before all ranks were there; see what it printed", rank_zero_, what));
+}
+
+c10::intrusive_ptr<c10d::Store> RankLink::store() {
+  {
+    const std::lock_guard lock(store_calls_->mutex);
+    store_calls_->send = [this](const StoreCall& call) {
+      channel_.send_line(store_line(call), std::chrono::milliseconds(0));
+      if (channel_.has_unsent()) wake_.ring();
+    };
+  }
+  return make_run_store([calls = store_calls_](StoreCall call) { return calls->ask(std::move(call)); });
+}
+
+std::optional<StoreAnswer> RankLink::StoreCalls::ask(StoreCall call) {
+  std::unique_lock lock(mutex);
+  if (!send) return std::nullopt;
+  call.id = ++last_id;
+  if (call.kind != StoreCall::Kind::set) answers.emplace(call.id, std::nullopt);
+  send(call);
+  if (call.kind == StoreCall::Kind::set) return StoreAnswer{};
+  changed.wait_for(lock, call.within, [&] { return answers[call.id] || !send; });
+  return answers.extract(call.id).mapped();
+}
+
+void RankLink::StoreCalls::take(StoreAnswer answer) {
+  const std::lock_guard lock(mutex);
+  const auto asked = answers.find(answer.id);
+  if (asked == answers.end()) return;  // its time was up
+  asked->second = std::move(answer);
+  changed.notify_all();
 }
 
 // ---- watching, on the link's thread
 
 void RankLink::watch() {
   for (;;) {
-    pollfd entries[]{{wake_.descriptor(), POLLIN, 0}, {channel_.is_open() ? channel_.descriptor() : -1, POLLIN, 0}};
+    const short events = channel_.has_unsent() ? POLLIN | POLLOUT : POLLIN;
+    pollfd entries[]{{wake_.descriptor(), POLLIN, 0}, {channel_.is_open() ? channel_.descriptor() : -1, events, 0}};
     Deadline next = Clock::now() + std::chrono::seconds(1);
     {
       const std::lock_guard lock(mutex_);
@@ -100,6 +150,7 @@ void RankLink::watch() {
     }
     ::poll(entries, 2, poll_time(next));
     wake_.clear();
+    if (channel_.has_unsent()) channel_.flush();
     hear();
     const std::lock_guard lock(mutex_);
     if (stop_ || farewell_) return;
@@ -112,8 +163,14 @@ void RankLink::hear() {
   if (is_alone_) return;
   if (channel_.is_open()) channel_.read_arrived();  // else it was closed behind the welcome
   while (const std::optional<std::string> line = channel_.take_line()) {
-    const RankMessage message = parse_message(*line);
+    RankMessage message = parse_message(*line);
     const std::lock_guard lock(mutex_);
+    if (!message.is_understood) {
+      say_last_words();
+      tell_(rank_zero_ + " sent a message that cannot be read", /*aloud=*/witness_);
+      end_for_peer();
+    }
+    if (message.stored) store_calls_->take(*std::move(message.stored));
     if (life_.is_open()) {
       life_.close();
       waits_->note_life(Clock::now());

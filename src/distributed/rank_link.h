@@ -2,12 +2,15 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "channel.h"
 #include "ending.h"
+#include "handshake.h"
 #include "life_question.h"
 #include "rank_messages.h"
 #include "titan/base/last_words.h"
@@ -23,16 +26,33 @@ class RankLink : public AbortWatcher {
   RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits, std::shared_ptr<LastWords> last_words);
   ~RankLink() override;
 
-  /// Finds rank 0 of run `run` on the first of `ports` where it answers. Throws Error(launcher) at the deadline.
-  void call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& run, Deadline deadline);
+  /// Finds the rank 0 that knows `secret` on the first of `ports` where it answers. Throws Error(launcher) at the
+  /// deadline.
+  void call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret, Deadline deadline);
   /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, with the exit code of this
   /// rank's own problem when it has one, or Error when rank 0 is gone.
   Welcome join(Deadline deadline);
+  /// Of a rank that has joined.
+  c10::intrusive_ptr<c10d::Store> store();
 
   bool fail(int code, const std::string& text) override;
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
 
  private:
+  /// Calls of the store that wait for rank 0's answer. Shared with the stores, which may outlive the link.
+  struct StoreCalls {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<int64_t, std::optional<StoreAnswer>> answers;  // by the id of the call
+    int64_t last_id = 0;
+    std::function<void(const StoreCall& call)> send;  // empty: the link is gone
+
+    std::optional<StoreAnswer> ask(StoreCall call);
+    void take(StoreAnswer answer);
+  };
+
+  /// Whether rank 0 of this run answers on the channel, which is then channel_.
+  bool is_rank_zero(Channel channel, uint16_t port, const std::string& secret);
   void watch();
   void hear();
   void rank_zero_is_gone();
@@ -48,6 +68,7 @@ class RankLink : public AbortWatcher {
   std::shared_ptr<PeerWaits> waits_;
   std::shared_ptr<LastWords> last_words_;
   Channel channel_;
+  const std::shared_ptr<StoreCalls> store_calls_ = std::make_shared<StoreCalls>();
   std::string rank_zero_;  // its name, as far as it is known
 
   std::mutex mutex_;

@@ -1,12 +1,17 @@
 // What the ranks say to each other over their channels: one JSON object a line. Made and read here alone.
-//   rank 0, to any caller   {"titan": RUN}
+//   rank 0, to any caller   {"titan": NONCE}
+//   a caller                {"hello": {"rank": R, "nonce": NONCE, "proof": MAC}}; see handshake.h
+//   rank 0                  {"proof": MAC}; nothing, to a caller without the run's secret
 //   a rank                  its facts (roll_call.h)
-//   rank 0                  {"welcome": {"store": PORT, "cores": N, "by": NAME, "place": R, "beside": [R, …]}}
+//   rank 0                  {"welcome": {"cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
 //   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
 //                           {"asks": MILLISECONDS}: whether the others live, for it has waited half of that for one
 //   rank 0, later           {"heard": true}, {"asked": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
 //                           "ended" also holds "hangs": true where the others end with the code of a hang for that rank
+//   a rank, of the store    {"store": {"id": N, "kind": N, "keys": […], "values": [HEX, …], "number": N, "within": MS}}
+//   rank 0                  {"stored": {"id": N, "value": HEX, "number": N}}; nothing to a set
+// Codes of refusals and failures are those of the exit codes' table that are no success.
 #pragma once
 
 #include <chrono>
@@ -16,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "run_store.h"
 #include "titan/base/error.h"
 #include "titan/distributed/roll_call.h"
 
@@ -24,7 +30,6 @@ namespace titan {
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
 struct Welcome {
-  uint16_t store_port;  // 0: the store is the launcher's
   int64_t cores;
   std::string rank_zero;  // its name, for when it is lost
   HostPlace place;
@@ -38,7 +43,16 @@ struct Cause {
   bool is_silent = false;  // it hangs and cannot end by itself: the others end with the code of a hang
 };
 
-std::string greeting_line(std::string_view run);
+/// Of a caller; its proof is of rank `rank`.
+struct Hello {
+  int64_t rank;
+  std::string nonce;
+  std::string proof;
+};
+
+std::string greeting_line(std::string_view nonce);
+std::string hello_line(const Hello& hello);
+std::string proof_line(std::string_view proof);
 std::string welcome_line(const Welcome& welcome);
 std::string refused_line(const Refusal& refusal);
 std::string failed_line(int code, std::string_view text);
@@ -51,16 +65,23 @@ std::string asks_line(std::chrono::milliseconds patience);
 std::string ended_line(const Cause& cause);
 std::string leaving_line();
 std::string farewell_line();
+std::string store_line(const StoreCall& call);
+std::string stored_line(const StoreAnswer& answer);
 
-/// One line that a rank or rank 0 sent; what it is not stays empty. All empty: not of this protocol.
+/// One line that a rank or rank 0 sent; what it is not stays empty.
 struct RankMessage {
+  bool is_understood = false;  // false: not of this protocol, and all is empty
   std::optional<std::string> greeting;
+  std::optional<Hello> hello;
+  std::optional<std::string> proof;
   std::optional<Welcome> welcome;
   std::optional<Refusal> refused;
   std::optional<Refusal> failed;
   std::optional<Cause> ended;
   std::optional<std::vector<int64_t>> waits;
   std::optional<std::chrono::milliseconds> asks;
+  std::optional<StoreCall> store;
+  std::optional<StoreAnswer> stored;
   bool heard = false;
   bool asked = false;
   bool leaving = false;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "titan/base/affinity.h"
 #include "titan/base/error.h"
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -26,8 +26,8 @@ std::string option_name(std::string pointer) {
 
 /// Which options differ, with both values: "training.seq_len is 64 there and 128 on rank 0".
 std::string config_difference(const std::string& theirs, const std::string& zeros) {
-  const Json their_config = Json::parse(theirs, nullptr, /*allow_exceptions=*/false);
-  const Json zero_config = Json::parse(zeros, nullptr, /*allow_exceptions=*/false);
+  const Json their_config = parse_json(theirs, /*allow_exceptions=*/false);
+  const Json zero_config = parse_json(zeros, /*allow_exceptions=*/false);
   if (their_config.is_discarded() || zero_config.is_discarded()) return "one of the two cannot be read";
   std::vector<std::string> shown;
   const Json difference = Json::diff(zero_config, their_config);
@@ -59,6 +59,27 @@ std::string ranks_in_words(const std::vector<int64_t>& ranks) {
 }
 
 }  // namespace
+
+bool is_failure_code(int code) {
+  switch (static_cast<ExitCode>(code)) {
+    case ExitCode::bad_config:
+    case ExitCode::bad_data:
+    case ExitCode::launcher:
+    case ExitCode::bug:
+    case ExitCode::out_of_memory:
+    case ExitCode::non_finite:
+    case ExitCode::storage:
+    case ExitCode::peer_failure:
+    case ExitCode::requeue:
+    case ExitCode::hang:
+    case ExitCode::silent_corruption:
+    case ExitCode::interrupted:
+      return true;
+    case ExitCode::success:
+      return false;
+  }
+  return false;
+}
 
 std::string number_list(const std::vector<int64_t>& numbers) {
   std::vector<std::string> runs;
@@ -101,7 +122,7 @@ std::string RankFacts::to_json() const {
 
 std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json(text);
     RankFacts facts;
     json.at("rank").get_to(facts.rank);
     json.at("size").get_to(facts.size);
@@ -120,6 +141,7 @@ std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
     json.at("config").get_to(facts.config);
     json.at("problem").get_to(facts.problem);
     json.at("code").get_to(facts.problem_code);
+    if (!facts.problem.empty() && !is_failure_code(facts.problem_code)) return std::nullopt;
     return facts;
   } catch (const Json::exception&) {
     return std::nullopt;

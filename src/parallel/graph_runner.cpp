@@ -18,6 +18,35 @@ void copy_to(const Stream& place, const Stream& given) {
   }
 }
 
+/// `stream`, and behind it the magnitudes that are known of its tensors: of `which`, in order.
+Stream with_magnitudes(Stream stream, const ScaleTable& scales, std::vector<size_t>& which) {
+  which.clear();
+  for (size_t i = 0, count = stream.size(); i < count; ++i) {
+    const at::Tensor largest = stream[i].defined() ? scales.find(stream[i]) : at::Tensor();
+    if (!largest.defined()) continue;
+    which.push_back(i);
+    stream.push_back(largest);
+  }
+  return stream;
+}
+
+/// The same for a graph that reads those of `which`: found by looking where they are not known this time.
+Stream with_magnitudes_of(const std::vector<size_t>& which, Stream stream, const ScaleTable& scales) {
+  for (const size_t i : which) {
+    const at::Tensor largest = scales.find(stream[i]);
+    stream.push_back(largest.defined() ? largest : stream[i].abs().amax().to(at::kFloat));
+  }
+  return stream;
+}
+
+/// The tensors themselves, of which the magnitudes behind them are made known.
+Stream without_magnitudes(Stream all, ScaleTable& scales, const std::vector<size_t>& which) {
+  const size_t count = all.size() - which.size();
+  for (size_t i = 0; i < which.size(); ++i) scales.offer(all[which[i]], all[count + i]);
+  all.resize(count);
+  return all;
+}
+
 std::vector<Parameter*> parameters_of(const Unit& unit) {
   std::vector<Parameter*> parameters;
   for (const std::shared_ptr<torch::nn::Module>& module : unit.modules(/*include_self=*/false)) {
@@ -89,10 +118,12 @@ Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext&
       entry.usable =
           entry.usable && entry.forward_addresses == addresses_of(parameters_[index], /*with_gradients=*/false);
       if (entry.usable) {
-        copy_to(entry.input, input);
+        ScaleTable& scales = state.context->scales;
+        copy_to(entry.input, with_magnitudes_of(entry.input_magnitudes, input, scales));
         by_graph_[index] = true;
         ++counts_.replayed;
-        return last_ = entry.forward->run();
+        last_ = entry.forward->run();
+        return without_magnitudes(last_, scales, entry.output_magnitudes);
       }
     }
   }
@@ -101,21 +132,24 @@ Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext&
 }
 
 Stream GraphRunner::record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch,
-                                   const UnitContext& context) {
+                                   UnitContext& context) {
   Entry& entry = chain_->entries[index];
   entry.forward_addresses = addresses_of(parameters_[index], /*with_gradients=*/false);
   entry.batch = batch;
   if (chain_->positions.defined()) entry.batch.positions = chain_->positions;
-  entry.input = place_for(input);
-  entry.held_input = input;
-  entry.forward = recorder_->record([this, &unit, &entry, fresh = UnitContext(context)] {
+  entry.held_input = with_magnitudes(input, context.scales, entry.input_magnitudes);
+  entry.input = place_for(entry.held_input);
+  const Stream read = without_magnitudes(entry.input, context.scales, entry.input_magnitudes);
+  entry.forward = recorder_->record([this, &unit, &entry, read, fresh = UnitContext(context)] {
     entry.state.context = std::make_unique<UnitContext>(fresh);
-    return eager_.forward(unit, entry.input, entry.batch, entry.state);
+    Stream output = eager_.forward(unit, read, entry.batch, entry.state);
+    return with_magnitudes(std::move(output), fresh.scales, entry.output_magnitudes);
   });
-  copy_to(entry.input, input);
+  copy_to(entry.input, entry.held_input);
   by_graph_[index] = true;
   ++counts_.recorded;
-  return last_ = entry.forward->run();
+  last_ = entry.forward->run();
+  return without_magnitudes(last_, context.scales, entry.output_magnitudes);
 }
 
 Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) {
@@ -127,25 +161,28 @@ Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const B
   const std::unique_ptr<UnitContext> context = std::move(state.context);
   state = UnitState();
   Entry& entry = chain_->entries[index];
-  if (mode_ == Mode::record) return record_backward(index, unit, output_gradients);
+  ScaleTable& scales = context->scales;
+  if (mode_ == Mode::record) return record_backward(index, unit, output_gradients, scales);
   if (entry.backward_addresses != addresses_of(parameters_[index], /*with_gradients=*/true)) {
     return backward_after_all(index, unit, output_gradients, batch, *context);
   }
-  copy_to(entry.gradient, output_gradients);
+  copy_to(entry.gradient, with_magnitudes_of(entry.gradient_magnitudes, output_gradients, scales));
   ++counts_.replayed;
   last_ = entry.backward->run();
   for (Parameter* parameter : entry.written) parameter->mark_gradient_written();
-  return last_;
+  return without_magnitudes(last_, scales, entry.result_magnitudes);
 }
 
-Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& output_gradients) {
+Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& output_gradients, ScaleTable& scales) {
   Entry& entry = chain_->entries[index];
   entry.backward_addresses = addresses_of(parameters_[index], /*with_gradients=*/true);
-  entry.gradient = place_for(output_gradients);
-  entry.held_gradient = output_gradients;
-  entry.backward = recorder_->record(
-      [this, &unit, &entry] { return eager_.backward(unit, entry.gradient, entry.batch, entry.state); });
-  copy_to(entry.gradient, output_gradients);
+  entry.held_gradient = with_magnitudes(output_gradients, scales, entry.gradient_magnitudes);
+  entry.gradient = place_for(entry.held_gradient);
+  const Stream read = without_magnitudes(entry.gradient, scales, entry.gradient_magnitudes);
+  entry.backward = recorder_->record([this, &unit, &entry, read, scales] {
+    return with_magnitudes(eager_.backward(unit, read, entry.batch, entry.state), scales, entry.result_magnitudes);
+  });
+  copy_to(entry.gradient, entry.held_gradient);
   ++counts_.recorded;
   last_ = entry.backward->run();
   for (Parameter* parameter : parameters_[index]) {
@@ -153,7 +190,7 @@ Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& outp
   }
   entry.held_input.clear();
   entry.held_gradient.clear();
-  return last_;
+  return without_magnitudes(last_, scales, entry.result_magnitudes);
 }
 
 // The forward was a graph and its backward would touch memory that is no longer the weights': both again, eagerly. The
@@ -164,7 +201,8 @@ Stream GraphRunner::backward_after_all(size_t index, Unit& unit, const Stream& o
   entry.usable = false;
   UnitState state;
   state.context = std::make_unique<UnitContext>(context);
-  eager_.forward(unit, entry.input, batch, state);
+  const auto behind = entry.input.end() - static_cast<std::ptrdiff_t>(entry.input_magnitudes.size());
+  eager_.forward(unit, Stream(entry.input.begin(), behind), batch, state);
   counts_.eager += 2;
   return eager_.backward(unit, output_gradients, batch, state);
 }

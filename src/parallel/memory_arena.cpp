@@ -51,10 +51,12 @@ void Crossing::wait() {
   *this = {};
 }
 
-Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies) {
+Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
+                     const std::function<void()>& then) {
   const at::Device device = source.is_cpu() ? target.device() : source.device();
   if (device.is_cpu()) {
     target.copy_(source);
+    if (then) then();
     return {target, source, nullptr};
   }
   const c10::impl::VirtualGuardImpl streams(device.type());
@@ -64,24 +66,21 @@ Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::op
   const c10::StreamGuard on_copies(*copies);
   before.block(*copies);
   target.copy_(source, /*non_blocking=*/true);
+  if (then) then();
   auto done = std::make_shared<c10::Event>(device.type());
   done->record(*copies);
   return {target, source, std::move(done)};
 }
 
-Crossing HostLink::start_to_device(const at::Tensor& target, const at::Tensor& source) {
+Crossing HostLink::start_to_device(const at::Tensor& target, const at::Tensor& source,
+                                   const std::function<void()>& then) {
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
-  return copy_beside(target, source, copies_to_device_);
+  return copy_beside(target, source, copies_to_device_, then);
 }
 
 Crossing HostLink::start_to_home(const at::Tensor& target, const at::Tensor& source) {
   to_home_bytes_ += static_cast<int64_t>(source.nbytes());
   return copy_beside(target, source, copies_to_home_);
-}
-
-void HostLink::to_device(const at::Tensor& target, const at::Tensor& source) {
-  target.copy_(source, /*non_blocking=*/true);
-  to_device_bytes_ += static_cast<int64_t>(source.nbytes());
 }
 
 std::vector<at::Tensor> HostLink::wait_home(const std::vector<at::Tensor>& numbers) {

@@ -21,14 +21,17 @@ at::Tensor with_rows(MemoryArena& arena, const at::Tensor& like, int64_t rows) {
   return arena.allocate(c10::multiply_integers(shape), like.scalar_type()).view(shape);
 }
 
-/// `rows` [n, …] with zero rows below it up to `count`; itself when it has that many.
-at::Tensor padded(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
+/// `chunk` becomes `rows` [n, …] with zero rows below; both may be the same.
+void pad(const at::Tensor& chunk, const at::Tensor& rows) {
+  if (chunk.is_same(rows)) return;
   const int64_t given = rows.size(0);
-  if (given == count) return rows;
-  at::Tensor chunk = with_rows(arena, rows, count);
   chunk.narrow(0, 0, given).copy_(rows);
-  chunk.narrow(0, given, count - given).zero_();
-  return chunk;
+  chunk.narrow(0, given, chunk.size(0) - given).zero_();
+}
+
+/// Where `rows` [n, …] fit with zero rows below it up to `count`, still to be written; itself when it has that many.
+at::Tensor room_for(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
+  return rows.size(0) == count ? rows : with_rows(arena, rows, count);
 }
 
 int64_t bytes_of(const std::vector<Slot>& slots) {
@@ -209,31 +212,34 @@ void ShardedWeights::start_gather(const at::Tensor& memory) {
     gather_.crossing = link_->start_to_device(memory.narrow(0, 0, home.numel()), home);
     return;
   }
-  at::Tensor shards = home;
-  if (link_->crosses()) {
-    shards = memory.narrow(0, plan_.gathered_bytes(), home.numel());
-    link_->to_device(shards, home);
-  }
-  std::vector<at::Tensor> inputs = gathered_shards_of(shards);
+  const at::Tensor shards = link_->crosses() ? memory.narrow(0, plan_.gathered_bytes(), home.numel()) : home;
+  std::vector<at::Tensor> rows = gathered_shards_of(shards);
   std::vector<at::Tensor> outputs = weights_in(memory);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (travels_in_float8(i)) inputs[i] = inputs[i].view(at::kByte), outputs[i] = outputs[i].view(at::kByte);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (travels_in_float8(i)) rows[i] = rows[i].view(at::kByte), outputs[i] = outputs[i].view(at::kByte);
   }
+  // Memory of the stream that computes, which waits for the gather, whichever stream fills it.
+  std::vector<at::Tensor> inputs = rows;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
-    inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows);
+    inputs[i] = room_for(link_->device(), rows[i], parameter.chunk_rows);
     gather_.padded_inputs.push_back(inputs[i]);
     const at::Tensor weight = outputs[i];
     outputs[i] = with_rows(link_->device(), weight, parameter.chunk_rows * shards_);
     gather_.copies.emplace_back(weight, outputs[i].narrow(0, 0, weight.size(0)));
   }
-  // One call takes tensors of one dtype: what is mixed travels as bytes.
-  for (size_t i = 0; plan_.gathers_float8 && i < inputs.size(); ++i) {
-    inputs[i] = inputs[i].view({-1}).view(at::kByte);
-    outputs[i] = outputs[i].view({-1}).view(at::kByte);
-  }
-  gather_.pending = communicators_.gather->all_gather(std::move(outputs), std::move(inputs));
+  const auto gather = [&] {
+    for (size_t i = 0; i < inputs.size(); ++i) pad(inputs[i], rows[i]);
+    // One call takes tensors of one dtype: what is mixed travels as bytes.
+    for (size_t i = 0; plan_.gathers_float8 && i < inputs.size(); ++i) {
+      inputs[i] = inputs[i].view({-1}).view(at::kByte);
+      outputs[i] = outputs[i].view({-1}).view(at::kByte);
+    }
+    gather_.pending = communicators_.gather->all_gather(std::move(outputs), std::move(inputs));
+  };
+  if (!link_->crosses()) return gather();
+  gather_.crossing = link_->start_to_device(shards, home, gather);
 }
 
 void ShardedWeights::acquire(const Use& use) {
@@ -310,7 +316,9 @@ void ShardedWeights::start_scatter() {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
-    inputs[i] = padded(link_->device(), inputs[i], parameter.chunk_rows * shards_);
+    const at::Tensor chunk = room_for(link_->device(), inputs[i], parameter.chunk_rows * shards_);
+    pad(chunk, inputs[i]);
+    inputs[i] = chunk;
     reduction_.padded_inputs.push_back(inputs[i]);
     outputs[i] = with_rows(link_->device(), shards[i], parameter.chunk_rows);
     reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));

@@ -76,10 +76,7 @@ std::string prometheus_text(const PrometheusState& state) {
 }
 
 PrometheusFile::PrometheusFile(std::filesystem::path path, std::string run, const Log& log)
-    : path_(std::move(path)), state_{std::move(run)}, log_(log) {
-  std::error_code ignored;  // writing the file says it again
-  std::filesystem::create_directories(path_.parent_path(), ignored);
-}
+    : path_(std::move(path)), state_{std::move(run)}, log_(log) {}
 
 void PrometheusFile::add(const StepReport& report, double now) {
   state_.step = report;
@@ -100,6 +97,8 @@ void PrometheusFile::write(double now, bool at_once) {
   if (!at_once && now - last_write_ >= 0 && now - last_write_ < 1) return;
   last_write_ = state_.now = now;
   try {
+    std::error_code ignored;  // writing the file says it again
+    std::filesystem::create_directories(path_.parent_path(), ignored);
     replace_file(path_, prometheus_text(state_));
   } catch (const std::exception& error) {
     if (std::exchange(warned_, true)) return;

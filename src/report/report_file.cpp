@@ -14,8 +14,7 @@ ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json fact
   const std::filesystem::path metrics = folder_ / "metrics.jsonl";
   std::error_code ignored;
   try {
-    replace_file(folder_ / "run.json",
-                 facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    write_facts(/*anew=*/true);
     if (first_step > 1 && std::filesystem::is_regular_file(metrics, ignored)) {
       history_ = read_history(metrics, first_step);
     }
@@ -25,19 +24,32 @@ ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json fact
   }
 }
 
-void ReportFile::add(const std::string& line) { history_.add_line(line); }
+void ReportFile::add(const std::string& line, double now) {
+  history_.add_line(line);
+  if (is_due(now)) write(RunStanding::going_on, now);
+}
 
-void ReportFile::refresh(double now, double eta_seconds) {
-  eta_seconds_ = eta_seconds;
+bool ReportFile::is_due(double now) const {
   // A clock that was set back must not stop the page for long.
-  if (now >= next_write_ || next_write_ - now > 1e4) write(RunStanding::going_on, now);
+  if (now >= next_write_ || next_write_ - now > 1e4) return true;
+  std::error_code unknown;
+  return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;
 }
 
 void ReportFile::finish(RunStanding standing, double now) { write(standing, now); }
 
+void ReportFile::write_facts(bool anew) const {
+  const std::filesystem::path path = folder_ / "run.json";
+  if (!anew && std::filesystem::exists(path)) return;
+  std::error_code ignored;  // writing the file says it again
+  std::filesystem::create_directories(folder_, ignored);
+  replace_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
 void ReportFile::write(RunStanding standing, double now) {
   const auto begin = std::chrono::steady_clock::now();
   try {
+    write_facts(/*anew=*/false);  // the folder may have been removed
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
     replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, standing, now, eta_seconds_}}));
   } catch (const std::exception& error) {

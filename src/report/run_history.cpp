@@ -7,6 +7,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -85,7 +86,7 @@ void RunHistory::add(const nlohmann::json& line) {
 }
 
 bool RunHistory::add_line(std::string_view line) {
-  const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json parsed = parse_json(line, /*allow_exceptions=*/false);
   const nlohmann::json step = parsed.is_object() ? parsed.value("step", nlohmann::json()) : nlohmann::json();
   const bool known = step.is_number_integer() && step >= 1;
   if (known) add(parsed);
@@ -156,7 +157,7 @@ RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t
       history.add_line(line);
       continue;
     }
-    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json parsed = parse_json(line, /*allow_exceptions=*/false);
     if (parsed.is_object() && parsed.value("step", nlohmann::json()).is_number_integer() &&
         parsed["step"] < *before_step) {
       history.add_line(line);

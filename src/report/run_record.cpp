@@ -36,29 +36,25 @@ RunRecord::~RunRecord() {
   }
 }
 
-void RunRecord::add(const StepReport& report) {
-  const std::string line = json_line(report);
+void RunRecord::add_line(const std::string& line) {
   metrics_.append(line);
+  if (report_) report_->add(line, wall_time());
+}
+
+void RunRecord::add(const StepReport& report) {
+  if (report_) report_->set_eta(report.eta_seconds);
+  add_line(json_line(report));
   if (events_) events_->add(report.step, wall_time(), tagged_values(report));
   if (prometheus_) prometheus_->add(report, wall_time());
-  if (!report_) return;
-  report_->add(line);
-  report_->refresh(wall_time(), report.eta_seconds);
 }
 
 void RunRecord::add(const ValidationReport& report) {
-  const std::string line = json_line(report);
-  metrics_.append(line);
+  add_line(json_line(report));
   if (events_) events_->add(report.step, wall_time(), tagged_values(report));
   if (prometheus_) prometheus_->add(report, wall_time());
-  if (report_) report_->add(line);
 }
 
-void RunRecord::add(const SpikeReport& report) {
-  const std::string line = json_line(report);
-  metrics_.append(line);
-  if (report_) report_->add(line);
-}
+void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
 
 void RunRecord::finish(RunStanding standing) {
   finished_ = true;

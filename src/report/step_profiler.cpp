@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -37,6 +38,8 @@ StepProfiler::StepProfiler(const ProfileCycle& cycle, std::filesystem::path fold
     : cycle_(cycle), folder_(std::move(folder)), rank_(rank), cuda_(cuda), log_(log) {
   TITAN_CHECK(cycle.active >= 1 && cycle.warm_up >= 0 && cycle.period >= cycle.active + cycle.warm_up, cycle.period,
               cycle.active, cycle.warm_up);
+  // Else the library looks for GPUs, and says on standard error that there are none.
+  if (!cuda) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
   log_.info("Profiling active. Traces will be saved at {}", folder_.string());
 }
 

@@ -70,8 +70,8 @@ double utilisation(const StepReport& r) {
 // ">" keeps "nan" and "inf" where a number would end, as Python does.
 std::string console_line(const StepReport& r, bool colour) {
   const Palette p(colour);
-  // A device without a known peak has no utilisation: not a number, which parsers of the line read, is no guess.
-  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", 100 * utilisation(r)) : "mfu: nan%";
+  // A device without a known peak has no utilisation. The field stays: parsers of the line look for it.
+  const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", 100 * utilisation(r)) : "mfu: n/a";
   std::string line = fmt::format("{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)),
                                  p.green(fmt::format("loss: {:>8.5f}", r.loss)),
                                  p.orange(fmt::format("grad_norm: {:>7.4f}", r.grad_norm)),

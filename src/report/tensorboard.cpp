@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "titan/base/clock.h"
+#include "titan/base/filesystem.h"
 #include "titan/base/process.h"
 
 namespace titan {
@@ -112,11 +113,16 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder, double now, const Log& log) : log_(log) {
+EventFile::EventFile(const std::filesystem::path& folder, double now, const Log& log) : folder_(folder), log_(log) {
+  open(now);
+}
+
+void EventFile::open(double now) {
+  if (descriptor_ >= 0) ::close(descriptor_);
   std::error_code ignored;  // opening the file says it again
-  std::filesystem::create_directories(folder, ignored);
-  const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder) + 1);
-  path_ = folder / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());
+  std::filesystem::create_directories(folder_, ignored);
+  const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder_) + 1);
+  path_ = folder_ / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   WireMessage event;
   event.add_double(kWallTime, now);
@@ -138,6 +144,7 @@ void EventFile::begin_at(int64_t step, double now) {
 }
 
 void EventFile::add(int64_t step, double now, std::span<const TaggedValue> values) {
+  if (descriptor_ >= 0 && !is_file_at(descriptor_, path_)) open(now);
   WireMessage summary, event;
   for (const TaggedValue& one : values) {
     WireMessage value;

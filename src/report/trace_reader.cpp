@@ -6,10 +6,10 @@
 #include <cstring>
 #include <istream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <streambuf>
 
 #include "titan/base/error.h"
+#include "titan/base/json.h"
 #include "titan/report/trace_summary.h"
 
 namespace titan {
@@ -99,6 +99,7 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
   int list_depth = -1;
   auto visit = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& parsed) {
     using Event = nlohmann::json::parse_event_t;
+    if (depth > kDeepestJson) refuse_deep_json();
     if (what == Event::key && depth == 1 && parsed == "traceEvents") list_depth = 2;
     if (what == Event::array_start && depth == 0) list_depth = 1;
     if (what == Event::array_end && depth == list_depth - 1 && list_depth == 2) list_depth = -2;

@@ -61,14 +61,13 @@ void import_all(const WeightConversion& conversion, TensorSource& theirs, const 
 }
 
 /// The parameters of the model under our names, and what they do not show of it, against a checkpoint.
-Fit check_checkpoint(const ModelRequest& request, const OpenCheckpoint& checkpoint, TensorSource& weights) {
-  return with_remedy(
-      fmt::format("{} was named; name another with a config file, or with --model.name and --model.flavor",
-                  shown(request)),
-      [&] {
-        check_model_facts(checkpoint, request, WeightUse::convert);
-        return check_fit(own_form(parameters_of(request)), weights);
-      });
+Fit check_checkpoint(const WeightConversion& conversion, const ModelRequest& request, const OpenCheckpoint& checkpoint,
+                     TensorSource& weights) {
+  const std::string named = conversion.names_model ? shown(request) + " was named; name another" : "name its model";
+  return with_remedy(named + " with a config file, or with --model.name and --model.flavor", [&] {
+    check_model_facts(checkpoint, request, WeightUse::convert);
+    return check_fit(own_form(parameters_of(request)), weights);
+  });
 }
 
 }  // namespace
@@ -76,9 +75,9 @@ Fit check_checkpoint(const ModelRequest& request, const OpenCheckpoint& checkpoi
 void convert_from_hugging_face(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
-  const ModelRequest request = model_of(conversion, settings);
   const std::unique_ptr<Storage> storage = make_posix_storage();
   SafetensorsFolder stored = open_safetensors(*storage, conversion.from);
+  const ModelRequest request = model_of(conversion, stored.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
   TensorSource& theirs = as_numbers(stored, settings, scaled);
   import_all(conversion, theirs, exchange_of(request).hugging_face(request), request, target, "Hugging Face", out);
@@ -87,7 +86,7 @@ void convert_from_hugging_face(const WeightConversion& conversion, std::ostream&
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::meta);
-  const ModelRequest request = model_of(conversion, settings);
+  const ModelRequest request = model_of(conversion, std::nullopt, settings);
   const ForeignModel model = exchange_of(request).meta(request);
   const std::unique_ptr<Storage> storage = make_posix_storage();
   MetaWeights theirs(*storage, conversion.from, model);
@@ -101,8 +100,8 @@ struct HeldModel {
   HeldModel(const WeightConversion& conversion, std::ostream& out)
       : checkpoint(open_checkpoint(*storage, conversion.from)),
         weights(checkpoint),
-        request(model_of(conversion, weights)) {
-    const Fit fit = check_checkpoint(request, checkpoint, weights);
+        request(model_of(conversion, checkpoint.manifest(), weights)) {
+    const Fit fit = check_checkpoint(conversion, request, checkpoint, weights);
     out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
   }
 
@@ -126,6 +125,7 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
   const at::ScalarType stored = held.weights.tensors().begin()->second.type;
   std::vector<std::string> notes;
   wanted.companions = make_companions(conversion.config, held.request, wanted.type.value_or(stored), notes);
+  wanted.facts[kModelFacts] = model_facts(held.request);
   for (const std::string& note : notes) out << note << '\n';
   const SaveOutcome outcome = export_together(*held.storage, *make_lone_meeting(), wanted, held.weights);
   if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
@@ -145,13 +145,36 @@ void convert_to_torch(const WeightConversion& conversion, std::ostream& out) {
   out << fmt::format("{} written and read back: {} tensors\n", target.string(), weights.tensors().size());
 }
 
+namespace {
+
+void write_form(const WeightConversion& conversion, HeldModel& held, TorchtitanRelease release,
+                const std::map<std::string, at::Tensor>& tables, const fs::path& target) {
+  const TorchtitanForm form{release, conversion.data_ranks, conversion.config.optimizer.name != "Adam"};
+  try {
+    write_for_torchtitan(*held.storage, held.checkpoint, form, tables, target);
+  } catch (const StorageError&) {
+    throw;  // names the file
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", conversion.from.string(), error.what()));
+  }
+}
+
+}  // namespace
+
 void convert_to_2024(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
   HeldModel held(conversion, out);
-  write_in_names_of_2024(*held.storage, held.checkpoint, exchange_of(held.request).tables_of_2024(held.request),
-                         target);
+  write_form(conversion, held, TorchtitanRelease::december_2024, exchange_of(held.request).tables_of_2024(held.request),
+             target);
   out << fmt::format("{} written and read back; its rotary table has training.seq_len = {} rows\n", target.string(),
                      held.request.sequence_length);
+}
+
+void convert_to_2026(const WeightConversion& conversion, std::ostream& out) {
+  const fs::path target = free_target(conversion.to);
+  HeldModel held(conversion, out);
+  write_form(conversion, held, TorchtitanRelease::february_2026, {}, target);
+  out << fmt::format("{} written and read back\n", target.string());
 }
 
 }  // namespace titan

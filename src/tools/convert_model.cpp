@@ -141,9 +141,14 @@ std::optional<ModelRequest> recognised(const ForeignSettings& settings) {
   return std::nullopt;
 }
 
-ModelRequest model_of(const WeightConversion& conversion, const ForeignSettings& settings) {
+ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
+                      const ForeignSettings& settings) {
   const std::optional<ModelRequest> known = recognised(settings);
   if (!conversion.names_model) {
+    if (std::optional<ModelRequest> recorded = recorded_model(manifest)) {
+      recorded = with_vocabulary(*recorded, vocabulary_in(settings));
+      if (differences(settings, *recorded).empty()) return *recorded;
+    }
     if (known) return *known;
     throw Error(ExitCode::bad_config,
                 fmt::format("{} is of no flavor known here; name its model with a config file, or with --model.name, "
@@ -158,8 +163,10 @@ ModelRequest model_of(const WeightConversion& conversion, const ForeignSettings&
                           known ? fmt::format("; it is of {}", shown(*known)) : ""));
 }
 
-ModelRequest model_of(const WeightConversion& conversion, const TensorSource& weights) {
-  const ModelRequest request = make_model_request(conversion.config, 1);
+ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
+                      const TensorSource& weights) {
+  const std::optional<ModelRequest> recorded = conversion.names_model ? std::nullopt : recorded_model(manifest);
+  const ModelRequest request = recorded ? *recorded : make_model_request(conversion.config, 1);
   const ModelDescription model = find_model_family(request.name)->describe(request);
   for (const UnitDescription& unit : model.units) {
     if (unit.role != UnitRole::embedding || unit.parameters.empty()) continue;

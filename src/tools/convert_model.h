@@ -25,14 +25,17 @@ struct ForeignSettings {
 /// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is no JSON.
 ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Program program);
 
-/// The model that the user names, when the settings are of that model, or else the one among all flavors that they are
-/// of. Throws Error(bad_config) with what differs.
-ModelRequest model_of(const WeightConversion& conversion, const ForeignSettings& settings);
+/// The model that the user names, when the settings are of that model; or else the one that an export of ours recorded,
+/// or the one among all flavors that they are of. Throws Error(bad_config) with what differs.
+ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
+                      const ForeignSettings& settings);
 /// The flavor that the settings are of; nothing when they are of none.
 std::optional<ModelRequest> recognised(const ForeignSettings& settings);
 
-/// The model that the user names, with the vocabulary of the tensors where the flavor leaves it open.
-ModelRequest model_of(const WeightConversion& conversion, const TensorSource& weights);
+/// The model that the user names, or else the recorded one, with the vocabulary of the tensors where the flavor leaves
+/// it open.
+ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
+                      const TensorSource& weights);
 
 /// Its parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);

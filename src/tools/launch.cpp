@@ -11,11 +11,10 @@
 #include <iostream>
 #include <memory>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
 #include "rank_process.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/distributed/launch_environment.h"
 
 namespace titan {
 namespace {
@@ -100,7 +99,7 @@ class Launcher {
 
   const LaunchRequest& request_;
   SignalQueue signals_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;  // outlives every rank: none of them is the first that may not die
+  const std::string secret_ = random_secret();
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::map<int64_t, std::unique_ptr<AppendFile>> files_;  // standard output of ranks that are not shown
   std::string last_error_line_;                           // of any rank that was not asked to end
@@ -112,11 +111,6 @@ class Launcher {
 };
 
 void Launcher::start() {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   for (int64_t rank = 0; rank < request_.ranks; ++rank) {
     ranks_.push_back(std::make_unique<RankProcess>(rank));
     ranks_.back()->start(request_.program.string(), request_.arguments, variables_of(rank));
@@ -130,9 +124,7 @@ std::map<std::string, std::string> Launcher::variables_of(int64_t rank) const {
       {"LOCAL_RANK", std::to_string(rank)},
       {"WORLD_SIZE", size},
       {"LOCAL_WORLD_SIZE", size},
-      {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", std::to_string(store_->getPort())},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TITAN_SECRET", secret_},
       {"TORCHELASTIC_RUN_ID", fmt::format("titan-{}", ::getpid())},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TITAN_LAUNCHER", "titan_train launch"},
@@ -220,7 +212,6 @@ std::string Launcher::story_of(const RankProcess& rank) const {
   // A rank that failed may leave it to rank 0 to say why.
   std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
   if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
-  if (end.exit_code == kRequeue && words.empty()) words = "saved, and asks to be queued again";
   const std::string how = end.signal != 0
                               ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
                               : fmt::format("ended with exit code {}", end.exit_code);
@@ -229,8 +220,11 @@ std::string Launcher::story_of(const RankProcess& rank) const {
 
 int Launcher::close() const {
   if (!failed_) return 0;
-  std::cerr << fmt::format("titan_train launch: rank {} {}\n", failed_->rank(), story_of(*failed_)) << std::flush;
-  return failed_->end()->exit_code;
+  const int code = failed_->end()->exit_code;
+  const std::string words = code == kRequeue ? "saved; " + request_.how_to_resume
+                                             : fmt::format("rank {} {}", failed_->rank(), story_of(*failed_));
+  std::cerr << fmt::format("titan_train launch: {}\n", words) << std::flush;
+  return code;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/foreign_weights.h"
 #include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/training_state.h"
 #include "titan/train/hugging_face.h"
 
 namespace titan {
@@ -52,9 +53,9 @@ void verify_checkpoint(const WeightConversion& conversion, std::ostream& out) {
                                                            : "unverified: no hashes were saved; sizes fit the index");
   out << fmt::format("model   {}\n", described(weights));
   out << fmt::format("beside  {} other entries{}\n", others,
-                     checkpoint.index().tensors.contains("train_state.step") ? ": a run can resume from it" : "");
-  if (!conversion.names_model) return;
-  const ModelRequest request = model_of(conversion, weights);
+                     holds_run(checkpoint.index()) ? ": a run can resume from it" : "");
+  if (!conversion.names_model && !recorded_model(checkpoint.manifest())) return;
+  const ModelRequest request = model_of(conversion, checkpoint.manifest(), weights);
   check_model_facts(checkpoint, request, WeightUse::convert);
   compare(own_form(parameters_of(request)), weights, request, out);
 }
@@ -68,7 +69,7 @@ void verify_hugging_face(const WeightConversion& conversion, std::ostream& out) 
                                                         : "unverified: no hashes were saved; headers fit the files");
   out << fmt::format("model   {}\n", described(weights));
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
-  const ModelRequest request = model_of(conversion, settings);
+  const ModelRequest request = model_of(conversion, weights.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
   compare(exchange_of(request).hugging_face(request), as_numbers(weights, settings, scaled), request, out);
 }

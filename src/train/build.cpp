@@ -14,6 +14,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/save.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/train/compile.h"
 #include "titan/train/host_wait_check.h"
@@ -44,7 +45,7 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   if (world.store) {
     const std::string key = "seed";
     if (world.rank == 0) world.store->set(key, std::to_string(seed));
-    seed = std::stoull(world.store->get_to_str(key));
+    read_words(world.store->get_to_str(key), 0, [&](const nlohmann::json& said) { seed = said.get<uint64_t>(); });
   }
   log.info("debug.seed is not given; this run draws its weights from seed {}", seed);
   return seed;
@@ -88,6 +89,7 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   const int64_t threads = config.training.threads > 0 ? config.training.threads : default_threads(world);
   at::set_num_threads(static_cast<int>(threads));
   set_determinism(config);
+  at::globalContext().setAllowBF16ReductionCuBLAS(config.training.allow_bf16_reduced_precision_reduction);
   device_ = choose_device(config.training.device, world.local_rank);
   log_.info("{}: {} with {} memory, {} threads", device_.device.is_cpu() ? "CPU" : "CUDA capacity", device_.name,
             human_bytes(static_cast<double>(device_.memory_bytes)), threads);
@@ -102,7 +104,11 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
   }
   with_remedy("name a folder that can be made and written in job.dump_folder",
               [&] { make_folders(config.job.dump_folder); });
-  hold_folder();
+  if (world.rank == 0 && !world.fake) {
+    const std::string launcher = world.launcher.empty() ? "a single process" : world.launcher;
+    folder_ = std::make_unique<RunFolder>(
+        config.job.dump_folder, fmt::format("{}, rank 0 on {}, process {}", launcher, host_name(), ::getpid()), log);
+  }
   join_ranks();
   if (device_.device.is_cpu()) bytes_before_ = resident_bytes();
   room_ = memory_room(device_, std::ssize(world.host_ranks), config.debug.share_gpu);
@@ -122,23 +128,6 @@ Trainer::Trainer(const JobConfig& config, const World& world, const Log& log)
       checkpoints_->before_change();
       exclude_since(start);
     });
-  }
-}
-
-void Trainer::hold_folder() {
-  if (world_.rank != 0 || world_.fake) return;
-  const std::filesystem::path& folder = config_.job.dump_folder;
-  const std::string launcher = world_.launcher.empty() ? "a single process" : world_.launcher;
-  folder_lock_ = std::make_unique<LockFile>(
-      folder / "run.lock", fmt::format("{}, rank 0 on {}, process {}", launcher, host_name(), ::getpid()));
-  if (folder_lock_->state() == LockFile::State::taken) {
-    throw Error(ExitCode::launcher,
-                fmt::format("another run writes to {}: {}; end that one, or name another folder in job.dump_folder",
-                            folder.string(), folder_lock_->detail()));
-  }
-  if (folder_lock_->state() == LockFile::State::unlockable) {
-    log_.warning("{} cannot be locked ({}); make sure that no other run writes to it", folder.string(),
-                 folder_lock_->detail());
   }
 }
 
@@ -174,7 +163,6 @@ void Trainer::build_model() {
   const ModelRequest request = make_model_request(config_, tokenizer_->vocabulary_size());
   description_ = family.describe(request);
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
-  for (const std::string& note : family.notes(request)) log_.info(note);
   const Plan plan = make_plan(description_, family, plan_request_);
   if (const std::optional<std::string> idle = precision_warning(plan)) log_.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log_.info(line);

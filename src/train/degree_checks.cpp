@@ -20,7 +20,10 @@ class DegreeCheck {
   std::vector<Problem> run() {
     check_heads();
     check_length("training.seq_len", config_.training.seq_len);
-    if (config_.validation.enable) check_length("validation.seq_len", config_.validation.seq_len);
+    // A length that follows training's is wrong with that one.
+    const ValidationSection& validation = config_.validation;
+    const bool follows = !origins_.is_set("validation.seq_len") && validation.seq_len == config_.training.seq_len;
+    if (validation.enable && !follows) check_length("validation.seq_len", validation.seq_len);
     return std::move(problems_);
   }
 

@@ -131,8 +131,20 @@ MemoryUse memory_use(const at::Device& device) {
   return {resident, resident, 0, 0};
 }
 
+int64_t bytes_beside_allocator(const at::Device& device) {
+#ifdef TITAN_WITH_CUDA
+  if (device.is_cuda()) {
+    const auto [left, all] = c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(device.index());
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return static_cast<int64_t>(all - left) - stats.reserved_bytes[kAll].current;
+  }
+#endif
+  (void)device;
+  return 0;
+}
+
 MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu) {
-  constexpr int64_t kLibraries = int64_t{2} << 30;  // context, communicators, work spaces, fragments
   const auto size = [](int64_t bytes) { return bytes > 0 ? human_bytes(static_cast<double>(bytes)) : "nothing"; };
   const std::string all = fmt::format("{} has {}", device.name, size(device.memory_bytes));
   if (device.device.is_cpu()) {
@@ -140,11 +152,11 @@ MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_
     return {left, left ? fmt::format("{}, {} of it for this rank", all, size(*left)) : all};
   }
   const int64_t share = device.memory_bytes / (share_gpu ? host_ranks : 1);
-  const int64_t left = std::max<int64_t>(0, share - kLibraries);
+  const int64_t left = std::max<int64_t>(0, share - kLibraryBytes);
   const std::string shared =
       share_gpu ? fmt::format(", for each of {} ranks {}", host_ranks, size(share)) : std::string();
   return {left, fmt::format("{}{}, and {} are set aside for libraries: {} left for this rank", all, shared,
-                            size(kLibraries), size(left))};
+                            size(kLibraryBytes), size(left))};
 }
 
 int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }
@@ -152,6 +164,13 @@ int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).
 void reset_peak_memory(const at::Device& device) {
 #ifdef TITAN_WITH_CUDA
   if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#endif
+  (void)device;
+}
+
+void wait_for_device(const at::Device& device) {
+#ifdef TITAN_WITH_CUDA
+  if (device.is_cuda()) c10::cuda::device_synchronize();
 #endif
   (void)device;
 }

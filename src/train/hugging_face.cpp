@@ -6,6 +6,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/data/tokenizer.h"
@@ -94,8 +95,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
 }
 
 nlohmann::json read_settings_file(const fs::path& path) {
-  nlohmann::json json =
-      nlohmann::json::parse(make_posix_storage()->read_all(path), nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = parse_json(make_posix_storage()->read_all(path), /*allow_exceptions=*/false);
   if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is no JSON object");
   return json;
 }
@@ -191,6 +191,7 @@ HuggingFaceExport make_export(const JobConfig& config, const ModelRequest& reque
   wanted.model = exchange_of(request).hugging_face(request);
   wanted.type = scalar_type_named(config.checkpoint.export_dtype);
   wanted.companions = make_companions(config, request, *wanted.type, notes);
+  wanted.facts[kModelFacts] = model_facts(request);
   return wanted;
 }
 

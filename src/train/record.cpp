@@ -91,14 +91,15 @@ void Trainer::close_record(bool stopped) {
 void Trainer::tell(PendingReport& made, bool compared) {
   StepReport& report = made.report;
   if (compared) made.ranks->add_to(report);
-  log_.info(world_.fake ? dry_run_line(report) : console_line(report, colour_));
+  log_.painted(world_.fake ? dry_run_line(report) : console_line(report, colour_));
   if (report.allocation_retries > allocation_retries_) {
     log_.warning("{} CUDA memory allocation retries so far: memory is nearly full, and each of them stops the device",
                  report.allocation_retries);
     allocation_retries_ = report.allocation_retries;
   }
   for (const MemoryRow& row : made.memory) report.memory_by_purpose.push_back({row.purpose, row.planned, row.actual});
-  if (record_) record_->add(report);
+  record(report);
+  last_told_ = report;
   if (status_.is_due()) status_.show(report);
   if (report.step != first_step_) return;
   explain_start(made.values);

@@ -119,6 +119,7 @@ void RunCheckpoints::check_facts(const OpenCheckpoint& checkpoint, WeightUse use
 
 RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, WeightUse use) {
   notes.clear();  // of an attempt that failed
+  changed_options_.clear();
   std::set<std::string> leave(config_.checkpoint.exclude_from_loading.begin(),
                               config_.checkpoint.exclude_from_loading.end());
   if (leave.contains("lr_scheduler")) {
@@ -149,6 +150,11 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
     notes.push_back(
         fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
   }
+  const std::optional<Manifest>& manifest = checkpoint.manifest();
+  ConfigChanges changes =
+      find_config_changes(manifest ? manifest->facts : nlohmann::ordered_json(), progress.step, config_, place_);
+  changed_options_ = std::move(changes.line);
+  std::move(changes.warnings.begin(), changes.warnings.end(), std::back_inserter(notes));
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
   if (restored.has_data_position) {
     if (progress.step > 0) check_stream_options(progress.data_position, config_);
@@ -216,6 +222,7 @@ RunCheckpoints::Start RunCheckpoints::load() {
   Notes notes;
   const LoadOutcome outcome = load_newest(position, notes);
   log_.info(outcome.line);
+  if (!changed_options_.empty()) log_.info(changed_options_);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   if (!outcome.folder.empty()) assembly_.executor->weights_changed();
@@ -237,9 +244,11 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
   now.rank_data.resize(static_cast<size_t>(place_.mesh.data_parallel_degree()));
   const nlohmann::json mine{{"rank", place_.mesh.data_parallel_rank(rank_)},
                             {"state", to_json(now.data.value_or(StreamState()))}};
-  for (const std::string& said : data_meeting_->exchange(mine.dump())) {
-    const nlohmann::json one = nlohmann::json::parse(said);
-    now.rank_data.at(one.at("rank").get<size_t>()) = stream_state_from_json(one.at("state"));
+  const std::vector<std::string> all = data_meeting_->exchange(mine.dump());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    read_words(all[rank], rank, [&](const nlohmann::json& said) {
+      now.rank_data.at(said.at("rank").get<size_t>()) = stream_state_from_json(said.at("state"));
+    });
   }
   return now;
 }
@@ -265,6 +274,7 @@ bool RunCheckpoints::clock_asks() const {
 
 bool RunCheckpoints::is_due(int64_t step, bool is_last, bool asked) const {
   const CheckpointSection& options = config_.checkpoint;
+  if (options.load_only) return false;
   if (is_last || asked || (step == 1 && options.enable_first_step_checkpoint)) return true;
   return options.interval_seconds == 0 && step % options.interval == 0;
 }
@@ -286,7 +296,7 @@ void RunCheckpoints::leave_later_steps() {
 
 void RunCheckpoints::after_step(const RunPosition& now, bool is_last, bool asked) {
   commands_.poll();
-  if (config_.checkpoint.load_only || !is_due(now.step, is_last, asked)) return;
+  if (!is_due(now.step, is_last, asked)) return;
   leave_later_steps();
   if (is_last) {
     save_last(now);

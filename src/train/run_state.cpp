@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/config/dump.h"
 #include "titan/data/batch_stream.h"
 #include "titan/train/job.h"
 #include "titan/train/model_facts.h"
@@ -11,6 +13,24 @@
 
 namespace titan {
 namespace {
+
+// Members of a manifest's facts.
+constexpr const char* kConfig = "config";
+constexpr const char* kGlobalBatch = "global_batch";
+
+/// Whether a changed option makes another length, rate or schedule. `before`: the config that it has changed from.
+bool changes_training(const std::string& key, const nlohmann::ordered_json& before, const JobConfig& config) {
+  if (key == "training.steps" || key == "lr_scheduler.total_steps") {  // together they are one length
+    const auto number = [&](const char* pointer) {
+      return before.value(nlohmann::ordered_json::json_pointer(pointer), nlohmann::ordered_json());
+    };
+    const nlohmann::ordered_json total = number("/lr_scheduler/total_steps");
+    const int64_t now = config.lr_scheduler.total_steps.value_or(config.training.steps);
+    return config.lr_scheduler.decay_ratio != 0 && (total.is_null() ? number("/training/steps") : total) != now;
+  }
+  return key.starts_with("lr_scheduler.") || key == "job.generation" || key == "training.seq_len" ||
+         key == "optimizer.lr";
+}
 
 /// JSON has no NaN: it is written, and read, as null.
 std::vector<double> numbers(const nlohmann::json& list) {
@@ -89,7 +109,34 @@ nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
   for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = parts_.place.mesh.size(axis);
   return {{"tokens", now.tokens},
           {"layout", std::move(layout)},
+          {kGlobalBatch, make_batch_plan(config_, parts_.place).global_batch()},
+          {kConfig, nlohmann::ordered_json::parse(dump_json(Schema(), config_))},
           {kModelFacts, model_facts(make_model_request(config_, parts_.model.vocabulary))}};
+}
+
+ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t step, const JobConfig& config,
+                                  const MeshPlace& place) {
+  ConfigChanges found;
+  std::vector<std::string> all, telling;
+  if (facts.is_object() && facts.contains(kConfig)) {
+    for (const ChangedOption& change : changes_since(Schema(), facts.at(kConfig), config)) {
+      all.push_back(change.words);
+      if (changes_training(change.key, facts.at(kConfig), config)) telling.push_back(change.words);
+    }
+  }
+  const int64_t batch = make_batch_plan(config, place).global_batch();
+  if (facts.is_object() && facts.contains(kGlobalBatch) && facts.at(kGlobalBatch) != batch) {
+    telling.push_back(fmt::format("a global batch of {} sequences (was {})", batch, facts.at(kGlobalBatch).dump()));
+  }
+  if (!all.empty()) found.line = "options that differ from the checkpoint's: " + join(all, ", ");
+  if (!telling.empty()) {
+    found.warnings.push_back("training does not continue as it was: " + join(telling, ", "));
+  }
+  if (const int64_t steps = config.training.steps; step > 0 && steps <= step) {
+    found.warnings.push_back(
+        fmt::format("training.steps = {}, and the checkpoint holds step {}: no step is left to train", steps, step));
+  }
+  return found;
 }
 
 nlohmann::json data_position(const RunPosition& now) {
@@ -126,13 +173,13 @@ CheckpointState RunState::whole(const RunPosition& now) const {
                        now.optimizer_steps};
   note_stream_options(progress.data_position, config_);
   if (parts_.guard) progress.guard = to_json(parts_.guard->state());
-  CheckpointState state = describe_run(parameters(now.step), progress, KeyStyle::bare);
+  CheckpointState state = describe_run(parameters(now.step), progress);
   state.facts = facts(now);
   return state;
 }
 
 CheckpointState RunState::model(const RunPosition& now, at::ScalarType type) const {
-  CheckpointState state = describe_model(parameters(now.step), KeyStyle::bare);
+  CheckpointState state = describe_model(parameters(now.step));
   for (StateTensor& tensor : state.tensors) {
     tensor.placed.tensor.type = type;
     if (tensor.local.defined()) tensor.local = tensor.local.to(type);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "titan/base/printable.h"
 #include "titan/base/text.h"
 #include "titan/data/utf8.h"
 #include "titan/parallel/sharded_weights.h"
@@ -25,11 +26,6 @@ std::vector<int32_t> shown_tokens(const StepBatch& batch, int64_t most) {
   const std::vector<int64_t>& tokens = batch.microbatches[0].tokens;
   const auto count = std::min<int64_t>(most, static_cast<int64_t>(tokens.size()));
   return {tokens.begin(), tokens.begin() + count};
-}
-
-/// Control characters of both blocks, line and paragraph separators, and what changes the direction of the line.
-bool disturbs_a_line(char32_t c) {
-  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
 /// Units that compute in fp32, whatever the others do.
@@ -109,10 +105,10 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
       const Traffic& traffic = group.table[k];
       if (traffic.calls == 0) continue;
       const auto kind = static_cast<Collective>(k);
-      lines.push_back(
-          fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} calls a step, each rank sends {} ({} bytes in all)",
-                      group.group, name(kind), group.ranks, traffic.calls,
-                      human_bytes(sent_bytes(kind, traffic, group.ranks)), with_thousands(traffic.bytes)));
+      lines.push_back(fmt::format(
+          "  {:<14} {:<14} {:>3} ranks {:>6} {} per step, tensors of {} in total; ring algorithms send {} per rank",
+          group.group, name(kind), group.ranks, traffic.calls, traffic.calls == 1 ? "call" : "calls",
+          human_bytes(static_cast<double>(traffic.bytes)), human_bytes(sent_bytes(kind, traffic, group.ranks))));
     }
   }
   return lines;

@@ -9,7 +9,9 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/store_meeting.h"
 #include "titan/data/find_position.h"
+#include "titan/distributed/own_device.h"
 #include "titan/parallel/pipeline_part.h"
 #include "titan/train/batch.h"
 #include "titan/train/host_wait_check.h"
@@ -40,17 +42,32 @@ ExitCode Trainer::run_job() {
                                        world_.size);
   meter_->continue_after(position_.tokens);
   open_profilers();
-  const WordsToSay words(world_.last_words, [this] { tell_what_has_come(); });
+  const WordsToSay words(world_.last_words, on_own_device([this] { tell_what_has_come(); }));
   try {
     train();
     settle_all();
+    report_last_step();
   } catch (...) {
     tell_what_has_come(kLastLinesLimit);
     if (snapshots_ && out_of_memory_words(std::current_exception())) snapshots_->write_at_exit(position_.step);
     throw;
   }
   if (profiler_) profiler_->finish();
-  return finish();
+  const ExitCode code = finish();
+  end_groups();
+  return code;
+}
+
+// A rank that closed a communicator early would take the last chunks of a collective from those behind it.
+void Trainer::end_groups() {
+  if (device_.device.is_cpu() || !world_.store) return;
+  wait_for_device(device_.device);
+  if (world_.is_distributed()) {
+    const std::chrono::seconds patience(config_.comm.train_timeout_seconds);
+    const MeetingWaits waits{.limit = std::chrono::hours(2), .patience = patience, .waits = world_.waits, .tell = {}};
+    make_store_meeting(world_.store->clone(), "end", world_.rank, world_.size, waits)->exchange({});
+  }
+  groups_.shut_down();
 }
 
 void Trainer::train() {
@@ -135,7 +152,9 @@ void Trainer::save_when_due() {
   const bool asked = std::exchange(wishes_.save, false);
   if (!checkpoints_) return;
   const auto start = std::chrono::steady_clock::now();
-  checkpoints_->after_step(position_, position_.step == config_.training.steps, asked);
+  const bool is_last = position_.step == config_.training.steps;
+  if (folder_ && checkpoints_->is_due(position_.step, is_last, asked)) folder_->keep();
+  checkpoints_->after_step(position_, is_last, asked);
   exclude_since(start);
 }
 
@@ -148,8 +167,8 @@ void Trainer::validate_when_due() {
   if (!device_.device.is_cpu()) held_ = peak_memory_bytes(device_.device);
   assembly_.executor->forget_position();
   if (const std::optional<ValidationReport> report = validator_->run(position_.step, loss_of, device_)) {
-    log_.info(console_line(*report, colour_));
-    if (record_) record_->add(*report);
+    log_.painted(console_line(*report, colour_));
+    record(*report);
   }
   phase_ = RunPhase::training;
   exclude_since(start);
@@ -264,6 +283,7 @@ ExitCode Trainer::finish() {
   if (read_.bad_records > 0) log_.warning("{} bad records of the corpus were left out", read_.bad_records);
   if (read_.invalid_utf8 > 0) log_.warning("{} malformed UTF-8 sequences were replaced", read_.invalid_utf8);
   const bool is_over = position_.step >= config_.training.steps;
+  if (folder_) folder_->keep();
   const bool saved = checkpoints_ && !is_over && checkpoints_->save_before_end(position_);
   const bool stopped = wishes_.stop && !is_over;
   if (checkpoints_) stopped ? checkpoints_->stop() : checkpoints_->finish();
@@ -275,6 +295,7 @@ ExitCode Trainer::finish() {
   } else {
     log_.info("Training completed");
   }
+  if (last_told_ && !world_.fake) log_.info("final loss {:.5f} at step {}", last_told_->loss, last_told_->step);
   log_.info("outputs lie in {}", config_.job.dump_folder);
   if (record_) close_record(stopped);
   if (!stopped) return ExitCode::success;

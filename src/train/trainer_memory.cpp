@@ -48,6 +48,19 @@ void Trainer::check_memory(const Plan& plan) const {
                settings.empty() ? "no setting known here" : listed(settings));
 }
 
+// Of a GPU that ranks share each sees what the others' tensors take.
+void Trainer::compare_libraries() const {
+  if (device_.device.is_cpu() || config_.debug.share_gpu || world_.fake) return;
+  const int64_t shared = assembly_.peer_memory ? assembly_.peer_memory->capacity() : 0;  // planned, by no allocator
+  const int64_t taken = bytes_beside_allocator(device_.device) - shared;
+  const std::string words = fmt::format(
+      "libraries and other processes take {} of the GPU beside this rank's tensors, "
+      "and {} are set aside for them",
+      gibibytes(taken), gibibytes(kLibraryBytes));
+  if (taken <= kLibraryBytes) return log_.info("After the first step {}", words);
+  log_.warning("after the first step {}: a plan that just fits may run out of memory", words);
+}
+
 // A half more than the plan: what libraries take for a product is no part of it.
 bool Trainer::lacks_memory() const {
   return room_.bytes && predicted_bytes(memory_question(phase_)) * 3 / 2 > *room_.bytes;

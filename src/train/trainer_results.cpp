@@ -26,7 +26,9 @@ void Trainer::exclude_since(std::chrono::steady_clock::time_point start) {
   meter_->exclude(std::chrono::steady_clock::now() - start);
 }
 
-bool Trainer::is_reported(int64_t step) const { return step == first_step_ || step % config_.metrics.log_freq == 0; }
+bool Trainer::is_reported(int64_t step) const {
+  return step == first_step_ || step == config_.training.steps || step % config_.metrics.log_freq == 0;
+}
 
 // What waits, for the device or for other ranks, does not hold the lock: last words are said by whoever ends the
 // process because this thread waits in vain.
@@ -34,7 +36,8 @@ void Trainer::settle_next() {
   PendingStep& pending = pending_.front();
   const StepValues values = pending.readback.wait();
   tell_reports();  // what ranks compared behind this step's work is there
-  if (pending.step == first_step_) {
+  const bool is_first = pending.step == first_step_;
+  if (is_first) {
     const std::chrono::seconds timeout(config_.comm.train_timeout_seconds);
     groups_.set_timeout(timeout);
     if (assembly_.peer_memory) assembly_.peer_memory->set_timeout(timeout);
@@ -45,18 +48,38 @@ void Trainer::settle_next() {
     meter_->add_step(pending.data_wait_seconds, values.skipped);
     wishes_ = {wishes_.stop || values.wishes.stop, wishes_.save || values.wishes.save};
     judge(pending, values);
+    unreported_.reset();
     if (is_reported(pending.step)) {
       reports_.push_back(
           report_of(pending, values, meter_->report(pending.step, pending.learning_rate, values, pending.counters)));
-      if (pending.step == first_step_) reports_.back().memory = memory_now(reports_.back().report.memory_bytes);
-    } else if (status_.is_due()) {
-      status_.show(meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
+      if (is_first) reports_.back().memory = memory_now(reports_.back().report.memory_bytes);
+    } else {
+      if (status_.is_due()) {
+        status_.show(meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
+      }
+      unreported_ = std::move(pending);
     }
     pending_.pop_front();
   }
   if (reports_.empty()) return;
   if (groups_.world) compare_ranks(reports_.back());
+  if (is_first) compare_libraries();
   if (!groups_.world || device_.device.is_cpu()) tell_reports();
+}
+
+// A run that is stopped, or whose corpus ends, learns too late which step was its last.
+void Trainer::report_last_step() {
+  {
+    const std::lock_guard lock(telling_);
+    if (all_told_ || !unreported_) return;
+    const StepValues values = unreported_->readback.wait();
+    reports_.push_back(
+        report_of(*unreported_, values,
+                  meter_->report(unreported_->step, unreported_->learning_rate, values, unreported_->counters)));
+    unreported_.reset();
+  }
+  if (groups_.world) compare_ranks(reports_.back());
+  tell_reports();
 }
 
 Trainer::PendingReport Trainer::report_of(const PendingStep& pending, const StepValues& values,
@@ -102,8 +125,7 @@ void Trainer::judge(const PendingStep& pending, const StepValues& values) {
       "step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of up to the last {} steps; {}", pending.step,
       what, value, deviations, config_.training.spike_window,
       values.skipped ? "the step is skipped" : "the step was made all the same");
-  if (!record_) return;
-  record_->add(SpikeReport{pending.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
+  record(SpikeReport{pending.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
 }
 
 void Trainer::settle_all() {
@@ -122,8 +144,6 @@ void Trainer::tell_reports() {
 }
 
 void Trainer::tell_what_has_come(std::chrono::milliseconds patience) {
-  // On a CPU the line of a step is told in the step: one that is not has ended in the middle of it.
-  if (device_.device.is_cpu()) return;
   const auto limit = std::chrono::steady_clock::now() + patience;
   // What ends the run is to be told, and not what cannot be told because of it.
   const auto succeeds = [](const auto& work) {
@@ -144,25 +164,34 @@ void Trainer::tell_what_has_come(std::chrono::milliseconds patience) {
   };
   const std::lock_guard lock(telling_);
   if (std::exchange(all_told_, true)) return;
-  for (PendingReport& made : reports_) {
-    const bool compared = made.ranks && comes(*made.ranks);
-    succeeds([&] { return tell(made, compared), true; });
+  // Keep the interval open: closing it resets the peak-memory counter that the out-of-memory report needs.
+  const auto tell_step = [&](PendingStep& settled) {
+    const StepValues values = settled.readback.wait();
+    PendingReport made =
+        report_of(settled, values, meter_->measure(settled.step, settled.learning_rate, values, settled.counters));
+    return tell(made, /*compared=*/false), true;
+  };
+  // On a CPU the line of a step is told in the step: one that is not has ended in the middle of it.
+  const bool on_cpu = device_.device.is_cpu();
+  for (size_t i = 0; i < reports_.size() && !on_cpu; ++i) {
+    const bool compared = reports_[i].ranks && comes(*reports_[i].ranks);
+    succeeds([&] { return tell(reports_[i], compared), true; });
   }
-  for (PendingStep& pending : pending_) {
-    const bool goes_on =
-        comes(pending.readback) && succeeds([&] {
-          const StepValues values = pending.readback.wait();
-          if (ends_run(values)) return false;
-          meter_->add_step(pending.data_wait_seconds, values.skipped);
-          judge(pending, values);
-          if (!is_reported(pending.step)) return true;
-          // The interval goes on: its end would take the peak of what ran out with it.
-          PendingReport made = report_of(
-              pending, values, meter_->measure(pending.step, pending.learning_rate, values, pending.counters));
-          return tell(made, /*compared=*/false), true;
-        });
+  for (size_t i = 0; i < pending_.size() && !on_cpu; ++i) {
+    PendingStep& pending = pending_[i];
+    const bool goes_on = comes(pending.readback) && succeeds([&] {
+                           const StepValues values = pending.readback.wait();
+                           if (ends_run(values)) return false;
+                           meter_->add_step(pending.data_wait_seconds, values.skipped);
+                           judge(pending, values);
+                           unreported_.reset();
+                           if (is_reported(pending.step)) return tell_step(pending);
+                           unreported_ = std::move(pending);
+                           return true;
+                         });
     if (!goes_on) break;
   }
+  if (unreported_) succeeds([&] { return tell_step(*unreported_); });
 }
 
 }  // namespace titan

@@ -26,6 +26,8 @@ Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> t
 std::unique_ptr<BatchStream> Validator::open() const {
   BatchOptions options = make_batch_options(config_, block_causal_);
   options.dataset = config_.validation.dataset;
+  options.section = "validation";
+  options.announces_passes = false;  // of a set that is read anew each time, they are no news
   options.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
   return std::make_unique<BatchStream>(open_dataset(make_validation_dataset(config_)), tokenizer_,

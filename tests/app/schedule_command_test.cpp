@@ -75,11 +75,11 @@ TEST(ScheduleCommand, WhatIsWrongIsASentenceAndExit64) {
   const std::string stuck = folder.write("stuck.csv", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
   const std::string hollow = folder.write("hollow.csv", "0F0,0B0\n\n1F0,1B0\n");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "--name is missing (titan_train schedule --help)\nschedule: --ranks is missing"},
+      {{}, "--name is missing (titan_train schedule --help)\n  --ranks is missing"},
       {{"--name", "GPip", "--times", "1,x,1", "--lowered"},
-       "schedule: --times: \"x\" is no time of an action; use numbers above 0 and up to 1e6\nschedule: --lowered is "
-       "about the file that --csv names\nschedule: --ranks is missing (titan_train schedule --help)\nschedule: "
-       "--microbatches is missing (titan_train schedule --help)\nschedule: there is no schedule \"GPip\"; did you mean "
+       "schedule: --times: \"x\" is no time of an action; use numbers above 0 and up to 1e6\n  --lowered is "
+       "about the file that --csv names\n  --ranks is missing (titan_train schedule --help)\n  "
+       "--microbatches is missing (titan_train schedule --help)\n  there is no schedule \"GPip\"; did you mean "
        "GPipe?"},
       {{"--name", "PipelineScheduleMulti", "--ranks", "2", "--microbatches", "2"}, "name the file with --from"},
       {with(kSmall, {"--csv", folder / "x", "--svg", folder / "x"}), "--csv and --svg name the same file"},
@@ -88,8 +88,7 @@ TEST(ScheduleCommand, WhatIsWrongIsASentenceAndExit64) {
       {{"--name", "GPip", "--ranks", "2", "--microbatches", "2"}, "did you mean GPipe?"},
       {{"--name", "x", "--ranks", "2", "--microbatches", "2"}, "there are GPipe, 1F1B"},
       {{"--name", "1F1B", "--ranks", "4", "--microbatches", "2", "--stages-per-rank", "2"},
-       "schedule: 1F1B runs 1 stage per rank, and 2 are asked for; the nearest legal number is 1 (4 in all)\nschedule: "
-       "1F1B "
+       "schedule: 1F1B runs 1 stage per rank, and 2 are asked for; the nearest legal number is 1 (4 in all)\n  1F1B "
        "needs at least as many microbatches as ranks"},
       {{"--name", "GPipe", "--ranks", "two", "--microbatches", "2"}, "two"},
       {{"--name", "GPipe", "--ranks", "2", "--microbatches", "2", "--times", "1,2"}, "--times: 1,2 is not F,I,W"},

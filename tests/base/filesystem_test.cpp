@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 
 namespace titan {
 namespace {
@@ -98,6 +99,26 @@ TEST_F(Files, FilesThatDoNotTellTheirSizeAreReadToTheirEnd) {
 TEST_F(Files, LinesAreAppendedToWhatIsThere) {
   for (const char* line : {"one", "two"}) EXPECT_TRUE(AppendFile(folder_ / "log").append_line(line));
   EXPECT_EQ(read_file(folder_ / "log"), "one\ntwo\n");
+}
+
+TEST_F(Files, AFileThatWasRemovedOrMovedAwayIsMadeAgainWithItsFolderForTheNextLine) {
+  AppendFile file((make_folders(folder_ / "run"), folder_ / "run/log"));
+  EXPECT_TRUE(file.append_line("one"));
+  fs::remove_all(folder_ / "run");
+  EXPECT_TRUE(file.append_line("two"));
+  EXPECT_EQ(read_file(folder_ / "run/log"), "two\n");
+  fs::rename(folder_ / "run", folder_ / "elsewhere");
+  EXPECT_TRUE(file.append_line("three"));
+  EXPECT_EQ(read_file(folder_ / "run/log"), "three\n");
+  EXPECT_EQ(read_file(folder_ / "elsewhere/log"), "two\n");
+  EXPECT_TRUE(file.append_line("four"));
+  EXPECT_EQ(read_file(folder_ / "run/log"), "three\nfour\n");
+  fs::remove_all(folder_ / "run");
+  std::ofstream(folder_ / "run") << "in the way";
+  EXPECT_FALSE(file.append_line("five"));
+  fs::remove(folder_ / "run");
+  EXPECT_TRUE(file.append_line("six"));
+  EXPECT_EQ(read_file(folder_ / "run/log"), "six\n");
 }
 
 TEST_F(Files, AFileThatCannotBeOpenedSaysSoAtEveryLineAndDoesNotThrow) {

@@ -60,6 +60,18 @@ TEST_F(Locks, AKilledProcessHoldsNothing) {
   ::close(ready[1]);
 }
 
+TEST_F(Locks, AHolderSeesThatItsFileWasRemovedOrReplaced) {
+  const std::filesystem::path path = folder_ / "lock";
+  const LockFile first(path, "the first");
+  EXPECT_TRUE(first.is_in_place());
+  std::filesystem::remove(path);
+  EXPECT_FALSE(first.is_in_place());
+  const LockFile second(path, "the second");
+  EXPECT_EQ(second.state(), LockFile::State::held);
+  EXPECT_TRUE(second.is_in_place());
+  EXPECT_FALSE(first.is_in_place());
+}
+
 TEST_F(Locks, WhereNoFileCanBeMadeTheReasonIsKept) {
   const LockFile lock(folder_ / "none" / "lock", "me");
   EXPECT_EQ(lock.state(), LockFile::State::unlockable);

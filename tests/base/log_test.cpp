@@ -52,6 +52,19 @@ TEST_F(LogFile, SendsWarningsAndErrorsAlsoToStandardErrorBehindThePrefix) {
   }
 }
 
+TEST_F(LogFile, EscapesControlCharactersOfMessagesAndKeepsWhatTheProgramPainted) {
+  testing::internal::CaptureStderr();
+  {
+    const Log log({.console = false, .file = file_, .error_prefix = ""});
+    log.warning("host a\x1b]0;b\a says:\n[titan] done");
+    log.painted("\x1b[31mstep");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: host a\\x1b]0;b\\x07 says:\n  [titan] done\n");
+  const std::string text = read_file(file_);
+  EXPECT_NE(text.find("WARNING - host a\\x1b]0;b\\x07 says:\n  [titan] done\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("INFO - \x1b[31mstep\n"), std::string::npos) << text;
+}
+
 TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndOneWarningAndNotTheRun) {
   const std::string below_a_device = "/dev/null/logs/rank.log";
   for (const auto& [path, reason] :

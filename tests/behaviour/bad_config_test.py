@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import unittest
 
+import pytest
 from program import BAD_CONFIG, OK, BehaviourTest
 
 EXIT_LIMIT_SECONDS = 1.0
@@ -68,6 +71,46 @@ class BadConfig(BehaviourTest):
                 self.expect(run, BAD_CONFIG)
                 self.assertIn(f"did you mean {meant}?", run.errors)
 
+    def test_todays_command_line_of_torchtitan_and_bare_words_are_answered_with_the_file_they_mean(self):
+        for words, says in (
+            (["--module", "llama3", "--config", "llama3_8b"], "in Python; this program reads TOML files; did you mean configs/llama3_8b.toml?"),
+            (["--module=llama3", "--config=llama3_debugmodel", "--training.steps=1"], "did you mean configs/debug_model.toml?"),
+            (["llama3_8b"], "llama3_8b is neither a subcommand nor a config file; did you mean configs/llama3_8b.toml?"),
+            (["llama9"], "nor a config file; name a TOML file, such as configs/debug_model.toml (titan_train help lists"),
+            (["launch", "-n", "2", "llama3_70b"], "did you mean configs/llama3_70b.toml?"),
+            (["debug_model.toml"], "did you mean configs/debug_model.toml?"),
+            (["configs/debug_model.toml", "training.steps=5"], "an option begins with --; write --training.steps=5"),
+        ):
+            with self.subTest(words):
+                run = self.titan(*words)
+                self.expect(run, BAD_CONFIG)
+                self.assertIn(says, run.errors)
+                self.assertLessEqual(len(run.errors.splitlines()), 2, run.errors)
+
+    def test_a_config_may_come_through_a_pipe_and_no_stream_is_read_for_ever(self):
+        command = [self.program, "config", "show", "/dev/stdin"]
+        whole = subprocess.run(command, input="[training]\nsteps = 3\n", capture_output=True, text=True, timeout=60)
+        self.assertIn("steps = 3 ", whole.stdout)
+        with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+            refused = subprocess.run(command, stdin=endless.stdout, capture_output=True, text=True, timeout=60)
+            endless.kill()
+        self.assertEqual(refused.returncode, BAD_CONFIG)
+        self.assertIn("cannot read /dev/stdin: it has more than 16.00 MiB; name a TOML file", refused.stderr)
+
+    def test_a_pipe_is_waited_for_as_long_as_something_may_write_to_it(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        run = self.titan("config", "show", pipe)
+        self.expect(run, BAD_CONFIG)
+        self.assertIn(f"{pipe}: no program opened this pipe for writing within 5 s; name a TOML file", run.errors)
+        empty, slow = "true | {}", "(sleep 6; echo '[training]'; sleep 1; echo 'steps = 3') | {}"
+        left = "echo '[training]\nsteps = 3' | (sleep 1; {})"
+        for line, steps in ((empty, 10000), (slow, 3), (left, 3)):
+            with self.subTest(line):
+                command = line.format(f"'{self.program}' config show /dev/stdin")
+                shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+                self.assertIn(f"\nsteps = {steps} ", shown.stdout, shown.stderr)
+
     def test_help_on_a_subcommand_is_its_own_and_not_an_error(self):
         for words, says in (
             (["tokenizer", "train", "--help"], "Usage: titan_train tokenizer train [OPTIONS]"),
@@ -84,6 +127,7 @@ class BadConfig(BehaviourTest):
         run = self.train("--training.stps=4", exit_code=BAD_CONFIG)
         self.assertFalse(run.folder.exists())
 
+    @pytest.mark.alone
     def test_a_config_error_is_told_within_a_second(self):
         seconds = min(self.titan("configs/debug_model.toml", "--training.stps=4").seconds for _ in range(3))
         self.assertLess(seconds, EXIT_LIMIT_SECONDS)

@@ -38,7 +38,7 @@ class BadCorpus(BehaviourTest):
         self.refuse(self.write("empty.txt", ""), ["empty.txt: the file is empty", "Give a .txt, .jsonl"])
 
     def test_a_file_of_blank_lines_only_holds_no_document(self):
-        self.refuse(self.write("blank.jsonl", "\n\n  \n"), ["blank.jsonl", "no document", "Give a dataset_path"])
+        self.refuse(self.write("blank.jsonl", "\n\n  \n"), ["blank.jsonl", "no document", "Give a training.dataset_path"])
 
     def test_a_file_of_another_kind_is_named_with_its_kind(self):
         self.refuse(self.write("corpus.parquet", "PAR1"), ["Parquet files are not read", "parquet_to_jsonl.py"])
@@ -141,6 +141,19 @@ class BadValidationSet(BehaviourTest):
         short = self.write("short.txt", "Too short.")
         run = self.refused(BAD_DATA, ["short.txt holds", "Give more text"], *words, f"--validation.dataset_path={short}")
         self.assertFalse(any(line.startswith("step: ") for line in run.messages()), run.output)
+        for steps in (-1, 2):  # the whole set, or so many batches of a set that is read again and again
+            more = (f"--validation.dataset_path={short}", f"--validation.steps={steps}")
+            errors = self.refused(BAD_DATA, ["lower validation.seq_len"], *words, *more).errors
+            self.assertNotIn("training.", errors)
+
+    def test_a_small_set_is_read_again_without_a_warning(self):
+        small = self.write("small.txt", STORY * 12)
+        words = ("--validation.enable", "--validation.dataset=text", f"--validation.dataset_path={small}")
+        for batches in (50, -1):
+            run = self.train(*words, "--validation.local_batch_size=1", f"--validation.steps={batches}", steps=1)
+            self.assertEqual([line for line in run.messages("WARNING") if "Dataset" in line or "validation" in line], [])
+            self.assertEqual(len([line for line in run.metrics() if "validation_loss" in line]), 1)
+        self.assertIn("local batch size", "\n".join(run.messages()))
 
     def test_records_skipped_in_a_validation_set_are_counted_and_shown_once(self):
         records = "\n".join(["{", record(STORY, "body"), *[record(STORY * 5) for _ in range(20)]])

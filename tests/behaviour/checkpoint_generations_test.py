@@ -1,103 +1,111 @@
-"""Whole runs under both generations of torchtitan's names: Python's checkpoint of December 2024 is resumed, and Python
-loads strictly what torchtitan asks for, of either generation."""
+"""Whole runs in the forms of both generations of torchtitan: each program resumes what the other has saved, and Python
+loads strictly all that torchtitan's state dict holds."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import pathlib
 import pickle
 import shutil
+import subprocess
+import sys
 import unittest
 
 import torch
 import torch.distributed.checkpoint as dcp
+import torchtitan_release
 from checkpoint_runs import CheckpointTest, parallel
-from llama import Llama, rotary_table
-from program import OK, STORAGE
-from shapes import Shape
+from llama import rotary_table
+from program import FULL, OK, STORAGE
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+from torchtitan_release import LAYOUTS, LISTS, SHAPE, Loader, Release, state_of_2024
 
 LENGTH = 64  # of a sequence, program.SMALL's
-SHAPE = Shape(dim=64, layers=2, heads=4, kv_heads=4, vocab=2048, theta=5e5)
-FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-LISTS = ("global_avg_losses", "global_max_losses", "log_steps")
 
-
-def in_a_file(value) -> io.BytesIO:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file
-
-
-class Trainer:
-    """What torchtitan has of a run of the small model after one step, all of it different from what titan has."""
-
-    def __init__(self):
-        torch.manual_seed(77)
-        self.model = Llama(SHAPE)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.5, betas=(0.5, 0.6), fused=True)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
-        self.model(torch.zeros(1, 8, dtype=torch.int64)).square().mean().backward()
-        self.optimizer.step()
-        self.scheduler.step()
-
-    def state_of_2024(self, positions: list[bytes]) -> dict:
-        """Section 5.1's keys of December 2024."""
-        return {
-            "model": {**self.model.state_dict(), "freqs_cis": rotary_table(SHAPE, LENGTH)},
-            "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=FLAT),
-            "lr_scheduler": self.scheduler.state_dict(),
-            "dataloader": {f"dp_rank_{rank}": position for rank, position in enumerate(positions)},
-            "train_state": {"step": torch.tensor(1, dtype=torch.int32), **{name: in_a_file([1.0]) for name in LISTS}},
-        }
-
-    def last_state(self) -> dict:
-        """Section 5.1's LAST keys."""
-        return {
-            **self.model.state_dict(),
-            "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=FLAT),
-            "lr_scheduler": self.scheduler.state_dict(),
-            "dataloader": {"dp_rank_0": b"", "world_size": 0},
-            "train_state": {"step": torch.tensor(1, dtype=torch.int32), "ntokens_seen": torch.tensor(1)},
-        }
+# How torchtitan's ranks are laid out, and titan's: the same, and another layout that resumes what either has saved.
+EXCHANGES = [
+    ("fsdp2xtp2", {"dp_shard": 2, "tp": 2}, "bfloat16", "async_save", {}),
+    ("single", {}, "float32", "save", {"dp_shard": 2}),
+    ("fsdp2", {"dp_shard": 2}, "bfloat16", "pinned", {}),
+    ("fsdp4", {"dp_shard": 4}, "float32", "async_save", {"tp": 2}),
+    ("hsdp2x2", {"dp_replicate": 2, "dp_shard": 2}, "float32", "pinned", {"pp": 2}),
+    ("fsdp2xtp2", {"dp_shard": 2, "tp": 2}, "float32", "pinned", {"dp_shard": 4}),
+]
 
 
 class Generations(CheckpointTest):
-    def expect_loaded(self, trainer: Trainer, state: dict, folder: pathlib.Path, step: int) -> None:
-        """All of `state` is what `folder` holds, and the library's own objects take it."""
+    def whole(self, folder: pathlib.Path) -> dict:
+        """The model and the moments in a checkpoint, by name."""
         with contextlib.redirect_stdout(io.StringIO()):
             dcp_to_torch_save(folder, self.folder / "all.pt")
         stored = torch.load(self.folder / "all.pt", weights_only=False)
-        weights = state.get("model", state)
-        names = [name for name, _ in trainer.model.named_parameters()]
-        self.assertEqual(len(names), 21)
-        held = stored.get("model", stored)
-        for name in names:
-            self.assertTrue(torch.equal(weights[name], held[name]), name)
-            for moment in ("exp_avg", "exp_avg_sq"):
-                key = f"state.{name}.{moment}"
-                self.assertTrue(torch.equal(state["optimizer"][key], stored["optimizer"][key]), key)
-                self.assertGreater(state["optimizer"][key].abs().max().item(), 0)
-        self.assertEqual(state["train_state"]["step"].item(), step)
-        set_optimizer_state_dict(trainer.model, trainer.optimizer, state["optimizer"], options=FLAT)
-        trainer.scheduler.load_state_dict(state["lr_scheduler"])
-        self.assertEqual(trainer.scheduler.last_epoch, step)
-        self.assertEqual(trainer.optimizer.param_groups[0]["betas"], (0.9, 0.95))
-        self.assertEqual(trainer.optimizer.state[trainer.model.norm.weight]["step"].item(), step)
+        tensors = {key: value for key, value in stored.get("model", stored).items() if isinstance(value, torch.Tensor)}
+        tensors.pop("freqs_cis", None)
+        return tensors | {key: value for key, value in stored["optimizer"].items() if isinstance(value, torch.Tensor)}
+
+    def expect_same_tensors(self, found: dict, expected: dict) -> None:
+        self.assertEqual(found.keys(), expected.keys())
+        self.assertEqual(len(found), 4 * 21)
+        for name, tensor in found.items():
+            self.assertEqual(tensor.dtype, expected[name].dtype, name)
+            self.assertTrue(torch.equal(tensor, expected[name]), name)
+            self.assertGreater(tensor.abs().max().item(), 0, name)
+
+    def expect_loaded(self, release: Release, folder: pathlib.Path, step: int) -> None:
+        """All of it is what `folder` holds."""
+        optimizer = {key: value for key, value in release.optimizer.state_dict().items() if isinstance(value, torch.Tensor)}
+        self.expect_same_tensors(release.model.state_dict() | optimizer, self.whole(folder))
+        held = release.held()
+        self.assertEqual((held["step"], held["last_epoch"], held["settings"][1:]), (step, step, [0.9, 0.95, 0.1]))
 
     def test_python_loads_strictly_what_a_run_has_saved(self):
         for name, ranks, words in (("single", 1, {}), ("fsdp", 2, {"dp_shard": 2}), ("pipeline", 2, {"pp": 2})):
             folder = self.folder / name
             self.complete(ranks, folder, 2, *parallel(**words))
-            trainer = Trainer()
-            state = trainer.last_state()
+            release = Release()
+            data_ranks = words.get("dp_shard", 1)
+            release.loader = Loader(data_ranks - 1, data_ranks)
             saved = folder / "checkpoint/step-2"
-            dcp.load(state, checkpoint_id=saved)
-            self.expect_loaded(trainer, state, saved, 2)
-            self.assertGreater(state["train_state"]["ntokens_seen"].item(), 0)
-            self.assertIn("titan_stream", pickle.loads(state["dataloader"]["dp_rank_0"]))
+            release.load(saved)
+            self.expect_loaded(release, saved, 2)
+            self.assertEqual(release.held()["ntokens_seen"], 2 * 2 * LENGTH, "of one rank")
+            self.assertTrue(release.held()["plain"])
+
+    def exchange(self, layout: str, words: dict, dtype: str, mode: str, other: dict) -> None:
+        """titan saves; torchtitan's containers load that and save it; titan resumes both in another layout."""
+        folder = self.folder / f"{layout}-{dtype}-{mode}"
+        types = (f"--training.dtype={dtype}", f"--optimizer.state_dtype={dtype}",
+                 "--checkpoint.async_mode=async_with_pinned_mem")  # fmt: skip
+        ranks, other_ranks = (torch.Size(degrees.values()).numel() for degrees in (words, other))
+        saved, theirs = (folder / f"{name}/checkpoint/step-2" for name in ("own", "theirs"))
+        self.complete(ranks, folder / "made", 2, *types, *parallel(**words))
+        shutil.copytree(folder / "made/checkpoint/step-2", saved)
+        job = {"source": str(saved), "target": str(theirs), "layout": layout, "dtype": dtype, "mode": mode}
+        done = subprocess.run([sys.executable, torchtitan_release.__file__, json.dumps(job)], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tokens = self.curve(folder / "made")[2][2]
+        for held in json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{"))):
+            self.assertEqual((held["step"], held["ntokens_seen"]), (2, tokens // LAYOUTS[layout][2]))
+            self.assertEqual((held["last_epoch"], held["settings"][1:]), (2, [0.9, 0.95, 0.1]))
+            self.assertTrue(held["plain"])
+        self.expect_same_tensors(self.whole(theirs), self.whole(saved))
+        anew = "--checkpoint.exclude_from_loading=dataloader"
+        for name, more in (("own", (anew,)), ("theirs", ())):
+            text = self.complete(other_ranks, folder / name, 3, *types, *more, *parallel(**other))
+            self.assertRegex(text, r"LOAD: step 2 from ")
+        self.assertIn("its loader had read nothing", text)
+        own, resumed = self.curve(folder / "own"), self.curve(folder / "theirs")
+        self.assertEqual(list(resumed), [3])
+        self.assertEqual(resumed, own)
+        self.assertEqual(resumed[3][2], tokens + 2 * LENGTH * other.get("dp_shard", 1))
+        self.expect_same_checkpoint(folder / "own", folder / "theirs", 3)
+
+    def test_each_program_resumes_what_the_other_has_saved_bit_for_bit(self):
+        for case in EXCHANGES if FULL else EXCHANGES[:1]:
+            with self.subTest(case=case):
+                self.exchange(*case)
 
     def to_2024(self, saved: pathlib.Path) -> pathlib.Path:
         target = self.folder / f"2024/{saved.parents[1].name}"
@@ -106,38 +114,93 @@ class Generations(CheckpointTest):
         self.assertIn("21/21 tensors", run.output)
         return target
 
-    def test_python_loads_strictly_the_names_of_2024_too_from_what_convert_makes_of_it(self):
+    def test_python_loads_strictly_the_form_of_2024_too_from_what_convert_makes_of_it(self):
         self.complete(2, self.folder / "run", 2, *parallel(dp_shard=2))
         target = self.to_2024(self.folder / "run/checkpoint/step-2")
-        trainer = Trainer()
-        state = trainer.state_of_2024([b"", b""])
-        state["model"]["freqs_cis"].zero_()
+        release = Release()
+        state = state_of_2024(release, torch.zeros_like(rotary_table(SHAPE, LENGTH)), [b"", b""])
+        state["lr_scheduler"]["verbose"] = None  # PyTorch before 2.7 has it
         dcp.load(state, checkpoint_id=target)
-        self.expect_loaded(trainer, state, target, 2)
+        release.take_2024(state)
+        self.expect_loaded(release, target, 2)
         table, expected = state["model"]["freqs_cis"], rotary_table(SHAPE, LENGTH)
         self.assertTrue(torch.allclose(table, expected, atol=1e-4))
         for name in LISTS:
             state["train_state"][name].seek(0)
             self.assertEqual(torch.load(state["train_state"][name]), [])
+        self.assertIs(state["lr_scheduler"]["verbose"], False)
         keys = dcp.FileSystemReader(target).read_metadata().state_dict_metadata
         for key in keys:
-            self.assertRegex(key, r"^(model|optimizer\.(state|param_groups)|lr_scheduler|dataloader\.dp_rank_|train_state)")
-            self.assertNotRegex(key, "titan|ntokens|world_size")
+            self.assertRegex(key, r"^(model|optimizer\.(state|param_groups)|lr_scheduler|dataloader\.dp_rank_|"
+                                  r"train_state\.|dataloader\.titan_)")  # fmt: skip
+            self.assertNotRegex(key, r"\.ntokens|world_size")
+
+    def titan_position(self, folder: pathlib.Path) -> str:
+        state = {"dataloader": {"titan_stream": ""}}
+        dcp.load(state, checkpoint_id=folder)
+        return state["dataloader"]["titan_stream"]
 
     def saved_by_python(self, source: pathlib.Path, target: pathlib.Path, position: bytes | None, schedules: int) -> None:
         """The run in `source` as torchtitan of December 2024 would have saved it, with another learning rate."""
-        trainer = Trainer()
-        state = trainer.last_state()
-        dcp.load(state, checkpoint_id=source)
-        step = state["train_state"]["step"]
-        set_optimizer_state_dict(trainer.model, trainer.optimizer, state["optimizer"], options=FLAT)
-        trainer.model.load_state_dict({name: state[name] for name in trainer.model.state_dict()})
-        former = trainer.state_of_2024([position or state["dataloader"]["dp_rank_0"]])
-        former["train_state"]["step"] = step
-        schedule = trainer.scheduler.state_dict() | {"last_epoch": 9, "base_lrs": [7.0], "_last_lr": [7.0]}
-        del former["lr_scheduler"]
+        release = Release()
+        release.load(source)
+        ours = pickle.dumps({"titan_stream": self.titan_position(source)})
+        former = state_of_2024(release, rotary_table(SHAPE, LENGTH), [position or ours])
+        schedule = former.pop("lr_scheduler") | {"last_epoch": 9, "base_lrs": [7.0], "_last_lr": [7.0]}
+        for missing in ("_is_initial", "_get_lr_called_within_step"):
+            del schedule[missing]
+        for key in [key for key in former["optimizer"] if key.endswith(".decoupled_weight_decay")]:
+            del former["optimizer"][key]
         former |= {"lr_scheduler" if schedules == 1 else f"lr_scheduler_{i}": schedule for i in range(schedules)}
         dcp.save(former, checkpoint_id=target)
+
+    def to_2026(self, saved: pathlib.Path, target: pathlib.Path, *words) -> None:
+        run = self.titan("convert", "to-2026", saved, target, *words, *self.training())
+        self.expect(run, OK)
+        self.assertIn("21/21 tensors", run.output)
+
+    def test_convert_makes_the_form_of_2026_of_every_other_for_any_number_of_ranks(self):
+        whole, first = self.folder / "whole", self.folder / "first"
+        self.complete(1, whole, 6)
+        self.complete(1, first, 4)
+        saved, tokens = first / "checkpoint/step-4", self.curve(first)[4][2]
+        self.saved_by_python(saved, self.folder / "of-2024", None, 2)
+        (self.folder / "again/checkpoint").mkdir(parents=True)
+        for source, ranks, counted in ((saved, 3, tokens // 3), (self.to_2024(saved), 1, tokens), (self.folder / "of-2024", 2, 0)):
+            target = self.folder / f"of-2026-{ranks}"
+            self.to_2026(source, target, *(() if ranks == 1 else (f"--data-ranks={ranks}",)))
+            release = Release()
+            release.loader = Loader(ranks - 1, ranks)
+            release.load(target)
+            self.assertEqual((release.trainer.step, release.trainer.ntokens_seen), (4, counted))
+            self.expect_same_tensors(self.whole(target), self.whole(saved))
+            again = self.folder / f"again-{ranks}"
+            shutil.copytree(target, again / "checkpoint/step-4")
+            self.assertEqual(self.loaded(self.complete(1, again, 6)), 4)
+            found, expected = self.curve(again), self.curve(whole)
+            for step in (5, 6):
+                self.assertEqual(found[step][:2], expected[step][:2])
+                self.assertEqual(found[step][2], expected[step][2] - (0 if counted else tokens))
+
+    def test_what_this_program_saved_until_november_2026_is_resumed(self):
+        """Counts in tensors, that of tokens of all ranks; the data position in the loader state of every rank."""
+        words = parallel(dp_shard=2)
+        whole, first, resumed = (self.folder / name for name in ("whole", "first", "resumed"))
+        self.complete(2, whole, 4, *words)
+        self.complete(2, first, 2, *words)
+        saved, tokens = first / "checkpoint/step-2", self.curve(first)[2][2]
+
+        def change(state):
+            position = pickle.dumps({"titan_stream": self.titan_position(saved)})
+            state["dataloader"] = {"dp_rank_0": position, "dp_rank_1": position, "world_size": 2}
+            counts = {"step": torch.tensor(2, dtype=torch.int32), "ntokens_seen": torch.tensor(tokens)}
+            state["train_state"] = counts
+
+        self.changed_by_python(saved, resumed / "checkpoint/step-2", change, data_ranks=2)
+        text = self.complete(2, resumed, 4, *words)
+        self.assertRegex(text, r"LOAD: step 2 from ")
+        self.assertNotIn("begin anew", text)
+        self.assertEqual(self.curve(resumed), {step: self.curve(whole)[step] for step in (3, 4)})
 
     def test_a_run_of_december_2024_goes_on_with_its_model_moments_step_and_the_rate_of_the_step(self):
         words = ("--lr_scheduler.warmup_steps=3", "--checkpoint.interval=4")
@@ -151,6 +214,7 @@ class Generations(CheckpointTest):
             self.assertRegex(text, r"LOAD: step 4 from \S+ \(unverified, ")
             self.assertIn("it does not say how many tokens were seen", text)
             self.assertIn("its lists of past losses are not taken over", text)
+            self.assertIn('model.name = "llama3" means no rotary scaling; torchtitan', text)
             found, expected = self.curve(resumed), self.curve(whole)
             self.assertEqual(list(found), [5, 6, 7, 8])
             for step, numbers in found.items():
@@ -188,9 +252,11 @@ class Generations(CheckpointTest):
         self.assertRegex(text, r"LOAD: step 4 from \S+ \(verified, .*\); step 900 is damaged: it holds step 2")
         self.assertEqual(self.checkpoints(run), [2, 4, 6])
 
-    def changed_by_python(self, source: pathlib.Path, target: pathlib.Path, change) -> None:
-        state = Trainer().last_state()
-        dcp.load(state, checkpoint_id=source)
+    def changed_by_python(self, source: pathlib.Path, target: pathlib.Path, change, data_ranks: int = 1) -> None:
+        release = Release()
+        release.loader = Loader(0, data_ranks)
+        release.load(source)
+        state = {key: one if isinstance(one, torch.Tensor) else one.state_dict() for key, one in release.states().items()}
         change(state)
         dcp.save(state, checkpoint_id=target)
 
@@ -210,6 +276,38 @@ class Generations(CheckpointTest):
         self.complete(1, self.folder / "new", 2, initial)
         shutil.copytree(made / "checkpoint/step-2", run / "checkpoint/step-2")
         self.assertRegex(self.complete(1, run, 6), f"LOAD: step 2 from .*; step 4 holds {says}")
+
+    def test_a_step_that_is_no_integer_is_refused_with_the_checkpoint_named(self):
+        made, run = self.folder / "made", self.folder / "run"
+        self.complete(1, made, 2)
+        target = run / "checkpoint/step-2"
+        self.changed_by_python(made / "checkpoint/step-2", target, lambda state: state["train_state"].update(step=2.0))
+        says = "its train_state.step is not a whole number"
+        self.assertIn(f"{target} does not fit this run: {says}", self.complete(1, run, 4, code=STORAGE))
+        converted = self.titan("convert", "to-2026", target, self.folder / "converted", *self.training())
+        self.expect(converted, STORAGE)
+        self.assertIn(f"titan_train: {target}: {says}", converted.errors)
+
+    def test_stored_words_that_nest_too_deep_and_ranks_beyond_all_measure_crash_nothing(self):
+        made, run = self.folder / "made", self.folder / "run"
+        self.complete(1, made, 2)
+        deep = "[" * 300_000 + "]" * 300_000
+
+        def nest(state):
+            state["dataloader"]["titan_stream"] = state["train_state"]["titan_guard"] = deep
+
+        target = run / "checkpoint/step-2"
+        self.changed_by_python(made / "checkpoint/step-2", target, nest)
+        self.expect(self.titan("convert", "to-2026", target, self.folder / "converted", *self.training()), OK)
+        self.assertIn("the data position could not be restored", self.complete(1, run, 4))
+        target = self.folder / "many"
+        many = 10**12
+        self.changed_by_python(
+            made / "checkpoint/step-2", target, lambda state: state["dataloader"].update(world_size=many)
+        )
+        refused = self.titan("convert", "to-2026", target, self.folder / "converted-many", *self.training())
+        self.expect(refused, STORAGE)
+        self.assertIn(f"its dataloader.world_size is {many}", refused.errors)
 
     def test_parameters_whose_optimizer_has_made_other_numbers_of_steps_are_named(self):
         made, run = self.folder / "made", self.folder / "run"

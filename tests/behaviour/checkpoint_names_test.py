@@ -177,8 +177,9 @@ class Unread(SavedRunTest):
         wrapper.chmod(0o700)
         self.program = str(wrapper)
         one = self.train_by_hand(1, 2, port, *words)
-        self.assertEqual(one.end(), STORAGE, one.text())
-        self.assertIn(zero.end(), (STORAGE, PEER_FAILURE), "it may hear of the other's failure before it comes to its own")
+        codes = {zero.end(), one.end()}
+        self.assertIn(STORAGE, codes, zero.text() + one.text())
+        self.assertLessEqual(codes, {STORAGE, PEER_FAILURE}, "one may hear of the other's failure before it comes to its own")
         self.assertRegex(zero.text(), r"LOAD: step 2 from .*; step 4 is unreadable: cannot see what rank 0 sees: \S+step-4/"
                                       r"\.metadata: No such file or directory \(rank 1\)")
         self.assertIn("the same one for all", zero.text() + one.text())

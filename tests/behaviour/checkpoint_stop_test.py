@@ -25,6 +25,8 @@ class Signals(CheckpointTest):
         self.expect_nothing_left()
         step = int(re.search(r"stopped by a signal after step (\d+) of \d+; it is saved", run.text())[1])
         self.assertEqual(self.committed(run.text()), [step])
+        if ranks > 1:
+            self.assertTrue(run.text().endswith("titan_train launch: saved; run the same command to resume\n"), run.text())
         return step
 
     def expect_the_unbroken_run(self, ranks: int, stopped: int, *words):

@@ -15,6 +15,11 @@ class OtherThings(Conversions):
         for size in ("nan", "-nan", "inf", "-inf", "-1", "0", "1e7", "1e-9", "five"):
             self.refused(BAD_CONFIG, ["--shard-gigabytes", "1000000"], "to-hf", "a", "b", f"--shard-gigabytes={size}")
 
+    def test_a_number_of_ranks_that_is_none_is_refused(self):
+        for number in ("0", "1.5", "many"):
+            says = [f"--data-ranks: Value {number} not in range 1 to 1000000"]
+            self.refused(BAD_CONFIG, says, "to-2026", "a", "b", f"--data-ranks={number}")
+
     def test_weights_of_other_programs_where_a_checkpoint_is_asked_for_are_answered_with_the_way_to_one(self):
         self.make_source()
         says = ["theirs holds a model in Hugging Face's form", "convert from-hf"]
@@ -30,7 +35,7 @@ class OtherThings(Conversions):
         self.make_source()
         file = self.source / "model.safetensors"
         says = ["model.safetensors is a file; name the folder that it lies in"]
-        for direction in ("to-torch", "to-hf", "to-2024", "from-hf", "from-meta"):
+        for direction in ("to-torch", "to-hf", "to-2024", "to-2026", "from-hf", "from-meta"):
             self.refused(STORAGE, says, direction, file, self.target, *flags())
         self.refused(STORAGE, says, "verify", file)
 

@@ -309,6 +309,20 @@ class Verify(Conversions):
                 path.write_bytes(whole)
             self.convert("verify", folder, *flags())
 
+    def test_the_model_of_our_own_checkpoints_and_exports_need_not_be_named(self):
+        self.make_source()
+        self.convert(*self.from_hf())
+        export = self.folder / "export"
+        self.assertIn("holds llama3 debugmodel: 21/21 tensors", self.convert("to-hf", self.target, export).output)
+        run = self.train("--checkpoint.enable", "--checkpoint.last_save_in_hf", "--checkpoint.last_save_model_only")
+        for folder in (self.target, export, run.folder / "checkpoint/step-2"):
+            self.assertIn("names   llama3 debugmodel: 21/21 tensors", self.convert("verify", folder).output)
+        self.convert("from-hf", export, self.folder / "again")
+        config = json.loads((export / "config.json").read_text())
+        (export / "config.json").write_text(json.dumps({**config, "num_attention_heads": 8}))
+        (export / "titan_manifest.json").unlink()
+        self.refused(BAD_CONFIG, ["is of no flavor known here"], "from-hf", export, self.folder / "changed")
+
     def test_what_brings_no_hashes_is_called_unverified(self):
         self.make_source()
         self.assertIn("unverified", self.convert("verify", self.source, *flags()).output)

@@ -171,5 +171,5 @@ std::optional<titan::FileRecord> write_data(titan::Storage& storage, const titan
 int main(int argc, char** argv) {
   read_death();
   if (death.mine) at::addGlobalCallback(at::RecordFunctionCallback(count_operation));
-  return titan::run_program({argv + 1, argv + argc});
+  return titan::end_process(titan::run_program({argv + 1, argv + argc}));
 }

@@ -5,7 +5,6 @@ The exact places are those of `dying_titan_train`: titan_train whose ranks kill 
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import random
@@ -15,8 +14,9 @@ import socket
 import time
 import unittest
 
+import rank_protocol
 from program import FULL
-from rank_processes import END_LIMIT_SECONDS, HANG, PEER_FAILURE, Process, RanksTest, free_port
+from rank_processes import END_LIMIT_SECONDS, HANG, PEER_FAILURE, Process, RanksTest
 
 KILLED = 128 + signal.SIGKILL
 RANDOM_KILLS = 200 if FULL else 4
@@ -152,13 +152,10 @@ class RankZero(RanksTest):
         """It played by this test: the welcome and the end of the connection arrive as one."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             rank = self.train_by_hand(1, 2, listener.getsockname()[1], LOG_RANK="all")
-            caller, _ = listener.accept()
-            with caller, caller.makefile("rw") as line:
-                line.write('{"titan": "by hand, attempt 0"}\n')
-                line.flush()
-                self.assertEqual(json.loads(line.readline())["rank"], 1)
-                welcome = {"store": free_port(), "cores": 1, "by": "rank 0 (played)", "place": 1, "beside": [0, 1]}
-                line.write(json.dumps({"welcome": welcome}) + "\n")
+            caller, facts = rank_protocol.receive(listener)
+            with caller:
+                self.assertEqual(facts["rank"], 1)
+                caller.send({"welcome": {"cores": 1, "by": "rank 0 (played)", "place": 1, "beside": [0, 1]}})
         self.expect_end(rank, PEER_FAILURE, time.monotonic(), r"rank 0 \(played\) ended without a word")
 
 

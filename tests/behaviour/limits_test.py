@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import pathlib
 import resource
+import signal
 import subprocess
 import unittest
 
-from program import NON_FINITE, OK, OUT_OF_MEMORY, STORAGE, BehaviourTest
+from program import NON_FINITE, OK, OUT_OF_MEMORY, ROOT, STORAGE, BehaviourTest
 
 GIB = 1 << 30
 # Weights that grow by thousands a step, until float32 ends.
@@ -42,6 +43,30 @@ class Memory(BehaviourTest):
             "--model.override.n_heads=0",
             limits={resource.RLIMIT_AS: 3 * GIB},
         )
+
+
+class BeforeTheFirstLine(BehaviourTest):
+    def described(self, code: int) -> str:
+        """What the table of exit codes says of it."""
+        table = (ROOT / "docs" / "debugging.md").read_text()
+        (row,) = [line for line in table.splitlines() if line.startswith(f"| {code} |")]
+        self.assertIn(f" {code} ", (ROOT / "docs" / "launch.md").read_text())
+        return row
+
+    def test_libraries_that_cannot_be_mapped_are_127(self):
+        run = self.titan("--version", limits={resource.RLIMIT_AS: GIB // 8})
+        self.assertIn("error while loading shared libraries", run.errors)
+        self.assertIn("was not started", self.described(run.code))
+        self.assertEqual(run.code, 127)
+
+    def test_a_request_to_end_before_the_program_listens_is_143(self):
+        config = self.folder / "config.toml"
+        os.mkfifo(config)
+        process = self.open_program([self.program, str(config)], stderr=subprocess.DEVNULL)
+        with open(config, "w"):  # now the program waits for its config
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=60), -signal.SIGTERM)
+        self.assertIn("SIGTERM", self.described(128 + signal.SIGTERM))
 
 
 class Disk(BehaviourTest):

@@ -72,10 +72,17 @@ class MockGpu(BehaviourTest):
         )  # fmt: skip
         run = Run(done.returncode, done.stdout, done.stderr, folder, 0)
         self.expect(run, code)
-        run.ledgers = [json.loads(path.read_text()) for path in sorted(ledgers.glob("*.json"))]
-        for ledger in run.ledgers:
-            self.assertEqual(ledger["troubles"], {}, command)
+        run.ledgers = self.read_ledgers(ledgers)
         return run
+
+    def read_ledgers(self, folder: pathlib.Path) -> list[dict]:
+        """Of all processes that ended, in the order of their ranks; none had a trouble or a thread on another rank's GPU."""
+        ledgers = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+        for name, ledger in ledgers.items():
+            self.assertEqual(ledger["troubles"], {}, name)
+            gpu = int(name.removeprefix("rank_")) if name.startswith("rank_") else 0
+            self.assertEqual([call for call in ledger.get("threads", {}) if not call.startswith(f"GPU {gpu}: ")], [], name)
+        return list(ledgers.values())
 
     def a_step_more(self, run, kind: str, first: int) -> collections.Counter:
         """What step first + 1 of `run(steps)` adds to what the steps before it ask of the GPU, by name."""

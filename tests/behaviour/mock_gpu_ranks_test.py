@@ -1,14 +1,16 @@
-"""Several ranks on mock GPUs, one of which has less memory than the others."""
+"""Several ranks on mock GPUs: what their communicators take and how they end, GPUs of one number, and one that has less
+memory than the others."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import unittest
 
 from mock_gpu import FUSED, MockGpu
-from program import OUT_OF_MEMORY
-from rank_processes import PEER_FAILURE, RanksTest, free_port
+from program import OUT_OF_MEMORY, SMALL
+from rank_processes import LAUNCHER, PEER_FAILURE, RanksTest, free_port
 
 # Weights, gradients and moments are small, what a step keeps is not.
 SHAPE = ["configs/debug_model.toml", FUSED, "--training.seq_len=8192", "--training.local_batch_size=32"]
@@ -47,6 +49,64 @@ class MemoryOfOneGpu(MockGpu, RanksTest):
                     self.assertRegex(said[0], who + where)
                     self.expect_friendly("".join(said))
                     self.expect_nothing_left()
+
+
+class Libraries(MockGpu):
+    def test_what_libraries_take_is_measured_against_what_is_set_aside(self):
+        small = self.on_gpu(*SMALL, "--training.steps=3", ranks=2, MOCK_CUDA_COMMUNICATOR_MIB=500)
+        self.assertIn("After the first step libraries and other processes take 1000.00 MiB of the GPU", small.output)
+        large = self.on_gpu(*SMALL, "--training.steps=3", ranks=2, MOCK_CUDA_COMMUNICATOR_MIB=1500)
+        self.assertRegex(large.output, r"WARNING - after the first step .* take 2\.93 GiB .* 2\.00 GiB are set aside .* may run out of memory")
+
+
+class Ends(MockGpu, RanksTest):
+    def test_all_communicators_are_closed_in_one_order_once_the_slowest_rank_is_done(self):
+        self.use_dying_program()
+        pipe, folder, ledgers = self.folder / "pipe", self.folder / "run", self.fresh_folder()
+        os.mkfifo(pipe)
+        ledgers.mkdir()
+        words = ("configs/debug_model.toml", *SMALL, "--training.steps=4", "--training.device=cuda", f"--job.dump_folder={folder}")
+        held = {"DIE_IN": "1 3 data 0", "DIE_HOW": pipe}  # rank 1, and the mock's ranks do not wait for each other
+        run = self.start("launch", "-n", "2", *words, **self.variables(2, ledgers), **held)
+        run.wait_for("Training completed")
+        with open(pipe, "w"):
+            pass
+        self.assertEqual(run.end(), 0, run.text())
+        both = self.read_ledgers(ledgers)
+        self.assertEqual(len(both), 2)
+        for ledger in both:
+            in_order = sorted(ledger["ends"], key=lambda end: int(end.split(":")[0]))
+            steps = [f"{how} of communicator {number}" for number in (1, 2) for how in ("finalize", "destroy")]
+            self.assertEqual([end.split(": ")[1] for end in in_order], steps)
+        last = max(ledger["peaks"]["microsecond of the last collective"] for ledger in both)
+        self.assertLessEqual(last, min(end["amount"] for ledger in both for end in ledger["ends"].values()))
+
+    def test_after_a_failure_none_is(self):
+        """A process that ends closes them all at once; to abort one waits behind whatever kernel hangs in another."""
+        run = self.on_gpu("--training.steps=4", ranks=2, code=OUT_OF_MEMORY, MOCK_CUDA_NO_MEMORY="ncclReduceScatter:5")
+        self.assertEqual(["ends" in ledger for ledger in run.ledgers], [False, False])
+
+
+class GpusOfOneNumber(MockGpu, RanksTest):
+    """Each rank sees its own GPU alone, as container launchers arrange it, and calls it number 0."""
+
+    def ranks(self, **settings) -> list:
+        port, ledgers = free_port(), self.fresh_folder()
+        ledgers.mkdir()
+        words = ("configs/debug_model.toml", *SMALL, "--parallelism.tensor_parallel_degree=2", "--training.steps=3",
+                 "--parallelism.enable_async_tensor_parallel", "--training.device=cuda", f"--job.dump_folder={self.folder}/run")  # fmt: skip
+        mock = self.variables(1, ledgers, **settings)
+        return [self.start(*words, **self.told(rank, 2, port), **mock, MOCK_CUDA_FIRST=rank, LOCAL_RANK=rank)
+                for rank in range(2)]  # fmt: skip
+
+    def test_they_share_memory(self):
+        for rank in self.ranks():
+            self.assertEqual(rank.end(), 0, rank.text())
+
+    def test_where_that_is_forbidden_the_variable_is_named(self):
+        ranks = self.ranks(TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=0)
+        self.assertIn(LAUNCHER, [rank.end() for rank in ranks])
+        self.assertIn("set TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1 where each sees its own GPU alone, or", ranks[0].text())
 
 
 if __name__ == "__main__":

@@ -94,10 +94,17 @@ class EveryPath(MockGpu):
             "ZBV": (2, [pipeline, "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]),
             "fsdp, tensor and pipeline": (8, [shards, tensor, pipeline]),
         }  # fmt: skip
+        # One for ranks that are the same, and another for what is under way beside other calls: gathers, keys and values,
+        # a pipeline's stream.
+        communicators = {"fsdp": {"of 2": 2}, "ddp": {"of 2": 1}, "hsdp": {"of 2": 3, "of 4": 1}, "tensor": {"of 2": 1},
+                         "context": {"of 2": 3}, "1F1B": {"of 2": 2}}  # fmt: skip
         for name, (ranks, words) in rows.items():
             with self.subTest(name):
                 run = self.on_gpu(*words, FUSED, "--training.steps=4", ranks=ranks)
                 self.assertEqual(len([ledger for ledger in run.ledgers if "kernels" in ledger]), ranks)
+                for ledger in run.ledgers if name in communicators else []:
+                    made = {size: count["times"] for size, count in ledger["communicators"].items()}
+                    self.assertEqual(made, communicators[name])
 
     def test_work_that_is_done_as_late_as_cuda_allows_ends_the_same(self):
         late = {"MOCK_CUDA": "late"}
@@ -219,6 +226,13 @@ class OffloadedWeights(MockGpu):
                 run = self.on_mock(command, self.fresh_folder(), MOCK_CUDA=order, MOCK_CUDA_HOLLOW=None)
                 self.assertRegex(run.output, r"\[  PASSED  \] 6 tests")
 
+    def test_shards_cross_beside_the_work_of_the_gpu(self):
+        """The token batches alone are copied on the stream that computes."""
+        for ledger in self.on_gpu(OFFLOAD, "--training.steps=4", ranks=2).ledgers:
+            crossed = {name: count["amount"] for name, count in ledger["copies by stream"].items() if "from pinned" in name}
+            self.assertLess(crossed.get("copy from pinned, the default stream", 0), 1e6, crossed)
+            self.assertGreater(crossed["copy from pinned, another stream"], 20e6, crossed)
+
     def dumps(self, order: str, words: list[str]) -> list[dict]:
         """Of three steps: the numbers in the gradient of every weight."""
         words = [OFFLOAD, BF16, *words, "--debug.dump_steps=1,2,3", "--training.steps=3"]
@@ -252,7 +266,27 @@ class Copies(MockGpu):
         return {name: times for name, times in kernels.items() if "bfloat16_copy" in name}
 
 
+class SplitProducts(MockGpu):
+    def test_partial_sums_in_bf16_are_allowed_and_can_be_forbidden(self):
+        option = "--training.allow_bf16_reduced_precision_reduction"
+        for words, wanted in (([], "in any type"), ([f"{option}=false"], "in fp32")):
+            with self.subTest(words):
+                run = self.on_gpu(BF16, *words, "--training.steps=2")
+                self.assertEqual(list(run.ledgers[0]["bf16 reductions"]), [wanted])
+
+
 class Graphs(MockGpu):
+    def test_replayed_blocks_hand_on_the_magnitudes_that_eager_ones_do(self):
+        def looks(*words) -> int:
+            ledger = self.on_gpu(FUSED, FLOAT8, *words, "--training.steps=5", ranks=2).ledgers[0]
+            self.assertEqual("replayed" in ledger, not words)
+            return sum(count["times"] for kind in ("kernels", "replayed") for name, count in ledger.get(kind, {}).items()
+                       if "largest_kernel" in name)  # fmt: skip
+
+        eager = looks("--compile.no-cuda_graphs")
+        self.assertGreater(eager, 0)
+        self.assertEqual(looks(), eager)
+
     def test_a_replayed_microbatch_launches_what_an_eager_one_does(self):
         eager = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "kernels", 1)
         replayed = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "replayed", 4)

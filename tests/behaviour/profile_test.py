@@ -28,6 +28,7 @@ class Traces(BehaviourTest):
     def test_the_last_step_of_every_period_is_traced_with_every_unit_and_phase(self):
         run = self.train(*TRACES, "--job.generation=2026", steps=12)
         folder = run.folder / "profile_traces"
+        self.assertEqual(run.errors, "", "nothing about GPUs that are not there")
         self.assertIn(f"Profiling active. Traces will be saved at {folder}", run.messages())
         self.assertEqual(iterations(folder), ["iteration_10", "iteration_5"])
         for step in (5, 10):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import signal
 import unittest
 
-from program import OK
-from rank_processes import LAUNCHER, RanksTest
+from program import OK, STORAGE
+from rank_processes import LAUNCHER, Process, RanksTest
 
 
 class RunFolder(RanksTest):
@@ -47,6 +50,49 @@ class RunFolder(RanksTest):
         self.assertEqual(self.tree(self.folder / "run"), before)
         self.assertNotIn("loss:", run.text())
         self.assertRegex(run.text(), r"dry run, step  1: no loss, .*memory:")
+
+    def remove_folder_of(self, run: Process):
+        """Between two of its lines: what it writes meanwhile would be in the way of the removal."""
+        run.popen.send_signal(signal.SIGSTOP)
+        shutil.rmtree(self.folder / "run")
+
+    def test_a_folder_removed_during_a_run_is_made_again_with_one_warning_and_is_held_as_before(self):
+        words = ("--metrics.enable_tensorboard", "--metrics.prometheus_file=run.prom", "--checkpoint.enable")
+        first = self.start(*self.training(*words, "--checkpoint.interval=50"))
+        first.wait_for("step:  3 ")
+        folder = self.folder / "run"
+        for _ in range(2):
+            self.remove_folder_of(first)
+            first.popen.send_signal(signal.SIGCONT)
+            files = ("run.lock", "run.json", "metrics.jsonl", "report.html", "run.prom")
+            self.wait_until(lambda: all((folder / name).exists() for name in files), "the files of the run")
+            self.wait_until(lambda: list(folder.glob("tb/*/events*")), "an event file")
+            self.wait_until(lambda: list(folder.glob("checkpoint/step-*")), "a checkpoint")
+        second = self.start(*self.training("--training.steps=1"))
+        self.assertEqual(second.end(), LAUNCHER, second.text())
+        first.popen.send_signal(signal.SIGUSR1)
+        first.end()
+        text = first.text()
+        warned = [line for line in text.splitlines() if f"{folder} was removed or moved away during the run" in line]
+        self.assertEqual(len(warned), 1, text)
+        self.assertIn(" - WARNING - ", warned[0])
+        last = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+        self.assertIn(f"stopped by a signal after step {last} of ", text)
+
+    def test_a_run_whose_folder_another_run_has_taken_ends_with_a_sentence(self):
+        for words in (("--metrics.log_freq=1",), ("--metrics.log_freq=1000000", "--checkpoint.enable", "--checkpoint.interval=9")):
+            first = self.start(*self.training("--metrics.log_freq=1", *words))
+            first.wait_for("step:  1 ")
+            self.remove_folder_of(first)
+            second = self.start(*self.training())
+            second.wait_for("step:  1 ")
+            first.popen.send_signal(signal.SIGCONT)
+            self.assertEqual(first.end(), STORAGE, first.text())
+            says = f"titan_train: {self.folder}/run was removed during the run, and another run has taken its place: "
+            self.assertRegex(first.text(), says + rf".*process {second.popen.pid}; start this one again with another")
+            self.expect_friendly(first.text())
+            second.popen.kill()
+            second.popen.wait()
 
 
 if __name__ == "__main__":

@@ -6,17 +6,18 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import unittest
 
-from program import OK, ROOT, BehaviourTest
+from program import BAD_DATA, DEBUG_CONFIG, OK, ROOT, BehaviourTest
 
 NUMBER = r"-?[\d.,]+(e[+-]\d+)?"
 # Former releases' fields first, in their order and form; then what this program adds.
 CONSOLE_LINE = re.compile(
     r"step: +(?P<step>\d+)  loss: +(?P<loss>\d+\.\d{5})  grad_norm: +(?P<grad_norm>\d+\.\d{4})"
     r"  memory: +(?P<memory>\d+\.\d\d)GiB\((?P<share>\d+\.\d\d)%\)  tps: (?P<tps>[\d,]+)  tflops: (?P<tflops>[\d,.]+)"
-    r"  mfu: (?P<mfu>nan%|\d+\.\d\d%)  lr: (?P<lr>\d\.\d\de[+-]\d\d)  data: (?P<data>[\d.]+)ms  eta: \S.*"
+    r"  mfu: (?P<mfu>n/a|\d+\.\d\d%)  lr: (?P<lr>\d\.\d\de[+-]\d\d)  data: (?P<data>[\d.]+)ms  eta: \S.*"
 )
 METRIC_KEYS = [
     *("step", "loss", "global_max_loss", "grad_norm", "lr", "tps", "step_seconds", "data_wait_seconds"),
@@ -32,12 +33,10 @@ class Shown(BehaviourTest):
         text = "\n".join(run.messages())
         for pattern in (
             r"^Starting job: Llama 3 debug model",
-            r"^Defaults and formulas of February 2026 \(job.generation 2026\): lr_scheduler.warmup_steps at .*:\d+:1 is ",
             r"^Reading the tokenizer \./configs/tokenizers/stories\.model$",
             r"^(CPU|CUDA capacity): .+ with [\d.]+ GiB memory, 1 threads$",
             r"^TikTokenizer built: #words 2048, BOS ID 1792, EOS ID 1793$",
             r"^Building llama3 debugmodel with dim 64, 2 layers",
-            r"^model.name = \"llama3\" means no rotary scaling",
             r"^Model llama3 debugmodel size: 393,536 total parameters$",
             r"^dtypes: parameters float32, compute float32, gradients float32, optimizer states float32$",
             r"^  parameters +[\d.]+ [KMG]iB$",
@@ -52,6 +51,9 @@ class Shown(BehaviourTest):
             r"^Training completed$",
         ):
             self.assertRegex(text, re.compile(pattern, re.MULTILINE))
+        for usual in ("Defaults and formulas", "rotary scaling", "spelling", "nan"):
+            self.assertNotIn(usual, text)
+        self.assertEqual(run.messages("WARNING") + run.errors.splitlines(), [])
         self.assertIn(f"outputs lie in {run.folder}", run.messages()[-3])
         self.assertEqual([message.split()[-1] for message in run.messages()[-2:]],
                          [str(run.folder / name) for name in ("metrics.jsonl", "report.html")])  # fmt: skip
@@ -73,8 +75,32 @@ class Shown(BehaviourTest):
             self.assertEqual(match["lr"], f"{metric['lr']:.2e}")
             self.assertEqual(metric["tokens_seen"], 128 * metric["step"])
 
-    def test_step_one_and_every_log_freq_steps_are_shown(self):
-        self.assertEqual(self.train("--metrics.log_freq=4", steps=9).training("step"), [1, 4, 8])
+    def test_the_first_the_last_and_every_log_freq_th_step_are_shown(self):
+        for steps, expected in ((9, [1, 4, 8, 9]), (8, [1, 4, 8]), (3, [1, 3]), (1, [1])):
+            run = self.train("--metrics.log_freq=4", steps=steps)
+            self.assertEqual(run.training("step"), expected)
+            lines = filter(None, map(CONSOLE_LINE.fullmatch, run.messages()))
+            self.assertEqual([int(line["step"]) for line in lines], expected)
+            self.assertIn(f"final loss {run.training('loss')[-1]:.5f} at step {steps}", run.messages()[-4])
+            page = (run.folder / "report.html").read_text()
+            self.assertIn(f"step {steps} of {steps}", " ".join(re.sub("<[^>]*>", " ", page).split()))
+
+    def test_a_run_that_is_stopped_or_fails_shows_its_last_step_too(self):
+        words = ("--metrics.log_freq=1000000", "--metrics.prometheus_file=run.prom", "--checkpoint.enable")
+        run, folder = self.open_endless_run(*words, "--checkpoint.interval=4")
+        self.wait_until((folder / "checkpoint/step-4").exists, "a later step than the first")
+        run.send_signal(signal.SIGINT)
+        run.wait(timeout=30)
+        steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(len(steps), 2)
+        self.assertTrue((folder / f"checkpoint/step-{steps[1]}").exists())
+        self.assertIn(f"titan_step{{run=\"{folder}\"}} {steps[1]}\n", (folder / "run.prom").read_text())
+        bad = self.write("bad.jsonl", '{"text": "A bear went to the river."}\n' * 60 + "no record\n")
+        words = ("--training.dataset=text", f"--training.dataset_path={bad}")
+        every = self.train(*words, steps=20, exit_code=BAD_DATA).training("step")
+        self.assertGreater(every[-1], 2)
+        last = self.train(*words, "--metrics.log_freq=1000", steps=20, exit_code=BAD_DATA).training("step")
+        self.assertEqual(last, [1, every[-1]])
 
     def test_metrics_of_a_second_run_are_appended(self):
         folder = self.fresh_folder()
@@ -95,6 +121,16 @@ class Shown(BehaviourTest):
         self.assertIn(f"Reading the tokenizer {tokenizer}", run.messages("INFO"))
         self.assertTrue(any(line.endswith(f"is not in the current folder; using {tokenizer}") for line in run.messages()))
         self.assertTrue(any("save_for_all_ranks has no effect here: " in line for line in run.messages("WARNING")))
+
+    def test_former_spellings_take_one_line_and_their_generation_another(self):
+        old = self.write("old.toml", DEBUG_CONFIG.read_text() + "[experimental]\npipeline_parallel_degree = 1\n")
+        words = ("--training.compile=false", "--metrics.rank_0_only")
+        run = self.train(*words, "--job.generation=2024", config=old, steps=1)
+        said = [line for line in run.messages("WARNING") if "spelling" in line]
+        self.assertEqual(len(said), 1, run.output)
+        self.assertRegex(said[0], r"old\.toml:\d+:1: experimental\.pipeline_parallel_degree is now .*, and 2 more former "
+                                  rf"spellings; `titan_train config show {old}` prints today's spelling$")
+        self.assertEqual(sum("of December 2024 (job.generation 2024): asked for at" in line for line in run.messages()), 1)
 
     def test_an_option_without_effect_is_told(self):
         run = self.train("--optimizer.early_step_in_backward", "--training.max_norm=1.0")

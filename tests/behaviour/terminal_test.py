@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -13,7 +14,7 @@ import termios
 import time
 import unittest
 
-from program import INTERRUPTED, LOG_LINE, NON_FINITE, BehaviourTest
+from program import BAD_DATA, DEBUG_CONFIG, INTERRUPTED, LOG_LINE, NON_FINITE, SMALL, BehaviourTest
 
 ENDLESS = "--training.steps=1000000"
 ANNOUNCED = "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once"
@@ -129,6 +130,65 @@ class Terminal(BehaviourTest):
         self.assertEqual(code, INTERRUPTED)
         self.assertIn(ANNOUNCED, as_shown(text))
         self.assertNotIn("stopped by a signal", text)
+
+
+class FromOutside(BehaviourTest):
+    """Control characters in whatever a user, a file or another rank brings."""
+
+    NASTY = "a\x1b]0;b\x07\x1b[2J\x9b31m"
+
+    def shown(self, *words) -> str:
+        """All that a terminal gets."""
+        ours, theirs = pty.openpty()
+        process = self.open_program([self.program, *map(str, words)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+                                    env={**os.environ, "NO_COLOR": "1"})  # fmt: skip
+        os.close(theirs)
+        parts = []
+        try:
+            while part := os.read(ours, 65536):
+                parts.append(part)
+        except OSError:  # the other end is closed
+            pass
+        os.close(ours)
+        process.wait(timeout=60)
+        return b"".join(parts).decode(errors="strict")
+
+    def test_they_reach_a_terminal_as_escapes(self):
+        toml = self.write("keys.toml", '["x\\u001b[2J"]\n[training]\n"st\\u001bps" = 1\n')
+        tokenizer = self.write(f"{self.NASTY}.model", "no rank\n")
+        corpus = self.write(f"{self.NASTY}.jsonl", '{"text": "\\u001b[31mred"}\n{"nothing": 1}\n')
+        trace = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+        events = [{**trace, "name": "ProfilerStep#1", "dur": 9}, {**trace, "name": self.NASTY, "cat": "cpu_op"}]
+        profile = self.write("trace.json", json.dumps({"traceEvents": events}))
+        for words in (
+            ["config", "show", toml],
+            ["config", "explain", self.NASTY],
+            [f"--{self.NASTY}=1"],
+            [self.NASTY],
+            [f"{self.folder}/{self.NASTY}.toml"],
+            ["help", self.NASTY],
+            ["tokenizer", "info", tokenizer],
+            ["data", "stats", "--dataset-path", corpus],
+            ["data", "peek", "--dataset-path", corpus],
+            ["profile", "summarize", profile],
+            ["convert", "verify", self.folder / self.NASTY],
+            [DEBUG_CONFIG, *SMALL, f"--model.tokenizer_path={tokenizer}"],
+            ["launch", "-n", "2", DEBUG_CONFIG, *SMALL, f"--job.dump_folder={self.folder}/run", "--training.steps=1",
+             "--training.dataset=text", f"--training.dataset_path={corpus}", f"--job.description={self.NASTY}"],
+        ):  # fmt: skip
+            with self.subTest(words[:2]):
+                text = self.shown(*words)
+                self.assertRegex(text, r"\\x1b", "the test shows something")
+                self.assertNotRegex(text, r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+    def test_they_reach_no_log_of_another_rank(self):
+        corpus = self.write(f"{self.NASTY}.jsonl", '{"text": "too short"}\n')
+        words = (*SMALL, f"--job.dump_folder={self.folder}", "--training.dataset=text", f"--training.dataset_path={corpus}")
+        run = self.titan("launch", "-n", "2", DEBUG_CONFIG, *words)
+        self.expect(run, BAD_DATA)
+        logs = (self.folder / "logs" / "rank-0001.log").read_text()
+        self.assertIn(r"a\x1b]0;b\x07\x1b[2J\u009b31m.jsonl holds", logs + run.errors)
+        self.assertNotRegex(logs + run.output + run.errors, r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ class Bench {
     if (keep_ == 0) std::filesystem::remove_all(folder_);
     ++step_;
     const RunProgress progress{step_, 1000 * step_, {{"chunk", step_}}, 1};
-    return seconds_of([&] { checkpointer_->save(step_, describe_run(parameters_, progress, KeyStyle::bare), now); });
+    return seconds_of([&] { checkpointer_->save(step_, describe_run(parameters_, progress), now); });
   }
 
   /// As where a step takes no time: all is copied.

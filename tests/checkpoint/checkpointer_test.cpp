@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
 #include "titan/checkpoint/commit.h"
+#include "titan/checkpoint/load.h"
 #include "titan/checkpoint/store_meeting.h"
 
 namespace titan {
@@ -357,6 +359,53 @@ TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
     EXPECT_NE(std::string(error.what()).find("rank 1 did not come"), std::string::npos) << error.what();
     EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
+  }
+}
+
+/// What `act` throws, which must be a peer's failure.
+std::string peer_failure_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::peer_failure) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(StoreMeeting, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
+  for (const std::string& words :
+       {std::string("{"), std::string("[1, 2]"), std::string("[\"alone\"]"), std::string(200000, '[')}) {
+    const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+    store->set("test/0/heard", words);
+    const auto meeting = make_store_meeting(store, "test", 1, 2, {.limit = std::chrono::seconds(60)});
+    const std::string says = peer_failure_of([&] { meeting->exchange("here"); });
+    EXPECT_TRUE(says.starts_with("rank 0 sent words about a checkpoint that cannot be read")) << says;
+  }
+}
+
+TEST(StoreMeeting, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
+  // Rank 1 says `words` in every round.
+  class Broken : public RankMeeting {
+   public:
+    explicit Broken(std::string words) : words_(std::move(words)) {}
+    int64_t rank() const override { return 0; }
+    int64_t size() const override { return 2; }
+    std::vector<std::string> exchange(std::string message) override { return {std::move(message), words_}; }
+
+   private:
+    const std::string words_;
+  };
+  MemoryStorage storage;
+  save_as_all_ranks(storage, {"root", 1, "run"}, test_layouts()[0], 1);
+  for (const std::string& words :
+       {std::string("{"), std::string("{}"), std::string("[]"), std::string(200000, '['),
+        std::string(R"({"fate": 99, "why": "", "code": 0})"), std::string(R"({"fate": 5, "why": "", "code": 0})")}) {
+    Broken meeting(words);
+    const std::string says =
+        peer_failure_of([&] { load_folder_together(storage, meeting, "root/step-1", [](OpenCheckpoint&) {}); });
+    EXPECT_TRUE(says.starts_with("rank 1 sent words about a checkpoint that cannot be read")) << says;
   }
 }
 

@@ -15,23 +15,23 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kHeads = 3, kHeadDim = 4, kColumns = 5;
+constexpr int64_t kHeads = 3, kHeadDim = 4, kWeightColumns = 5;
 
 /// A model of a matrix that turns, one that does not, and a norm.
 ForeignModel small_model() {
   ForeignModel model;
-  model.tensors = {{"their.q", "wq", {kHeads * kHeadDim, kColumns}, kHeads},
-                   {"their.w", "w", {7, kColumns}},
-                   {"their.norm", "norm", {kColumns}}};
+  model.tensors = {{"their.q", "wq", {kHeads * kHeadDim, kWeightColumns}, kHeads},
+                   {"their.w", "w", {7, kWeightColumns}},
+                   {"their.norm", "norm", {kWeightColumns}}};
   model.copies = {{"their.copy", "their.w"}};
   model.ignored = {".table"};
   return model;
 }
 
 std::map<std::string, at::Tensor> their_tensors() {
-  return {{"their.q", normal({kHeads * kHeadDim, kColumns}, 1)},
-          {"their.w", normal({7, kColumns}, 2)},
-          {"their.norm", normal({kColumns}, 3)}};
+  return {{"their.q", normal({kHeads * kHeadDim, kWeightColumns}, 1)},
+          {"their.w", normal({7, kWeightColumns}, 2)},
+          {"their.norm", normal({kWeightColumns}, 3)}};
 }
 
 std::string complaint_about(std::map<std::string, at::Tensor> tensors) {
@@ -76,7 +76,7 @@ TEST(Fit, CountsWhatIsThereAndNamesWhatIsNot) {
   MemorySource source(their_tensors());
   const Fit fit = check_fit(small_model(), source);
   EXPECT_EQ(fit.counts(), "3/3 tensors, 0 missing, 0 unexpected");
-  EXPECT_EQ(fit.parameters, kHeads * kHeadDim * kColumns + 7 * kColumns + kColumns);
+  EXPECT_EQ(fit.parameters, kHeads * kHeadDim * kWeightColumns + 7 * kWeightColumns + kWeightColumns);
 
   auto tensors = their_tensors();
   tensors.erase("their.w");
@@ -88,9 +88,9 @@ TEST(Fit, CountsWhatIsThereAndNamesWhatIsNot) {
 
 TEST(Fit, AnotherShapeAndWholeNumbersAreNoWeights) {
   auto tensors = their_tensors();
-  tensors["their.w"] = at::zeros({8, kColumns});
+  tensors["their.w"] = at::zeros({8, kWeightColumns});
   EXPECT_NE(complaint_about(tensors).find("their.w has shape [8, 5], this model's has [7, 5]"), std::string::npos);
-  tensors["their.w"] = at::zeros({7, kColumns}, at::kLong);
+  tensors["their.w"] = at::zeros({7, kWeightColumns}, at::kLong);
   EXPECT_NE(complaint_about(tensors).find("their.w is of int64"), std::string::npos);
 }
 
@@ -125,9 +125,9 @@ TEST(ExportPlan, FilesHoldAsManyTensorsAsFitInTheirOrder) {
 
 /// Our weights of the small model.
 MemorySource our_weights() {
-  return MemorySource({{"wq", normal({kHeads * kHeadDim, kColumns}, 1)},
-                       {"w", normal({7, kColumns}, 2)},
-                       {"norm", normal({kColumns}, 3)}});
+  return MemorySource({{"wq", normal({kHeads * kHeadDim, kWeightColumns}, 1)},
+                       {"w", normal({7, kWeightColumns}, 2)},
+                       {"norm", normal({kWeightColumns}, 3)}});
 }
 
 HuggingFaceExport small_export() {
@@ -221,8 +221,8 @@ TEST(Import, IsACheckpointOfStepZeroWithTheModelAndNothingElse) {
   EXPECT_EQ(checkpoint.manifest()->step, 0);
   EXPECT_EQ(checkpoint.index().tensors.size(), 3u);
   CheckpointSource ours(checkpoint);
-  const at::Tensor q = at::empty({kHeads * kHeadDim, kColumns}, at::kBFloat16);
-  ours.read("wq", {{0, 0}, {kHeads * kHeadDim, kColumns}}, q);
+  const at::Tensor q = at::empty({kHeads * kHeadDim, kWeightColumns}, at::kBFloat16);
+  ours.read("wq", {{0, 0}, {kHeads * kHeadDim, kWeightColumns}}, q);
   EXPECT_TRUE(q.equal(pairs_from_halves(their_tensors().at("their.q"), kHeadDim).to(at::kBFloat16)));
   EXPECT_THROW(import_weights(storage, theirs, small_model(), at::kFloat, "out/ours", {}), StorageError);
 }

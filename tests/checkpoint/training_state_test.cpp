@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <variant>
 
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
@@ -63,25 +64,20 @@ class TrainingState : public ::testing::Test {
 };
 
 TEST_F(TrainingState, EveryRankGetsItsShardsTheStepAndTheDataPositionBack) {
-  for (const KeyStyle style : {KeyStyle::bare, KeyStyle::prefixed}) {
-    storage_.remove_folder("root");
-    save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress(), style); });
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      const std::vector<SavedParameter> expected = parameters(rank, 1), into = parameters(rank, 50);
-      const RestoredRun restored = restore(into, rank);
-      EXPECT_EQ(restored.style, style);
-      EXPECT_TRUE(same_bits(into[0].master, expected[0].master));
-      EXPECT_TRUE(same_bits(into[0].first_moment, expected[0].first_moment));
-      EXPECT_TRUE(same_bits(into[0].second_moment, expected[0].second_moment));
-      EXPECT_TRUE(same_bits(into[1].master, expected[1].master));
-      ASSERT_TRUE(restored.progress);
-      EXPECT_EQ(restored.progress->step, 7);
-      EXPECT_TRUE(restored.has_data_position);
-      EXPECT_EQ(restored.progress->data_position, some_progress().data_position);
-      // The older generation had no count of tokens, and says so.
-      EXPECT_EQ(restored.progress->tokens, style == KeyStyle::bare ? 12345 : 0);
-      EXPECT_EQ(restored.notes.empty(), style == KeyStyle::bare);
-    }
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const std::vector<SavedParameter> expected = parameters(rank, 1), into = parameters(rank, 50);
+    const RestoredRun restored = restore(into, rank);
+    EXPECT_TRUE(same_bits(into[0].master, expected[0].master));
+    EXPECT_TRUE(same_bits(into[0].first_moment, expected[0].first_moment));
+    EXPECT_TRUE(same_bits(into[0].second_moment, expected[0].second_moment));
+    EXPECT_TRUE(same_bits(into[1].master, expected[1].master));
+    ASSERT_TRUE(restored.progress);
+    EXPECT_EQ(restored.progress->step, 7);
+    EXPECT_TRUE(restored.has_data_position);
+    EXPECT_EQ(restored.progress->data_position, some_progress().data_position);
+    EXPECT_EQ(restored.progress->tokens, 12345) << "not a multiple of its two ranks";
+    EXPECT_TRUE(restored.notes.empty());
   }
 }
 
@@ -98,7 +94,7 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
   SaverOptions options{"root", "run", SaveMode::synchronous, {.most = 100, .least_bytes = 0}};  // a file a tensor
   Saver(storage_, *meeting, options, [](const SaveOutcome& outcome) {
     EXPECT_TRUE(outcome.committed) << outcome.problem;
-  }).save(7, describe_run(whole(1), some_progress(), KeyStyle::bare));
+  }).save(7, describe_run(whole(1), some_progress()));
   int64_t files = 0;
   for (const auto& [path, bytes] : storage_.files()) {
     if (!path.ends_with(".distcp")) continue;
@@ -122,15 +118,16 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
 }
 
 TEST_F(TrainingState, NamesAreTorchtitans) {
-  const CheckpointState state = describe_run(parameters(0, 1), some_progress(), KeyStyle::bare);
+  const CheckpointState state = describe_run(parameters(0, 1), some_progress());
   std::set<std::string> names;
   for (const StateTensor& tensor : state.tensors) names.insert(tensor.placed.tensor.name);
   EXPECT_EQ(names, (std::set<std::string>{"a.weight", "b.weight", "optimizer.state.a.weight.exp_avg",
-                                          "optimizer.state.a.weight.exp_avg_sq", "optimizer.state.a.weight.step",
-                                          "train_state.step", "train_state.ntokens_seen"}));
+                                          "optimizer.state.a.weight.exp_avg_sq", "optimizer.state.a.weight.step"}));
   names.clear();
   for (const StateValue& value : state.values) names.insert(value.name);
-  std::set<std::string> expected{"dataloader.dp_rank_0", "dataloader.dp_rank_1", "dataloader.world_size"};
+  std::set<std::string> expected{"dataloader.dp_rank_0",          "dataloader.dp_rank_1", "dataloader.world_size",
+                                 "dataloader.titan_stream",       "train_state.step",     "train_state.ntokens_seen",
+                                 "train_state.titan_ntokens_seen"};
   for (const char* key : {"lr", "initial_lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "capturable",
                           "differentiable", "decoupled_weight_decay", "fused", "foreach"}) {
     expected.insert(std::string("optimizer.param_groups.a.weight.") + key);
@@ -143,7 +140,7 @@ TEST_F(TrainingState, NamesAreTorchtitans) {
 }
 
 TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare); });
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
   const std::vector<SavedParameter> before = parameters(0, 50), into = parameters(0, 50);
   const RestoredRun restored = restore(into, 0, {"optimizer", "dataloader"});
   EXPECT_TRUE(same_bits(into[0].master, parameters(0, 1)[0].master));
@@ -156,7 +153,7 @@ TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
 TEST_F(TrainingState, HowManyStepsTheMomentsHaveSeenIsRemembered) {
   RunProgress progress = some_progress();
   progress.optimizer_steps = 3;
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), progress, KeyStyle::bare); });
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), progress); });
   const RestoredRun restored = restore(parameters(1, 50), 1);
   EXPECT_EQ(restored.progress->step, 7);
   EXPECT_EQ(restored.progress->optimizer_steps, 3);
@@ -172,7 +169,7 @@ TEST_F(TrainingState, OtherNumbersOfOptimizerStepsForOtherParametersAreSaid) {
   for (const float other : {7.0F, 3.0F, 9.0F}) {
     storage_.remove_folder("root");
     save([&](int64_t rank) {
-      CheckpointState state = describe_run(both_trained(rank, 1), some_progress(), KeyStyle::bare);
+      CheckpointState state = describe_run(both_trained(rank, 1), some_progress());
       for (StateTensor& tensor : state.tensors) {
         if (tensor.placed.tensor.name == "optimizer.state.b.weight.step") tensor.local = at::scalar_tensor(other);
       }
@@ -189,37 +186,103 @@ TEST_F(TrainingState, OtherNumbersOfOptimizerStepsForOtherParametersAreSaid) {
   }
 }
 
-TEST_F(TrainingState, CountsThatCannotBeAreRefusedByName) {
-  const auto refusal = [&](const std::string& name, const at::Tensor& number) -> std::string {
+/// What a checkpoint has instead of the entry of that name.
+struct Entry {
+  std::string name;
+  std::variant<std::monostate, at::Tensor, PickleRef> content;  // monostate: no such entry
+};
+
+CheckpointState with_entries(CheckpointState state, const std::vector<Entry>& entries) {
+  for (const auto& [name, content] : entries) {
+    std::erase_if(state.tensors, [&](const StateTensor& one) { return one.placed.tensor.name == name; });
+    std::erase_if(state.values, [&](const StateValue& one) { return one.name == name; });
+    if (const auto* value = std::get_if<PickleRef>(&content)) state.values.push_back({name, *value});
+    if (const auto* number = std::get_if<at::Tensor>(&content)) {
+      state.tensors.push_back({{{name, number->scalar_type(), {}}, whole_everywhere({})}, *number});
+    }
+  }
+  return state;
+}
+
+TEST_F(TrainingState, EveryGenerationsCountOfTokensIsReadAsThatOfAllRanks) {
+  struct Case {
+    const char* writer;
+    std::vector<Entry> entries;
+    int64_t tokens;
+    const char* note;
+  };
+  const Entry no_own_count{"train_state.titan_ntokens_seen", {}}, no_ranks{"dataloader.world_size", {}};
+  const PickleRef position = pickle::bytes(write_pickle(pickle::dictionary({{"titan_stream", pickle::text("[3]")}})));
+  const auto count = [](int64_t number) { return Entry{"train_state.ntokens_seen", pickle::integer(number)}; };
+  const Entry step_in_tensor{"train_state.step", at::scalar_tensor(7, at::kInt)};
+  for (const Case& one : std::vector<Case>{
+           {"titan", {}, 12345, ""},
+           {"torchtitan on 2 ranks", {no_own_count, count(600)}, 1200, ""},
+           {"torchtitan on 3 ranks",
+            {no_own_count, count(600), {"dataloader.world_size", pickle::integer(3)}},
+            1800,
+            ""},
+           {"ranks that only the loader states tell", {no_own_count, no_ranks, count(600)}, 1200, ""},
+           {"torchtitan until July 2025", {no_own_count, {"train_state.ntokens_seen", {}}}, 0, "how many tokens"},
+           {"titan until November 2026",
+            {no_own_count,
+             step_in_tensor,
+             {"train_state.ntokens_seen", at::scalar_tensor(4321, at::kLong)},
+             {"dataloader.titan_stream", {}},
+             {"dataloader.dp_rank_0", position}},
+            4321,
+            ""},
+           {"torchtitan until March 2025",
+            {no_own_count, step_in_tensor, {"train_state.ntokens_seen", {}}, no_ranks},
+            0,
+            "how many tokens"},
+       }) {
     storage_.remove_folder("root");
-    save([&](int64_t rank) {
-      CheckpointState state = describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare);
-      for (StateTensor& tensor : state.tensors) {
-        if (tensor.placed.tensor.name != name) continue;
-        tensor.local = number;
-        tensor.placed.tensor.type = number.scalar_type();
-      }
-      return state;
-    });
+    save([&](int64_t rank) { return with_entries(describe_run(parameters(rank, 1), some_progress()), one.entries); });
+    const RestoredRun restored = restore(parameters(1, 50), 1);
+    ASSERT_TRUE(restored.progress) << one.writer;
+    EXPECT_EQ(restored.progress->step, 7) << one.writer;
+    EXPECT_EQ(restored.progress->tokens, one.tokens) << one.writer;
+    EXPECT_TRUE(restored.has_data_position) << one.writer;
+    const std::string notes = fmt::format("{}", fmt::join(restored.notes, "; "));
+    EXPECT_EQ(notes.empty(), std::string_view(one.note).empty()) << one.writer << ": " << notes;
+    EXPECT_NE(notes.find(one.note), std::string::npos) << one.writer << ": " << notes;
+  }
+}
+
+TEST_F(TrainingState, CountsThatCannotBeAreRefusedByName) {
+  const auto refusal = [&](const std::string& name, const auto& content) -> std::string {
+    storage_.remove_folder("root");
+    const std::vector<Entry> entries{{name, content}, {"train_state.titan_ntokens_seen", {}}};
+    save([&](int64_t rank) { return with_entries(describe_run(parameters(rank, 1), some_progress()), entries); });
     try {
       return fmt::format("restored step {}", restore(parameters(0, 50), 0).progress->step);
     } catch (const Error& error) {
       return error.what();
     }
   };
+  for (const auto& [value, says] : std::vector<std::pair<PickleRef, std::string>>{
+           {pickle::integer(-4), "its train_state.step is -4"},
+           {pickle::integer(int64_t{1} << 40), fmt::format("restored step {}", int64_t{1} << 40)},
+           {pickle::integer(int64_t{1} << 60), "its train_state.step is 1.152921504606847e+18"},
+           {pickle::real(4), "its train_state.step is not a whole number"},
+           {pickle::none(), "its train_state.step is not a whole number"}}) {
+    EXPECT_EQ(refusal("train_state.step", value), says);
+  }
   EXPECT_EQ(refusal("train_state.step", at::scalar_tensor(-4, at::kInt)), "its train_state.step is -4");
-  EXPECT_EQ(refusal("train_state.step", at::scalar_tensor(int64_t{1} << 40, at::kLong)),
-            fmt::format("restored step {}", int64_t{1} << 40));
   EXPECT_EQ(refusal("train_state.step", at::scalar_tensor(4.0, at::kFloat)),
             "its train_state.step is float32 and not a whole number");
   EXPECT_EQ(refusal("train_state.ntokens_seen", at::scalar_tensor(-1, at::kLong)),
             "its train_state.ntokens_seen is -1");
+  EXPECT_EQ(refusal("train_state.ntokens_seen", pickle::integer(900'000'000'000'000)),
+            "its train_state.ntokens_seen is 900000000000000, on each of 2 ranks");
+  EXPECT_EQ(refusal("dataloader.world_size", pickle::integer(0)), "its dataloader.world_size is 0");
   EXPECT_EQ(refusal("optimizer.state.a.weight.step", at::scalar_tensor(NAN, at::kFloat)),
             "its optimizer.state.a.weight.step is nan");
 }
 
 TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
-  save([&](int64_t rank) { return describe_model(parameters(rank, 1), KeyStyle::bare); });
+  save([&](int64_t rank) { return describe_model(parameters(rank, 1)); });
   const std::vector<SavedParameter> into = parameters(1, 50);
   const RestoredRun restored = restore(into, 1);
   EXPECT_TRUE(same_bits(into[0].master, parameters(1, 1)[0].master));
@@ -229,7 +292,7 @@ TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
 }
 
 TEST_F(TrainingState, WeightsThatTheModelHasNotAreNamedAndNothingIsRead) {
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare); });
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
   std::vector<SavedParameter> into = parameters(0, 50);
   into.pop_back();
   try {
@@ -249,11 +312,11 @@ TEST_F(TrainingState, ADataPositionOfAnotherProgramIsNamedAndTheRestIsRestored) 
             "os.system"}}) {
     storage_.remove_folder("root");
     save([&](int64_t rank) {
-      CheckpointState state = describe_run(parameters(rank, 1), some_progress(), KeyStyle::bare);
+      CheckpointState state = describe_run(parameters(rank, 1), some_progress());
       for (StateValue& value : state.values) {
         if (value.name == "dataloader.dp_rank_0") value.value = pickle::bytes(pickled);
       }
-      return state;
+      return with_entries(std::move(state), {{"dataloader.titan_stream", {}}});
     });
     const RestoredRun restored = restore(parameters(0, 50), 0);
     EXPECT_FALSE(restored.has_data_position);

@@ -121,6 +121,34 @@ TEST(CommandLine, a_mistyped_negative_flag_is_recognised) {
   EXPECT_TRUE(contains(said(load_words({"--debug.no-determinstic"})), "did you mean --debug.no-deterministic?"));
 }
 
+TEST(CommandLine, the_command_line_of_todays_torchtitan_gets_one_hint) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--module", "x", "--config", "x_9b", "--training.steps", "5"},
+        {"--module=x", "--config=x_9b"}}) {
+    EXPECT_EQ(
+        said(load_words(words)),
+        "command line: --config: x_9b is a config of torchtitan in Python; this program reads TOML files; name a TOML "
+        "file, such as configs/debug_model.toml\n");
+  }
+  EXPECT_TRUE(contains(said(load_words({"--module", "x"})), "--module: x is a config of torchtitan in Python"));
+  EXPECT_TRUE(
+      contains(said(load_words({"--config", "a.toml"})), "a config file is a word of its own; write only a.toml"));
+}
+
+TEST(CommandLine, a_bare_word_behind_the_config_is_told_where_words_belong) {
+  EXPECT_TRUE(
+      contains(said(load_words({"a.toml", "resume"})),
+               "command line: resume: neither an option nor its value (the config file is a.toml); options begin "
+               "with --, and subcommands come first"));
+}
+
+TEST(CommandLine, an_option_without_its_dashes_is_told_apart_from_a_file) {
+  EXPECT_EQ(said(load_words({"training.steps=5"})),
+            "command line: training.steps=5: an option begins with --; write --training.steps=5\n");
+  EXPECT_EQ(said(load_words({"training.steps", "5"})),
+            "command line: training.steps: an option begins with --; write --training.steps\n");
+}
+
 TEST(CommandLine, tables_are_for_the_file) {
   EXPECT_TRUE(contains(said(load_words({"--optimizer.param_groups", "x"})), "write [[optimizer.param_groups]] tables"));
 }

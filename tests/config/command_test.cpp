@@ -12,6 +12,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/config/completion.h"
+#include "titan/config/dump.h"
 #include "titan/config/help.h"
 
 namespace titan {
@@ -41,6 +42,42 @@ TEST_F(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given
   EXPECT_TRUE(contains(said.output, "# command line: --training.steps")) << said.output;
   EXPECT_TRUE(contains(said.output, "# seed = none")) << said.output;
   EXPECT_TRUE(contains(said.errors, "training.batch_size is now training.local_batch_size")) << said.errors;
+}
+
+TEST_F(ConfigCommand, show_of_former_spellings_prints_a_file_in_todays) {
+  std::filesystem::path file = write("old.toml",
+                                     "[model]\nnorm_type = \"rmsnorm\"\n[training]\nbatch_size = 3\n"
+                                     "enable_loss_parallel = false\n[experimental]\npipeline_parallel_degree = 1\n");
+  Said said = run({"show", file});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_EQ(load(said.output).renamed, std::vector<std::string>()) << said.output;
+  LoadedConfig old = load_words({file});
+  EXPECT_EQ(old.renamed.size(), 3u) << said.errors;
+  old.config.job.config_file = "job.toml";
+  EXPECT_EQ(dump_json(Schema(), load(said.output).config), dump_json(Schema(), old.config));
+}
+
+TEST_F(ConfigCommand, show_reads_no_more_of_a_device_or_a_huge_file_than_a_config_has) {
+  const std::filesystem::path huge = write("huge.toml", "");
+  std::filesystem::resize_file(huge, uint64_t{1} << 40);
+  for (const std::string& name : {std::string("/dev/zero"), huge.string()}) {
+    Said said = run({"show", name});
+    EXPECT_EQ(said.code, 64);
+    EXPECT_EQ(said.output, "");
+    EXPECT_TRUE(contains(said.errors, "cannot read " + name + ": it has more than 16.00 MiB; name a TOML file"))
+        << said.errors;
+  }
+}
+
+TEST_F(ConfigCommand, what_a_file_is_called_or_holds_moves_no_cursor) {
+  std::filesystem::path file = write("a\x1b[2J\nb.toml", "[training]\n\"st\\u001bps\" = 3\n[\"o\\u0007dd\"]\n");
+  Said said = run({"show", file, "--x\x1b[2J\n=4"});
+  EXPECT_EQ(said.code, 64);
+  EXPECT_EQ(split(said.errors, '\n').size(), 5u) << said.errors;
+  EXPECT_TRUE(contains(said.errors, "a\\x1b[2J\\nb.toml:2:1: training.st\\x1bps is no option")) << said.errors;
+  for (const char byte : {'\x1b', '\a'}) EXPECT_FALSE(contains(said.errors, std::string(1, byte))) << said.errors;
+  file = write("c\nd = 1.toml", "[training]\nsteps = 3\n");
+  EXPECT_TRUE(contains(run({"show", file}).output, "c\\nd = 1.toml:2:9\n"));
 }
 
 TEST_F(ConfigCommand, show_can_print_json) {
@@ -76,10 +113,22 @@ TEST_F(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
   EXPECT_TRUE(contains(said.output, "status    no effect here: it only marks presets")) << said.output;
 }
 
+TEST_F(ConfigCommand, explain_finds_an_option_by_the_end_of_its_name_and_lists_several) {
+  EXPECT_TRUE(run({"explain", "lr"}).output.starts_with("optimizer.lr\n"));
+  EXPECT_TRUE(run({"explain", "float8.recipe-name"}).output.starts_with("quantize.linear.float8.recipe_name\n"));
+  EXPECT_TRUE(
+      run({"explain", "batch_size"}).output.starts_with("training.batch_size is now training.local_batch_size"));
+  Said said = run({"explain", "steps"});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_EQ(said.output, "steps may be one of\n  training.steps\n  validation.steps\n");
+  EXPECT_TRUE(contains(run({"explain", "compile"}).output, "compile.enable\n")) << "a section";
+}
+
 TEST_F(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
   Said said = run({"explain", "training.stps"});
   EXPECT_EQ(said.code, 64);
   EXPECT_EQ(said.errors, "training.stps is no option; did you mean training.steps?\n");
+  EXPECT_EQ(run({"explain", "lrr"}).errors, "lrr is no option; did you mean optimizer.lr?\n");
 }
 
 TEST_F(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {

@@ -74,7 +74,18 @@ TEST(Suggestions, a_right_name_in_a_wrong_section_or_in_none_is_sent_to_its_own)
   }
 }
 
-TEST(Suggestions, nonsense_gets_none) { EXPECT_TRUE(Schema().suggest("quite.something_else_entirely").empty()); }
+TEST(Suggestions, a_mistyped_name_without_its_section_is_recognised) {
+  for (auto [typed, meant] : {std::pair("lrr", "optimizer.lr"), std::pair("seq_lenn", "training.seq_len"),
+                              std::pair("dump_foldr", "job.dump_folder")}) {
+    EXPECT_EQ(Schema().suggest(typed, 1), std::vector<std::string>{meant}) << typed;
+  }
+}
+
+TEST(Suggestions, nonsense_gets_none) {
+  for (const char* typed : {"quite.something_else_entirely", "xyz"}) {
+    EXPECT_EQ(Schema().suggest(typed), std::vector<std::string>()) << typed;
+  }
+}
 
 }  // namespace
 }  // namespace titan

@@ -28,7 +28,9 @@ inline std::string said(const LoadedConfig& loaded) { return format_problems(loa
 
 inline std::string notes_of(const LoadedConfig& loaded) {
   std::string text;
-  for (const std::string& note : loaded.notes) text += note + "\n";
+  for (const auto& notes : {loaded.renamed, loaded.notes}) {
+    for (const std::string& note : notes) text += note + "\n";
+  }
   return text;
 }
 

@@ -149,6 +149,29 @@ TEST(Toml, a_parameter_group_with_a_broken_pattern_is_refused) {
   EXPECT_TRUE(contains(said_about("[[optimizer.param_groups]]\nmatch = \"[\""), "is no regular expression"));
 }
 
+TEST(Toml, text_that_nests_beyond_all_measure_is_refused_with_its_place_and_other_text_is_not) {
+  const std::string deep(20000, '['), braces(20000, '{');
+  std::string dots = "a";
+  for (int i = 0; i < 20000; ++i) dots += ".a";
+  for (const std::string& text :
+       {"a = " + deep, dots + " = 1", "[" + dots + "]", "a = {" + dots + " = 1}", "b = 1 # '\na = " + braces,
+        "s = '\"'\n" + dots + " = 1", "a = \"\"\"\n\\\"\"\"\"\n" + dots + " = 1"}) {
+    const std::string said = said_about(text);
+    EXPECT_TRUE(contains(said, "values or keys are nested more than 32 levels deep")) << said.substr(0, 300);
+    EXPECT_TRUE(contains(said, "job.toml:")) << said.substr(0, 300);
+  }
+  EXPECT_TRUE(contains(said_about("[training]\n" + dots + " = 1"), "job.toml:2:66: not valid TOML"));
+  const std::string dotted_text = "[job]\ndescription = \"" + dots + "\" # " + dots + deep + "\n";
+  EXPECT_EQ(said_about(dotted_text), "");
+  EXPECT_EQ(said_about("[job]\ndescription = \"\"\"\n" + deep + dots + "\"\"\"\n"), "");
+}
+
+TEST(Toml, a_pattern_or_a_host_beyond_all_measure_is_refused) {
+  const std::string deep(200000, '(');
+  EXPECT_TRUE(contains(said_about("[[optimizer.param_groups]]\nmatch = '" + deep + "'"), "has 200000 bytes"));
+  EXPECT_TRUE(contains(said_about("[comm]\nrank = 0\nworld_size = 2\nmaster = '" + deep + ":1'"), "has 200002 bytes"));
+}
+
 TEST(Toml, a_file_that_is_not_there_or_is_a_folder_is_a_problem) {
   EXPECT_TRUE(contains(said(load_words({"no/such/file.toml"})), "no/such/file.toml: cannot read"));
   EXPECT_FALSE(load_words({"."}).problems.empty());

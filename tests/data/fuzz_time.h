@@ -6,10 +6,10 @@
 
 namespace titan::test {
 
-/// TITAN_FUZZ_SECONDS, which ctest sets (cmake/Tests.cmake); a moment for who runs the program by hand.
+/// TITAN_FUZZ_SECONDS (scripts/test.sh --full sets 60), else three seconds.
 inline std::chrono::duration<double> fuzz_time() {
   const char* const seconds = std::getenv("TITAN_FUZZ_SECONDS");
-  return std::chrono::duration<double>(seconds ? std::atof(seconds) : 0.5);
+  return std::chrono::duration<double>(seconds ? std::atof(seconds) : 3.0);
 }
 
 }  // namespace titan::test

@@ -21,6 +21,7 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
     groups_ = make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),
                                /*groups_of_one=*/true);
   }
+  void TearDown() override { groups_.shut_down(); }
 
   at::Tensor numbers(at::IntArrayRef shape, at::ScalarType type = at::kFloat) const {
     return at::arange(1, 1 + c10::multiply_integers(shape), at::TensorOptions(device_)).view(shape).to(type);

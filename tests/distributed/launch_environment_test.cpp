@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "titan/base/error.h"
@@ -73,17 +74,35 @@ TEST(LaunchEnvironment, NothingSetIsASingleProcessThatMeetsNobody) {
   EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::nowhere);
 }
 
-TEST(LaunchEnvironment, UnderTorchrunEveryRankIsAClientOfTheAgentsStoreInAPlaceOfItsAttempt) {
+TEST(LaunchEnvironment, UnderTorchrunTheRanksOfAnAttemptMeetBesideTheAgentsStore) {
   const Launch launch = detect(kTorchrun);
   EXPECT_EQ(launch.launcher, "torchrun");
   EXPECT_EQ(launch.rank, 5);
   EXPECT_EQ(launch.size, 8);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.local_size, 4);
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::agent);
+  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::rank_zero);
   EXPECT_EQ(launch.meeting.host, "node1");
-  EXPECT_EQ(launch.meeting.ports, std::vector<uint16_t>{29500});
+  EXPECT_EQ(launch.meeting.ports.size(), 9u);
+  EXPECT_EQ(launch.meeting.ports, detect(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})).meeting.ports);
+  EXPECT_EQ(std::count(launch.meeting.ports.begin(), launch.meeting.ports.end(), 29500), 0);
   EXPECT_NE(launch.meeting.run, detect(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}})).meeting.run);
+  EXPECT_EQ(detect(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "8"}})).meeting.host, "127.0.0.1") << "all ranks are here";
+}
+
+TEST(LaunchEnvironment, TheSecretIsTheUsersElseTheOneThatOpenMpiDrawsForAJob) {
+  EXPECT_EQ(detect(kOpenMpi).meeting.secret, "");
+  const Variables random = with(kOpenMpi, {{"OMPI_MCA_orte_precondition_transports", "af00-12"}});
+  EXPECT_EQ(detect(random).meeting.secret, "af00-12");
+  EXPECT_EQ(detect(with(random, {{"TITAN_SECRET", "mine"}})).meeting.secret, "mine");
+  EXPECT_EQ(detect(with(kSlurmStep, {{"TITAN_SECRET", "mine"}})).meeting.secret, "mine");
+  EXPECT_EQ(detect(with(kTorchrun, {{"TITAN_SECRET", "mine"}})).meeting.secret, "mine");
+}
+
+TEST(LaunchEnvironment, TheRanksOfTitanTrainLaunchMeetOnThisMachineWhateverMasterIsSet) {
+  const Launch launch = detect(with(kTorchrun, {{"TITAN_LAUNCHER", "titan_train launch"}}));
+  EXPECT_EQ(launch.meeting.host, "127.0.0.1");
+  EXPECT_EQ(launch.meeting.ports.size(), 9u);
 }
 
 TEST(LaunchEnvironment, WithoutTheAgentsStoreRankZeroListensOnTheMastersPort) {

@@ -12,13 +12,20 @@ TEST(NcclEnvironment, HasTheLibraryRememberAndWriteWhatTheConfigSays) {
                                                                 {"TORCH_FR_BUFFER_SIZE", "20000"},
                                                                 {"TORCH_NCCL_DUMP_ON_TIMEOUT", "1"},
                                                                 {"TORCH_FR_DUMP_TEMP_FILE", "out/comm_traces/rank_"}};
-  EXPECT_EQ(nccl_environment(20000, "out/comm_traces/rank_"), wanted);
+  EXPECT_EQ(nccl_environment(20000, "out/comm_traces/rank_", /*one_gpu_visible=*/false), wanted);
 }
 
 TEST(NcclEnvironment, NothingIsWrittenWhereNothingIsRemembered) {
   const std::vector<std::pair<std::string, std::string>> wanted{{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"},
                                                                 {"TORCH_FR_BUFFER_SIZE", "0"}};
-  EXPECT_EQ(nccl_environment(0, "rank_"), wanted);
+  EXPECT_EQ(nccl_environment(0, "rank_", /*one_gpu_visible=*/false), wanted);
+}
+
+TEST(NcclEnvironment, RanksThatSeeOneGpuEachMayAllCallItNumber0) {
+  const std::vector<std::pair<std::string, std::string>> wanted{{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"},
+                                                                {"TORCH_FR_BUFFER_SIZE", "0"},
+                                                                {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1"}};
+  EXPECT_EQ(nccl_environment(0, "rank_", /*one_gpu_visible=*/true), wanted);
 }
 
 TEST(NcclEnvironment, WhatTheUserHasSetStands) {

@@ -5,17 +5,20 @@
 #include <unistd.h>
 
 #include <future>
+#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "src/distributed/channel.h"
+#include "src/distributed/handshake.h"
+#include "src/distributed/rank_messages.h"
 #include "titan/base/philox.h"
 #include "titan/distributed/peer_waits.h"
 
 namespace titan {
 namespace {
 
-RankFacts facts() {
+RankFacts facts_of_a() {
   RankFacts facts;
   facts.host = "a";
   facts.device = "cpu";
@@ -42,7 +45,7 @@ struct Met {
 };
 
 /// One rank on a thread of its own.
-std::future<Met> meet(const Launch& launch, std::chrono::seconds timeout, RankFacts own = facts()) {
+std::future<Met> meet(const Launch& launch, std::chrono::seconds timeout, RankFacts own = facts_of_a()) {
   return std::async(std::launch::async, [=] {
     Met met;
     try {
@@ -66,7 +69,7 @@ void part(Met& zero, Met& one) {
 }
 
 TEST(Rendezvous, ASingleProcessMeetsNobodyAndHasNoStore) {
-  const Rendezvous alone = meet_ranks({}, facts(), kShort, {});
+  const Rendezvous alone = meet_ranks({}, facts_of_a(), kShort, {});
   EXPECT_EQ(alone.world.size, 1);
   EXPECT_FALSE(alone.world.store);
   EXPECT_EQ(alone.watcher, nullptr);
@@ -121,7 +124,7 @@ TEST(Rendezvous, RanksLearnTheirPlaceOnTheirHostWhenNoLauncherSaysIt) {
     Launch launch = launch_of(rank, 3, at);
     launch.local_rank.reset();
     launch.local_size.reset();
-    RankFacts own = facts();
+    RankFacts own = facts_of_a();
     own.host = rank == 1 ? "b" : "a";
     ranks.push_back(meet(launch, kPatience, own));
   }
@@ -205,9 +208,9 @@ TEST(Rendezvous, ARankZeroThatDoesNotComeIsNamedWithWhereItWasLookedFor) {
 
 TEST(Rendezvous, AnotherConfigEndsAllRanksWithOneText) {
   const std::vector<uint16_t> at = ports();
-  RankFacts different = facts();
+  RankFacts different = facts_of_a();
   different.config = "{\"a\":1}";
-  RankFacts usual = facts();
+  RankFacts usual = facts_of_a();
   usual.config = "{\"a\":2}";
   auto other = meet(launch_of(1, 2, at), kPatience, different);
   const Met zero = meet(launch_of(0, 2, at), kPatience, usual).get();
@@ -218,7 +221,7 @@ TEST(Rendezvous, AnotherConfigEndsAllRanksWithOneText) {
 
 TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   const std::vector<uint16_t> at = ports();
-  RankFacts troubled = facts();
+  RankFacts troubled = facts_of_a();
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
   auto other = meet(launch_of(1, 2, at), kPatience, troubled);
@@ -227,20 +230,28 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   EXPECT_EQ(other.get().code, 64);
 }
 
-/// A channel that rank 0 has greeted.
-Channel greeted(uint16_t port) {
+const std::string kKey = "\ntest";  // of a run named "test" without a secret
+
+/// A channel to a rank 0 that believes it to be rank 1.
+Channel proven(uint16_t port, const std::string& key = kKey) {
   const Deadline limit = std::chrono::steady_clock::now() + kPatience;
   std::optional<Channel> channel;
   for (std::string reason; !channel && std::chrono::steady_clock::now() < limit;) {
     channel = Channel::connect("127.0.0.1", port, kShort, reason);
   }
-  EXPECT_TRUE(channel && channel->wait_line(limit)) << "rank 0 did not greet";
-  return channel ? std::move(*channel) : Channel{};
+  const std::optional<std::string> greeting = channel ? channel->wait_line(limit) : std::nullopt;
+  EXPECT_TRUE(greeting) << "rank 0 did not greet";
+  if (!greeting) return {};
+  const Handshake handshake{key, port, parse_message(*greeting).greeting.value_or(""), "nonce", 1};
+  EXPECT_TRUE(channel->send_line(hello_line({1, handshake.caller_nonce, handshake.caller_proof()})));
+  const std::optional<std::string> proof = channel->wait_line(limit);
+  EXPECT_TRUE(proof && parse_message(*proof).proof == handshake.zero_proof()) << "rank 0 proves nothing";
+  return std::move(*channel);
 }
 
 TEST(Rendezvous, AProblemOfRankZeroEndsTheOthersWithIt) {
   const std::vector<uint16_t> at = ports();
-  RankFacts troubled = facts();
+  RankFacts troubled = facts_of_a();
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
   auto other = meet(launch_of(1, 2, at), kPatience);
@@ -252,8 +263,8 @@ TEST(Rendezvous, AProblemOfRankZeroEndsTheOthersWithIt) {
 TEST(Rendezvous, ARankOnItsWayWhenTheRunIsRefusedIsToldWhy) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 3, at), kPatience);
-  Channel one = greeted(at[0]);
-  RankFacts troubled = facts();
+  Channel one = proven(at[0]);
+  RankFacts troubled = facts_of_a();
   troubled.rank = 1;
   troubled.size = 3;
   troubled.problem = "no GPU";
@@ -265,7 +276,7 @@ TEST(Rendezvous, ARankOnItsWayWhenTheRunIsRefusedIsToldWhy) {
 }
 
 TEST(Rendezvous, ARankWithAProblemThatFindsNobodyKeepsItsOwnWords) {
-  RankFacts troubled = facts();
+  RankFacts troubled = facts_of_a();
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
   const Met one = meet(launch_of(1, 2, {ports()[0]}), kShort, troubled).get();
@@ -276,8 +287,8 @@ TEST(Rendezvous, ARankWithAProblemThatFindsNobodyKeepsItsOwnWords) {
 TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 3, at), kPatience);
-  Channel one = greeted(at[0]);
-  RankFacts own = facts();
+  Channel one = proven(at[0]);
+  RankFacts own = facts_of_a();
   own.rank = 1;
   own.size = 3;
   own.process = 7;
@@ -287,6 +298,169 @@ TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   EXPECT_EQ(met.code, 74);
   EXPECT_NE(met.error.find("rank 1 (a, process 7) ended while the ranks were gathering"), std::string::npos)
       << met.error;
+}
+
+TEST(Rendezvous, StrangersAreDroppedAndDoNotKeepTheRanksFromMeeting) {
+  const std::vector<uint16_t> at = ports();
+  auto zero = meet(launch_of(0, 2, at), kPatience);
+  Channel greeted = proven(at[0]);  // rank 0 listens
+  greeted.close();
+  std::string reason;
+  RankFacts forged = facts_of_a();
+  forged.rank = 1;
+  forged.size = 2;
+  forged.problem = "forged";
+  const std::string nested = std::string(200000, '[');
+  std::vector<Channel> strangers;
+  for (const std::string& words : {std::string("GET / HTTP/1.1"), forged.to_json(), nested, refused_line({0, "forged"}),
+                                   std::string(), hello_line({1, "nonce", std::string(40, '0')})}) {
+    strangers.push_back(*Channel::connect("127.0.0.1", at[0], kPatience, reason));
+    if (!words.empty()) strangers.back().send_line(words);
+  }
+  for (Channel& stranger : strangers) {
+    const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+    const std::optional<std::string> greeting = stranger.wait_line(limit);
+    EXPECT_TRUE(!greeting || parse_message(*greeting).greeting);
+    EXPECT_FALSE(stranger.wait_line(limit)) << "rank 0 said more than its greeting";
+    EXPECT_FALSE(stranger.is_open()) << "the silent one, too, within about a second";
+  }
+  Met one = meet(launch_of(1, 2, at), kPatience).get();
+  Met met = zero.get();
+  ASSERT_EQ(met.error + one.error, "");
+  part(met, one);
+}
+
+TEST(Rendezvous, RanksWithAnotherSecretDoNotMeetAndAreToldOfIt) {
+  const std::vector<uint16_t> at{ports()[0]};
+  Launch other = launch_of(1, 2, at);
+  other.meeting.secret = "another";
+  auto one = meet(other, kShort);
+  const Met zero = meet(launch_of(0, 2, at), 2 * kShort).get();
+  EXPECT_EQ(zero.code, 69);
+  EXPECT_NE(zero.error.find("callers did not know this run's secret"), std::string::npos) << zero.error;
+  const Met missed = one.get();
+  EXPECT_EQ(missed.code, 69);
+  EXPECT_NE(missed.error.find("a run with another secret"), std::string::npos) << missed.error;
+}
+
+TEST(Rendezvous, AReportWithoutAnExitCodeOfTheTableIsNoReport) {
+  for (const int code : {0, 1, 63, 78, 128, 255, -1}) {
+    const std::vector<uint16_t> at = ports();
+    auto zero = meet(launch_of(0, 2, at), kPatience);
+    Channel one = proven(at[0]);
+    RankFacts forged = facts_of_a();
+    forged.rank = 1;
+    forged.size = 2;
+    forged.problem = "forged";
+    forged.problem_code = code;
+    one.send_line(forged.to_json());
+    const Met met = zero.get();
+    EXPECT_EQ(met.code, 69) << code;
+    EXPECT_NE(met.error.find("rank 1 sent a report that cannot be read"), std::string::npos) << met.error;
+  }
+}
+
+TEST(Rendezvous, AListenerThatAnswersFirstIsPassedOverAndIsToldNothingOfTheConfig) {
+  const std::vector<uint16_t> at = ports();
+  const Descriptor listener = listen_on(/*loopback_only=*/true, at[0]);
+  ASSERT_TRUE(listener);
+  RankFacts own = facts_of_a();
+  own.config = "{\"secret\":1}";
+  auto one = meet(launch_of(1, 2, at), kPatience, own);
+  std::optional<Channel> caller;
+  while (!caller) caller = Channel::accept(listener);
+  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  caller->send_line(greeting_line("nonce"));
+  const std::optional<std::string> hello = caller->wait_line(limit);
+  ASSERT_TRUE(hello && parse_message(*hello).hello) << hello.value_or("nothing");
+  caller->send_line(refused_line({64, "forged"}));
+  EXPECT_FALSE(caller->wait_line(limit)) << "it went on with a stranger";
+  Met zero = meet(launch_of(0, 2, at), kPatience, own).get();  // on the next port
+  Met met = one.get();
+  ASSERT_EQ(zero.error + met.error, "");
+  part(zero, met);
+}
+
+/// Two ranks that have met.
+class RunStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::vector<uint16_t> at = ports();
+    auto other = meet(launch_of(1, 2, at), kPatience);
+    zero_ = meet(launch_of(0, 2, at), kPatience).get();
+    one_ = other.get();
+    ASSERT_EQ(zero_.error + one_.error, "");
+  }
+  void TearDown() override { part(zero_, one_); }
+  c10d::Store& zero() const { return *zero_.rendezvous.world.store; }
+  c10d::Store& one() const { return *one_.rendezvous.world.store; }
+
+ private:
+  Met zero_, one_;
+};
+
+TEST_F(RunStoreTest, AKeyIsWaitedForOnEitherSideUntilTheOtherSetsIt) {
+  for (const auto& [waits, sets] : {std::pair{&one(), &zero()}, {&zero(), &one()}}) {
+    const std::string key = waits == &zero() ? "a" : "b";
+    auto got = std::async(std::launch::async, [&, waits = waits] { return waits->get_to_str(key); });
+    EXPECT_EQ(got.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+    sets->set(key, "value");
+    EXPECT_EQ(got.get(), "value");
+    EXPECT_TRUE(waits->check({key}));
+    EXPECT_TRUE(waits->deleteKey(key));
+    EXPECT_FALSE(sets->check({key}));
+  }
+}
+
+TEST_F(RunStoreTest, EveryWaitEndsAtItsLimitAndTheStoreGoesOn) {
+  for (c10d::Store* store : {&zero(), &one()}) {
+    EXPECT_THROW(store->wait({"never"}, std::chrono::milliseconds(10)), c10::DistStoreError);
+    const c10::intrusive_ptr<c10d::Store> copy = store->clone();
+    copy->setTimeout(std::chrono::milliseconds(10));
+    EXPECT_THROW(copy->get("never"), c10::DistStoreError);
+    EXPECT_GT(store->getTimeout(), std::chrono::seconds(1)) << "the copy's limit is its own";
+    EXPECT_EQ(store->add("count", 2), store == &zero() ? 2 : 4);
+  }
+  EXPECT_EQ(zero().get_to_str("count"), "4");
+}
+
+TEST_F(RunStoreTest, BytesOfAnyKindAndNumberArriveAsTheyAre) {
+  std::vector<uint8_t> bytes(3000000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7);
+  one().set("from one", bytes);
+  zero().set("from zero", bytes);
+  EXPECT_EQ(zero().get("from one"), bytes);
+  EXPECT_EQ(one().get("from zero"), bytes);
+  one().set("empty", std::vector<uint8_t>());
+  EXPECT_EQ(zero().get("empty"), std::vector<uint8_t>());
+}
+
+TEST_F(RunStoreTest, CompareSetAndAppendWorkAsInTheLibrarysStores) {
+  EXPECT_EQ(one().compareSet("key", "other", "new"), "other") << "missing, and something was expected";
+  EXPECT_FALSE(zero().check({"key"}));
+  EXPECT_EQ(one().compareSet("key", "", "first"), "first");
+  EXPECT_EQ(zero().compareSet("key", "other", "second"), "first");
+  EXPECT_EQ(one().compareSet("key", "first", "second"), "second");
+  EXPECT_EQ(zero().getNumKeys(), 1);
+  EXPECT_EQ(one().getNumKeys(), 1);
+}
+
+TEST(KeyedHash, IsHmacSha1AsRfc2202HasIt) {
+  EXPECT_EQ(keyed_hash(std::string(20, '\x0b'), "Hi There"), "b617318655057264e28bc0b6fb378c8ef146be00");
+  EXPECT_EQ(keyed_hash("Jefe", "what do ya want for nothing?"), "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79");
+  EXPECT_EQ(keyed_hash(std::string(80, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+            "aa4ae5e15272d00e95705637ce8a3b55ed402112");
+}
+
+TEST(KeyedHash, AProofIsOfOneSideOnePortAndOneRank) {
+  const Handshake handshake{"secret", 4000, "a", "b", 1};
+  std::set<std::string> proofs{handshake.zero_proof(), handshake.caller_proof()};
+  for (const Handshake& other : {Handshake{"secret", 4001, "a", "b", 1}, Handshake{"secret", 4000, "a", "b", 2},
+                                 Handshake{"Secret", 4000, "a", "b", 1}, Handshake{"secret", 4000, "c", "b", 1}}) {
+    proofs.insert(other.zero_proof());
+    proofs.insert(other.caller_proof());
+  }
+  EXPECT_EQ(proofs.size(), 10u);
 }
 
 /// Waits until `waits` has heard since `then` that the others live.

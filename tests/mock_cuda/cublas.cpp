@@ -69,6 +69,11 @@ void product(cudaStream_t stream, cudaDataType a, cudaDataType b, cudaDataType c
   enqueue(stream, {"product " + what, gradient ? filling(result.memory, m, n, result.leading) : nullptr});
 }
 
+/// How the partial sums of a product of bf16 that is split along K may be added up.
+void note_reduction(cudaDataType a, bool in_any_type) {
+  if (a == CUDA_R_16BF) Ledger::of_process().add("bf16 reductions", in_any_type ? "in any type" : "in fp32");
+}
+
 bool nonzero(const void* beta, cublasComputeType_t compute) {
   if (!beta) return false;
   if (compute == CUBLAS_COMPUTE_64F) return *static_cast<const double*>(beta) != 0;
@@ -113,6 +118,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t, cublasOper
                             const void*, const void*, cudaDataType a, int, const void*, cudaDataType b, int,
                             const void* beta, void* result, cudaDataType c, int leading, cublasComputeType_t compute,
                             cublasGemmAlgo_t) {
+  note_reduction(a, !(of(handle).math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
   product(of(handle).stream, a, b, c, m, n, k, 1, nonzero(beta, compute), {result, leading});
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -121,6 +127,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           const void*, cudaDataType b, int, long long int, const void* beta, void*,
                                           cudaDataType c, int, long long int, int batch, cublasComputeType_t compute,
                                           cublasGemmAlgo_t) {
+  note_reduction(a, !(of(handle).math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
   product(of(handle).stream, a, b, c, m, n, k, batch, nonzero(beta, compute));
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -171,27 +178,30 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t, cublasLt
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  *made = reinterpret_cast<cublasLtMatmulPreference_t>(new char);
+  *made = reinterpret_cast<cublasLtMatmulPreference_t>(new uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  delete reinterpret_cast<char*>(preference);
+  delete reinterpret_cast<uint32_t*>(preference);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
-                                                    const void*, size_t) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t which, const void* value,
+                                                    size_t bytes) {
+  if (which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) std::memcpy(preference, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t first, cublasLtMatrixLayout_t second,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulPreference_t preference, int,
                                               cublasLtMatmulHeuristicResult_t results[], int* count) {
   const auto& a = *reinterpret_cast<Layout*>(first);
   const auto& b = *reinterpret_cast<Layout*>(second);
   auto& attributes = reinterpret_cast<Description*>(description)->attributes;
   *count = 0;
+  note_reduction(a.type, *reinterpret_cast<uint32_t*>(preference) & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
   if (is_float8(a.type) || is_float8(b.type)) {  // Hopper: both along k, and whole 16 bytes
     const bool turned = attributes[CUBLASLT_MATMUL_DESC_TRANSA] == CUBLAS_OP_T &&
                         attributes[CUBLASLT_MATMUL_DESC_TRANSB] == CUBLAS_OP_N;

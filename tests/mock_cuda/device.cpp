@@ -1,8 +1,11 @@
 // What the mock GPU is: an H200 by its numbers. MOCK_CUDA_DEVICES says how many there are, MOCK_CUDA_MIB how much
 // memory each has (several numbers by commas: the first, the second, …), MOCK_CUDA_CAPABILITY (90) of which generation,
 // MOCK_CUDA_DRIVER (the runtime's) which CUDA the driver knows. MOCK_CUDA_NO_MEMORY=CALL:N: that call finds no memory
-// from its Nth time on (cudaHostAlloc, cudaGraphInstantiate, ncclReduceScatter).
+// from its Nth time on (cudaHostAlloc, cudaGraphInstantiate, ncclReduceScatter). MOCK_CUDA_FIRST (0): which GPU of the
+// machine is number 0 of this process.
 #include "device.h"
+
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,6 +28,8 @@ int64_t number(const char* variable, int64_t otherwise) {
 
 int driver() { return static_cast<int>(number("MOCK_CUDA_DRIVER", CUDART_VERSION)); }
 
+int on_machine(int device) { return device + static_cast<int>(number("MOCK_CUDA_FIRST", 0)); }
+
 thread_local int current = 0;
 
 }  // namespace
@@ -39,7 +44,17 @@ size_t device_bytes(int device) {
   }
   return static_cast<size_t>(std::atoll(text)) << 20;
 }
+size_t communicator_bytes() { return static_cast<size_t>(number("MOCK_CUDA_COMMUNICATOR_MIB", 0)) << 20; }
 int current_device() { return current; }
+
+void touch(const char* call) {
+  thread_local int touched = -1;
+  if (touched == current) return;
+  touched = current;
+  char thread[16] = "";
+  ::pthread_getname_np(::pthread_self(), thread, sizeof thread);
+  Ledger::of_process().add("threads", "GPU " + std::to_string(current) + ": " + call + " of " + thread);
+}
 
 bool lacks_memory(const char* call) {
   static std::atomic<int> calls = 0;
@@ -102,7 +117,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   cudaDeviceProp& it = *properties;
   std::memset(&it, 0, sizeof it);
   std::snprintf(it.name, sizeof it.name, "NVIDIA H200 (mock)");
-  std::memset(it.uuid.bytes, 0x11 + device, sizeof it.uuid.bytes);
+  std::memset(it.uuid.bytes, 0x11 + on_machine(device), sizeof it.uuid.bytes);
   it.totalGlobalMem = device_bytes(device);
   it.sharedMemPerBlock = 48 << 10;
   it.sharedMemPerBlockOptin = 227 << 10;
@@ -127,7 +142,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   it.asyncEngineCount = 3;
   it.memoryBusWidth = 6144;
   it.l2CacheSize = 60 << 20;
-  it.pciBusID = device + 1;
+  it.pciBusID = on_machine(device) + 1;
   return cudaSuccess;
 }
 

@@ -107,6 +107,9 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, 
   const Kind source = kind_of(from), target = kind_of(to);
   const std::string name = std::string("copy ") + direction(source, target);
   Ledger::of_process().add("copies", name, static_cast<int64_t>(bytes));
+  const bool is_default = reinterpret_cast<uintptr_t>(stream) <= 2;
+  Ledger::of_process().add("copies by stream", name + (is_default ? ", the default stream" : ", another stream"),
+                           static_cast<int64_t>(bytes));
   if (bytes >= traced_bytes()) trace(name.c_str());
   const bool capturing = is_capturing(stream);
   if (hollow() && target == Kind::device && !(source == Kind::pageable && optimizer_counts())) {
@@ -151,6 +154,7 @@ extern "C" {
 
 cudaError_t cudaMalloc(void** address, size_t bytes) {
   if (const cudaError_t refused = unsafe_while_capturing("cudaMalloc")) return refused;
+  touch("cudaMalloc");
   Ledger::of_process().add("allocations", "cudaMalloc", static_cast<int64_t>(bytes));
   const size_t size = rounded(bytes);
   if (!take(current_device(), size)) return set_error(cudaErrorMemoryAllocation);
@@ -162,6 +166,7 @@ cudaError_t cudaMalloc(void** address, size_t bytes) {
 cudaError_t cudaFree(void* address) {
   if (!address) return cudaSuccess;
   if (const cudaError_t refused = unsafe_while_capturing("cudaFree")) return refused;
+  touch("cudaFree");
   note_wait("cudaFree");
   drain_all();
   const Block block = remove_block(address);
@@ -175,6 +180,7 @@ cudaError_t cudaFree(void* address) {
 }
 cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
   if (const cudaError_t refused = unsafe_while_capturing("cudaHostAlloc")) return refused;
+  touch("cudaHostAlloc");
   Ledger::of_process().add("allocations", "cudaHostAlloc", static_cast<int64_t>(bytes));
   if (lacks_memory("cudaHostAlloc")) return set_error(cudaErrorMemoryAllocation);
   *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -200,6 +206,7 @@ cudaError_t cudaHostUnregister(void* address) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* all) {
+  touch("cudaMemGetInfo");
   const std::lock_guard lock(memory().mutex);
   *all = device_bytes(current_device());
   *left = *all - memory().used[current_device()];

@@ -1,7 +1,9 @@
 // Collectives of the mock GPU: communicators exist and calls are counted by kind and bytes, and nothing is sent. A rank
 // that is alone gets its own data back; of several, each keeps what it had.
 #include <nccl.h>
+#include <time.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -15,9 +17,23 @@ using namespace mock_cuda;  // NOLINT: most of the file is NCCL's own interface
 
 struct ncclComm {
   int rank, size, device;
+  int number;  // of this process's
 };
 
 namespace {
+
+int64_t microseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+/// "3: finalize of communicator 1": in what order communicators end, and when.
+void note_end(const char* how, const ncclComm* comm) {
+  static std::atomic<int> ends = 0;
+  Ledger::of_process().add(
+      "ends", std::to_string(++ends) + ": " + how + " of communicator " + std::to_string(comm->number), microseconds());
+}
 
 const char* last_error = "";
 
@@ -42,6 +58,7 @@ size_t bytes_of(ncclDataType_t type) {
 
 ncclResult_t collective(const char* kind, const void* from, void* to, size_t moved, size_t kept, ncclComm* comm,
                         cudaStream_t stream) {
+  Ledger::of_process().peak("microsecond of the last collective", microseconds());
   Ledger::of_process().add("collectives", std::string(kind) + " over " + std::to_string(comm->size),
                            static_cast<int64_t>(moved));
   for (const void* address : {from, static_cast<const void*>(to)}) {
@@ -72,7 +89,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId, int rank, ncclConfig_t*) {
-  *comm = new ncclComm{rank, size, current_device()};
+  static std::atomic<int> made = 0;
+  if (!take(current_device(), communicator_bytes())) return ncclUnhandledCudaError;
+  *comm = new ncclComm{rank, size, current_device(), ++made};
   Ledger::of_process().add("communicators", "of " + std::to_string(size));
   return ncclSuccess;
 }
@@ -83,12 +102,21 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int size, int rank, int,
                                       ncclConfig_t* config) {
   return ncclCommInitRankConfig(comm, size, *ids, rank, config);
 }
-ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  note_end("finalize", comm);
+  return ncclSuccess;
+}
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  note_end("destroy", comm);
+  give(comm->device, communicator_bytes());
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  note_end("abort", comm);
+  delete comm;
+  return ncclSuccess;
+}
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
   *error = ncclSuccess;
   return ncclSuccess;

@@ -109,6 +109,7 @@ cudaError_t set_error(cudaError_t error) {
 }
 
 void enqueue(cudaStream_t handle, Work work) {
+  touch("a launch");
   MOCK_CUDA_LOCKED;
   Stream& stream = of(handle);
   if (!stream.recording) return put(stream, std::move(work));
@@ -164,6 +165,7 @@ cudaError_t cudaGetLastError() {
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  touch("cudaStreamCreate");
   MOCK_CUDA_LOCKED;
   auto* made = new Stream;
   made->priority = priority;
@@ -186,6 +188,7 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  touch("cudaStreamSynchronize");
   MOCK_CUDA_LOCKED;
   if (auto& recording = of(stream).recording) {
     recording->broken = true;
@@ -197,6 +200,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  touch("cudaStreamQuery");
   MOCK_CUDA_LOCKED;
   Stream& it = of(stream);
   const bool done = it.done == it.put;
@@ -205,6 +209,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (const cudaError_t refused = unsafe_while_capturing("cudaDeviceSynchronize")) return refused;
+  touch("cudaDeviceSynchronize");
   note_wait("cudaDeviceSynchronize");
   drain_all();
   return cudaSuccess;
@@ -223,6 +228,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  touch("cudaEventRecord");
   MOCK_CUDA_LOCKED;
   Event& it = of(event);
   Stream& place = of(stream);
@@ -238,6 +244,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  touch("cudaStreamWaitEvent");
   MOCK_CUDA_LOCKED;
   Stream& waiting = of(stream);
   Event& it = of(event);
@@ -267,6 +274,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  touch("cudaEventSynchronize");
   MOCK_CUDA_LOCKED;
   Event& it = of(event);
   if (it.recording.lock()) {
@@ -278,6 +286,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  touch("cudaEventQuery");
   MOCK_CUDA_LOCKED;
   Event& it = of(event);
   if (it.recording.lock()) {

@@ -10,7 +10,7 @@
 namespace titan {
 namespace {
 
-ModelDescription describe(const std::string& name, const std::string& flavor, ModelRequest::Sizes sizes = {}) {
+ModelDescription describe_float8(const std::string& name, const std::string& flavor, ModelRequest::Sizes sizes = {}) {
   ModelRequest request;
   request.name = name;
   request.flavor = flavor;
@@ -39,7 +39,7 @@ const std::vector<std::string> kBlockLayers{"attention.wq",    "attention.wk",  
                                             "feed_forward.w1", "feed_forward.w3", "feed_forward.w2"};
 
 TEST(Float8Layers, AreTheMatricesOfTheBlocksAndNotTheEmbeddingNorTheOutput) {
-  const std::vector<LinearChoice> choices = choose_float8_layers(describe("llama3", "8B"), {}, 1, {});
+  const std::vector<LinearChoice> choices = choose_float8_layers(describe_float8("llama3", "8B"), {}, 1, {});
   EXPECT_EQ(choices.size(), 32 * 7 + 1);
   EXPECT_EQ(converted(choices).size(), 32 * 7);
   for (const std::string& layer : kBlockLayers) EXPECT_TRUE(choice_of(choices, "layers.31." + layer).converted);
@@ -49,13 +49,13 @@ TEST(Float8Layers, AreTheMatricesOfTheBlocksAndNotTheEmbeddingNorTheOutput) {
 }
 
 TEST(Float8Layers, ATiedOutputIsListedUnderItsOwnName) {
-  EXPECT_FALSE(choice_of(choose_float8_layers(describe("llama3_2", "1B"), {}, 1, {}), "output").converted);
+  EXPECT_FALSE(choice_of(choose_float8_layers(describe_float8("llama3_2", "1B"), {}, 1, {}), "output").converted);
 }
 
 TEST(Float8Layers, AFilterLeavesEveryLayerWhoseNameHasIt) {
   Float8Request request;
   request.filters = {"attention.wk", "layers.1."};
-  const auto choices = choose_float8_layers(describe("llama3", "debugmodel"), request, 1, {});
+  const auto choices = choose_float8_layers(describe_float8("llama3", "debugmodel"), request, 1, {});
   for (const LinearChoice& choice : choices) {
     const bool named = choice.layer.find("attention.wk") != std::string::npos || choice.layer.starts_with("layers.1.");
     EXPECT_EQ(choice.converted, !named && choice.layer != "output") << choice.layer;
@@ -66,14 +66,14 @@ TEST(Float8Layers, AFilterLeavesEveryLayerWhoseNameHasIt) {
 }
 
 TEST(Float8Layers, FiltersThatNoNameHasAreFound) {
-  const ModelDescription model = describe("llama3", "debugmodel");
+  const ModelDescription model = describe_float8("llama3", "debugmodel");
   EXPECT_TRUE(idle_filters(model, {"output", "wq", "layers.0", "feed_forward"}).empty());
   EXPECT_EQ(idle_filters(model, {"wq", "wx", "tok_embeddings"}), (std::vector<std::string>{"wx", "tok_embeddings"}));
-  EXPECT_TRUE(idle_filters(describe("llama3_2", "1B"), {"output"}).empty());
+  EXPECT_TRUE(idle_filters(describe_float8("llama3_2", "1B"), {"output"}).empty());
 }
 
 TEST(Float8Layers, AUnitKeptInFloat32StaysAsItIs) {
-  const auto choices = choose_float8_layers(describe("llama3", "debugmodel"), {}, 1, {"layers.2"});
+  const auto choices = choose_float8_layers(describe_float8("llama3", "debugmodel"), {}, 1, {"layers.2"});
   EXPECT_NE(choice_of(choices, "layers.2.attention.wq").reason.find("keep_fp32"), std::string::npos);
   EXPECT_TRUE(choice_of(choices, "layers.3.attention.wq").converted);
 }
@@ -81,7 +81,7 @@ TEST(Float8Layers, AUnitKeptInFloat32StaysAsItIs) {
 TEST(Float8Layers, DimensionsThatAreNoMultiplesOf16StayAsTheyAre) {
   // 4 heads of 18: wq is 72 × 72; hidden is a multiple of 16 all the same.
   const ModelDescription odd =
-      describe("llama3", "debugmodel", {.dim = 72, .n_heads = 4, .n_kv_heads = 4, .multiple_of = 16});
+      describe_float8("llama3", "debugmodel", {.dim = 72, .n_heads = 4, .n_kv_heads = 4, .multiple_of = 16});
   for (const LinearChoice& choice : choose_float8_layers(odd, {}, 1, {})) {
     EXPECT_FALSE(choice.converted) << choice.layer;
     if (choice.layer != "output") {
@@ -92,7 +92,7 @@ TEST(Float8Layers, DimensionsThatAreNoMultiplesOf16StayAsTheyAre) {
 
 TEST(Float8Layers, WhatEachTensorParallelRankHoldsMustBeMultiplesOf16Too) {
   const ModelDescription model =
-      describe("llama3", "debugmodel", {.dim = 64, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16});
+      describe_float8("llama3", "debugmodel", {.dim = 64, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16});
   const auto alone = choose_float8_layers(model, {}, 1, {});
   EXPECT_TRUE(choice_of(alone, "layers.0.attention.wk").converted);
   const auto shared = choose_float8_layers(model, {}, 4, {});
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Float8Lines, NameTheRecipeAndJoinWhatIsAlike) {
   Float8Request request;
   request.filters = {"layers.2.attention.wo"};
-  const ModelDescription model = describe("llama3", "debugmodel");
+  const ModelDescription model = describe_float8("llama3", "debugmodel");
   const auto lines = float8_lines(request, choose_float8_layers(model, request, 1, {}));
   EXPECT_EQ(lines[0], "Float8 tensorwise scaled training active");
   EXPECT_EQ(lines[1],
@@ -154,7 +154,7 @@ TEST(Float8Lines, NameTheRecipeAndJoinWhatIsAlike) {
 }
 
 TEST(IdleFloat8Words, SayWhyNoLayerIsConvertedAndWhatToDo) {
-  const ModelDescription model = describe("llama3", "debugmodel");
+  const ModelDescription model = describe_float8("llama3", "debugmodel");
   Float8Request request;
   EXPECT_FALSE(idle_float8_words(request, choose_float8_layers(model, request, 1, {})));
   request.filters = {"attention", "feed_forward"};
@@ -171,7 +171,7 @@ TEST(IdleFloat8Words, SayWhyNoLayerIsConvertedAndWhatToDo) {
 }
 
 TEST(IdleFloat8Words, DoNotBlameFiltersThatAreNotThere) {
-  const ModelDescription model = describe("llama3", "debugmodel");
+  const ModelDescription model = describe_float8("llama3", "debugmodel");
   const Float8Request request;
   const std::vector<std::string> kept{"layers.0", "layers.1", "layers.2", "layers.3", "layers.4", "layers.5"};
   const std::string said = *idle_float8_words(request, choose_float8_layers(model, request, 1, kept));
@@ -180,7 +180,7 @@ TEST(IdleFloat8Words, DoNotBlameFiltersThatAreNotThere) {
 }
 
 TEST(IdleFloat8Words, CountWhatIsTooSmall) {
-  const ModelDescription model = describe("llama3", "debugmodel");
+  const ModelDescription model = describe_float8("llama3", "debugmodel");
   Float8Request request;
   request.leaves_small = true;
   const std::string said = *idle_float8_words(request, choose_float8_layers(model, request, 1, {}));

@@ -94,7 +94,7 @@ TEST(Initialise, TruncatedNumbersStayInsideTheirBoundsAndKeepTheShapeBetween) {
 
 TEST(Initialise, OnesAreOnes) { EXPECT_TRUE(same_bits(drawn("norm.weight", {7}, {}, {{0}, {7}}), at::ones({7}))); }
 
-ModelRequest request_for(const std::string& name, const std::string& flavor) {
+ModelRequest request_of(const std::string& name, const std::string& flavor) {
   ModelRequest request;
   request.name = name;
   request.flavor = flavor;
@@ -117,7 +117,7 @@ void expect_truncated(const Initialiser& initialiser, double deviation, double b
 }
 
 TEST(LlamaInitialisation, FollowsTheTableOfDistributions) {
-  const auto of = initialisers(request_for("llama3", "8B"));
+  const auto of = initialisers(request_of("llama3", "8B"));
   EXPECT_EQ(of.at("tok_embeddings.weight").kind, Initialiser::Kind::normal);
   EXPECT_EQ(of.at("tok_embeddings.weight").standard_deviation, 1.0);
   expect_truncated(of.at("output.weight"), std::pow(4096, -0.5), 3 * std::pow(4096, -0.5));
@@ -136,7 +136,7 @@ TEST(LlamaInitialisation, FollowsTheTableOfDistributions) {
 }
 
 TEST(LlamaInitialisation, ATiedMatrixBeginsAsTheOutputLayerDoes) {
-  const auto of = initialisers(request_for("llama3_2", "1B"));
+  const auto of = initialisers(request_of("llama3_2", "1B"));
   EXPECT_EQ(of.count("output.weight"), 0u);
   expect_truncated(of.at("tok_embeddings.weight"), std::pow(2048, -0.5), 3 * std::pow(2048, -0.5));
 }

@@ -23,7 +23,7 @@ at::Tensor rounded(const at::Tensor& matrix, Float8Extent extent, Float8Format f
 }
 
 /// What each product of a recipe multiplies, by torchao's definition, in float64.
-struct Reference {
+struct ProductReference {
   Float8Recipe recipe;
 
   at::Tensor operand(const at::Tensor& matrix, Float8Extent extent, bool is_gradient = false) const {
@@ -83,7 +83,7 @@ TEST_P(Float8Linear, EveryProductIsThatOfTheRoundedOperands) {
   const auto& [recipe, emulate, type, sizes] = GetParam();
   Float8Case test(sizes.rows, sizes.tokens, sizes.in, type, {.recipe = recipe, .emulate = emulate});
   const at::Tensor dx = test.run();
-  const Reference reference{recipe};
+  const ProductReference reference{recipe};
   at::Tensor expected_dx = at::zeros(test.x.sizes(), at::kDouble);
   for (size_t i = 0; i < test.weights.size(); ++i) {
     const at::Tensor& w = test.weights[i]->weight();

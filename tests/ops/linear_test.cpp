@@ -53,8 +53,8 @@ struct GroupCase {
   std::vector<at::Tensor> outputs;
 };
 
-using Sizes = std::tuple<std::vector<int64_t>, std::vector<int64_t>>;
-class LinearShapes : public ::testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {};
+using LinearSizes = std::tuple<std::vector<int64_t>, std::vector<int64_t>>;
+class LinearShapes : public ::testing::TestWithParam<std::tuple<LinearSizes, at::ScalarType>> {};
 
 TEST_P(LinearShapes, ForwardAndEveryGradientFollowTheFloat64Products) {
   const auto& [sizes, type] = GetParam();
@@ -76,11 +76,12 @@ TEST_P(LinearShapes, ForwardAndEveryGradientFollowTheFloat64Products) {
   EXPECT_EQ(dx.scalar_type(), type);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Linear, LinearShapes,
-    ::testing::Combine(::testing::Values(Sizes{{7}, {5, 3}}, Sizes{{64}, {2, 32, 64}}, Sizes{{13, 11}, {3, 17, 19}},
-                                         Sizes{{48, 16, 16}, {2, 31, 48}}, Sizes{{1, 2, 3}, {1, 1, 5}}),
-                       ::testing::Values(at::kFloat, at::kBFloat16)));
+INSTANTIATE_TEST_SUITE_P(Linear, LinearShapes,
+                         ::testing::Combine(::testing::Values(LinearSizes{{7}, {5, 3}}, LinearSizes{{64}, {2, 32, 64}},
+                                                              LinearSizes{{13, 11}, {3, 17, 19}},
+                                                              LinearSizes{{48, 16, 16}, {2, 31, 48}},
+                                                              LinearSizes{{1, 2, 3}, {1, 1, 5}}),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(Linear, HeadSizeShapesTheOutputsAndTheInputMayBeSpreadOverHeads) {
   GroupCase test({24, 8}, {2, 5, 12}, at::kFloat, /*head_dim=*/4);

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "support/allocations.h"
 #include "support/tensors.h"
 
 namespace titan {
@@ -62,6 +63,37 @@ TEST(ProductInPlaceOfNoRows, OfNothingSummedIsZeroAndAddsNothing) {
   target.fill_(2);
   product_into(target, dy, weight, /*accumulate=*/true);
   EXPECT_TRUE(same_bits(target, at::full({3, 4}, 2.0f)));
+}
+
+TEST(PeakAllocation, CountsWhatLibrariesTakeAndGiveBackApartFromTensors) {
+  const PeakBytes peak = peak_allocation([] {
+    const at::Tensor held = at::empty({1000}, at::kByte);
+    c10::Allocator* const allocator = c10::GetAllocator(at::kCPU);
+    void* const scratch = allocator->raw_allocate(5000);
+    const at::Tensor beside = at::empty({300}, at::kByte);
+    allocator->raw_deallocate(scratch);
+    const at::Tensor after = at::empty({4000}, at::kByte);
+  });
+  EXPECT_EQ(peak.tensors, 5300);
+  EXPECT_EQ(peak.scratch, 5000);
+}
+
+TEST(PeakAllocation, HoldsNoMoreTensorsThanTheResultWhateverOneDnnPacks) {
+  if (!at::globalContext().hasMKLDNN()) GTEST_SKIP() << "LibTorch was built without oneDNN";
+  const ThreadCount one(1);
+  // A convolution packs its operands on every x86 processor; a product in bf16 does where there are AVX-512 units.
+  const at::Tensor image = normal({1, 16, 24, 24}, 1), kernel = normal({32, 16, 3, 3}, 2);
+  const PeakBytes convolution = peak_allocation([&] {
+    at::mkldnn_convolution(image, kernel, std::nullopt, {1, 1}, {1, 1}, {1, 1}, /*groups=*/1);
+  });
+  EXPECT_EQ(convolution.tensors, 32 * 24 * 24 * 4);
+  for (const Sizes& s : {Sizes{384, 88, 64}, Sizes{384, 64, 176}, Sizes{31, 300, 17}}) {
+    const at::Tensor x = normal({s.rows, s.inner}, 1, at::kBFloat16);
+    const at::Tensor weight = normal({s.columns, s.inner}, 2, at::kBFloat16);
+    const PeakBytes product = peak_allocation([&] { product_with_transposed(x, weight); });
+    EXPECT_EQ(product.tensors, s.rows * s.columns * 2);
+    EXPECT_LE(product.scratch, product_scratch(s.rows, s.inner, s.columns));
+  }
 }
 
 }  // namespace

@@ -141,11 +141,11 @@ struct Rank {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-const std::vector<std::vector<int64_t>> kShapes{{5, 7}, {13}, {64, 33}, {1}, {130, 10}};
+const std::vector<std::vector<int64_t>> kLeanShapes{{5, 7}, {13}, {64, 33}, {1}, {130, 10}};
 
 std::vector<TensorLayout> layouts_of(const std::vector<Split>& splits) {
   std::vector<TensorLayout> layouts;
-  for (const auto& shape : kShapes) {
+  for (const auto& shape : kLeanShapes) {
     std::vector<Split> own = splits;
     for (Split& split : own) {
       if (split.dimension && *split.dimension >= static_cast<int64_t>(shape.size())) split.dimension.reset();
@@ -167,7 +167,7 @@ class LeanStates : public ::testing::TestWithParam<std::tuple<OptimizerImplement
 };
 
 TEST_P(LeanStates, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
-  Rank whole(kShapes, layouts_of({}), {}, dtypes(), options());
+  Rank whole(kLeanShapes, layouts_of({}), {}, dtypes(), options());
   for (int64_t t = 1; t <= 3; ++t) whole.step(t);
   const std::vector<Cut> cuts{{"copies", {{"dp_replicate", 2, {}}}},
                               {"rows, unevenly", {{"dp_shard", 3, 0}}},
@@ -178,9 +178,9 @@ TEST_P(LeanStates, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
     const std::vector<TensorLayout> layouts = layouts_of(cut.splits);
     std::vector<int64_t> coordinates(cut.splits.size(), 0);
     for (bool more = true; more;) {
-      Rank rank(kShapes, layouts, coordinates, dtypes(), options());
+      Rank rank(kLeanShapes, layouts, coordinates, dtypes(), options());
       for (int64_t t = 1; t <= 3; ++t) rank.step(t);
-      for (size_t i = 0; i < kShapes.size(); ++i) {
+      for (size_t i = 0; i < kLeanShapes.size(); ++i) {
         const std::array<at::Tensor, 3> expected = whole.kept(i), found = rank.kept(i);
         for (size_t k = 0; k < 3; ++k) {
           EXPECT_TRUE(same_bits(found[k], Rank::part_of(expected[k], rank.all[i]->shard_box()).contiguous()))
@@ -197,12 +197,13 @@ TEST_P(LeanStates, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
 }
 
 TEST_P(LeanStates, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
-  Rank rank(kShapes, layouts_of({}), {}, dtypes(), options());
+  Rank rank(kLeanShapes, layouts_of({}), {}, dtypes(), options());
   for (int64_t t = 1; t <= 3; ++t) {
     std::vector<at::Tensor> expected;
-    for (size_t i = 0; i < kShapes.size(); ++i) {
+    for (size_t i = 0; i < kLeanShapes.size(); ++i) {
       const std::array<at::Tensor, 3> kept = rank.kept(i);
-      const at::Tensor g = as_double(normal(kShapes[i], 1000 * static_cast<uint64_t>(t) + i, at::kFloat, 0.1)) * 0.75;
+      const at::Tensor g =
+          as_double(normal(kLeanShapes[i], 1000 * static_cast<uint64_t>(t) + i, at::kFloat, 0.1)) * 0.75;
       const at::Tensor m = 0.9 * as_double(kept[1]) + 0.1 * g, v = 0.95 * as_double(kept[2]) + 0.05 * g * g;
       const double correction1 = 1 - std::pow(0.9, t), correction2 = 1 - std::pow(0.95, t);
       const at::Tensor w =
@@ -210,7 +211,7 @@ TEST_P(LeanStates, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
       expected.insert(expected.end(), {w, m, v});
     }
     rank.step(t);
-    for (size_t i = 0; i < kShapes.size(); ++i) {
+    for (size_t i = 0; i < kLeanShapes.size(); ++i) {
       for (size_t k = 0; k < 3; ++k) {
         const at::Tensor found = rank.kept(i)[k], wanted = expected[3 * i + k];
         const double unit = found.scalar_type() == at::kBFloat16 ? 0x1.01p-7 : 0x1p-18;

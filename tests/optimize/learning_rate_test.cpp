@@ -66,8 +66,21 @@ TEST(LearningRate, SquareRootAndCosineDecayReachTheMinimum) {
   expect_factors(schedule,
                  {.5, 1, 1, 1, 1, 1, .1 + .9 * .5 * (1 + std::cos(M_PI * .2)), .1 + .9 * .5 * (1 + std::cos(M_PI * .4)),
                   .1 + .9 * .5 * (1 + std::cos(M_PI * .6)), .1 + .9 * .5 * (1 + std::cos(M_PI * .8))});
-  EXPECT_NEAR(schedule.factor(11), 0.1, 1e-12);
-  EXPECT_NEAR(schedule.factor(1000), 0.1, 1e-12) << "training beyond the schedule stays at the minimum";
+}
+
+TEST(LearningRate, BeyondItsTotalStepsAScheduleStaysAtItsMinimum) {
+  for (const std::optional<double> ratio : {std::optional<double>(), std::optional(0.5)}) {
+    for (const DecayType type : {DecayType::linear, DecayType::sqrt, DecayType::cosine}) {
+      for (const double minimum : {0.0, 0.1}) {
+        LearningRateSchedule schedule = schedule_2026(10, 2, ratio);
+        schedule.decay_type = type;
+        schedule.minimum_factor = minimum;
+        EXPECT_GT(schedule.factor(10), minimum);
+        for (const int64_t step : {11, 12, 15, 21, 1000}) EXPECT_NEAR(schedule.factor(step), minimum, 1e-12) << step;
+      }
+    }
+  }
+  EXPECT_EQ(schedule_2026(10, 2, 0.0).factor(1000), 1.0) << "without a decay it stays at its peak";
 }
 
 TEST(LearningRate, TheRateIsThePeakTimesTheFactor) {

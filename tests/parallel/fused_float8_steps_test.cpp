@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "support/model.h"
+#include "support/replayed_work.h"
 #include "support/selections.h"
 #include "titan/ops/float8_products.h"
 #include "titan/ops/fused_float8.h"
+#include "titan/parallel/graph_runner.h"
 
 namespace titan {
 namespace {
@@ -27,7 +29,7 @@ PlanRequest float8_plan(Float8Recipe recipe = Float8Recipe::tensorwise, const Re
 
 std::shared_ptr<const FusedKernels> host() { return std::make_shared<FusedKernels>(host_kernels(), at::kCPU); }
 
-ExecutorOptions fused_options() {
+ExecutorOptions fused_float8_options() {
   ExecutorOptions options;
   options.kernels = host();
   options.loss_kernels = options.kernels;
@@ -98,9 +100,10 @@ class Unaware : public LinearProducts {
 struct Float8Model {
   /// The casts of the products are counted, those of the weights' scales are not.
   explicit Float8Model(const Float8Casts& casts, const PlanRequest& plan = float8_plan(),
-                       const ExecutorOptions& options = fused_options(), bool unaware = false)
+                       const ExecutorOptions& options = fused_float8_options(), bool unaware = false,
+                       const SmallModel::MakeRunner& runner = SmallModel::eager)
       : small(float8_request(), plan, options, SmallModel::resident,
-              products(counting(casts, passes.get()), plan.float8->recipe, unaware)) {}
+              products(counting(casts, passes.get()), plan.float8->recipe, unaware), runner) {}
 
   std::shared_ptr<const LinearProducts> products(Float8Casts casts, Float8Recipe recipe, bool unaware) const {
     Float8Options options{.recipe = recipe};
@@ -126,7 +129,7 @@ TEST(FusedFloat8Steps, LookOnlyForMagnitudesThatNoKernelOfThisProjectCouldFind) 
 }
 
 TEST(FusedFloat8Steps, OfAValidationForgetTheMagnitudesOfItsLastBatch) {
-  Float8Model fused(make_fused_float8_casts(host()), float8_plan(), fused_options(), /*unaware=*/true);
+  Float8Model fused(make_fused_float8_casts(host()), float8_plan(), fused_float8_options(), /*unaware=*/true);
   const BatchContext batch = fused.small.batch();
   fused.small.executor->infer(batch, UnitMode::evaluate);
   const size_t offers = *fused.offers;
@@ -148,7 +151,7 @@ TEST(FusedFloat8Steps, AreTheBitsOfPlainCastsThatLookForEveryMagnitude) {
   for (const Float8Recipe recipe :
        {Float8Recipe::tensorwise, Float8Recipe::rowwise, Float8Recipe::rowwise_with_gw_hp}) {
     Float8Model fused(make_fused_float8_casts(host()), float8_plan(recipe));
-    Float8Model plain(make_aten_float8_casts(), float8_plan(recipe), fused_options(), /*unaware=*/true);
+    Float8Model plain(make_aten_float8_casts(), float8_plan(recipe), fused_float8_options(), /*unaware=*/true);
     for (const int64_t microbatch : {0, 1}) {
       const BatchContext batch = fused.small.batch(static_cast<uint64_t>(5 + microbatch));
       std::vector<at::Tensor> losses;
@@ -161,6 +164,37 @@ TEST(FusedFloat8Steps, AreTheBitsOfPlainCastsThatLookForEveryMagnitude) {
     expect_same_gradients(fused.small.gradients(), plain.small.gradients());
     if (recipe == Float8Recipe::tensorwise) {
       EXPECT_LT(*fused.passes, *plain.passes);
+    }
+  }
+}
+
+std::unique_ptr<UnitRunner> in_graphs(const SmallModel& model) {
+  std::vector<const Unit*> blocks;
+  for (const UnitPlan& unit : model.plan.units) {
+    if (unit.role == UnitRole::block) blocks.push_back(model.model->chain()[unit.chain_index].get());
+  }
+  return std::make_unique<GraphRunner>(std::move(blocks),
+                                       std::make_unique<ReplayedWork>(std::make_shared<ReplayCounts>()));
+}
+
+TEST(FusedFloat8Steps, InGraphsHandMagnitudesOnFromBlockToBlockAsEagerOnesDo) {
+  for (const auto mode : {RecomputeSelection::Mode::none, RecomputeSelection::Mode::full}) {
+    const PlanRequest plan = float8_plan(Float8Recipe::tensorwise, selection(mode));
+    Float8Model eager(make_fused_float8_casts(host()), plan);
+    Float8Model recorded(make_fused_float8_casts(host()), plan, fused_float8_options(), /*unaware=*/false, in_graphs);
+    for (uint64_t step = 1; step <= 6; ++step) {
+      const BatchContext batch = eager.small.batch(step);
+      for (Float8Model* model : {&eager, &recorded}) {
+        *model->passes = 0;
+        model->small.executor->finish_step();
+      }
+      EXPECT_TRUE(same_bits(recorded.small.run(batch), eager.small.run(batch))) << step;
+      EXPECT_EQ(*recorded.passes, *eager.passes) << step;
+      expect_same_gradients(recorded.small.gradients(), eager.small.gradients());
+      for (Float8Model* model : {&eager, &recorded}) {
+        for (const auto& parameter : model->small.model->parameter_handles()) parameter->master.mul_(1.01);
+        model->small.executor->weights_changed();
+      }
     }
   }
 }

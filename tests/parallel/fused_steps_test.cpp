@@ -21,13 +21,6 @@ ExecutorOptions fused_options(bool model = true, bool loss = true) {
   return options;
 }
 
-PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
-  PlanRequest request = small_plan();
-  request.compute = compute;
-  request.recompute = selection;
-  return request;
-}
-
 /// Rounding that differs in one place goes through three blocks.
 double bound(ElementType compute) { return compute == ElementType::bfloat16 ? 3e-2 : 1e-5; }
 

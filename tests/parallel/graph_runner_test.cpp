@@ -39,7 +39,7 @@ at::Tensor step(SmallModel& small, const BatchContext& batch) {
   return small.run(batch);
 }
 
-PlanRequest plan_with(const RecomputeSelection& selection) {
+PlanRequest recomputing_plan(const RecomputeSelection& selection) {
   PlanRequest request = small_plan();
   request.recompute = selection;
   return request;
@@ -71,7 +71,7 @@ TEST(GraphRunner, SeesNewInputsAndNewWeightsInOldPlaces) {
 TEST(GraphRunner, ReplaysUnitsThatAreRecomputed) {
   for (const NamedSelection& named : all_selections()) {
     SCOPED_TRACE(named.name);
-    Recorded recorded(small_request(), plan_with(named.selection));
+    Recorded recorded(small_request(), recomputing_plan(named.selection));
     SmallModel plain(small_request());
     for (int i = 1; i <= 4; ++i) {
       const BatchContext batch = plain.batch(static_cast<uint64_t>(i));

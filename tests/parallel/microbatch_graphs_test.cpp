@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-ExecutorOptions fused_options() {
+ExecutorOptions fused_loss_options() {
   ExecutorOptions options;
   options.kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
   options.loss_kernels = options.kernels;
@@ -109,13 +109,6 @@ struct Asking {
   }
 };
 
-PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
-  PlanRequest request = small_plan();
-  request.compute = compute;
-  request.recompute = selection;
-  return request;
-}
-
 TEST(MicrobatchGraphs, RecordOneGraphOfForwardAndBackwardInTheThirdStepAndReplayIt) {
   Alone recorded(true);
   ASSERT_TRUE(recorded.executor->records_microbatches());
@@ -135,8 +128,8 @@ TEST(MicrobatchGraphs, SeeNewTokensMasksAndWeightsInOldPlaces) {
 }
 
 TEST(MicrobatchGraphs, AreTheBitsOfEagerFusedKernelsToo) {
-  Alone recorded(true, plan_in(ElementType::bfloat16), fused_options());
-  Alone plain(false, plan_in(ElementType::bfloat16), fused_options());
+  Alone recorded(true, plan_in(ElementType::bfloat16), fused_loss_options());
+  Alone plain(false, plan_in(ElementType::bfloat16), fused_loss_options());
   expect_same_steps(recorded, plain, 5);
   EXPECT_EQ(recorded.counts->runs, 3);
 }
@@ -147,7 +140,7 @@ TEST(MicrobatchGraphs, InFloat8AreTheBitsOfEagerSteps) {
   request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
   PlanRequest plan = plan_in(ElementType::bfloat16);
   plan.float8 = Float8Request{};
-  Alone recorded(true, plan, fused_options(), request), plain(false, plan, fused_options(), request);
+  Alone recorded(true, plan, fused_loss_options(), request), plain(false, plan, fused_loss_options(), request);
   expect_same_steps(recorded, plain, 6);
   EXPECT_EQ(recorded.counts->runs, 4);
 }

@@ -1,13 +1,12 @@
-// Ranks of a pipeline whose stages compute nothing: they count what is kept, write down what is run, and may sleep
-// where others compute. What runs them is the real thing: plan, lowered table, executor and pipeline runner.
+// Ranks of a pipeline whose stages compute nothing: they count what is kept, write down what is run, and advance a
+// virtual clock where others compute. What runs them is the real thing: plan, lowered table, executor and pipeline
+// runner.
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "schedule/shapes.h"
@@ -28,10 +27,8 @@ struct StageLog {
 /// The work of a stage is done by the first of its units.
 class StandInStages : public UnitRunner {
  public:
-  using Scale = std::chrono::duration<double>;  // of simulated time; zero: nobody sleeps
-
-  StandInStages(const Plan& plan, const StageTimes& times, Scale unit, std::shared_ptr<StageLog> log)
-      : times_(times), unit_(unit), log_(std::move(log)), rows_(plan.stream_rows), width_(plan.stream_width) {
+  StandInStages(const Plan& plan, const StageTimes& times, std::shared_ptr<double> now, std::shared_ptr<StageLog> log)
+      : times_(times), now_(std::move(now)), log_(std::move(log)), rows_(plan.stream_rows), width_(plan.stream_width) {
     for (const StagePlan& stage : plan.stages) stages_[plan.units[stage.first].name] = static_cast<int>(stage.number);
   }
 
@@ -63,13 +60,13 @@ class StandInStages : public UnitRunner {
   }
 
   void work(ActionKind kind, int stage, const BatchContext& batch) {
-    if (unit_.count() > 0) std::this_thread::sleep_for(unit_ * times_.of(kind));
+    *now_ += times_.of(kind);
     log_->done.push_back({kind, stage, static_cast<int>(batch.tokens[0][0].item<int64_t>())});
   }
 
   std::map<std::string, int> stages_;  // by their first unit
   StageTimes times_;
-  Scale unit_;
+  std::shared_ptr<double> now_;  // the rank's virtual time
   std::shared_ptr<StageLog> log_;
   int64_t rows_, width_;
   uint8_t memory_ = 0;
@@ -124,7 +121,7 @@ struct StandInPipeline {
 class StandInRank {
  public:
   StandInRank(const StandInPipeline& pipeline, int64_t rank, std::shared_ptr<Communicator> communicator,
-              const StageTimes& times = {}, StandInStages::Scale unit = {}) {
+              const StageTimes& times = {}, const std::shared_ptr<double>& now = std::make_shared<double>(0)) {
     PlanRequest request;
     request.sequence_length = 2;
     request.accumulation = pipeline.shape.microbatches;
@@ -134,7 +131,7 @@ class StandInRank {
     std::vector<std::unique_ptr<Residency>> residencies;
     for (size_t group = 0; group < plan.groups.size(); ++group) residencies.push_back(std::make_unique<NoWeights>());
     executor_ = std::make_unique<Executor>(plan, pipeline.built->chain(), std::move(residencies),
-                                           std::make_unique<StandInStages>(plan, times, unit, log_));
+                                           std::make_unique<StandInStages>(plan, times, now, log_));
     runner_ = std::make_unique<PipelineRunner>(*executor_, std::move(communicator));
     // Every microbatch is one sample that holds its number.
     const int64_t samples = pipeline.shape.microbatches;

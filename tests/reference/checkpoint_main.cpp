@@ -1,8 +1,8 @@
 // Writes and reads checkpoints for tests/reference/checkpoint_test.py, which gives them to Python and takes Python's.
 //   checkpoint_files layouts                   the names of the layouts, one a line
 //   checkpoint_files write ROOT LAYOUT VERSION ROOT/step-VERSION, as all ranks of the layout
-//   checkpoint_files run ROOT STYLE            ROOT/step-7, all that a run of one process remembers; STYLE bare or
-//   prefixed checkpoint_files restore FOLDER            reads a run as titan resumes it; says what it found as JSON
+//   checkpoint_files run ROOT                  ROOT/step-7, all that a run of one process remembers
+//   checkpoint_files restore FOLDER            reads a run as titan resumes it; says what it found as JSON
 //   checkpoint_files read FOLDER TENSORS       every tensor whole, as a safetensors file; the values as JSON on stdout
 #include <fmt/format.h>
 
@@ -90,14 +90,13 @@ std::vector<SavedParameter> small_run(bool fresh) {
   return parameters;
 }
 
-int save_run(const std::string& root, const std::string& style) {
+int save_run(const std::string& root) {
   const auto storage = make_posix_storage();
   const auto meeting = make_lone_meeting();
   Saver saver(*storage, *meeting, {root, "reference", SaveMode::synchronous}, [](const SaveOutcome& outcome) {
     if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
   });
-  const KeyStyle keys = style == "prefixed" ? KeyStyle::prefixed : KeyStyle::bare;
-  saver.save(7, describe_run(small_run(/*fresh=*/false), {7, 700, {{"chunk", 56}}, 2}, keys));
+  saver.save(7, describe_run(small_run(/*fresh=*/false), {7, 700, {{"chunk", 56}}, 2}));
   return 0;
 }
 
@@ -106,8 +105,8 @@ int restore(const std::string& folder) {
   OpenCheckpoint checkpoint(*storage, folder, true);
   const std::vector<SavedParameter> parameters = small_run(/*fresh=*/true);
   const RestoredRun restored = restore_run(checkpoint, parameters, 0);
-  nlohmann::json said{{"prefixed", restored.style == KeyStyle::prefixed}, {"notes", restored.notes}};
-  if (restored.progress) said["step"] = restored.progress->step;
+  nlohmann::json said{{"notes", restored.notes}};
+  if (restored.progress) said.update({{"step", restored.progress->step}, {"tokens", restored.progress->tokens}});
   for (const SavedParameter& parameter : parameters) {
     for (const auto& [what, tensor] :
          {std::pair("master", parameter.master), std::pair("exp_avg", parameter.first_moment),
@@ -128,7 +127,7 @@ int run(const std::vector<std::string>& words) {
   }
   if (words.size() == 4 && words[0] == "write") return write(words[1], words[2], std::stoll(words[3]));
   if (words.size() == 3 && words[0] == "read") return read(words[1], words[2]);
-  if (words.size() == 3 && words[0] == "run") return save_run(words[1], words[2]);
+  if (words.size() == 2 && words[0] == "run") return save_run(words[1]);
   if (words.size() == 2 && words[0] == "restore") return restore(words[1]);
   throw Error(ExitCode::bad_config, "see the comment at the top of checkpoint_main.cpp");
 }

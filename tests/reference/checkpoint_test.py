@@ -210,51 +210,44 @@ def in_a_file(value) -> io.BytesIO:
 
 
 def run_state(style: str, step: int = 7) -> dict:
-    """What torchtitan asks for when it resumes: the keys of December 2024 (prefixed) or of 2025 and later (bare)."""
+    """What torchtitan asks for when it resumes: of December 2024 (prefixed) or of its last TOML release (bare)."""
     model, optimizer, scheduler = small_run()
     options = StateDictOptions(flatten_optimizer_state_dict=True)
     weights = dict(model.state_dict())
-    progress = {"step": torch.tensor(step, dtype=torch.int32)}
-    if style == "bare":
-        progress["ntokens_seen"] = torch.tensor(0, dtype=torch.int64)
-    else:
+    progress = {"step": step, "ntokens_seen": 50}
+    if style == "prefixed":
+        progress = {"step": torch.tensor(step, dtype=torch.int32)}
         progress |= {key: in_a_file([1.0]) for key in ("global_avg_losses", "global_max_losses", "log_steps")}
     return {
         **(weights if style == "bare" else {"model": weights}),
         "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
         "lr_scheduler": scheduler.state_dict(),
-        "dataloader": {"dp_rank_0": pickle.dumps({"_sample_idx": 5, "_token_buffer": [1, 2]}), "world_size": 1},
+        "dataloader": {"dp_rank_0": pickle.dumps({"_sample_idx": 5, "_token_buffer": [1, 2]}), "world_size": 3},
         "train_state": progress,
     }
 
 
 class Runs(CheckpointTest):
-    def test_python_resumes_our_run_in_both_generations_of_names(self):
-        for style in ("bare", "prefixed"):
-            with self.subTest(style=style):
-                self.titan("run", self.folder / style, style)
-                state = run_state(style)
-                dcp.load(state, checkpoint_id=self.folder / style / "step-7")
-                weights = state if style == "bare" else state["model"]
-                for name, shape in RUN.items():
-                    self.assert_same(weights[name], formula(name, shape, torch.float32, 7), name)
-                    moment = f"state.{name}.exp_avg_sq"
-                    expected = formula(f"optimizer.{moment}", shape, torch.float32, 7)
-                    self.assert_same(state["optimizer"][moment], expected, moment)
-                self.assertEqual(state["train_state"]["step"].item(), 7)
-                # The library itself takes the state.
-                model, optimizer, scheduler = small_run()
-                options = StateDictOptions(flatten_optimizer_state_dict=True)
-                set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
-                scheduler.load_state_dict(state["lr_scheduler"])
-                group = optimizer.param_groups[0]
-                self.assertEqual((group["lr"], group["betas"], group["fused"]), (1e-4, (0.9, 0.95), True))
-                self.assertEqual(optimizer.state[model.norm.weight]["step"].item(), 7)
-                self.assertEqual(scheduler.last_epoch, 7)
-                if style == "prefixed":
-                    losses = state["train_state"]["global_avg_losses"]
-                    losses.seek(0)
-                    self.assertEqual(torch.load(losses), [])
+    def test_python_resumes_our_run(self):
+        self.titan("run", self.folder)
+        state = run_state("bare")
+        dcp.load(state, checkpoint_id=self.folder / "step-7")
+        for name, shape in RUN.items():
+            self.assert_same(state[name], formula(name, shape, torch.float32, 7), name)
+            moment = f"state.{name}.exp_avg_sq"
+            expected = formula(f"optimizer.{moment}", shape, torch.float32, 7)
+            self.assert_same(state["optimizer"][moment], expected, moment)
+        self.assertEqual(state["train_state"], {"step": 7, "ntokens_seen": 350})  # one rank's of 700
+        self.assertEqual((pickle.loads(state["dataloader"]["dp_rank_0"]), state["dataloader"]["world_size"]), ({}, 2))
+        # The library itself takes the state.
+        model, optimizer, scheduler = small_run()
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+        scheduler.load_state_dict(state["lr_scheduler"])
+        group = optimizer.param_groups[0]
+        self.assertEqual((group["lr"], group["betas"], group["fused"]), (1e-4, (0.9, 0.95), True))
+        self.assertEqual(optimizer.state[model.norm.weight]["step"].item(), 7)
+        self.assertEqual(scheduler.last_epoch, 7)
 
     def test_we_resume_pythons_run_in_both_generations_of_names_and_say_what_is_missing(self):
         for style in ("bare", "prefixed"):
@@ -262,7 +255,7 @@ class Runs(CheckpointTest):
                 state = run_state(style, step=11)
                 dcp.save(state, checkpoint_id=self.folder / style)
                 said = json.loads(self.titan("restore", self.folder / style))
-                self.assertEqual((said["step"], said["prefixed"]), (11, style == "prefixed"))
+                self.assertEqual((said["step"], said["tokens"]), (11, 150 if style == "bare" else 0))
                 weights = state if style == "bare" else state["model"]
                 for name in RUN:
                     self.assertEqual(said[name]["master"], weights[name].flatten().tolist())

@@ -61,7 +61,11 @@ class Outcomes(unittest.TestCase):
             folder = pathlib.Path(name)
             report = {"testsuites": [{"name": "Norm", "testsuite": cases}]}
             (folder / "ops_test.json").write_text(json.dumps(report))
-            (folder / "python.json").write_text(json.dumps({"text_test: Text.test_it": "passed"}))
+            (folder / "python-alone.xml").write_text(
+                '<testsuites><testsuite><testcase classname="reference.text_test.Text" name="test_it" />'
+                '<testcase classname="reference.text_test.Text" name="test_not"><failure /></testcase>'
+                '<testcase classname="reference.a_oracle" name="a_oracle"><skipped /></testcase></testsuite></testsuites>'
+            )
             self.assertEqual(
                 support_matrix.read_outcomes(folder),
                 {
@@ -70,6 +74,8 @@ class Outcomes(unittest.TestCase):
                     "ops_test: Norm.Fails (odd)": "failed",
                     "ops_test: Norm.Waits": "skipped",
                     "text_test: Text.test_it": "passed",
+                    "text_test: Text.test_not": "failed",
+                    "a_oracle": "skipped",
                 },
             )
 

@@ -3,6 +3,8 @@ invalid UTF-8; and ids at random."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import pathlib
 import random
 
@@ -10,7 +12,7 @@ import tiktoken_reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED_DATA = ROOT.parent / "shared" / "data"
-BYTES = 5_000_000
+BYTES = 5_000_000 if os.environ.get("TITAN_TEST_FULL") else 1_000_000
 
 # Script → (first, last) of a range of its letters. Characters that only the newest Unicode versions know are avoided:
 # the two sides may carry different tables for them.
@@ -130,6 +132,20 @@ def generated_text(bytes_wanted: int = BYTES) -> bytes:
         parts.append(part)
         size += len(part)
     return b"".join(parts)
+
+
+def plain_text(bytes_wanted: int = 1_100_000) -> bytes:
+    """Sentences of made-up words, the frequent ones short: what a tokenizer learns from."""
+    draw = random.Random(11)
+    syllables = [first + rest for first in "bcdfghklmnprstvw" for rest in ("a", "e", "ea", "i", "o", "on", "u", "er")]
+    words = ["".join(draw.choices(syllables, k=1 + min(rank // 40, draw.randint(1, 4)))) for rank in range(5000)]
+    totals = list(itertools.accumulate(1 / (rank + 1) for rank in range(len(words))))
+    lines, size = [], 0
+    while size < bytes_wanted:
+        sentence = draw.choices(words, cum_weights=totals, k=draw.randint(3, 19))
+        lines.append(" ".join(sentence).capitalize() + draw.choice([".", ",", "?", "!", "; it's 12.", ":\n"]))
+        size += len(lines[-1]) + 1
+    return "\n".join(lines).encode()
 
 
 def random_ids(size: int, count: int = 100_000) -> list[int]:

@@ -56,7 +56,7 @@ TEST(ConsoleLine, FieldsGrowWithTheirNumbers) {
 TEST(ConsoleLine, ADeviceWithoutAKnownPeakShowsNoUtilisation) {
   StepReport report = a_step();
   report.peak_flops.reset();
-  EXPECT_NE(console_line(report, false).find("  mfu: nan%  "), std::string::npos);
+  EXPECT_NE(console_line(report, false).find("  mfu: n/a  "), std::string::npos);
 }
 
 TEST(ConsoleLine, SkippedStepsAndBadRecordsAreShownOnceThereAreAny) {

@@ -25,7 +25,7 @@ PartTime part(const std::vector<PartTime>& parts, const std::string& name) {
 }
 
 /// A step of 1000 µs: forward of two layers with an operation each, one of which has another inside it.
-std::vector<TraceEvent> a_step() {
+std::vector<TraceEvent> a_traced_step() {
   return {{Kind::step, "ProfilerStep#1", 1, 0, 1000}, {Kind::range, "forward layers.0", 1, 100, 200},
           {Kind::range, "gather", 1, 100, 50},        {Kind::operation, "aten::linear", 1, 160, 120},
           {Kind::operation, "aten::mm", 1, 170, 100}, {Kind::range, "forward layers.1", 1, 300, 300},
@@ -34,7 +34,7 @@ std::vector<TraceEvent> a_step() {
 }
 
 TEST(TraceSummary, PartsAreWithoutWhatLiesInsideThemAndLayersAreOnePart) {
-  const TraceSummary summary = summarize(a_step());
+  const TraceSummary summary = summarize(a_traced_step());
   EXPECT_EQ(summary.steps, 1);
   EXPECT_EQ(summary.length, 1000);
   const PartTime forward = part(summary.host_parts, "forward layers.*");
@@ -46,7 +46,7 @@ TEST(TraceSummary, PartsAreWithoutWhatLiesInsideThemAndLayersAreOnePart) {
 }
 
 TEST(TraceSummary, OperationsCountWhatTheyTakeThemselvesOnAnyThread) {
-  const TraceSummary summary = summarize(a_step());
+  const TraceSummary summary = summarize(a_traced_step());
   EXPECT_EQ(part(summary.operations, "aten::mm").total, 300);
   EXPECT_EQ(part(summary.operations, "aten::mm").calls, 2);
   EXPECT_EQ(part(summary.operations, "aten::linear").total, 20);
@@ -55,7 +55,7 @@ TEST(TraceSummary, OperationsCountWhatTheyTakeThemselvesOnAnyThread) {
 }
 
 TEST(TraceSummary, GapsAreWhereTheMainThreadIsInNoOperation) {
-  const TraceSummary summary = summarize(a_step());
+  const TraceSummary summary = summarize(a_traced_step());
   EXPECT_EQ(summary.host_busy, 320);
   ASSERT_EQ(summary.gaps.size(), 3u);
   EXPECT_EQ(summary.gaps[0].length, 400);
@@ -68,7 +68,7 @@ TEST(TraceSummary, GapsAreWhereTheMainThreadIsInNoOperation) {
 }
 
 TEST(TraceSummary, ADeviceIsBusyWhileAnyStreamIsAndWorksBeyondTheHostsStep) {
-  std::vector<TraceEvent> events = a_step();
+  std::vector<TraceEvent> events = a_traced_step();
   events.push_back({Kind::kernel, "gemm", 7, 200, 300});
   events.push_back({Kind::kernel, "copy", 8, 400, 200});
   events.push_back({Kind::kernel, "gemm", 7, 800, 400});
@@ -92,7 +92,7 @@ double total_of(const std::vector<PartTime>& parts) {
 }
 
 TEST(TraceSummary, KindsOfTheHostsWorkAddUpToTheStep) {
-  std::vector<TraceEvent> events = a_step();
+  std::vector<TraceEvent> events = a_traced_step();
   events.push_back({Kind::range, "optimizer", 1, 700, 100});
   events.push_back({Kind::operation, "aten::mm", 1, 710, 80});
   events.push_back({Kind::operation, "aten::scaled_dot_product_attention", 1, 850, 30});
@@ -107,7 +107,7 @@ TEST(TraceSummary, KindsOfTheHostsWorkAddUpToTheStep) {
 }
 
 TEST(TraceSummary, KindsOfADevicesWorkGoByTheNamesOfKernels) {
-  std::vector<TraceEvent> events = a_step();
+  std::vector<TraceEvent> events = a_traced_step();
   const std::vector<std::pair<const char*, const char*>> names = {
       {"nvjet_tst_256x128_64x4_2x1_v_bz_coopA_NTT", "matrix products"},
       {"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matrix products"},
@@ -139,7 +139,7 @@ TEST(TraceSummary, KindsOfADevicesWorkGoByTheNamesOfKernels) {
 }
 
 TEST(TraceSummary, LinesFitAWideTerminalWhateverTheNames) {
-  std::vector<TraceEvent> events = a_step();
+  std::vector<TraceEvent> events = a_traced_step();
   TraceEvent& longest = events.emplace_back();  // in parts: gcc 12 warns of a move that it misreads
   longest = TraceEvent{Kind::kernel, {}, 7, 200, 300};
   longest.name.assign(500, 'k');

@@ -51,6 +51,15 @@ config_file_variable() {
   expect_equal "$root: [configs/other.toml]" "$printed"
 }
 
+todays_torchtitan() {
+  make_checkout
+  MODULE=llama3 CONFIG=llama3_8b expect 64 "$root/scripts/train.sh"
+  expect_text "MODULE and CONFIG name torchtitan's configs in Python"
+  expect_text "CONFIG_FILE=configs/llama3_8b.toml"
+  CONFIG=llama3_8b CONFIG_FILE=configs/other.toml expect 0 "$root/scripts/train.sh"
+  CONFIG=Release expect 0 "$root/scripts/train.sh"
+}
+
 config_file_option() {
   make_checkout
   expect 0 "$root/scripts/train.sh" --job.config_file elsewhere.toml
@@ -110,6 +119,7 @@ check "train.sh trains the debug model when it is given no arguments" default_co
 check "train.sh takes a config of the current folder before one of the checkout" named_config
 check "train.sh passes overrides and what follows -- unchanged" overrides_only
 check "train.sh takes the config from CONFIG_FILE when no argument names one" config_file_variable
+check "train.sh answers MODULE and CONFIG of torchtitan with what to say instead" todays_torchtitan
 check "train.sh adds no config to one given as --job.config_file" config_file_option
 check "train.sh leaves a config it cannot find to titan_train's own message" through_a_link
 check "train.sh starts NGPU processes and shows the ranks of LOG_RANK" several_processes

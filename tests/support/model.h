@@ -38,6 +38,13 @@ inline PlanRequest small_plan() {
   return request;
 }
 
+inline PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
+  PlanRequest request = small_plan();
+  request.compute = compute;
+  request.recompute = selection;
+  return request;
+}
+
 struct SmallModel {
   using MakeResidency =
       std::function<std::unique_ptr<Residency>(const WeightGroupPlan&, std::vector<Parameter*>, const PlanRequest&)>;

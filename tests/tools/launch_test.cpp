@@ -79,6 +79,13 @@ TEST_F(LaunchTest, ARankThatOnlyLostAPeerIsNotTheCause) {
   EXPECT_EQ(launch(2, "exit 74").code, 74);
 }
 
+TEST_F(LaunchTest, RanksThatSavedAreNoFailure) {
+  const Result result = launch(2, "echo a warning of a library >&2; exit 75");
+  EXPECT_EQ(result.code, 75);
+  EXPECT_TRUE(result.errors.ends_with("\ntitan_train launch: saved; run the same command to resume\n"))
+      << result.errors;
+}
+
 TEST_F(LaunchTest, AKilledRankGivesItsSignalAsExitCodeAndEndsTheOthers) {
   const Result result = launch(2, "[ $RANK = 1 ] || kill -9 $$; exec sleep 1000");
   EXPECT_EQ(result.code, 128 + SIGKILL);

@@ -70,5 +70,14 @@ TEST(DegreeChecks, AValidationSequenceDividesAmongTheRanksTooAndCountsForTheDegr
               {"validation.seq_len = 12 is no multiple of 8", "context_parallel_degree = 1, 2\n"});
 }
 
+TEST(DegreeChecks, AValidationSequenceThatFollowsTrainingsIsNoSecondProblem) {
+  const std::vector<std::string> words{with(kContext, 4), with(kLength, 60), "--validation.enable",
+                                       "--validation.dataset=stories"};
+  EXPECT_EQ(said(words).find("validation.seq_len"), std::string::npos) << said(words);
+  std::vector<std::string> both = words;
+  both.emplace_back("--validation.seq_len=60");
+  expect_said(both, {"training.seq_len = 60 is no multiple of 8", "validation.seq_len = 60 is no multiple of 8"});
+}
+
 }  // namespace
 }  // namespace titan

@@ -171,6 +171,12 @@ TEST(BatchPlansOfAJob, ValidationHasItsOwnSizesAndNeverAccumulates) {
   EXPECT_EQ(validation.sequence_length, 32);
 }
 
+TEST(BatchPlansOfAJob, AValidationSequenceIsAsLongAsATrainingOneUnlessItSaysOtherwise) {
+  EXPECT_EQ(job_config({"--training.seq_len=64"}).validation.seq_len, 64);
+  EXPECT_EQ(job_config({"--training.seq_len=64", "--validation.seq_len=2048"}).validation.seq_len, 2048);
+  EXPECT_EQ(job_config({"--training.seq_len=4096", "--validation.enable"}).validation.seq_len, 4096);
+}
+
 TEST(ModelRequestOfAJob, TheLongerOfTrainingAndValidationSequencesCounts) {
   const std::vector<std::string> words{"--training.seq_len=64", "--validation.dataset=stories",
                                        "--validation.seq_len=256"};
@@ -210,10 +216,10 @@ TEST(CheckModel, AUnitToKeepInFp32ThatIsNoneIsToldWithTheNearest) {
 
 TEST(CheckModel, EveryParameterGroupThatFitsNothingIsToldTogether) {
   const std::string group = "[[optimizer.param_groups]]\nmatch = ";
-  const std::string problem = said({}, group + "\"experts\"\n" + group + "\"router\"\n" + group + "\"(\"\n");
+  const std::string problem = said({}, group + "\"experts\"\n" + group + "\"router\"\n" + group + "\"heads\"\n");
   EXPECT_TRUE(holds(problem, "experts"));
   EXPECT_TRUE(holds(problem, "router"));
-  EXPECT_TRUE(holds(problem, "\"(\""));
+  EXPECT_TRUE(holds(problem, "heads"));
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"
 #include "titan/checkpoint/read_checkpoint.h"
+#include "titan/config/dump.h"
+#include "titan/config/schema.h"
+#include "titan/train/run_state.h"
 #include "titan/train/trainer.h"
 
 namespace titan {
@@ -251,6 +254,85 @@ TEST(Resuming, AChangedOrderOrPackingIsNamedByItsOption) {
   const std::string packing = refusal({}, {"--data.packing=lossless"});
   EXPECT_TRUE(contains(packing, "data.packing = \"upstream\", and this run has \"lossless\"")) << packing;
   EXPECT_EQ(refusal({"--data.shuffle_seed=3"}, {}), "") << "which has no effect without shuffling";
+}
+
+TEST(Resuming, ACorpusThatGrewAtItsEndIsReadOnAsIfItHadAlwaysBeenThatLong) {
+  const TestFolder broken, whole;
+  std::string corpus;
+  for (int i = 0; i < 200; ++i) corpus += fmt::format("{{\"text\": \"document {} of a corpus\"}}\n", i);
+  const auto text = [](const TestFolder& folder, const char* steps) -> std::vector<std::string> {
+    return {"--training.dataset=text", "--training.dataset_path=" + folder / "corpus.jsonl", steps};
+  };
+  broken.write("corpus.jsonl", corpus.substr(0, corpus.find("{\"text\": \"document 30 ")));
+  run(broken, text(broken, "--training.steps=3"));
+  broken.write("corpus.jsonl", corpus);
+  whole.write("corpus.jsonl", corpus);
+  const std::string shown = run(broken, text(broken, "--training.steps=20"));
+  EXPECT_TRUE(contains(shown, "corpus.jsonl: it grew at its end, ")) << shown;
+  const std::string unbroken = run(whole, text(whole, "--training.steps=20"));
+  EXPECT_FALSE(contains(unbroken, "re-looped")) << unbroken;
+  EXPECT_EQ(losses(broken), losses(whole));
+  EXPECT_EQ(norms(broken), norms(whole));
+  broken.write("corpus.jsonl", "\n" + corpus);
+  try {
+    run(broken, text(broken, "--training.steps=21"));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    EXPECT_TRUE(contains(error.what(), "corpus.jsonl changed, first between its bytes 0 and 4,096; ")) << error.what();
+  }
+}
+
+TEST(Resuming, OneLineNamesEveryOptionThatChangedAndAWarningThoseThatChangeTraining) {
+  const auto warning_of = [](const std::string& text) {
+    const size_t at = text.find("WARNING - training does not continue as it was: ");
+    return at == std::string::npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+  };
+  const TestFolder folder;
+  run(folder, {});
+  EXPECT_FALSE(contains(run(folder, {}), "differ from the checkpoint's"));
+  const std::string harmless = run(folder, {"--training.steps=9", "--metrics.log_freq=2"});
+  EXPECT_TRUE(contains(harmless,
+                       "options that differ from the checkpoint's: metrics.log_freq = 2 (was 1), "
+                       "training.steps = 9 (was 8)\n"))
+      << harmless;
+  EXPECT_EQ(warning_of(harmless), "");
+  const std::string all = run(folder, {"--training.steps=10", "--training.seq_len=16", "--optimizer.lr=0.5",
+                                       "--training.global_batch_size=4", "--lr_scheduler.decay_type=sqrt"});
+  EXPECT_EQ(all.find("options that differ from"), all.rfind("options that differ from")) << all;
+  const std::string warning = warning_of(all);
+  for (const char* change : {"training.seq_len = 16 (was 32)", "optimizer.lr = 0.5 (was ", "(was \"linear\")",
+                             "a global batch of 4 sequences (was 2)"}) {
+    EXPECT_TRUE(contains(warning, change)) << change << "\n" << all;
+  }
+  EXPECT_FALSE(contains(warning, "training.steps")) << warning;
+}
+
+TEST(Resuming, AChangedNumberOfStepsIsAWarningWhereItIsTheLengthOfTheSchedule) {
+  const TestFolder folder;
+  JobConfig config = small_job(folder, {"--training.steps=8"});
+  const nlohmann::ordered_json facts{{"config", nlohmann::ordered_json::parse(dump_json(Schema(), config))}};
+  const auto warnings = [&](const std::vector<std::string>& words) {
+    return find_config_changes(facts, 4, small_job(folder, words), {}).warnings;
+  };
+  EXPECT_EQ(warnings({"--training.steps=9"}),
+            std::vector<std::string>{"training does not continue as it was: training.steps = 9 (was 8)"});
+  EXPECT_TRUE(warnings({"--training.steps=9", "--lr_scheduler.total_steps=8"}).empty());
+  EXPECT_EQ(warnings({"--training.steps=8", "--lr_scheduler.total_steps=7"}).size(), 1u);
+  EXPECT_TRUE(find_config_changes({}, 4, config, {}).line.empty()) << "a checkpoint without a config";
+}
+
+TEST(Resuming, StepsThatEndBeforeTheCheckpointAreAWarning) {
+  const TestFolder folder;
+  run(folder, {});
+  for (const char* steps : {"8", "5"}) {
+    const std::string text = run(folder, {std::string("--training.steps=") + steps});
+    EXPECT_TRUE(contains(text, fmt::format("WARNING - training.steps = {}, and the checkpoint holds step 8: no step is "
+                                           "left to train",
+                                           steps)))
+        << text;
+  }
+  EXPECT_FALSE(contains(run(folder, {"--training.steps=9"}), "no step is left"));
 }
 
 TEST(Resuming, ARunThatWentBackGoesOnFromWhatItSavedItself) {

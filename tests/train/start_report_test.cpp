@@ -104,6 +104,19 @@ TEST(ParallelismLines, CallFloat8TensorParallelismByItsName) {
             "Applied Tensor Parallelism to the model");
 }
 
+TEST(ParallelismLines, SayWhatATableOfCollectivesSendsPerStep) {
+  Plan plan;
+  plan.request.place = {DeviceMesh({.dp_replicate = 8}, 8), 0};
+  plan.traffic = {{.group = "loss", .ranks = 8, .table = {}}};
+  Traffic& reduced = plan.traffic[0].table[static_cast<size_t>(Collective::all_reduce)];
+  reduced = {.calls = 1, .bytes = 24};
+  EXPECT_EQ(parallelism_lines(plan).back(),
+            "  loss           all-reduce       8 ranks      1 call per step, tensors of 24 B in total; "
+            "ring algorithms send 42 B per rank");
+  reduced.calls = 2;
+  EXPECT_NE(parallelism_lines(plan).back().find(" 2 calls per step, "), std::string::npos);
+}
+
 TEST(Excerpt, IsOneLineInWhichNothingMovesTheCursor) {
   EXPECT_EQ(excerpt("one\ntwo\tthree\r\x1b[31mred\x7f"), "one two three  [31mred ");
   EXPECT_EQ(excerpt("a\u009b31mb\u2028c\u202ed\u2066e"), "a 31mb c d e");

@@ -50,11 +50,11 @@ TEST(Trainer, TheSameSeedGivesTheSameBitsAndAnotherDoesNot) {
   EXPECT_NE(losses(first), losses(other));
 }
 
-TEST(Trainer, MetricsAreOfStepOneAndOfEveryLogFreqSteps) {
+TEST(Trainer, MetricsAreOfTheFirstAndTheLastStepAndOfEveryLogFreqSteps) {
   const TestFolder folder;
   run(small_job(folder, {"--training.steps=7", "--metrics.log_freq=3"}));
-  EXPECT_EQ(column<int64_t>(metrics_of(folder), "step"), (std::vector<int64_t>{1, 3, 6}));
-  EXPECT_EQ(column<int64_t>(metrics_of(folder), "tokens_seen"), (std::vector<int64_t>{64, 192, 384}));
+  EXPECT_EQ(column<int64_t>(metrics_of(folder), "step"), (std::vector<int64_t>{1, 3, 6, 7}));
+  EXPECT_EQ(column<int64_t>(metrics_of(folder), "tokens_seen"), (std::vector<int64_t>{64, 192, 384, 448}));
 }
 
 TEST(Trainer, ValidationComesWhenDueAndLeavesTrainingAsItWas) {

@@ -28,8 +28,8 @@ std::span<const Command> commands();
 /// What shell completion offers besides the schema: subcommands, the words after them, the models' flavors.
 CompletionWords completion_words(const Schema& schema);
 
-/// For a first word that is no option: throws Error(bad_config) with the subcommand it most likely meant, unless it is
-/// a file or looks like the name of one.
+/// For a first word that is no option: throws Error(bad_config) with the subcommand or file that it most likely meant,
+/// unless it is a file or looks like the name of one.
 void refuse_mistyped_command(const std::string& word);
 
 /// The checks of a whole config that every command which loads one applies.

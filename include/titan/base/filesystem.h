@@ -10,8 +10,10 @@
 
 namespace titan {
 
-/// The whole file; throws Error(code) "cannot read PATH: reason".
-std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCode::storage);
+/// The whole file, device or pipe; throws Error(code) "cannot read PATH: reason", also when it holds more than `most`
+/// bytes, of which no more are read.
+std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCode::storage,
+                      size_t most = std::string::npos);
 
 /// Writes beside `path`, syncs, renames over it and syncs the folder: readers see the old file or the new one. What is
 /// there and no regular file (a device, a pipe) is written to as it is. Throws Error(storage) "cannot write PATH:
@@ -25,10 +27,15 @@ void replace_file(const std::filesystem::path& path, std::string_view bytes);
 /// Makes `path` and its parents; throws Error(storage) with the reason when that fails.
 void make_folders(const std::filesystem::path& path);
 
+/// Whether `path` still names the open file: false once it was removed, moved away or replaced. True where the system
+/// cannot tell.
+bool is_file_at(int descriptor, const std::filesystem::path& path);
+
 /// A file that lines are appended to. A failed write (disk full) does not throw: it returns false and keeps the reason.
+/// A file that was removed is made again, with its folders, for the next line.
 class AppendFile {
  public:
-  explicit AppendFile(const std::filesystem::path& path);
+  explicit AppendFile(std::filesystem::path path);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
@@ -37,6 +44,9 @@ class AppendFile {
   const std::string& last_error() const { return last_error_; }
 
  private:
+  int open();
+
+  std::filesystem::path path_;
   int descriptor_ = -1;
   std::string last_error_;
 };

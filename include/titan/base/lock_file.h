@@ -23,10 +23,15 @@ class LockFile {
   LockFile(const LockFile&) = delete;
   LockFile& operator=(const LockFile&) = delete;
 
+  /// Whether the path still names this file. False once it was removed or replaced: another process can then hold a
+  /// file of that name.
+  bool is_in_place() const;
+
   State state() const { return state_; }
   const std::string& detail() const { return detail_; }
 
  private:
+  std::filesystem::path path_;
   int descriptor_ = -1;
   State state_ = State::unlockable;
   std::string detail_;

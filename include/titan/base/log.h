@@ -1,6 +1,6 @@
 // The program's log: made once in `main`, passed by reference to whoever speaks to the user.
 // One line per call, in torchtitan's shape: on standard output, or for a rank other than 0 in a file of its own.
-// spdlog is behind it, and no header of it leaks.
+// Control characters in a message are escaped (titan/base/printable.h). spdlog is behind it, and no header of it leaks.
 #pragma once
 
 #include <fmt/format.h>
@@ -38,6 +38,8 @@ class Log {
   Log& operator=(const Log&) = delete;
 
   void info(std::string_view message) const;
+  /// As info, for a line that this program has coloured, and that holds nothing from outside.
+  void painted(std::string_view line) const;
   void warning(std::string_view message) const;
   void error(std::string_view message) const;
   /// What all ranks find alike: a warning of rank 0 (without error_prefix), a mere line of the others' logs.

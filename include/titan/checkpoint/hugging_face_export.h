@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,7 @@ struct HuggingFaceExport {
   std::optional<at::ScalarType> type;  // none: as they are stored
   int64_t most_bytes = kDefaultShardBytes;
   std::vector<CompanionFile> companions;
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();  // for the manifest
 };
 
 /// One file of the export.

@@ -10,6 +10,7 @@
 
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/foreign_weights.h"
+#include "titan/checkpoint/training_state.h"
 
 namespace titan {
 
@@ -31,10 +32,16 @@ void write_streamed(Storage& storage, const StreamedState& state, const std::fil
 void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& model, at::ScalarType type,
                     const std::filesystem::path& folder, nlohmann::ordered_json facts);
 
-/// Writes a run's checkpoint under the names that torchtitan gave in December 2024: `model.NAME`, and `tables` among
-/// them, which were saved at that time. Progress is the step and empty lists of losses.
-void write_in_names_of_2024(Storage& storage, OpenCheckpoint& checkpoint,
-                            const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
+/// Which torchtitan is to load a checkpoint.
+struct TorchtitanForm {
+  TorchtitanRelease release = TorchtitanRelease::february_2026;
+  int64_t data_ranks = 0;       // data-parallel ranks; 0: as many as saved it
+  bool decoupled_decay = true;  // AdamW's, for an optimizer state that does not say: PyTorch before 2.7
+};
+/// Writes a checkpoint of any program and release with all that a strict load demands; `tables` are among the model's
+/// tensors.
+void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const TorchtitanForm& form,
+                          const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
 
 /// Writes all tensors of `weights` as a state dictionary that torch.load reads, and reads its index back. The file
 /// appears whole or not at all; one that is there is an error.

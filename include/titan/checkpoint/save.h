@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,6 +22,10 @@ class RankMeeting {
   /// communication throws when a rank does not come.
   virtual std::vector<std::string> exchange(std::string message) = 0;
 };
+
+/// Has `read` read what rank `rank` said in a meeting. Error(peer_failure) that names the rank where the words are no
+/// JSON, or where `read` throws Error, nlohmann's exceptions or std::out_of_range.
+void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read);
 
 /// The meeting of a process that is alone.
 std::unique_ptr<RankMeeting> make_lone_meeting();

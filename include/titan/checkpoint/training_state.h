@@ -16,8 +16,8 @@
 
 namespace titan {
 
-/// Names of the model's tensors: bare since July 2025, "model.NAME" before.
-enum class KeyStyle { bare, prefixed };
+/// A release of torchtitan that reads its TOML configs; each has its own names and types of what is not the model.
+enum class TorchtitanRelease { december_2024, february_2026 };
 
 /// What torch's Adam and AdamW keep for a parameter besides its moments.
 struct AdamSettings {
@@ -41,9 +41,9 @@ struct SavedParameter {
 
 /// Where the run is.
 struct RunProgress {
-  int64_t step = 0;  // steps done
-  int64_t tokens = 0;
-  nlohmann::json data_position;                           // the data stream's own words
+  int64_t step = 0;                                       // steps done
+  int64_t tokens = 0;                                     // seen by all ranks together
+  nlohmann::json data_position = nullptr;                 // the data stream's own words; null: there are none
   int64_t data_ranks = 1;                                 // ranks that read different data
   std::optional<int64_t> optimizer_steps = std::nullopt;  // that the moments have seen; nothing: all
   nlohmann::json guard = nullptr;                         // the spike guard's own words; null: there is none
@@ -55,17 +55,42 @@ inline constexpr std::array<std::string_view, 5> kStateNames{"model", "optimizer
 
 /// The spike guard's words in a checkpoint of ours.
 inline constexpr const char* kGuardKey = "train_state.titan_guard";
-/// The lists of losses that torchtitan kept until 2025, empty.
-std::vector<StateValue> empty_loss_lists();
+/// The key of the data stream's words in a checkpoint of ours.
+inline constexpr const char* kPositionKey = "dataloader.titan_stream";
+/// The key of torchtitan's loader state of a data-parallel rank.
+std::string loader_key(int64_t rank);
 
 /// Whether it holds a run that can go on, and not the model alone.
 bool holds_run(const CheckpointIndex& index);
 /// Whether it holds what an optimizer remembers.
 bool holds_moments(const CheckpointIndex& index);
 
-CheckpointState describe_model(std::span<const SavedParameter> parameters, KeyStyle style);
-/// The model and everything else.
-CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress, KeyStyle style);
+CheckpointState describe_model(std::span<const SavedParameter> parameters);
+/// The model and everything else, as torchtitan's last release with TOML configs demands it.
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress);
+/// The entries `dataloader.*` and `train_state.*`, with all that a strict load by `release` demands. Its loaders begin
+/// anew: they cannot express our position, which is under a key of its own.
+CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease release);
+
+/// Each rank has entries of its own in a checkpoint.
+inline constexpr int64_t kMostDataRanks = 1'000'000;
+
+/// A run's progress as any program and release saved it.
+struct StoredProgress {
+  int64_t step = 0;
+  std::optional<int64_t> tokens = std::nullopt;  // seen by all ranks together; nothing: not saved
+  int64_t data_ranks = 1;                        // data-parallel ranks of the run that saved it
+};
+/// Throws MismatchError for numbers of a wrong type, DamageError for numbers that cannot be. Requires holds_run().
+StoredProgress read_progress(OpenCheckpoint& checkpoint);
+/// `number` as a count; throws DamageError when it is none.
+int64_t stored_count(const std::string& name, double number);
+/// How many data-parallel ranks' loader states there are.
+int64_t loader_states(const CheckpointIndex& index);
+/// Our data position, a text in a sound checkpoint; null: there is none of ours. Throws PickleError.
+PickleRef read_titan_position(OpenCheckpoint& checkpoint);
+/// Whether it has torchtitan's lists of losses, and losses in them.
+bool holds_past_losses(OpenCheckpoint& checkpoint);
 
 /// A data position as torchtitan's loader keeps it, of one data-parallel rank.
 struct SamplePosition {
@@ -75,7 +100,6 @@ struct SamplePosition {
 };
 
 struct RestoredRun {
-  KeyStyle style = KeyStyle::bare;        // that the checkpoint has
   std::optional<RunProgress> progress;    // nothing where only the model was wanted or there
   bool has_data_position = false;         // progress->data_position is one of ours
   std::optional<SamplePosition> samples;  // torchtitan's position, where the checkpoint has that

@@ -3,7 +3,9 @@
 // schema alone, so an option added there appears here.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "titan/config/job_config.h"
 #include "titan/config/problem.h"
@@ -27,5 +29,15 @@ struct DiffSide {
 
 /// A line of titles and one per option whose value differs; empty when none does (job.config_file is left out).
 std::string diff_configs(const Schema& schema, const DiffSide& a, const DiffSide& b);
+
+/// An option that has another value than in a config that was written by dump_json.
+struct ChangedOption {
+  std::string key;
+  std::string words;  ///< "training.seq_len = 128 (was 64)"
+};
+
+/// All of those. Left out are job.config_file and what the writer of `before` did not know.
+std::vector<ChangedOption> changes_since(const Schema& schema, const nlohmann::ordered_json& before,
+                                         const JobConfig& config);
 
 }  // namespace titan

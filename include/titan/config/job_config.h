@@ -115,8 +115,9 @@ struct TrainingSection {
   int64_t spike_window{};              ///< steps that a loss and a norm are compared with
   double spike_threshold{};            ///< standard deviations
   int64_t loss_chunks{};
-  std::string weight_gradient_dtype;   ///< float32, bfloat16
-  std::vector<std::string> keep_fp32;  ///< units whose parameters stay in fp32 under mixed precision
+  std::string weight_gradient_dtype;              ///< float32, bfloat16
+  bool allow_bf16_reduced_precision_reduction{};  ///< partial sums of split-K products on a GPU
+  std::vector<std::string> keep_fp32;             ///< units whose parameters stay in fp32 under mixed precision
 };
 
 struct ParallelismSection {

@@ -42,6 +42,7 @@ class Option {
   std::vector<Value> harmless;  ///< values of such an option that ask for nothing; empty means all
   std::optional<Condition> condition;
   std::string idle_alone;  ///< why it has no effect in a run of one process; empty: it has one there too
+  std::string follows;     ///< the option whose value is this one's default; empty: it has a default of its own
 
   std::function<void(JobConfig&, const Value&)> write;  ///< empty for an option that is only accepted
   std::function<Value(const JobConfig&)> read;
@@ -74,6 +75,7 @@ class Option {
   Option& no_effect(std::string why, std::vector<Value> harmless_values = {});
   Option& only_when(Condition when);
   Option& among_several(std::string why_idle_alone);  ///< matters only in a run of several processes
+  Option& default_from(std::string other_key);        ///< an option of the same type
   /// A key of the option's tables.
   Option& field(const std::string& name, ValueType type, Value default_value, std::string help_text);
 

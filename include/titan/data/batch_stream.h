@@ -54,9 +54,11 @@ struct StepBatch {
 };
 
 struct BatchOptions {
-  std::string dataset = "stories";  ///< for messages
-  bool infinite = true;             ///< false: one pass, for validation
-  bool restart_positions = false;   ///< block_causal: positions count from 0 within each document
+  std::string dataset = "stories";  ///< for messages, as the next
+  std::string section = "training";
+  bool announces_passes = true;    ///< a notice at the end of each pass
+  bool infinite = true;            ///< false: one pass, for validation
+  bool restart_positions = false;  ///< block_causal: positions count from 0 within each document
   ChunkPacking packing = ChunkPacking::upstream;
   /// The label of a document's last token, which is the next document's first one, does not count.
   bool labels_end_with_document = false;

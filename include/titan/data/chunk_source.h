@@ -20,6 +20,7 @@ struct StreamState {
   int64_t token_offset = 0;          ///< tokens of it (BOS included) already used
   uint64_t fingerprint = 0;          ///< of source and tokenizer; 0 fits all
   std::vector<StreamState> sources;  ///< of a mixture: the point in each; `document` means nothing then
+  CorpusRecord corpus = {};          ///< no files: nothing is known but the fingerprint
 
   bool operator==(const StreamState&) const = default;
 };
@@ -56,7 +57,8 @@ class ChunkSource {
   /// The point after the last chunk handed out.
   virtual StreamState state() const = 0;
 
-  /// Continues exactly at `state`. Throws Error(bad_data) when it was saved from another corpus.
+  /// Continues exactly at `state`. Throws Error(bad_data) when it was saved from another corpus, unless that has grown
+  /// at its end, which is a notice.
   virtual void restore(const StreamState& state) = 0;
 
   virtual const DataCounters& counters() const = 0;

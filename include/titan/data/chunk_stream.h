@@ -23,9 +23,11 @@ enum class ChunkPacking {
 struct ChunkOptions {
   int64_t sequence_length = 0;  ///< T
   ChunkPacking packing = ChunkPacking::upstream;
-  bool infinite = true;             ///< begin again at the end of the source
-  int64_t chunks_needed = 1;        ///< a source whose whole pass gives fewer is an error
-  std::string dataset = "stories";  ///< for messages
+  bool infinite = true;              ///< begin again at the end of the source
+  int64_t chunks_needed = 1;         ///< a source whose whole pass gives fewer is an error
+  std::string dataset = "stories";   ///< for messages
+  std::string section = "training";  ///< of the options that messages name
+  bool announces_passes = true;      ///< a notice at the end of each pass
 };
 
 class ChunkStream : public ChunkSource {
@@ -51,6 +53,8 @@ class ChunkStream : public ChunkSource {
   void finish_pass();
   void skip_to(int64_t token_offset);
   void take_source_counters();
+  /// What has come to the corpus since `state`, in words; throws Error(bad_data) when `state` is none of it.
+  std::string check_corpus(const StreamState& state) const;
   [[noreturn]] void fail_too_short() const;
   /// Tokens that the next chunk begins after this one's beginning, and those of `chunks` of them.
   int64_t advance() const { return options_.sequence_length + (options_.packing == ChunkPacking::upstream ? 1 : 0); }
@@ -61,6 +65,7 @@ class ChunkStream : public ChunkSource {
   std::shared_ptr<const Tokenizer> tokenizer_;
   ChunkOptions options_;
   uint64_t fingerprint_ = 0;
+  CorpusRecord corpus_;
 
   // Tokens are numbered from the last restore on: buffer_[i] is number erased_ + i, and the first `used_` are spent.
   std::vector<int32_t> buffer_;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/data/corpus_record.h"
 #include "titan/data/token_view.h"
 
 namespace titan {
@@ -76,6 +77,16 @@ class DocumentSource {
 
   /// Changes when the documents would: file names and sizes, or the generator's seed.
   virtual uint64_t fingerprint() const = 0;
+
+  /// The files with their sizes when the source was opened; none where documents are made.
+  virtual CorpusFiles file_sizes() const { return {}; }
+  /// What decides the documents and their order besides the files, in words.
+  virtual std::string order() const { return {}; }
+  /// Why a position saved at `at` is none of the corpus that has grown since; empty: what came is read after the rest.
+  virtual std::string growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const {
+    static_cast<void>(growth), static_cast<void>(at);
+    return {};
+  }
 
   /// Sums since the source was opened, passes and seeks included.
   const SourceCounters& counters() const { return counters_; }

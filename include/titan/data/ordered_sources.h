@@ -16,6 +16,10 @@ class SourceAround : public DocumentSource {
 
   std::string reading() const override { return inner_->reading(); }
   void check_tokenizer(const Tokenizer& tokenizer) const override { inner_->check_tokenizer(tokenizer); }
+  CorpusFiles file_sizes() const override { return inner_->file_sizes(); }
+  std::string growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const override {
+    return inner_->growth_obstacle(growth, at);
+  }
 
  protected:
   /// After every use of the inner source.
@@ -35,6 +39,10 @@ class ShuffledSource : public SourceAround {
   void begin_pass(int64_t epoch) override;
   std::string description() const override;
   uint64_t fingerprint() const override;
+  std::string order() const override;
+  std::string growth_obstacle(const CorpusGrowth&, const SourcePosition&) const override {
+    return "data.shuffle draws the order of a pass for the number of documents";
+  }
 
  private:
   uint64_t seed_;
@@ -54,6 +62,7 @@ class StridedSource : public SourceAround {
   void seek(const SourcePosition& start) override { inner_->seek(start); }
   std::string description() const override;
   uint64_t fingerprint() const override;
+  std::string order() const override;
 
  private:
   int64_t ranks_, rank_;
@@ -70,8 +79,13 @@ class BlockSource : public SourceAround {
   void seek(const SourcePosition& start) override;
   std::string description() const override;
   uint64_t fingerprint() const override;
+  std::string order() const override;
+  std::string growth_obstacle(const CorpusGrowth&, const SourcePosition&) const override {
+    return "data.split = \"upstream\" cuts this dataset into blocks by the number of documents";
+  }
 
  private:
+  int64_t ranks_, rank_;
   int64_t begin_ = 0, end_ = 0, next_ = 0;
 };
 

@@ -66,6 +66,9 @@ class TextFileSource : public DocumentSource {
   std::string reading() const override;
   std::string description() const override;
   uint64_t fingerprint() const override;
+  CorpusFiles file_sizes() const override;
+  std::string order() const override;
+  std::string growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const override;
 
   std::optional<int64_t> count_documents() override;
   bool read(int64_t index, Document& document) override;
@@ -78,8 +81,6 @@ class TextFileSource : public DocumentSource {
 
   /// The position of the document that `next` or `next_raw` would give.
   const SourcePosition& position() const { return position_; }
-  /// The files with their sizes when the source was opened.
-  std::vector<std::pair<std::filesystem::path, int64_t>> file_sizes() const;
   /// Bytes of all files as they lie on disk.
   int64_t file_bytes() const;
 

@@ -22,6 +22,8 @@ class TokenFileSource : public DocumentSource {
   std::string reading() const override;
   std::string description() const override;
   uint64_t fingerprint() const override;
+  CorpusFiles file_sizes() const override;
+  std::string order() const override { return "ids"; }
   std::optional<int64_t> count_documents() override { return documents_; }
   bool read(int64_t index, Document& document) override;
   void check_tokenizer(const Tokenizer& tokenizer) const override;

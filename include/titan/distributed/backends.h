@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct GroupRequest {
   std::chrono::milliseconds timeout{300'000};
   std::vector<int64_t> members{};      // ranks of the run, by rank of the group; empty: not known
   std::shared_ptr<PeerWaits> waits{};  // where this rank notes whom it waits for; may be null
+  std::string queue{};                 // groups of equal members and queue have one transport: calls follow each other
 };
 
 /// For ranks of one host. Blocks until all members have called it. Null, on all of them, when one of them cannot share
@@ -37,10 +39,13 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
 std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const GroupRequest& request);
 
-/// `device_index`: the GPU of this process. `watch` (may be null) hears of every call that must end within the timeout.
-/// Fails in a build without CUDA.
-std::unique_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request, int device_index,
-                                                     std::shared_ptr<OverdueWatch> watch);
+/// Makes one group; the request's rank and size are those of this process in it.
+using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
+
+/// Groups of equal members and queue get one NCCL communicator, hundreds of megabytes of the GPU each. `device_index`:
+/// the GPU of this process. `watch` (may be null) hears of every call that must end within the timeout. Fails in a
+/// build without CUDA.
+MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int device_index,
+                                         std::shared_ptr<OverdueWatch> watch);
 
 }  // namespace titan

@@ -91,6 +91,10 @@ class Communicator {
   virtual std::string_view transport() const = 0;
   /// Limit of every later call.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  /// Waits for the calls under way and closes the transport: no call may follow. All members call it, in one order of
+  /// their groups, once none of them has a call to make. Who does not call it leaves the transport to the process's
+  /// end.
+  virtual void shut_down() {}
 
   /// Every later call is noted there, too; null: no longer.
   void record_in(std::shared_ptr<CollectiveTrace> trace) { trace_ = std::move(trace); }

@@ -24,14 +24,15 @@ struct LaunchContext {
 /// Where the ranks of a run find each other.
 struct MeetingPoint {
   enum class Kind {
-    nowhere,    ///< a single process or a dry run
-    rank_zero,  ///< rank 0 listens on the first free one of `ports`
-    agent       ///< the launcher keeps a store on ports[0], and every rank is its client
+    nowhere,   ///< a single process or a dry run
+    rank_zero  ///< rank 0 listens on the first free one of `ports`
   };
   Kind kind = Kind::nowhere;
   std::string host;
   std::vector<uint16_t> ports;
   std::string run;  ///< names the run; keeps two runs that share a host from meeting each other
+  std::string
+      secret{};  ///< known to the run's ranks alone; empty: nobody gave one, and `run` is all they have in common
 };
 
 struct Launch {
@@ -50,8 +51,11 @@ struct Launch {
 /// Throws Error(launcher) for variables that contradict each other or say too little, with what to do.
 Launch detect_launch(const CommSection& comm, const LaunchContext& context);
 
-/// The context of the running process.
+/// The context of the running process. TITAN_SECRET may also be the first line of the file TITAN_SECRET_FILE.
 LaunchContext process_context();
+
+/// 128 random bits as hexadecimal digits: a secret that a launcher gives its ranks, or a number used once.
+std::string random_secret();
 
 /// The first host of Slurm's list notation: "n[001-015],h2" → "n001", "n[07,9]-x" → "n07-x".
 /// Throws Error(launcher) when the list is empty or a bracket is not closed.

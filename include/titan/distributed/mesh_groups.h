@@ -37,10 +37,9 @@ struct MeshGroups {
   std::vector<Communicator*> all() const;
   void set_timeout(std::chrono::milliseconds timeout);
   void reset_traffic();
+  /// Of each, in the order of `all`.
+  void shut_down();
 };
-
-/// Makes one group; the request's rank and size are those of this process in it.
-using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
 
 /// With `groups_of_one` also those of one rank, where every collective is a copy (to see a backend work). `twins`: two
 /// coordinates on the axis pp whose stages share weights; none when no weights are shared or one rank has both.

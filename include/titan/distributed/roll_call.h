@@ -50,6 +50,9 @@ struct Refusal {
   std::string text;
 };
 
+/// Whether a process that failed may end with `code`, which a peer has told: one of ExitCode that is no success.
+bool is_failure_code(int code);
+
 class RollCall {
  public:
   /// `zero`: the facts of rank 0, with which everybody's are compared.

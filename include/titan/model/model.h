@@ -93,7 +93,7 @@ class ModelFamily {
   /// The policy of block `block` (0-based) under `selection`, when `tensor_ranks` ranks share every matrix: what
   /// crossed between them may be worth keeping where the product itself would not be.
   virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const = 0;
-  /// Lines for the start of a run: choices that users of other trainers should know about.
+  /// What to know of weights that come from another trainer and show it nowhere: choices that it made differently.
   virtual std::vector<std::string> notes(const ModelRequest& request) const = 0;
 };
 

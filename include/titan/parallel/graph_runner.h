@@ -37,8 +37,10 @@ class GraphRunner : public UnitRunner {
   struct Entry {
     UnitState state;
     BatchContext batch;
-    Stream input, gradient;            // where the graphs read
+    Stream input, gradient;  // where the graphs read; behind the tensors the magnitudes that are known of some
     Stream held_input, held_gradient;  // keep that memory while the rest of the sequence is recorded
+    // Of which tensors magnitudes come in, and of which results they go out, forward and backward.
+    std::vector<size_t> input_magnitudes, output_magnitudes, gradient_magnitudes, result_magnitudes;
     std::vector<const void*> forward_addresses, backward_addresses;
     std::vector<Parameter*> written;  // whose gradients the backward writes
     std::unique_ptr<WorkGraph> forward, backward;
@@ -54,9 +56,8 @@ class GraphRunner : public UnitRunner {
   enum class Mode { eager, record, replay };
 
   void begin_pass(const Stream& input, const BatchContext& batch);
-  Stream record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch,
-                        const UnitContext& context);
-  Stream record_backward(size_t index, Unit& unit, const Stream& output_gradients);
+  Stream record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch, UnitContext& context);
+  Stream record_backward(size_t index, Unit& unit, const Stream& output_gradients, ScaleTable& scales);
   Stream backward_after_all(size_t index, Unit& unit, const Stream& output_gradients, const BatchContext& batch,
                             const UnitContext& context);
   /// Where a graph shall read `given`: where it is, when the graph before left it there; else memory of its own.
@@ -72,7 +73,7 @@ class GraphRunner : public UnitRunner {
   Chain* chain_ = nullptr;
   Mode mode_ = Mode::eager;
   std::vector<bool> by_graph_;  // whether the unit's forward of this pass was a graph
-  Stream last_;                 // what the last graph left
+  Stream last_;                 // what the last graph left, magnitudes too
   bool first_of_step_ = true;
   Counts counts_;
 };

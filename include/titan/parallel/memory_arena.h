@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -55,8 +56,10 @@ class Crossing {
 };
 
 /// Begins to copy between the host and a device, behind what the device's current stream has to do by now, on a stream
-/// beside it: `copies`, which the first call makes. Between tensors on the CPU the copy is over when this returns.
-Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies);
+/// beside it: `copies`, which the first call makes. `then` enqueues on that stream what belongs to the copy. Between
+/// tensors on the CPU the copy is over when this returns.
+Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
+                     const std::function<void()>& then = {});
 
 /// Where shards live and where units run, and what crosses between the two. One arena for both: nothing crosses.
 class HostLink {
@@ -68,11 +71,10 @@ class HostLink {
   MemoryArena& device() { return *device_; }
   bool crosses() const { return home_ != device_; }
 
-  /// On the device's current stream; the host does not wait where the home's memory is pinned.
-  void to_device(const at::Tensor& target, const at::Tensor& source);
-  /// The same on streams of the link's own, one each way, behind what the device's current stream has to do by now. A
-  /// copy that reads what one the other way writes has to begin after that one's order().
-  Crossing start_to_device(const at::Tensor& target, const at::Tensor& source);
+  /// On streams of the link's own, one each way, behind what the device's current stream has to do by now; the host
+  /// does not wait where the home's memory is pinned. A copy that reads what one the other way writes has to begin
+  /// after that one's order(). What `then` enqueues comes behind the copy on its stream, and belongs to it.
+  Crossing start_to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then = {});
   Crossing start_to_home(const at::Tensor& target, const at::Tensor& source);
   /// The host waits, once, for all copies home that were started, and for those of `numbers` [at least one], which
   /// follow them and are not counted: what it returns. On a CPU those are the numbers themselves.

@@ -18,18 +18,21 @@ class ReportFile {
   /// tells of the steps before is shown too. `facts`: run.json. Failed writes cost one warning.
   ReportFile(std::filesystem::path folder, nlohmann::ordered_json facts, int64_t first_step, const Log& log);
 
-  /// A line of metrics.jsonl.
-  void add(const std::string& line);
-  /// Writes the page when enough time has passed: at least kPause seconds and kShare times what writing took. `now` and
-  /// below: seconds since 1970.
-  void refresh(double now, double eta_seconds);
+  /// A line of metrics.jsonl. Writes the page when enough time has passed, at least kPause seconds and kShare times
+  /// what writing took, or at once when run.json has been removed. `now` and below: seconds since 1970.
+  void add(const std::string& line, double now);
+  /// What the page shows as the time that is left.
+  void set_eta(double seconds) { eta_seconds_ = seconds; }
   void finish(RunStanding standing, double now);
 
   static constexpr double kPause = 5;
   static constexpr double kShare = 100;
 
  private:
+  /// run.json, where there is none or `anew`.
+  void write_facts(bool anew) const;
   void write(RunStanding standing, double now);
+  bool is_due(double now) const;
 
   std::filesystem::path folder_;
   nlohmann::ordered_json facts_;

@@ -43,6 +43,9 @@ class RunRecord {
   const std::filesystem::path& metrics_path() const { return metrics_.path(); }
 
  private:
+  /// A line of metrics.jsonl, which the page is made of as well.
+  void add_line(const std::string& line);
+
   MetricsLog metrics_;
   std::unique_ptr<EventFile> events_;
   std::unique_ptr<PrometheusFile> prometheus_;

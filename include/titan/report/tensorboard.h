@@ -17,9 +17,9 @@ namespace titan {
 /// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of RFC 3720: "123456789" → 0xE3069283.
 uint32_t crc32c(std::string_view bytes);
 
-/// One event file, made when this is. Values are stored as float32, which is what TensorBoard's scalars are. A disk
-/// that fills up costs events and one warning, never the run: a record is in the file whole or not at all, so that
-/// readers go on after the gap.
+/// One event file, made when this is, and another one when that was removed. Values are stored as float32, which is
+/// what TensorBoard's scalars are. A disk that fills up costs events and one warning, never the run: a record is in the
+/// file whole or not at all, so that readers go on after the gap.
 class EventFile {
  public:
   /// In `folder`, which is made if need be. The name sorts after those of the event files that are there, whatever the
@@ -34,9 +34,11 @@ class EventFile {
   void add(int64_t step, double now, std::span<const TaggedValue> values);
 
  private:
+  /// Makes the file, with the event that begins every one.
+  void open(double now);
   void append_event(const std::string& event);
 
-  std::filesystem::path path_;
+  std::filesystem::path folder_, path_;
   const Log& log_;
   int descriptor_ = -1;
   bool warned_ = false;

@@ -1,6 +1,6 @@
-// What `titan_train convert from-hf|to-hf|from-meta|to-torch|to-2024|verify` does, apart from reading the command line:
-// weights between checkpoints and the files of other programs. Everything is checked before anything is written,
-// streamed in a bounded memory, and read back before it gets its name.
+// What the directions of `titan_train convert` do, apart from reading the command line: weights between checkpoints and
+// the files of other programs. Everything is checked before anything is written, streamed in a bounded memory, and
+// read back before it gets its name.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct WeightConversion {
   bool names_model = false;        // the user said which model; else it is recognised where the files tell
   std::string dtype;               // to-hf: float32, bfloat16, float16; empty: as stored
   int64_t shard_bytes = 0;         // to-hf: of a file, at most; 0: as transformers does
+  int64_t data_ranks = 0;          // to-2024, to-2026: data-parallel ranks of the run that will load; 0: as saved
 };
 
 /// What was found and done goes to `out`. Throws Error: bad_config when the files are another model than the config's,
@@ -27,6 +28,7 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out);
 void convert_to_torch(const WeightConversion& conversion, std::ostream& out);
 void convert_to_2024(const WeightConversion& conversion, std::ostream& out);
+void convert_to_2026(const WeightConversion& conversion, std::ostream& out);
 
 /// Says what lies in `from`, a checkpoint or a folder of Hugging Face's, and reads all of it. Throws Error(storage) for
 /// damage and for names that are not the model's.

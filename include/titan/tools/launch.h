@@ -19,6 +19,8 @@ struct LaunchRequest {
   std::set<int64_t> shown_ranks;
   /// Where the standard output of the others goes: rank-NNNN.out, made when there is any.
   std::filesystem::path output_folder;
+  /// Said when the ranks end saved, to be started again (75).
+  std::string how_to_resume = "run the same command to resume";
 };
 
 /// Returns when every rank has ended: 0, or the exit code of the rank that failed first (128 + signal for one that was

@@ -57,6 +57,11 @@ struct MemoryUse {
 };
 MemoryUse memory_use(const at::Device& device);
 
+/// What is set aside of a GPU for libraries: context, communicators, work spaces, fragments.
+inline constexpr int64_t kLibraryBytes = int64_t{2} << 30;
+/// What is taken of a GPU and not by this process's allocator: by libraries, and by other processes.
+int64_t bytes_beside_allocator(const at::Device& device);
+
 /// What tensors of one rank may take.
 struct MemoryRoom {
   std::optional<int64_t> bytes;  // none: nobody knows
@@ -76,6 +81,9 @@ struct Spike {
   double loss_deviations = 0;
   double norm_deviations = 0;
 };
+
+/// The host waits for all work that this process has given the device. Of a CPU there is none.
+void wait_for_device(const at::Device& device);
 
 /// Numbers for the device, which need not be waited for: fp64, in order.
 at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device);

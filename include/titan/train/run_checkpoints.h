@@ -33,6 +33,8 @@ class RunCheckpoints {
   /// Whether this rank's clock says that a checkpoint is due (checkpoint.interval_seconds). The first one of any rank
   /// decides for all, which is for the caller to bring about.
   bool clock_asks() const;
+  /// Whether after_step() would save.
+  bool is_due(int64_t step, bool is_last, bool asked) const;
   /// Saves when it is due, or `asked` for by all ranks. Weights and moments may not change until before_change().
   void after_step(const RunPosition& now, bool is_last, bool asked);
   /// Before each optimizer step is enqueued: keeps what is still to be written of what it changes.
@@ -63,7 +65,6 @@ class RunCheckpoints {
   LoadOutcome load_newest(RunPosition& start, Notes& notes);
   LoadOutcome load_initial(RunPosition& start, Notes& notes);
   LoadOutcome load_hugging_face(Notes& notes);
-  bool is_due(int64_t step, bool is_last, bool asked) const;
   /// Before the first save of a run that the config took back to an earlier step.
   void leave_later_steps();
   void save_last(const RunPosition& now);
@@ -94,6 +95,7 @@ class RunCheckpoints {
   bool has_checkpoint_ = false;  // of that step, that the same command would go on from
   std::string problem_;
   bool is_ending_ = false;
+  std::string changed_options_;          // since the checkpoint that was loaded
   std::optional<int64_t> went_back_to_;  // what was saved of later steps is in the way
   CommandQueue commands_;
   std::unique_ptr<RankMeeting> data_meeting_;  // null where all ranks read one sequence

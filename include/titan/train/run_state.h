@@ -49,6 +49,15 @@ struct RunParts {
 nlohmann::json data_position(const RunPosition& now);
 StreamState data_position_from_json(const nlohmann::json& json, bool split, int64_t ranks, int64_t rank);
 
+/// How the config of a run differs from the one that its checkpoint was saved with.
+struct ConfigChanges {
+  std::string line;                   // every option that differs; empty: none does, or the checkpoint holds no config
+  std::vector<std::string> warnings;  // other batches, lengths, rates or schedule; no step left to train
+};
+/// `facts`: of the checkpoint's manifest, null where there are none; `step`: the one it holds.
+ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t step, const JobConfig& config,
+                                  const MeshPlace& place);
+
 /// The words of a guard's state in a checkpoint, and back; nothing when they make no sense.
 nlohmann::json to_json(const SpikeGuardState& state);
 std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words);

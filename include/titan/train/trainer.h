@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "titan/base/last_words.h"
-#include "titan/base/lock_file.h"
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/data/batch_stream.h"
@@ -33,6 +32,7 @@
 #include "titan/train/device.h"
 #include "titan/train/memory_report.h"
 #include "titan/train/run_checkpoints.h"
+#include "titan/train/run_folder.h"
 #include "titan/train/step_meter.h"
 #include "titan/train/step_runner.h"
 #include "titan/train/traffic_check.h"
@@ -72,8 +72,6 @@ class Trainer {
     std::optional<RankComparison> ranks;  // of several
   };
 
-  /// Keeps other runs out of the folder: their lines, logs and checkpoints would mix with this one's.
-  void hold_folder();
   void join_ranks();
   void build_model();
   /// Measured on a GPU, and shown.
@@ -96,6 +94,8 @@ class Trainer {
   bool lacks_memory() const;
   /// Warns when the plan takes more than there is.
   void check_memory(const Plan& plan) const;
+  /// After the first step: what libraries take, against what check_memory leaves them.
+  void compare_libraries() const;
   /// Does `work`; when memory runs out in it, says who holds how much and throws Error(out_of_memory) with the settings
   /// that would fit. `what` is under way: "building the model".
   void with_memory_report(const std::function<std::string()>& what, const std::function<void()>& work) const;
@@ -110,10 +110,18 @@ class Trainer {
   /// Says where the records lie.
   void close_record(bool stopped);
   bool is_reported(int64_t step) const;
+  /// Writes it down where this rank records.
+  template <class Report>
+  void record(const Report& report) {
+    if (folder_) folder_->keep();
+    if (record_) record_->add(report);
+  }
   /// What is to be told of a step, without what takes other ranks.
   PendingReport report_of(const PendingStep& pending, const StepValues& values, StepReport report) const;
   /// Has the ranks compared; the answer comes behind the work that is enqueued.
   void compare_ranks(PendingReport& made);
+  /// The line of the last step of a run that ends, if it has had none.
+  void report_last_step();
   /// All lines that are made; waits for what the ranks compare.
   void tell_reports();
   /// The line of a step, in the log and wherever else it is recorded; `compared`: with what the ranks compare, which
@@ -157,6 +165,8 @@ class Trainer {
   void settle_all();
   ExitCode run_job();
   ExitCode finish();
+  /// On GPUs, when no rank has anything left to send: closes all groups. After a failure none is (NcclTransport).
+  void end_groups();
 
   const JobConfig& config_;
   const Log& log_;
@@ -164,7 +174,7 @@ class Trainer {
   World world_;
   DeviceInfo device_;
   MeshPlace place_;
-  std::unique_ptr<LockFile> folder_lock_;  // on rank 0
+  std::unique_ptr<RunFolder> folder_;  // on rank 0
   SequenceShare share_;
   PlanRequest plan_request_;
   MeshGroups groups_;
@@ -206,6 +216,8 @@ class Trainer {
   int64_t allocation_retries_ = 0;  // that were told
   std::deque<PendingStep> pending_;
   std::deque<PendingReport> reports_;
+  std::optional<PendingStep> unreported_;  // the newest step that was looked at, when it has had no line
+  std::optional<StepReport> last_told_;
   bool all_told_ = false;  // the last words have been said: nothing is told any more
 };
 

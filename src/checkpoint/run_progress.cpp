@@ -1,0 +1,185 @@
+// How far a run has come, under the keys `dataloader.*` and `train_state.*` of each release of torchtitan and of ours.
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+
+#include "titan/checkpoint/training_state.h"
+
+namespace titan {
+namespace {
+
+constexpr const char* kStepKey = "train_state.step";
+constexpr const char* kTokensKey = "train_state.ntokens_seen";
+constexpr const char* kAllTokensKey = "train_state.titan_ntokens_seen";  // of all ranks
+constexpr const char* kDataRanksKey = "dataloader.world_size";
+constexpr const char* kFormerPosition = "titan_stream";  // in the pickled dictionary of a rank, until November 2026
+constexpr std::array<const char*, 3> kLossLists{"train_state.global_avg_losses", "train_state.global_max_losses",
+                                                "train_state.log_steps"};
+constexpr int64_t kMostCount = 1'000'000'000'000'000;
+
+/// A list in a file in memory.
+PickleRef empty_list_in_a_file() {
+  PickleValue file = *pickle::call("_io BytesIO", {});
+  file.items.push_back(
+      pickle::tuple({pickle::bytes(value_blob(pickle::list({}))), pickle::integer(0), pickle::none()}));
+  return std::make_shared<const PickleValue>(std::move(file));
+}
+
+bool is_empty_list_in_a_file(const PickleValue& file) {
+  if (!file.is_object("_io BytesIO") || file.items.empty()) return false;
+  const PickleValue& contents = *file.items.back();
+  return contents.is(PickleValue::Kind::tuple) && !contents.items.empty() &&
+         contents.items[0]->is(PickleValue::Kind::bytes) && contents.items[0]->text == value_blob(pickle::list({}));
+}
+
+/// A count that is saved as a plain integer; nothing: there is no such value.
+std::optional<int64_t> read_value_count(OpenCheckpoint& checkpoint, const std::string& name) {
+  if (!checkpoint.index().values.contains(name)) return std::nullopt;
+  const PickleRef value = checkpoint.value(name);
+  if (!value->is(PickleValue::Kind::integer)) throw MismatchError(fmt::format("its {} is not a whole number", name));
+  return stored_count(name, static_cast<double>(value->integer));
+}
+
+/// A count that is saved as a tensor; nothing: there is no such tensor.
+std::optional<int64_t> read_tensor_count(OpenCheckpoint& checkpoint, const std::string& name) {
+  const auto found = checkpoint.index().tensors.find(name);
+  if (found == checkpoint.index().tensors.end()) return std::nullopt;
+  const at::ScalarType stored = found->second.tensor.type;
+  if (!c10::isIntegralType(stored, /*includeBool=*/false)) {
+    throw MismatchError(fmt::format("its {} is {} and not a whole number", name, python_name(stored)));
+  }
+  const at::Tensor number = at::zeros({}, at::kLong);
+  const LoadTarget target{{name, at::kLong, {}}, {}, number, /*any_type=*/true};
+  checkpoint.load({&target, 1});
+  return stored_count(name, number.item<double>());
+}
+
+int64_t read_data_ranks(OpenCheckpoint& checkpoint) {
+  const std::optional<int64_t> ranks = read_value_count(checkpoint, kDataRanksKey);
+  if (ranks && (*ranks == 0 || *ranks > kMostDataRanks)) {
+    throw DamageError(fmt::format("its {} is {}", kDataRanksKey, *ranks));
+  }
+  return ranks.value_or(std::max<int64_t>(1, loader_states(checkpoint.index())));
+}
+
+/// torchtitan counts one rank's tokens, in a plain integer; a tensor is ours of earlier, of all ranks.
+std::optional<int64_t> read_tokens(OpenCheckpoint& checkpoint, int64_t data_ranks) {
+  if (const auto all = read_value_count(checkpoint, kAllTokensKey)) return all;
+  if (const auto all = read_tensor_count(checkpoint, kTokensKey)) return all;
+  const std::optional<int64_t> one = read_value_count(checkpoint, kTokensKey);
+  if (!one) return std::nullopt;
+  if (*one > kMostCount / data_ranks) {
+    throw DamageError(fmt::format("its {} is {}, on each of {} ranks", kTokensKey, *one, data_ranks));
+  }
+  return *one * data_ranks;
+}
+
+/// The dictionaries in `value`, at any depth, that have a token buffer.
+void find_buffers(const PickleValue& value, std::vector<const PickleValue*>& found) {
+  if (value.is(PickleValue::Kind::dictionary) && value.find("token_buffer")) {
+    found.push_back(&value);
+    return;
+  }
+  for (const PickleRef& item : value.items) find_buffers(*item, found);
+}
+
+}  // namespace
+
+std::string loader_key(int64_t rank) { return fmt::format("dataloader.dp_rank_{}", rank); }
+
+CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease release) {
+  CheckpointState state;
+  const auto add = [&](std::string name, PickleRef value) {
+    state.values.push_back({std::move(name), std::move(value)});
+  };
+  const bool is_early = release == TorchtitanRelease::december_2024;
+  const std::string beginning = write_pickle(pickle::dictionary({}));
+  for (int64_t rank = 0; rank < progress.data_ranks; ++rank) add(loader_key(rank), pickle::bytes(beginning));
+  if (!is_early) add(kDataRanksKey, pickle::integer(progress.data_ranks));
+  if (!progress.data_position.is_null()) add(kPositionKey, pickle::text(progress.data_position.dump()));
+  if (is_early) {
+    state.tensors.push_back(
+        {{{kStepKey, at::kInt, {}}, whole_everywhere({})}, at::scalar_tensor(progress.step, at::kInt)});
+    for (const char* list : kLossLists) add(list, empty_list_in_a_file());
+  } else {
+    add(kStepKey, pickle::integer(progress.step));
+    add(kTokensKey, pickle::integer(progress.tokens / progress.data_ranks));
+  }
+  add(kAllTokensKey, pickle::integer(progress.tokens));
+  if (!progress.guard.is_null()) add(kGuardKey, pickle::text(progress.guard.dump()));
+  return state;
+}
+
+bool holds_run(const CheckpointIndex& index) {
+  return index.tensors.contains(kStepKey) || index.values.contains(kStepKey);
+}
+
+int64_t stored_count(const std::string& name, double number) {
+  if (!(number >= 0 && number <= kMostCount)) throw DamageError(fmt::format("its {} is {}", name, number));
+  return static_cast<int64_t>(number);
+}
+
+int64_t loader_states(const CheckpointIndex& index) {
+  int64_t ranks = 0;
+  while (index.values.contains(loader_key(ranks))) ++ranks;
+  return ranks;
+}
+
+StoredProgress read_progress(OpenCheckpoint& checkpoint) {
+  const std::optional<int64_t> value = read_value_count(checkpoint, kStepKey);
+  StoredProgress stored{.step = value ? *value : read_tensor_count(checkpoint, kStepKey).value()};
+  stored.data_ranks = read_data_ranks(checkpoint);
+  stored.tokens = read_tokens(checkpoint, stored.data_ranks);
+  return stored;
+}
+
+PickleRef read_titan_position(OpenCheckpoint& checkpoint) {
+  if (checkpoint.index().values.contains(kPositionKey)) return checkpoint.value(kPositionKey);
+  if (!checkpoint.index().values.contains(loader_key(0))) return nullptr;
+  const PickleRef pickled = checkpoint.value(loader_key(0));
+  if (!pickled->is(PickleValue::Kind::bytes)) throw PickleError("it is no pickle");
+  const PickleRef loader = read_pickle(pickled->text);
+  const PickleValue* ours = loader->find(kFormerPosition);
+  return ours ? PickleRef(loader, ours) : nullptr;
+}
+
+bool holds_past_losses(OpenCheckpoint& checkpoint) {
+  if (!checkpoint.index().values.contains(kLossLists[0])) return false;
+  try {
+    return !is_empty_list_in_a_file(*checkpoint.value(kLossLists[0]));
+  } catch (const PickleError&) {
+    return true;
+  }
+}
+
+SamplePosition read_sample_position(const PickleValue& state) {
+  if (state.is(PickleValue::Kind::dictionary) && state.items.empty()) {
+    throw PickleError("its loader had read nothing");
+  }
+  std::vector<const PickleValue*> found;
+  find_buffers(state, found);
+  if (found.empty())
+    throw PickleError("another program's samples are counted in it, and no token buffer of torchtitan's is there");
+  if (found.size() > 1)
+    throw PickleError(fmt::format("{} worker processes read the data, each its own part", found.size()));
+  const PickleValue* samples = found[0]->find("sample_idx");
+  if (!samples || !samples->is(PickleValue::Kind::integer) || samples->integer < 0) {
+    throw PickleError(found[0]->find("data") ? "it is the place of a stream of the datasets package"
+                                             : "it does not say how many documents were read");
+  }
+  SamplePosition position;
+  position.samples = samples->integer;
+  const PickleValue* buffer = found[0]->find("token_buffer");
+  if (!buffer->is(PickleValue::Kind::list)) throw PickleError("its token buffer is no list");
+  for (const PickleRef& token : buffer->items) {
+    const bool fits =
+        token->is(PickleValue::Kind::integer) && token->integer >= 0 && token->integer < (int64_t{1} << 31);
+    if (!fits) throw PickleError("its token buffer holds something that is no token");
+    position.left_tokens.push_back(static_cast<int32_t>(token->integer));
+  }
+  return position;
+}
+
+}  // namespace titan

@@ -1,0 +1,58 @@
+// The run's key-value store (c10d::Store): a table in rank 0's process, reached over the channel that every rank keeps
+// to rank 0 anyway. No socket listens for it, and only ranks of the run can ask. Every wait has a deadline.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace titan {
+
+/// One call of a store.
+struct StoreCall {
+  enum class Kind { set, get, wait, add, check, erase, count, compare_set };
+  Kind kind = Kind::count;
+  std::vector<std::string> keys{};
+  std::vector<std::string> values{};    ///< of set; of compare_set: the expected and the new one
+  int64_t number = 0;                   ///< that add adds
+  std::chrono::milliseconds within{0};  ///< how long the caller waits
+  int64_t id = 0;                       ///< numbers the calls of one rank; the answer has the same
+};
+
+struct StoreAnswer {
+  std::string value{};
+  int64_t number = 0;
+  int64_t id = 0;
+};
+
+class StoreTable {
+ public:
+  /// Nothing for a get or wait whose keys are not all there.
+  std::optional<StoreAnswer> answer(const StoreCall& call);
+  /// The same for rank 0's own threads, which wait. Nothing at the deadline.
+  std::optional<StoreAnswer> wait_answer(const StoreCall& call);
+  /// Called, by any thread, after keys have changed; empty: nobody.
+  void on_change(std::function<void()> changed);
+
+ private:
+  std::optional<StoreAnswer> try_answer(const StoreCall& call);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> on_change_;
+  std::map<std::string, std::string> values_;
+};
+
+/// Asks the table; nothing after `within`, or when rank 0 is lost.
+using AskStore = std::function<std::optional<StoreAnswer>(StoreCall call)>;
+
+c10::intrusive_ptr<c10d::Store> make_run_store(AskStore ask);
+
+}  // namespace titan
