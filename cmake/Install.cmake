@@ -2,6 +2,7 @@
 # adds the checks.
 #   titan_train        start script: TITAN_LIBTORCH becomes the library path
 #   lib/titan_train    the program, with run path $ORIGIN: its own folder, no path of the machine that built it
+#   lib/libtitan_cuda.so   what it opens where a GPU may be used, in a CUDA build
 #   lib/*.so*          the small shared libraries it needs; LibTorch, NVIDIA's and the C and C++ run-time ones stay out
 #   configs/           the shipped configs
 if(NOT TARGET titan_train)
@@ -9,6 +10,10 @@ if(NOT TARGET titan_train)
 endif()
 set_target_properties(titan_train PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS titan_train RUNTIME DESTINATION lib)
+if(TARGET titan_cuda)
+  set_target_properties(titan_cuda PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS titan_cuda LIBRARY DESTINATION lib)
+endif()
 install(PROGRAMS cmake/start.sh DESTINATION . RENAME titan_train)
 install(DIRECTORY configs DESTINATION .)
 install(FILES LICENSE DESTINATION .)

@@ -1,7 +1,7 @@
 # LibTorch 2.11.0 as hand-made imported targets over the files of the Python package `torch`: find_package(Torch) would
 # demand a CUDA toolkit and override the architectures. scripts/libtorch.sh decides where it lies (TITAN_LIBTORCH, else
 # an installed Python torch of that version, else the shared cache, filled when needed) and checks the version.
-# Gives: titan_libtorch, the target to link; TITAN_LIBTORCH_FOUND, the folder that holds torch/ and nvidia/.
+# Gives: titan_libtorch and, in a CUDA build, titan_libtorch_cuda, the targets to link; TITAN_LIBTORCH_FOUND, the folder that holds torch/ and nvidia/.
 set(TITAN_LIBTORCH "" CACHE PATH "A Python site-packages folder that holds torch, or that torch folder; empty: found")
 
 if(NOT TITAN_LIBTORCH AND NOT "$ENV{TITAN_LIBTORCH}" STREQUAL "")
@@ -49,23 +49,31 @@ target_compile_options(titan_libtorch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fmac
 # at::parallel_for lives in a header: compiled without OpenMP it runs on one thread. torch brings the runtime library.
 target_compile_options(titan_libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 if(TITAN_WITH_CUDA)
+  set(cuda_libraries c10_cuda torch_cuda cudart)
   titan_libtorch_library(c10_cuda "${site}/torch/lib/libc10_cuda.so")
   titan_libtorch_library(torch_cuda "${site}/torch/lib/libtorch_cuda.so")
   titan_libtorch_library(cudart "${site}/nvidia/cu13/lib/libcudart.so.13")
-  list(APPEND libraries c10_cuda torch_cuda cudart)
+  add_library(titan_libtorch_cuda INTERFACE)
   # NCCL's header decides the layout of ProcessGroupNCCL::Options: it must be the one libtorch_cuda was built with.
-  target_compile_definitions(titan_libtorch INTERFACE USE_C10D_NCCL)
-  target_include_directories(titan_libtorch SYSTEM INTERFACE
+  target_compile_definitions(titan_libtorch_cuda INTERFACE USE_C10D_NCCL)
+  target_include_directories(titan_libtorch_cuda SYSTEM INTERFACE
     "${site}/nvidia/nccl/include" "${site}/nvidia/cu13/include")
   # What Python installs lacks the folder crt/ that the runtime's headers include: the compiler's own headers come last.
   foreach(folder IN LISTS CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES)
-    target_compile_options(titan_libtorch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter \"${folder}\">")
+    target_compile_options(titan_libtorch_cuda INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter \"${folder}\">")
   endforeach()
 endif()
 
 # The libraries register their operators when they are loaded, so none may be dropped for want of a used symbol.
 # DT_RPATH (not DT_RUNPATH) keeps a stray LD_LIBRARY_PATH from mixing two versions of torch in the build tree.
-list(TRANSFORM libraries PREPEND titan_libtorch::)
-target_link_libraries(titan_libtorch INTERFACE "-Wl,--push-state,--no-as-needed" ${libraries} "-Wl,--pop-state")
+function(titan_link_whole target)
+  list(TRANSFORM ARGN PREPEND titan_libtorch:: OUTPUT_VARIABLE whole)
+  target_link_libraries(${target} INTERFACE "-Wl,--push-state,--no-as-needed" ${whole} "-Wl,--pop-state")
+endfunction()
+titan_link_whole(titan_libtorch ${libraries})
+if(TITAN_WITH_CUDA)
+  titan_link_whole(titan_libtorch_cuda ${cuda_libraries})
+  target_link_libraries(titan_libtorch_cuda INTERFACE titan_libtorch)
+endif()
 target_link_options(titan_libtorch INTERFACE "LINKER:--disable-new-dtags")
 message(STATUS "titan: LibTorch in ${site}")

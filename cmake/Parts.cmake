@@ -25,7 +25,7 @@ if(TITAN_TORCH)
   # Everything that knows tensors shares one precompiled header of what its files include anyway: torch's headers cost 12 s
   # a file without it. Nothing relies on it being there; clang-tidy reads the sources without it. No path of this checkout
   # is in it, so that checkouts share ccache's results.
-  set(TITAN_TENSOR_PARTS distributed kernels ops model parallel optimize checkpoint inference report train tools)
+  set(TITAN_TENSOR_PARTS gpu distributed kernels ops model parallel optimize checkpoint inference report train tools)
   set(sources)
   foreach(part ${TITAN_TENSOR_PARTS})
     file(GLOB_RECURSE part_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${part}/*.cpp)
@@ -36,6 +36,7 @@ if(TITAN_TORCH)
     file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu)
     add_library(titan_gpu_kernels STATIC ${cuda_sources})
     target_link_libraries(titan_gpu_kernels PUBLIC titan_compiler titan_libtorch::cudart)
+    set_target_properties(titan_gpu_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON)
     # The optimizers' products and sums are rounded one by one, as by these kernels' host build: both give the same bits.
     file(GLOB adam_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*adam.cu)
     set_source_files_properties(${adam_sources} PROPERTIES COMPILE_OPTIONS -fmad=false)
@@ -54,14 +55,17 @@ if(TITAN_TORCH)
   # LibTorch carries Gloo without its headers; the one file that makes a Gloo group sees declarations of our own.
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_communicator.cpp PROPERTIES
     INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR}/src/distributed/gloo_stub)
-  if(TITAN_WITH_CUDA)
-    target_link_libraries(titan_core PUBLIC titan_gpu_kernels)
-    target_compile_definitions(titan_core PUBLIC TITAN_WITH_CUDA)
-    string(JOIN "," architectures ${CMAKE_CUDA_ARCHITECTURES})
-    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/train/compile.cpp PROPERTIES
-      COMPILE_DEFINITIONS "TITAN_GPU_ARCHITECTURES=\"${architectures}\"")
-  endif()
   titan_compile_together(titan_core)
+  if(TITAN_WITH_CUDA)
+    # All that knows CUDA, opened at run time (titan/gpu/cuda.h). What it uses of the other parts is the program's own.
+    file(GLOB cuda_library_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda/*.cpp)
+    add_library(titan_cuda SHARED ${cuda_library_sources})
+    target_link_libraries(titan_cuda PRIVATE titan_compiler titan_gpu_kernels titan_libtorch_cuda fmt::fmt spdlog::spdlog)
+    string(JOIN "," architectures ${CMAKE_CUDA_ARCHITECTURES})
+    target_compile_definitions(titan_cuda PRIVATE "TITAN_GPU_ARCHITECTURES=\"${architectures}\"")
+    titan_compile_together(titan_cuda)
+    target_link_options(titan_core INTERFACE LINKER:--dynamic-list=${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.list)
+  endif()
 endif()
 
 if(TITAN_TORCH)
@@ -88,4 +92,10 @@ if(TITAN_TORCH)
     INCLUDE_DIRECTORIES ${TITAN_GENERATED})
   add_executable(titan_train src/app/main.cpp)
   target_link_libraries(titan_train PRIVATE titan_app)
+  # With what it opens where a GPU is: a machine without one need not compile that to train.
+  add_custom_target(titan_program DEPENDS titan_train)
+  if(TITAN_WITH_CUDA)
+    add_dependencies(titan_program titan_cuda)
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/find.cpp PROPERTIES COMPILE_DEFINITIONS TITAN_FOR_CUDA)
+  endif()
 endif()

@@ -22,13 +22,19 @@ function(titan_test part)
   target_link_libraries(${name}_test PRIVATE titan_checkout ${test_UNPARSED_ARGUMENTS} GTest::gtest GTest::gtest_main)
   target_include_directories(${name}_test PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${part})
+  if(NOT TARGET ${part}_tests)
+    add_custom_target(${part}_tests) # what `scripts/test.sh PART` builds
+  endif()
+  add_dependencies(${part}_tests ${name}_test)
 endfunction()
 
 # titan_two_shards(part [variables...]): its tests run as two processes, so that two cores share them. The second one's report
-# has the program's name in a folder of its own.
+# has the program's name in a folder of its own, where reports are asked for.
 function(titan_two_shards part)
   add_test(NAME ${part}_rest WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
-    COMMAND ${part}_test --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${part}_rest/)
+    COMMAND sh -c [=[exec "$0" "--gtest_output=${GTEST_OUTPUT:+${GTEST_OUTPUT}rest/}"]=] $<TARGET_FILE:${part}_test>)
+  set_tests_properties(${part}_rest PROPERTIES LABELS ${part})
   set_tests_properties(${part} PROPERTIES COST 1000 ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=0;${ARGN}")
   set_tests_properties(${part}_rest PROPERTIES COST 1000 ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1;${ARGN}")
 endfunction()
@@ -176,4 +182,13 @@ if(TITAN_TORCH)
   target_link_libraries(checkpoint_files PRIVATE titan_core GTest::gtest)
   target_include_directories(checkpoint_files PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/tests)
   titan_reuse_precompiled(checkpoint_files)
+endif()
+
+# What the Python tests start.
+add_custom_target(python_tests DEPENDS config_mutants)
+if(TITAN_TORCH)
+  add_dependencies(python_tests titan_program dying_titan_train checkpoint_files bench_device_ceiling bench_kernel_rates)
+  if(TITAN_WITH_CUDA)
+    add_dependencies(python_tests mock_cuda)
+  endif()
 endif()

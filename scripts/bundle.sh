@@ -63,7 +63,7 @@ case ${1:-} in
   *) fail 64 "unknown argument $1 (there is only --allow-newer)" ;;
 esac
 "$TITAN_ROOT/scripts/setup.sh"
-build_targets titan_train
+build_targets titan_program
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$TITAN_BUILD/CMakeCache.txt")
 site=$(sed -n 's/^TITAN_LIBTORCH_FOUND:INTERNAL=//p' "$TITAN_BUILD/CMakeCache.txt")
 bundle=$TITAN_ROOT/build/bundle/titan-$version

@@ -65,6 +65,15 @@ configure_build() {
   printf '%s\n' "$settings" >"$recorded"
 }
 
+# What training needs here: what the program opens on a GPU is compiled where a driver is, or TITAN_CUDA=ON asks for it.
+program_target() {
+  if [ "${TITAN_CUDA:-AUTO}" = ON ] || [ -n "$(type -P nvidia-smi)" ] || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+    printf titan_program
+  else
+    printf titan_train
+  fi
+}
+
 # build_targets TARGET...: configures if needed, then builds; a build with nothing to do takes a fraction of a second.
 build_targets() {
   configure_build

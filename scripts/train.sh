@@ -41,7 +41,7 @@ esac
 [ "${COMM_MODE:-default}" != default ] || [ "$ranks" = 1 ] || set -- launch -n "$ranks" "$@"
 
 "$TITAN_ROOT/scripts/setup.sh"
-build_targets titan_train
+build_targets "$(program_target)"
 if [ -n "$config" ] && [ ! -e "$config" ] && [ -e "$TITAN_ROOT/$config" ]; then
   cd -- "$TITAN_ROOT"
 fi

@@ -64,7 +64,7 @@ if [ -n "$packed" ]; then
   done
 else
   "$TITAN_ROOT/scripts/setup.sh"
-  build_targets titan_train "${tests[@]}"
+  build_targets titan_program "${tests[@]}"
   programs=$TITAN_BUILD
 fi
 [ -n "$commit" ] || commit=$(git -C "$TITAN_ROOT" rev-parse --short HEAD 2>/dev/null) || commit=unknown

@@ -114,11 +114,10 @@ std::optional<ConvertOptions> parse(const Direction& direction, std::span<const 
   return options;
 }
 
-bool names_model(const LoadedConfig& loaded) {
-  for (const char* key : {"model.name", "model.flavor"}) {
-    if (loaded.origins.is_set(key)) return true;
-  }
-  return !loaded.config.job.config_file.empty();
+/// Whether a config file, or one of these options, is given.
+bool names_any(const LoadedConfig& loaded, std::initializer_list<const char*> keys) {
+  return !loaded.config.job.config_file.empty() ||
+         std::any_of(keys.begin(), keys.end(), [&](const char* key) { return loaded.origins.is_set(key); });
 }
 
 [[noreturn]] void fail_unknown(const std::string& word) {
@@ -153,7 +152,8 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   }
   for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
   constexpr double kGigabyte = 1e9;
-  direction->run({options->from, options->to, loaded.config, names_model(loaded), options->dtype,
+  direction->run({options->from, options->to, loaded.config, names_any(loaded, {"model.name", "model.flavor"}),
+                  names_any(loaded, {"model.tokenizer_path", "model.hf_assets_path"}), options->dtype,
                   static_cast<int64_t>(options->shard_gigabytes * kGigabyte), options->data_ranks},
                  std::cout);
   return 0;

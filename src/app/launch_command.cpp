@@ -77,6 +77,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<std::string> words = request.arguments;
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
   if (!trains) words = config_words_of_ranks(words);
+  if (!words.empty()) refuse_mistyped_command(words[0]);
   std::vector<ConfigCheck> checks = config_checks();
   if (trains) checks.push_back(world_check(options->ranks));
   const LoadedConfig loaded = load_config(schema, words, checks);

@@ -77,6 +77,7 @@ std::vector<std::string> config_words_of_ranks(std::span<const std::string> argu
 int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<RanksOptions> options = parse(arguments, std::cout);
   if (!options) return 0;
+  if (!options->rest.empty()) refuse_mistyped_command(options->rest[0]);
   const LoadedConfig loaded = load_config(schema, options->rest, config_checks());
   if (const int code = report_config_problems(loaded)) return code;
   const StopSignals signals;

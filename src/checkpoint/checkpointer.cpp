@@ -6,6 +6,7 @@
 #include <random>
 
 #include "folder_names.h"
+#include "titan/base/json.h"
 
 namespace titan {
 namespace {
@@ -27,7 +28,7 @@ WriteTrial try_writing(const std::function<void()>& act) {
 
 /// The first problem of any rank, with the rank's number where there are several.
 WriteTrial agreed(RankMeeting& meeting, const WriteTrial& mine) {
-  const std::vector<std::string> all = meeting.exchange(nlohmann::json{mine.problem, mine.reason}.dump());
+  const std::vector<std::string> all = meeting.exchange(json_text(nlohmann::json{mine.problem, mine.reason}));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::string problem;
     int reason = 0;

@@ -85,7 +85,11 @@ std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, i
 void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex& index,
                  std::map<std::string, FileRecord> files, nlohmann::ordered_json facts) {
   for (const auto& [name, end] : index.file_ends()) {
-    TITAN_CHECK(files.contains(name) && files.at(name).bytes == end, name, end);
+    const auto reported = files.find(name);
+    if (reported != files.end() && reported->second.bytes == end) continue;
+    throw Error(
+        ExitCode::peer_failure,
+        fmt::format("the ranks report other files than they were to write: {} of {} bytes is missing", name, end));
   }
   const std::filesystem::path temporary = place.temporary();
   const std::string index_bytes = write_index(index);

@@ -9,6 +9,7 @@
 #include "entry_at.h"
 #include "folder_names.h"
 #include "problem_of.h"
+#include "titan/base/json.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/manifest.h"
 
@@ -159,7 +160,7 @@ std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {
       report["files"][exporter.file_name(file)] = {{"bytes", record.bytes}, {"xxh3_128", record.hashes}};
     }
   });
-  return report.dump();
+  return json_text(report);
 }
 
 std::string run_stages(Exporter& exporter, RankMeeting& meeting) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/safetensors_folder.h"
@@ -48,7 +49,7 @@ Verdict try_checkpoint(const std::function<void()>& act) {
 /// The worst verdict of all ranks, with the rank's number where there are several.
 Verdict agreed(RankMeeting& meeting, const Verdict& mine) {
   const nlohmann::json message{{"fate", static_cast<int>(mine.fate)}, {"why", mine.why}, {"code", mine.code}};
-  const std::vector<std::string> all = meeting.exchange(message.dump());
+  const std::vector<std::string> all = meeting.exchange(json_text(message));
   Verdict worst;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     Verdict one;
@@ -80,7 +81,7 @@ std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankMeeting& me
   }
   std::string problem;
   std::vector<std::pair<int64_t, bool>> steps;
-  read_words(meeting.exchange(told.dump()).front(), 0, [&](const nlohmann::json& heard) {
+  read_words(meeting.exchange(json_text(told)).front(), 0, [&](const nlohmann::json& heard) {
     problem = heard.at("problem").get<std::string>();
     steps = heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>();
   });

@@ -71,7 +71,6 @@ class HeaderReader {
     if (length > kLongestHeader) fail(fmt::format("the header has {} bytes, more than the format's 100 MB", length));
     begin_ = static_cast<int64_t>(sizeof length + length);
     const std::string text = file_.read(sizeof length, static_cast<int64_t>(length));
-    if (!is_shallow_json(text)) fail("the header's values are nested too deep");
     std::set<std::string> names;
     std::string twice;
     const auto note = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -80,7 +79,12 @@ class HeaderReader {
       }
       return true;
     };
-    Json header = Json::parse(text, note, /*allow_exceptions=*/false);
+    Json header;
+    try {
+      header = parse_json_with<Json>(text, note);
+    } catch (const Json::exception& error) {
+      fail(fmt::format("the header is no JSON object ({})", error.what()));
+    }
     if (!header.is_object()) fail("the header is no JSON object");
     if (!twice.empty()) fail(fmt::format("the header has two entries for {}", twice));
     return header;

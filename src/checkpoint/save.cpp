@@ -79,7 +79,7 @@ std::string run_stages(Storage& storage, RankMeeting& meeting, const SaveJob& jo
 
   std::map<std::string, FileRecord> mine;
   problem = problem_of([&] { mine = write_files(storage, job, meeting.rank()); });
-  const std::vector<std::string> reports = meeting.exchange(report_of(problem, mine).dump());
+  const std::vector<std::string> reports = meeting.exchange(json_text(report_of(problem, mine)));
   problem.clear();
   std::map<std::string, FileRecord> files = files_of(reports, problem);
   if (!problem.empty()) {

@@ -38,7 +38,9 @@ class StoreMeeting : public RankMeeting {
       all.push_back(wait_for(said(round, rank), rank));
       store_->deleteKey(said(round, rank));
     }
-    store_->set(heard(round), bytes_of(nlohmann::json(all).dump()));
+    // What is no UTF-8, a file's name in a problem, must not throw here.
+    store_->set(heard(round),
+                bytes_of(nlohmann::json(all).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
     // Whoever has spoken in this meeting has heard the last one's end.
     if (round > 0) store_->deleteKey(heard(round - 1));
     return all;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
+#include "titan/base/json.h"
 #include "titan/base/printable.h"
 
 namespace titan {
@@ -79,7 +79,8 @@ std::string dump_json(const Schema& schema, const JobConfig& config) {
 
 std::vector<ChangedOption> changes_since(const Schema& schema, const Json& before, const JobConfig& config) {
   std::vector<ChangedOption> changes;
-  const Json now = Json::parse(dump_json(schema, config));  // as written: text that was not UTF-8 is replaced in both
+  const Json now =
+      parse_json<Json>(dump_json(schema, config));  // as written: text that was not UTF-8 is replaced in both
   for (const Option& option : schema.options()) {
     const Json::json_pointer at = pointer_to(option);
     if (!option.read || option.key == "job.config_file" || !before.contains(at) || before[at] == now[at]) continue;

@@ -25,7 +25,7 @@ namespace {
 
 /// As it reads after having been written. The name of a file need not be UTF-8.
 nlohmann::json written(const nlohmann::json& words) {
-  return nlohmann::json::parse(words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return parse_json(words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ void GrowingFile::save(const TokenizeProgress& progress) {
   note["invalid_utf8"] = progress.invalid_utf8;
   note["text_bytes"] = progress.text_bytes;
   note["next"] = {progress.next.document, progress.next.file, progress.next.byte, progress.next.line};
-  write_file_atomically(part(".progress"), note.dump());
+  write_file_atomically(part(".progress"), json_text(note));
 }
 
 void GrowingFile::finish(const TokenizeProgress& progress, TokenFileFacts facts) {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 namespace titan {
 namespace {
@@ -55,6 +56,14 @@ Addresses addresses_of(const std::string& host, const char* port, int& error) {
   return {error == 0 ? found : nullptr, ::freeaddrinfo};
 }
 
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
 /// Connects to one address; 0 or the error number.
 int connect_address(int socket, const addrinfo& address, Deadline deadline) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
@@ -78,30 +87,19 @@ void Descriptor::close() {
   value_ = -1;
 }
 
-Descriptor listen_on(bool loopback_only, uint16_t port) {
+Descriptor listen_on(const std::string& address, uint16_t port) {
   // An IPv6 socket takes IPv4 callers as well; not every machine has IPv6.
-  for (const int family : {AF_INET6, AF_INET}) {
-    if (loopback_only && family == AF_INET6) continue;
-    Descriptor listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  std::vector<std::string> choices{address};
+  if (address.empty()) choices = {"::", "0.0.0.0"};
+  for (const std::string& choice : choices) {
+    int error = 0;
+    const Addresses found = addresses_of(choice, std::to_string(port).c_str(), error);
+    if (!found) continue;
+    Descriptor listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!listener) continue;
     set(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    sockaddr_storage storage{};
-    socklen_t length = 0;
-    if (family == AF_INET6) {
-      set(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-      sockaddr_in6 address{};
-      address.sin6_family = AF_INET6;
-      address.sin6_addr = in6addr_any;
-      address.sin6_port = htons(port);
-      std::memcpy(&storage, &address, length = sizeof address);
-    } else {
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
-      address.sin_port = htons(port);
-      std::memcpy(&storage, &address, length = sizeof address);
-    }
-    if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&storage), length) == 0) {
+    if (found->ai_family == AF_INET6) set(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    if (::bind(listener.get(), found->ai_addr, found->ai_addrlen) == 0) {
       if (::listen(listener.get(), kBacklog) == 0) return listener;
       return {};
     }
@@ -131,6 +129,21 @@ bool names_this_machine(const std::string& host) {
     if (socket && ::bind(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return true;
   }
   return false;
+}
+
+std::string loopback_address_of(const std::string& host) {
+  int error = 0;
+  const Addresses addresses = addresses_of(host, nullptr, error);
+  std::string chosen;
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (!is_loopback(address->ai_addr) || ::getnameinfo(address->ai_addr, address->ai_addrlen, text.data(), text.size(),
+                                                        nullptr, 0, NI_NUMERICHOST) != 0) {
+      return {};
+    }
+    if (chosen.empty() || address->ai_family == AF_INET) chosen = text.data();
+  }
+  return chosen;
 }
 
 std::optional<Channel> Channel::connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,

@@ -39,9 +39,11 @@ class Descriptor {
   int value_ = -1;
 };
 
-/// A listening socket: on the loopback address alone, or on every address of the host. Port 0 takes any free one.
+/// A listening socket on one address of the host, in digits; empty: on every address. Port 0 takes any free one.
 /// Nothing, with errno, when the port is taken or may not be used.
-Descriptor listen_on(bool loopback_only, uint16_t port);
+Descriptor listen_on(const std::string& address, uint16_t port);
+/// The loopback address that `host` resolves to, in digits, IPv4 rather than IPv6; empty when it has any other address.
+std::string loopback_address_of(const std::string& host);
 /// Whether `host` is this machine's name or address.
 bool names_this_machine(const std::string& host);
 /// The port that a listening socket has.

@@ -11,11 +11,11 @@
 #include <functional>
 #include <thread>
 
-#include "c10d_reduction.h"
-#include "group_members.h"
 #include "packing.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
+#include "titan/distributed/c10d_reduction.h"
+#include "titan/distributed/group_members.h"
 
 namespace titan {
 namespace {

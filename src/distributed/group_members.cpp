@@ -1,4 +1,4 @@
-#include "group_members.h"
+#include "titan/distributed/group_members.h"
 
 #include "titan/base/error.h"
 

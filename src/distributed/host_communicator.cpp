@@ -11,13 +11,13 @@
 #include <functional>
 #include <utility>
 
-#include "group_members.h"
 #include "host_mailbox.h"
 #include "packing.h"
 #include "shared_counter.h"
 #include "shared_segment.h"
 #include "titan/base/error.h"
 #include "titan/distributed/backends.h"
+#include "titan/distributed/group_members.h"
 
 namespace titan {
 namespace {

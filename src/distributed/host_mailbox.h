@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "group_members.h"
 #include "shared_counter.h"
 #include "shared_segment.h"
 #include "titan/distributed/backends.h"
+#include "titan/distributed/group_members.h"
 
 namespace titan {
 

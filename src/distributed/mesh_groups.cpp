@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "group_members.h"
+#include "titan/distributed/group_members.h"
 #include "titan/distributed/overdue_watch.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 
@@ -79,7 +80,7 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
   MakeCommunicator over_nccl;
   if (device.is_cuda()) {
     auto watch = world.hung ? std::make_shared<OverdueWatch>(world.hung) : nullptr;
-    over_nccl = nccl_communicator_maker(world.store, device.index(), std::move(watch));
+    over_nccl = cuda().nccl(world.store, device.index(), std::move(watch));
   }
   return [store = world.store, waits = world.waits, over_nccl, one_host,
           options = std::move(options)](GroupRequest request) mutable {
@@ -109,7 +110,7 @@ std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(c
   const std::string name = "tp/" + std::to_string(ranks.front());
   const GroupMembers members{"tp", ranks, world.waits};
   return [=, store = world.store](int64_t capacity) {
-    if (device.is_cuda()) return make_cuda_peer_memory(store, name, rank, size, capacity, timeout, device.index());
+    if (device.is_cuda()) return cuda().peer_memory(store, name, rank, size, capacity, timeout, device.index());
     return noting(make_shared_peer_memory(store, name, rank, size, capacity, timeout), members);
   };
 }

@@ -1,25 +1,13 @@
 #include "titan/distributed/own_device.h"
 
-#ifdef TITAN_WITH_CUDA
-#include <cuda_runtime_api.h>
-#endif
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 
-#ifdef TITAN_WITH_CUDA
-int chosen_gpu() {
-  int number = 0;
-  if (cudaGetDevice(&number) == cudaSuccess) return number;
-  (void)cudaGetLastError();  // no driver, or no GPU; no later call's
-  return 0;
-}
+int chosen_gpu() { return opened_cuda() ? cuda().chosen() : 0; }
 
 void choose_gpu(int number) {
-  if (number != chosen_gpu()) (void)cudaSetDevice(number);  // a failure is that of the calls that follow
+  if (number != chosen_gpu()) cuda().choose(number);
 }
-#else
-int chosen_gpu() { return 0; }
-void choose_gpu(int) {}
-#endif
 
 }  // namespace titan

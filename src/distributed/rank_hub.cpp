@@ -18,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 /// A caller that says nothing, or not enough, for this long is dropped.
 constexpr std::chrono::seconds kSilenceLimit{1};
+/// The same while no place is free for another, who may be a rank: those speak at once.
+constexpr std::chrono::milliseconds kFullLimit{100};
 /// The same for one that knows the secret.
 constexpr std::chrono::seconds kReportLimit{5};
 /// Callers that are heard at a time; others wait in the kernel's queue.
@@ -35,9 +37,14 @@ std::string words_for_elsewhere(const std::string& host) {
   return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
 }
 
-std::string words_for_strangers(int64_t strangers) {
-  if (strangers == 0) return {};
-  return fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", strangers);
+std::string words_for_strangers(int64_t strangers, int64_t silent) {
+  std::string words;
+  if (strangers > 0) {
+    words =
+        fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", strangers);
+  }
+  if (silent > 0) words += fmt::format("; {} callers said nothing (ss -tnp shows whose they are)", silent);
+  return words;
 }
 
 /// Of accept(2): nothing is wrong with the caller.
@@ -81,7 +88,7 @@ const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
                        "and what they printed{}{}",
-                       roll_call_.missing(), roll_call_.size(), waited, words_for_strangers(strangers_),
+                       roll_call_.missing(), roll_call_.size(), waited, words_for_strangers(strangers_, silent_),
                        words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
@@ -96,22 +103,26 @@ const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
 
 std::vector<RankFacts> RankHub::hear_callers(Deadline deadline) {
   std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
-  const bool accepts = callers_.size() < kMostCallers && Clock::now() >= accept_again_;
-  if (!accepts) entries[0].fd = -1;
+  const bool is_full = callers_.size() >= kMostCallers || Clock::now() < accept_again_;
+  const auto end_of = [is_full](const Caller& caller) {
+    return is_full && !caller.is_proven ? caller.until - kSilenceLimit + kFullLimit : caller.until;
+  };
+  if (is_full) entries[0].fd = -1;
   for (const Caller& caller : callers_) {
     entries.push_back({caller.channel.descriptor(), POLLIN, 0});
-    deadline = std::min(deadline, caller.until);
+    deadline = std::min(deadline, end_of(caller));
   }
-  if (!accepts) deadline = std::min(deadline, Clock::now() + std::chrono::milliseconds(kRetryMilliseconds));
   for (const Member& member : members_) {
     entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, POLLIN, 0});
   }
   ::poll(entries.data(), entries.size(), poll_time(deadline));
-  if (accepts) accept_callers();
+  if (!is_full) accept_callers();
   std::vector<RankFacts> came;
   std::erase_if(callers_, [&](Caller& caller) {
     if (std::optional<RankFacts> facts = hear_caller(caller)) came.push_back(*std::move(facts));
-    return Clock::now() >= caller.until;
+    if (Clock::now() < end_of(caller)) return false;
+    silent_ += caller.is_silent ? 1 : 0;
+    return true;
   });
   for (Member& member : members_) member.channel.read_arrived();
   return came;
@@ -143,6 +154,7 @@ void RankHub::accept_callers() {
 std::optional<RankFacts> RankHub::hear_caller(Caller& caller) {
   caller.channel.read_arrived();
   while (const std::optional<std::string> line = caller.channel.take_line()) {
+    caller.is_silent = false;
     if (caller.is_proven) {
       caller.until = Clock::now();
       std::optional<RankFacts> facts = RankFacts::from_json(*line);
@@ -264,17 +276,22 @@ bool RankHub::take(Member& member, RankMessage message) {
     if (suspected_) answers_.push_back({member.rank, *message.waits});
   }
   if (message.asks) {
-    member.channel.send_line(asked_line());
+    member.channel.send_line(asked_line(), kAtOnce);
     ask_for_life(member.rank, *message.asks);
   }
   if (message.store) answer_store(member, *message.store, Clock::now() + message.store->within);
   if (message.failed) {
-    member.channel.send_line(heard_line());
+    member.channel.send_line(heard_line(), kAtOnce);
     report({member.rank, message.failed->code,
             fmt::format("{} failed with exit code {}: {}", roll_call_.facts(member.rank)->name(), message.failed->code,
                         message.failed->text)});
   }
   return message.is_understood;
+}
+
+/// This thread waits for none of them: one may be stopped.
+void RankHub::send_to_all(const std::string& line) {
+  for (Member& member : members_) member.channel.send_line(line, kAtOnce);
 }
 
 void RankHub::answer_store(Member& member, const StoreCall& call, Deadline until) {
@@ -321,7 +338,7 @@ void RankHub::suspect(Cause cause) {
   suspect_until_ = Clock::now() + kTrueCauseLimit;
   suspected_ = std::move(cause);
   answers_.push_back({0, waits_->now()});
-  for (Member& member : members_) member.channel.send_line(asked_line());
+  send_to_all(asked_line());
 }
 
 Cause RankHub::found_from_waits() const {
@@ -337,10 +354,8 @@ void RankHub::ask_for_life(int64_t asker, std::chrono::milliseconds patience) {
   if (cause_ || suspected_ || life_.is_open()) return;
   life_asker_ = asker;
   life_.ask(Clock::now(), patience);
-  for (Member& member : members_) {
-    member.lives = false;
-    member.channel.send_line(asked_line());
-  }
+  for (Member& member : members_) member.lives = false;
+  send_to_all(asked_line());
 }
 
 void RankHub::look_for_life() {
@@ -378,7 +393,7 @@ void RankHub::announce_when_due() {
   if (!cause_ || Clock::now() < announce_at_) return;
   if (!announced_) {
     announced_ = true;
-    for (Member& member : members_) member.channel.send_line(ended_line(*cause_));
+    send_to_all(ended_line(*cause_));
     if (cause_->rank != 0) {
       tell_(cause_->text, /*aloud=*/true);
       // The last to go: the store lives here.
@@ -406,6 +421,7 @@ bool RankHub::is_hanging_itself() {
 void RankHub::wait_until_gone(Deadline deadline) {
   for (Member& member : members_) {
     if (cause_->is_silent && member.rank == cause_->rank) continue;
+    member.channel.send_line({}, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
     while (member.channel.is_open() && Clock::now() < deadline) {
       if (!member.channel.wait_line(deadline)) break;
     }

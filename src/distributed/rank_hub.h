@@ -43,6 +43,7 @@ class RankHub : public AbortWatcher {
     Channel channel;
     Handshake handshake;
     Deadline until;  // when it is dropped
+    bool is_silent = true;
     bool is_proven = false;
   };
   struct Member {
@@ -70,6 +71,7 @@ class RankHub : public AbortWatcher {
   void hear(Member& member);
   /// False when the member said what is no message.
   bool take(Member& member, RankMessage message);
+  void send_to_all(const std::string& line);
   void answer_store(Member& member, const StoreCall& call, Deadline until);
   void answer_waiting();
   void lost(const Member& member);
@@ -90,7 +92,6 @@ class RankHub : public AbortWatcher {
   bool is_hanging_itself();
   void wait_until_gone(Deadline deadline);
   bool say_farewell();
-  int64_t count_present() const;
 
   Descriptor listener_;
   const std::string secret_;
@@ -100,6 +101,7 @@ class RankHub : public AbortWatcher {
   std::shared_ptr<LastWords> last_words_;
   std::vector<Caller> callers_;
   int64_t strangers_ = 0;    // callers that did not know the secret
+  int64_t silent_ = 0;       // callers that said nothing
   Deadline accept_again_{};  // no descriptor was left
   const std::shared_ptr<StoreTable> table_ = std::make_shared<StoreTable>();
   std::vector<Member> members_;

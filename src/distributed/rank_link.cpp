@@ -39,6 +39,7 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
                     Deadline deadline) {
   const Deadline begin = Clock::now();
   std::string reason = "no time was left";
+  std::string doubt;  // about who answered: says more than a connection that fails later, when rank 0 may have left
   while (Clock::now() < deadline) {
     for (const uint16_t port : ports) {
       end_at_a_signal();
@@ -46,8 +47,9 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
       if (!channel) continue;
       rank_zero_ = fmt::format("rank 0 ({}:{})", host, port);
       if (is_rank_zero(std::move(*channel), port, secret)) return;
-      reason = fmt::format(
-          "port {} belongs to something else, or to a run with another secret (give all ranks the same TITAN_SECRET)",
+      doubt = fmt::format(
+          "port {} belongs to something else, or to a run with another secret (give all ranks the same TITAN_SECRET), "
+          "or has too many callers",
           port);
     }
     ::poll(nullptr, 0, kRetryMilliseconds);
@@ -59,7 +61,7 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
       ExitCode::launcher,
       fmt::format("rank 0 was not found on {}, {}, within {} s (comm.init_timeout_seconds): {}; see whether it was "
                   "started and what it printed",
-                  host, where, waited, reason));
+                  host, where, waited, doubt.empty() ? reason : doubt));
 }
 
 bool RankLink::is_rank_zero(Channel channel, uint16_t port, const std::string& secret) {

@@ -17,15 +17,23 @@ namespace titan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr const char* kOwnHost = "127.0.0.1";
 
-bool is_loopback(const std::string& host) { return host == kOwnHost || host == "localhost"; }
+/// Where rank 0 listens: on a loopback address when no rank can be on another host, else on every address.
+std::string listening_address(const Launch& launch) {
+  const std::string& host = launch.meeting.host;
+  const std::string loopback = loopback_address_of(host);
+  // Any other name may have another address on other hosts: Debian gives the own host's name 127.0.1.1.
+  const bool is_same_everywhere = host == loopback || host == "localhost";
+  return is_same_everywhere || launch.local_size == launch.size ? loopback : "";
+}
 
 /// Rank 0's listening socket, on the first free port.
-Descriptor listen_at(const MeetingPoint& meeting) {
+Descriptor listen_at(const Launch& launch) {
+  const MeetingPoint& meeting = launch.meeting;
+  const std::string address = listening_address(launch);
   int reason = 0;
   for (const uint16_t port : meeting.ports) {
-    if (Descriptor listener = listen_on(is_loopback(meeting.host), port)) return listener;
+    if (Descriptor listener = listen_on(address, port)) return listener;
     reason = errno;
   }
   const bool one = meeting.ports.size() == 1;
@@ -50,7 +58,7 @@ void take_place(const HostPlace& place, World& world) {
 
 void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                        Rendezvous& met) {
-  auto hub = std::make_unique<RankHub>(listen_at(launch.meeting), key_of(launch.meeting), std::move(facts),
+  auto hub = std::make_unique<RankHub>(listen_at(launch), key_of(launch.meeting), std::move(facts),
                                        std::move(peer_failed), met.world.waits, met.world.last_words);
   const RollCall& roll_call = hub->gather(deadline, launch.meeting.host);
   met.world.store = hub->store();

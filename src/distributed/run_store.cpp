@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "channel.h"
+#include "titan/base/error.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -15,6 +17,8 @@ using ByteVector = std::vector<uint8_t>;
 
 /// c10d's 0 means no limit; here every wait ends.
 constexpr std::chrono::hours kLongestWait{24};
+/// Of a call's keys and values together: a line between ranks holds two hexadecimal digits for each byte.
+constexpr size_t kMostBytes = kMembersLine / 2 - (size_t{1} << 20);
 
 bool changes(CallKind kind) { return kind == CallKind::set || kind == CallKind::add || kind == CallKind::compare_set; }
 
@@ -56,9 +60,21 @@ class RunStore : public c10d::Store {
   }
 
  private:
+  /// On this side, since the other would take a longer line for the end of the connection.
+  static void check_length(const StoreCall& call) {
+    size_t bytes = 0;
+    for (const auto* texts : {&call.keys, &call.values}) {
+      for (const std::string& text : *texts) bytes += text.size();
+    }
+    if (bytes <= kMostBytes) return;
+    throw Error(ExitCode::launcher, fmt::format("{} bytes for {} are more than the {} that ranks can send each other "
+                                                "through the run's store",
+                                                bytes, call.keys.at(0), kMostBytes));
+  }
   static ByteVector bytes_of(const StoreAnswer& answer) { return {answer.value.begin(), answer.value.end()}; }
 
   StoreAnswer ask(StoreCall call) {
+    check_length(call);
     if (call.kind != CallKind::wait) call.within = timeout_;
     if (call.within.count() <= 0) call.within = kLongestWait;
     std::optional<StoreAnswer> answer = ask_(call);

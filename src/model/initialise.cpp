@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
+#include "titan/gpu/cuda.h"
 #include "titan/ops/fused_kernels.h"
 
 namespace titan {
@@ -20,13 +21,7 @@ NormalNumbers numbers_of(const Initialiser& initialiser, uint64_t seed, uint64_t
 }
 
 /// Those of the device that the tensor lies on; null: the host makes its numbers.
-const Kernels* kernels_for(const at::Tensor& tensor) {
-#ifdef TITAN_WITH_CUDA
-  if (tensor.is_cuda()) return &gpu_kernels();
-#endif
-  (void)tensor;
-  return nullptr;
-}
+const Kernels* kernels_for(const at::Tensor& tensor) { return tensor.is_cuda() ? &cuda().kernels() : nullptr; }
 
 void draw_on_host(at::Tensor& master, const NormalNumbers& numbers, const RoundingPlace& place) {
   at::Tensor values = at::empty(master.sizes(), at::TensorOptions(at::kFloat));

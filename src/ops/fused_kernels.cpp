@@ -1,11 +1,9 @@
 #include "titan/ops/fused_kernels.h"
 
 #include <algorithm>
-#ifdef TITAN_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 
 #include "titan/base/error.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 
@@ -31,11 +29,7 @@ KernelType kernel_type(const at::Tensor& tensor) {
 }
 
 CUstream_st* current_stream(const at::Tensor& tensor) {
-#ifdef TITAN_WITH_CUDA
-  if (tensor.is_cuda()) return at::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
-#endif
-  (void)tensor;
-  return nullptr;
+  return tensor.is_cuda() ? cuda().current_stream(tensor.get_device()) : nullptr;
 }
 
 }  // namespace titan

@@ -2,18 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#ifdef TITAN_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAGuard.h>
-
-#include "titan/kernels/kernels.h"
-#endif
+#include <c10/core/DeviceGuard.h>
 
 #include <array>
 #include <mutex>
 
 #include "cpu_kernels.h"
 #include "titan/base/error.h"
+#include "titan/gpu/cuda.h"
+#include "titan/kernels/kernels.h"
 
 namespace titan {
 namespace {
@@ -33,36 +30,22 @@ void add_on_cpu(const at::Tensor& tensor, int64_t* slots) {
   exact_carry(slots);
 }
 
-#ifndef TITAN_WITH_CUDA
-[[noreturn]] void no_cuda() { throw InvariantError("internal error: a CUDA tensor in a CPU-only build"); }
-#endif
-
 void add_on_cuda(const std::vector<at::Tensor>& tensors, const at::Tensor& slots) {
-#ifdef TITAN_WITH_CUDA
-  const c10::cuda::CUDAGuard guard(slots.device());
-  const auto stream = at::cuda::getCurrentCUDAStream().stream();
+  const c10::DeviceGuard guard(slots.device());
+  CUstream_st* const stream = cuda().current_stream(slots.get_device());
   for (const at::Tensor& tensor : tensors) {
-    gpu_kernels().exact_squares({tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>()},
-                                stream);
+    cuda().kernels().exact_squares({tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>()},
+                                   stream);
   }
-  gpu_kernels().exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
-#else
-  (void)tensors, (void)slots;
-  no_cuda();
-#endif
+  cuda().kernels().exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
 }
 
 at::Tensor value_on_cuda(const at::Tensor& slots) {
-#ifdef TITAN_WITH_CUDA
-  const c10::cuda::CUDAGuard guard(slots.device());
+  const c10::DeviceGuard guard(slots.device());
   at::Tensor value = at::empty({}, slots.options().dtype(at::kDouble));
-  gpu_kernels().exact_value(slots.const_data_ptr<int64_t>(), value.mutable_data_ptr<double>(),
-                            at::cuda::getCurrentCUDAStream().stream());
+  cuda().kernels().exact_value(slots.const_data_ptr<int64_t>(), value.mutable_data_ptr<double>(),
+                               cuda().current_stream(slots.get_device()));
   return value;
-#else
-  (void)slots;
-  no_cuda();
-#endif
 }
 
 }  // namespace

@@ -2,17 +2,14 @@
 // rounding follows from its place in the whole tensor.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#ifdef TITAN_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-
-#include "titan/kernels/kernels.h"
-#endif
 
 #include "adam_loop.h"
 #include "cpu_kernels.h"
 #include "look_at.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
+#include "titan/gpu/cuda.h"
+#include "titan/kernels/kernels.h"
 #include "titan/optimize/optimizer.h"
 
 namespace titan {
@@ -53,14 +50,12 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
   parameter.send_written = writes_copy(parameter);  // a shard of no rows, too, which has no memory
   void* const copy = parameter.send_written ? parameter.send.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
-#ifdef TITAN_WITH_CUDA
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
-    gpu_kernels().lean_adam(
+    cuda().kernels().lean_adam(
         {master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
          state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), rounding.key,
          rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(), copy},
-        at::cuda::getCurrentCUDAStream().stream());
-#endif
+        cuda().current_stream(master.get_device()));
     return;
   }
   const LeanAdamMemory memory{master.mutable_data_ptr(),
@@ -86,11 +81,9 @@ void Optimizer::store(const State& state, int64_t step, KeptNumber number, const
                           place_of(*state.parameter)};
   const at::Tensor values = fresh.contiguous();
   if (kept.is_cuda()) {
-#ifdef TITAN_WITH_CUDA
-    gpu_kernels().round_by_chance({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(), number,
-                                   rounding.key, rounding.place, control.skip.const_data_ptr<float>()},
-                                  at::cuda::getCurrentCUDAStream().stream());
-#endif
+    cuda().kernels().round_by_chance({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(), number,
+                                      rounding.key, rounding.place, control.skip.const_data_ptr<float>()},
+                                     cuda().current_stream(kept.get_device()));
     return;
   }
   at::parallel_for(0, kept.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {

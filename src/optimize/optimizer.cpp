@@ -2,11 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#ifdef TITAN_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-
-#include "titan/kernels/kernels.h"
-#endif
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +12,8 @@
 #include "look_at.h"
 #include "neighbours.h"
 #include "titan/base/error.h"
+#include "titan/gpu/cuda.h"
+#include "titan/kernels/kernels.h"
 
 namespace titan {
 
@@ -278,20 +275,15 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
 }
 
 void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
-#ifdef TITAN_WITH_CUDA
   const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
-  gpu_kernels().adam(
+  cuda().kernels().adam(
       {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
        stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
        constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
        stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr},
-      at::cuda::getCurrentCUDAStream().stream());
+      cuda().current_stream(stretch.weight.get_device()));
   // In a step that is skipped nothing is written, neither weights nor copies, which stay the same.
   for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
-#else
-  (void)stretch, (void)step, (void)lr, (void)control;
-  throw InvariantError("internal error: a CUDA tensor in a CPU-only build");
-#endif
 }
 
 }  // namespace titan

@@ -2,18 +2,15 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#ifdef TITAN_WITH_CUDA
-#include <c10/cuda/CUDAException.h>
-#include <cuda_runtime_api.h>
-#endif
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 namespace {
 
-[[maybe_unused]] Error no_host_memory(size_t bytes) {
+Error no_host_memory(size_t bytes) {
   return {ExitCode::out_of_memory,
           fmt::format("the host has no {} more that a GPU can copy to (pinned memory); keep less there: leave out "
                       "optimizer.offload, activation_checkpoint.offload or training.enable_cpu_offload, or give the "
@@ -24,19 +21,12 @@ namespace {
 }  // namespace
 
 PinnedMemory::Source PinnedMemory::cuda() {
-#ifdef TITAN_WITH_CUDA
   return {[](size_t bytes) {
-            void* block = nullptr;
-            const cudaError_t refused = cudaHostAlloc(&block, bytes, cudaHostAllocDefault);
-            if (refused == cudaErrorMemoryAllocation) throw no_host_memory(bytes);
-            C10_CUDA_CHECK(refused);
+            void* const block = titan::cuda().allocate_pinned(bytes);
+            if (!block) throw no_host_memory(bytes);
             return block;
           },
-          [](void* block) { C10_CUDA_IGNORE_ERROR(cudaFreeHost(block)); }};
-#else
-  return {[](size_t) -> void* { throw InvariantError("internal error: pinned memory in a CPU-only build"); },
-          [](void*) {}};
-#endif
+          [](void* block) { titan::cuda().free_pinned(block); }};
 }
 
 PinnedMemory::~PinnedMemory() {

@@ -8,7 +8,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kFloat32 = 4;
+constexpr int64_t kFp32 = 4;
 
 void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
   group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
@@ -30,7 +30,7 @@ void add_weights(const Exchanges& exchanges, GroupTraffic& traffic) {
 void add_precomputed_scales(const Plan& plan, GroupTraffic& traffic) {
   int64_t scales = 0;
   for (const WeightGroupPlan& group : plan.groups) scales += group.scaled_weights();
-  if (plan.precomputes_scales() && scales > 0) add(traffic, Collective::all_reduce, 1, scales * kFloat32);
+  if (plan.precomputes_scales() && scales > 0) add(traffic, Collective::all_reduce, 1, scales * kFp32);
 }
 
 void add_offload(Plan& plan) {
@@ -39,7 +39,7 @@ void add_offload(Plan& plan) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const WeightGroupPlan& group = plan.groups[g];
     plan.to_device_bytes += gathers[g] * group.gathered_shard_bytes();
-    plan.to_host_bytes += group.shard_numel * kFloat32;
+    plan.to_host_bytes += group.shard_numel * kFp32;
   }
 }
 
@@ -62,7 +62,7 @@ void add_loss(const Plan& plan, const ModelDescription& model, GroupTraffic& tra
   const int64_t chunks = (rows + chunk - 1) / chunk;
   const int64_t microbatches = plan.request.accumulation;
   if (plan.request.loss_parallel) {
-    add(traffic, Collective::all_reduce, microbatches * 2 * chunks, microbatches * 3 * rows * kFloat32);
+    add(traffic, Collective::all_reduce, microbatches * 2 * chunks, microbatches * 3 * rows * kFp32);
   } else {
     const int64_t padded = (model.vocabulary + traffic.ranks - 1) / traffic.ranks * traffic.ranks;
     add(traffic, Collective::all_gather, microbatches * chunks,
@@ -96,7 +96,7 @@ void add_linear_group(const Plan& plan, const UnitPlan& unit, const StreamGroup&
   }
   if (!scales) return;
   const int64_t of_inputs = microbatches * (unit.policy.checkpointed() ? 2 : 1);
-  add(traffic, Collective::all_reduce, of_inputs + microbatches, (of_inputs + microbatches * converted) * kFloat32);
+  add(traffic, Collective::all_reduce, of_inputs + microbatches, (of_inputs + microbatches * converted) * kFp32);
 }
 
 void add_tensor_parallel(Plan& plan, const ModelDescription& model, const Exchanges& exchanges) {
@@ -138,7 +138,7 @@ void add_context_parallel(Plan& plan, const ModelDescription& model) {
       add(traffic, Collective::permute, rounds * (ranks - 1), rounds * (ranks - 1) * bytes);
     }
     const int64_t hops = plan.request.accumulation * ranks;
-    add(traffic, Collective::permute, hops, hops * numel * kFloat32);
+    add(traffic, Collective::permute, hops, hops * numel * kFp32);
   }
   plan.traffic.push_back(traffic);
 }

@@ -7,30 +7,18 @@
 #include "cpu_history.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#ifdef TITAN_WITH_CUDA
-#include <torch/csrc/cuda/memory_snapshot.h>
-#endif
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 namespace {
 
-std::string history_of(const at::Device& device) {
-#ifdef TITAN_WITH_CUDA
-  if (device.is_cuda()) return torch::cuda::_memory_snapshot_pickled();
-#endif
-  (void)device;
-  return cpu_memory_history();
-}
+std::string history_of(const at::Device& device) { return device.is_cuda() ? cuda().history() : cpu_memory_history(); }
 
 void record(const at::Device& device, bool on) {
-#ifdef TITAN_WITH_CUDA
   if (device.is_cuda()) {
-    torch::cuda::_record_memory_history(on ? std::optional<std::string>("all") : std::nullopt, std::nullopt, "all",
-                                        MemorySnapshots::kMostEntries);
+    cuda().record_history(on ? std::optional<size_t>(MemorySnapshots::kMostEntries) : std::nullopt);
     return;
   }
-#endif
-  (void)device;
   on ? CpuHistory::begin(MemorySnapshots::kMostEntries) : CpuHistory::end();
 }
 

@@ -99,7 +99,6 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
   int list_depth = -1;
   auto visit = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& parsed) {
     using Event = nlohmann::json::parse_event_t;
-    if (depth > kDeepestJson) refuse_deep_json();
     if (what == Event::key && depth == 1 && parsed == "traceEvents") list_depth = 2;
     if (what == Event::array_start && depth == 0) list_depth = 1;
     if (what == Event::array_end && depth == list_depth - 1 && list_depth == 2) list_depth = -2;
@@ -108,7 +107,7 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
     return false;
   };
   try {
-    [[maybe_unused]] const nlohmann::json rest = nlohmann::json::parse(stream, visit);
+    [[maybe_unused]] const nlohmann::json rest = parse_json_with(stream, visit);
   } catch (const nlohmann::json::exception& error) {
     throw Error(ExitCode::bad_data, fmt::format("{} is no trace: it is no JSON, or was cut off ({}). {}", path.string(),
                                                 reason_in(error.what()), kWhatWorks));

@@ -11,6 +11,7 @@
 #include "titan/checkpoint/meta_weights.h"
 #include "titan/checkpoint/safetensors_folder.h"
 #include "titan/train/hugging_face.h"
+#include "titan/train/run_state.h"
 
 namespace titan {
 namespace {
@@ -121,10 +122,13 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
   if (!conversion.dtype.empty()) wanted.type = scalar_type_named(conversion.dtype);
   HeldModel held(conversion, out);
   wanted.model = exchange_of(held.request).hugging_face(held.request);
-  wanted.step = held.checkpoint.manifest() ? held.checkpoint.manifest()->step : 0;
   const at::ScalarType stored = held.weights.tensors().begin()->second.type;
   std::vector<std::string> notes;
-  wanted.companions = make_companions(conversion.config, held.request, wanted.type.value_or(stored), notes);
+  JobConfig config = conversion.config;
+  const std::optional<Manifest>& manifest = held.checkpoint.manifest();
+  if (manifest) wanted.step = manifest->step;
+  if (manifest && !conversion.names_tokenizer) take_recorded_tokenizer(manifest->facts, config.model);
+  wanted.companions = make_companions(config, held.request, wanted.type.value_or(stored), notes);
   wanted.facts[kModelFacts] = model_facts(held.request);
   for (const std::string& note : notes) out << note << '\n';
   const SaveOutcome outcome = export_together(*held.storage, *make_lone_meeting(), wanted, held.weights);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <random>
@@ -240,8 +241,12 @@ AttentionKernel Trainer::attention_kernel_for(const Plan& plan) {
   log_.info(describe_choice(*chosen, timings));
   if (world_.store && world_.is_distributed()) {
     const std::string key = "attention/kernel";
-    if (world_.rank == 0) world_.store->set(key, std::vector<uint8_t>{static_cast<uint8_t>(*chosen)});
-    const auto agreed = static_cast<AttentionKernel>(world_.store->get(key).at(0));
+    if (world_.rank == 0) world_.store->set(key, std::to_string(static_cast<int>(*chosen)));
+    AttentionKernel agreed{};
+    read_words(world_.store->get_to_str(key), 0, [&](const nlohmann::json& said) {
+      agreed =
+          std::array{AttentionKernel::cudnn, AttentionKernel::flash, AttentionKernel::efficient}.at(said.get<size_t>());
+    });
     if (agreed != *chosen) log_.info("Attention by {}, as on rank 0", name(agreed));
     chosen = agreed;
   }
@@ -256,7 +261,7 @@ std::unique_ptr<WorkRecorder> Trainer::recorder_for(const Plan& plan) {
   }
   log_.info("{} recorded as CUDA graphs in step 3 and replayed from then on",
             records_microbatches(plan, groups_) ? "Whole microbatches are" : "Blocks are");
-  return make_cuda_recorder(device_.device);
+  return device_.device.is_cuda() ? cuda().recorder(device_.device.index()) : nullptr;
 }
 
 void Trainer::open_data() {

@@ -5,17 +5,9 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
-namespace {
-
-#ifdef TITAN_WITH_CUDA
-std::shared_ptr<const FusedKernels> gpu_kernels_that_say(const Log& log) {
-  return std::make_shared<FusedKernels>(gpu_kernels(), at::kCUDA, [&log](const std::string& what) { log.info(what); });
-}
-#endif
-
-}  // namespace
 
 bool runs_on(std::string_view architectures, int capability) {
   for (const std::string& architecture : split(architectures, ',')) {
@@ -30,13 +22,7 @@ bool runs_on(std::string_view architectures, int capability) {
   return false;
 }
 
-std::string_view built_architectures() {
-#ifdef TITAN_WITH_CUDA
-  return TITAN_GPU_ARCHITECTURES;
-#else
-  return {};
-#endif
-}
+std::string_view built_architectures() { return opened_cuda() ? cuda().architectures() : std::string_view(); }
 
 void require_kernels(const DeviceInfo& device, std::string_view architectures) {
   if (device.device.is_cpu() || runs_on(architectures, device.capability)) return;
@@ -62,12 +48,11 @@ ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device
         "of their own there");
     return options;
   }
-#ifdef TITAN_WITH_CUDA
-  const std::shared_ptr<const FusedKernels> kernels = gpu_kernels_that_say(log);
+  const auto kernels = std::make_shared<const FusedKernels>(cuda().kernels(), at::kCUDA,
+                                                            [&log](const std::string& what) { log.info(what); });
   if (compiles(config, "model")) options.kernels = kernels;
   if (compiles(config, "loss")) options.loss_kernels = kernels;
   log.info("Fused kernels for {}", fmt::join(config.compile.components, " and "));
-#endif
   return options;
 }
 

@@ -1,52 +1,18 @@
 #include "titan/train/device.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#ifdef TITAN_WITH_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <cuda_runtime_api.h>
-#include <fmt/ranges.h>
-#endif
 
 #include <algorithm>
 
 #include "titan/base/error.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
-
-namespace {
-
-CudaState cuda_state() {
-  CudaState state;
-#ifdef TITAN_WITH_CUDA
-  int count = 0;
-  const cudaError_t error = ::cudaGetDeviceCount(&count);
-  state.error = error;
-  state.says = ::cudaGetErrorString(error);
-  (void)::cudaGetLastError();  // told here, and no later call's
-  if (::cudaDriverGetVersion(&state.driver) != cudaSuccess) state.driver = 0;
-  if (::cudaRuntimeGetVersion(&state.runtime) != cudaSuccess) state.runtime = CUDART_VERSION;
-#endif
-  return state;
-}
-
-bool may_use_cuda(const std::string& wanted) { return wanted != "cpu" && at::hasCUDA(); }
-
-#ifdef TITAN_WITH_CUDA
-std::string uuid_of(const cudaDeviceProp& properties) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(properties.uuid.bytes);
-  return fmt::format("{:02x}", fmt::join(bytes, bytes + sizeof properties.uuid.bytes, ""));
-}
-#endif
-
-}  // namespace
 
 void require_float8(const DeviceInfo& device) {
   constexpr int kFirstWithFloat8 = 89;
@@ -60,12 +26,8 @@ void require_float8(const DeviceInfo& device) {
 
 std::vector<std::string> visible_gpus(const std::string& wanted) {
   std::vector<std::string> uuids;
-  if (!may_use_cuda(wanted)) return uuids;
-#ifdef TITAN_WITH_CUDA
-  for (c10::DeviceIndex index = 0; index < at::cuda::device_count(); ++index) {
-    uuids.push_back(uuid_of(*at::cuda::getDeviceProperties(index)));
-  }
-#endif
+  if (wanted == "cpu" || !has_gpu()) return uuids;
+  for (int64_t gpu = 0; gpu < cuda().count(); ++gpu) uuids.push_back(cuda().facts(gpu).uuid);
   return uuids;
 }
 
@@ -83,8 +45,8 @@ std::string gpu_obstacle(const CudaState& state) {
 }
 
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
-  const bool present = may_use_cuda(wanted);
-  const std::string obstacle = present || wanted == "cpu" ? "" : gpu_obstacle(cuda_state());
+  const bool present = wanted != "cpu" && has_gpu();
+  const std::string obstacle = present || wanted == "cpu" || !opened_cuda() ? "" : gpu_obstacle(cuda().state());
   if (!obstacle.empty()) throw Error(ExitCode::bad_config, obstacle + ", or say training.device = \"cpu\"");
   if (wanted == "cuda" && !present) {
     throw Error(
@@ -93,55 +55,38 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
         "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
   }
   if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}, {}};
-#ifdef TITAN_WITH_CUDA
   // A launcher that shows every rank its own GPU alone shows it as number 0.
-  const int64_t visible = at::cuda::device_count();
-  const int64_t index = visible == 1 ? 0 : local_rank;
-  if (index >= visible) {
+  const int64_t visible = cuda().count();
+  const int64_t gpu = visible == 1 ? 0 : local_rank;
+  if (gpu >= visible) {
     throw Error(
         ExitCode::launcher,
         fmt::format("local rank {} has no GPU: this process sees {}; start at most one rank per GPU on a host, or "
                     "say training.device = \"cpu\"",
                     local_rank, visible));
   }
-  at::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-  const cudaDeviceProp* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
-  return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
-          properties->name,
-          static_cast<int64_t>(properties->totalGlobalMem),
-          uuid_of(*properties),
-          fmt::format("{:04x}:{:02x}:{:02x}.0", properties->pciDomainID, properties->pciBusID, properties->pciDeviceID),
-          10 * properties->major + properties->minor};
-#else
-  (void)local_rank;
-  throw InvariantError("internal error: a CUDA device in a CPU-only build");
-#endif
+  cuda().choose(gpu);
+  const GpuFacts facts = cuda().facts(gpu);
+  return {at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu)),
+          facts.name,
+          facts.memory_bytes,
+          facts.uuid,
+          facts.pci_id,
+          facts.capability};
 }
 
 MemoryUse memory_use(const at::Device& device) {
-#ifdef TITAN_WITH_CUDA
   if (device.is_cuda()) {
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
-    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return {stats.reserved_bytes[kAll].peak, stats.active_bytes[kAll].peak, stats.num_alloc_retries, stats.num_ooms};
+    const GpuMemory memory = cuda().memory(device.index());
+    return {memory.reserved_peak, memory.active_peak, memory.retries, memory.out_of_memory};
   }
-#endif
-  (void)device;
   const int64_t resident = peak_resident_bytes();
   return {resident, resident, 0, 0};
 }
 
 int64_t bytes_beside_allocator(const at::Device& device) {
-#ifdef TITAN_WITH_CUDA
-  if (device.is_cuda()) {
-    const auto [left, all] = c10::cuda::CUDACachingAllocator::get()->getMemoryInfo(device.index());
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
-    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return static_cast<int64_t>(all - left) - stats.reserved_bytes[kAll].current;
-  }
-#endif
-  (void)device;
-  return 0;
+  if (device.is_cpu()) return 0;
+  return cuda().taken_bytes(device.index()) - cuda().memory(device.index()).reserved;
 }
 
 MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu) {
@@ -162,17 +107,11 @@ MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_
 int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }
 
 void reset_peak_memory(const at::Device& device) {
-#ifdef TITAN_WITH_CUDA
-  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
-#endif
-  (void)device;
+  if (device.is_cuda()) cuda().reset_peaks(device.index());
 }
 
 void wait_for_device(const at::Device& device) {
-#ifdef TITAN_WITH_CUDA
-  if (device.is_cuda()) c10::cuda::device_synchronize();
-#endif
-  (void)device;
+  if (device.is_cuda()) cuda().wait();
 }
 
 at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device) {

@@ -1,9 +1,6 @@
 #include "titan/train/host_wait_check.h"
 
 #include <fmt/format.h>
-#ifdef TITAN_WITH_CUDA
-#include <c10/cuda/CUDAFunctions.h>
-#endif
 
 #include <algorithm>
 #include <array>
@@ -12,6 +9,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/gpu/cuda.h"
 #include "titan/train/job.h"
 
 namespace titan {
@@ -64,9 +62,7 @@ void refuse_waits_by_design(const JobConfig& config, const at::Device& device) {
 }
 
 HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_gpu_(on && device.is_cuda()) {
-#ifdef TITAN_WITH_CUDA
-  if (on_gpu_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
-#endif
+  if (on_gpu_) cuda().refuse_waits(true);
   if (!on || on_gpu_) return;
   noted = &found_;
   depth = 0;
@@ -74,9 +70,7 @@ HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_gpu_(on && 
 }
 
 HostWaitCheck::~HostWaitCheck() {
-#ifdef TITAN_WITH_CUDA
-  if (on_gpu_) c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
-#endif
+  if (on_gpu_) cuda().refuse_waits(false);
   if (handle_ == at::INVALID_CALLBACK_HANDLE) return;
   at::removeCallback(handle_);
   noted = nullptr;

@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 
 #include "titan/base/clock.h"
+#include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/config/dump.h"
@@ -76,7 +77,7 @@ nlohmann::ordered_json Trainer::run_facts() const {
       {"data", data_description_},
       {"folder", std::filesystem::absolute(config_.job.dump_folder).lexically_normal().string()}};
   if (next_batch_) facts["sample"] = first_text(*next_batch_);
-  facts["config"] = nlohmann::ordered_json::parse(dump_json(Schema(), config_), nullptr, /*allow_exceptions=*/false);
+  facts["config"] = parse_json<nlohmann::ordered_json>(dump_json(Schema(), config_));
   return facts;
 }
 

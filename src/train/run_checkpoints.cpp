@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "titan/base/error.h"
+#include "titan/base/json.h"
 #include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/hugging_face_run.h"
@@ -244,7 +245,7 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
   now.rank_data.resize(static_cast<size_t>(place_.mesh.data_parallel_degree()));
   const nlohmann::json mine{{"rank", place_.mesh.data_parallel_rank(rank_)},
                             {"state", to_json(now.data.value_or(StreamState()))}};
-  const std::vector<std::string> all = data_meeting_->exchange(mine.dump());
+  const std::vector<std::string> all = data_meeting_->exchange(json_text(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     read_words(all[rank], rank, [&](const nlohmann::json& said) {
       now.rank_data.at(said.at("rank").get<size_t>()) = stream_state_from_json(said.at("state"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/config/dump.h"
@@ -42,6 +43,17 @@ std::vector<double> numbers(const nlohmann::json& list) {
 }
 
 }  // namespace
+
+void take_recorded_tokenizer(const nlohmann::ordered_json& facts, ModelSection& model) {
+  try {
+    const nlohmann::ordered_json& recorded = facts.at(kConfig).at("model");
+    const nlohmann::ordered_json& path = recorded.at("tokenizer_path");
+    const auto assets = recorded.at("hf_assets_path").get<std::string>();
+    model.tokenizer_path = path.is_null() ? std::nullopt : std::optional(path.get<std::string>());
+    model.hf_assets_path = assets;
+  } catch (const nlohmann::json::exception&) {  // weights that no run saved
+  }
+}
 
 // Infinities become null as well, which the guard takes for the same: no value to compare with.
 nlohmann::json to_json(const SpikeGuardState& state) {
@@ -110,7 +122,7 @@ nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
   return {{"tokens", now.tokens},
           {"layout", std::move(layout)},
           {kGlobalBatch, make_batch_plan(config_, parts_.place).global_batch()},
-          {kConfig, nlohmann::ordered_json::parse(dump_json(Schema(), config_))},
+          {kConfig, parse_json<nlohmann::ordered_json>(dump_json(Schema(), config_))},
           {kModelFacts, model_facts(make_model_request(config_, parts_.model.vocabulary))}};
 }
 

@@ -106,8 +106,8 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
       if (traffic.calls == 0) continue;
       const auto kind = static_cast<Collective>(k);
       lines.push_back(fmt::format(
-          "  {:<14} {:<14} {:>3} ranks {:>6} {} per step, tensors of {} in total; ring algorithms send {} per rank",
-          group.group, name(kind), group.ranks, traffic.calls, traffic.calls == 1 ? "call" : "calls",
+          "  {:<14} {:<14} {:>3} ranks {:>6} {} per step, {} of tensors; in a ring each rank sends {}", group.group,
+          name(kind), group.ranks, traffic.calls, traffic.calls == 1 ? "call" : "calls",
           human_bytes(static_cast<double>(traffic.bytes)), human_bytes(sent_bytes(kind, traffic, group.ranks))));
     }
   }

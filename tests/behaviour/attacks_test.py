@@ -1,17 +1,21 @@
 """What strangers on the machine and broken peers may do to a run: silent and forging callers, a listener that answers
 first, nested text and garbage. All of it on loopback. A rank ends within its limits, by no signal, with an exit code of
-the table that is not 0, or goes on. Garbage in every message: tests/distributed/garbage_test.cpp.
+the table that is not 0, or goes on. Garbage in every message: tests/distributed/garbage_test.cpp,
+tests/checkpoint/garbage_words_test.cpp.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import pathlib
 import random
 import resource
+import selectors
 import socket
 import struct
+import threading
 import time
 import unittest
 
@@ -21,6 +25,7 @@ from rank_processes import LAUNCHER, PEER_FAILURE, Process, RanksTest, free_port
 
 SECRET = "the run's own"
 LISTENS = "0A"  # a socket's state in /proc/net/tcp
+LOOPBACK = {"0100007F", "0200007F", "0101007F", "0" * 24 + "01000000"}  # 127.0.0.1, .0.2, .1.1 and ::1
 GARBAGE = 4000 if FULL else 400
 SPOILT = 6 if FULL else 2  # of messages that each need a run of their own
 
@@ -42,6 +47,57 @@ def listening(processes: list[int]) -> set[tuple[str, int]]:
                 host, port = words[1].split(":")
                 found.add((host, int(port, 16)))
     return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it has addresses here, and rank 0 can listen on them without being seen from other hosts."""
+    try:
+        found = {where[0] for *_, where in socket.getaddrinfo(host, None)}
+        for address in found:
+            socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address).is_loopback for address in found)
+
+
+class SilentCallers:
+    """Connections that say nothing and are made anew as soon as they are dropped."""
+
+    def __init__(self, port: int, count: int):
+        self.calls = 0
+        self.address = ("127.0.0.1", port)
+        self.selector = selectors.DefaultSelector()
+        self.ends = False
+        self.thread = threading.Thread(target=self.call_again_and_again, args=(count,))
+        self.thread.start()
+
+    def end(self):
+        self.ends = True
+        self.thread.join()
+
+    def call(self):
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.connect_ex(self.address)
+        self.selector.register(connection, selectors.EVENT_READ)
+        self.calls += 1
+
+    def call_again_and_again(self, count: int):
+        for _ in range(count):
+            self.call()
+        while not self.ends:
+            for key, _ in self.selector.select(timeout=0.1):
+                try:
+                    is_dropped = not key.fileobj.recv(4096)
+                except OSError:
+                    is_dropped = True
+                if is_dropped:
+                    self.selector.unregister(key.fileobj)
+                    key.fileobj.close()
+                    self.call()
+        for key in list(self.selector.get_map().values()):
+            key.fileobj.close()
+        self.selector.close()
 
 
 class Doors(RanksTest):
@@ -69,6 +125,22 @@ class Doors(RanksTest):
         self.assertLessEqual({host for host, _ in seen}, {"0100007F"}, run.text())
         self.assertEqual(listening([run.popen.pid, *self.children(run)]), set())
 
+    def test_names_and_addresses_of_loopback_are_the_only_ones_listened_on(self):
+        own, everywhere = socket.gethostname(), {"00000000", "0" * 32}
+        told = {"127.0.0.2": {}, "::1": {}, "localhost": {}, own: {"LOCAL_WORLD_SIZE": 2}}
+        for host, more in told.items():
+            if not is_loopback(host):
+                continue  # without IPv6, or in a network that knows this host's name
+            with self.subTest(host):
+                port = free_port()
+                ranks = [self.zero(2, port, MASTER_ADDR=host, LOCAL_RANK=0, **more)]
+                self.assertLessEqual({at for at, _ in listening([ranks[0].popen.pid])}, LOOPBACK)
+                ranks.append(self.by_hand(1, 2, port, MASTER_ADDR=host, LOCAL_RANK=1, **more))
+                self.assertEqual([rank.end() for rank in ranks], [OK, OK], ranks[0].text())
+        if is_loopback(own):
+            rank = self.zero(2, free_port(), MASTER_ADDR=own)  # which other hosts may call by another address
+            self.assertLessEqual({at for at, _ in listening([rank.popen.pid])}, everywhere)
+
     def test_gloo_between_ranks_of_one_machine_listens_on_loopback_alone(self):
         run = self.launch_training(2, "--comm.shared_memory=false")
         run.wait_for("step:  2 ")
@@ -80,10 +152,13 @@ class Doors(RanksTest):
 
     # ---- silence
 
-    def silent(self, port: int, count: int) -> list[socket.socket]:
+    def allow_many_files(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def silent(self, port: int, count: int) -> list[socket.socket]:
+        self.allow_many_files()
         strangers = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(count)]
         for stranger in strangers:
             self.addCleanup(stranger.close)
@@ -106,7 +181,17 @@ class Doors(RanksTest):
         port = free_port()
         rank = self.zero(2, port, "--comm.init_timeout_seconds=3")
         self.silent(port, 1500)
-        self.expect_code(rank, LAUNCHER, "rank 1 of 2 did not come within 3 s", limit=20)
+        self.expect_code(rank, LAUNCHER, r"rank 1 of 2 did not come within 3 s.*; \d{3,4} callers said nothing", limit=20)
+
+    def test_silent_callers_that_call_again_and_again_do_not_keep_ranks_from_meeting(self):
+        port = free_port()
+        ranks = [self.zero(2, port, "--comm.init_timeout_seconds=20")]
+        self.allow_many_files()
+        again = SilentCallers(port, 1500)
+        self.addCleanup(again.end)
+        self.wait_until(lambda: again.calls >= 1500, "all strangers have called")
+        ranks.append(self.by_hand(1, 2, port, "--comm.init_timeout_seconds=20"))
+        self.assertEqual([rank.end(60) for rank in ranks], [OK, OK], "".join(rank.text() for rank in ranks))
 
     def test_descriptors_that_run_out_are_called_so(self):
         facts = self.facts_of_a_rank(64)

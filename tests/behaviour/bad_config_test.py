@@ -77,7 +77,11 @@ class BadConfig(BehaviourTest):
             (["--module=llama3", "--config=llama3_debugmodel", "--training.steps=1"], "did you mean configs/debug_model.toml?"),
             (["llama3_8b"], "llama3_8b is neither a subcommand nor a config file; did you mean configs/llama3_8b.toml?"),
             (["llama9"], "nor a config file; name a TOML file, such as configs/debug_model.toml (titan_train help lists"),
-            (["launch", "-n", "2", "llama3_70b"], "did you mean configs/llama3_70b.toml?"),
+            (["launch", "-n", "2", "llama3_70b"], "a config file; did you mean configs/llama3_70b.toml?"),
+            (["ranks", "llama3_70b"], "a config file; did you mean configs/llama3_70b.toml?"),
+            (["train", "llama9"], "llama9 is neither a subcommand nor a config file; name a TOML file"),
+            (["launch", "-n", "2", "rnks"], "rnks is neither a subcommand nor a config file; did you mean ranks?"),
+            (["launch", "-n", "2", "ranks", "llama9"], "llama9 is neither a subcommand nor a config file; name a TOML"),
             (["debug_model.toml"], "did you mean configs/debug_model.toml?"),
             (["configs/debug_model.toml", "training.steps=5"], "an option begins with --; write --training.steps=5"),
         ):
@@ -109,7 +113,7 @@ class BadConfig(BehaviourTest):
             with self.subTest(line):
                 command = line.format(f"'{self.program}' config show /dev/stdin")
                 shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
-                self.assertIn(f"\nsteps = {steps} ", shown.stdout, shown.stderr)
+                self.assertRegex(shown.stdout, rf"\nsteps = {steps}\b", shown.stderr)
 
     def test_help_on_a_subcommand_is_its_own_and_not_an_error(self):
         for words, says in (

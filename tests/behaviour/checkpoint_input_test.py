@@ -117,12 +117,13 @@ class Refused(SavedRunTest):
         self.assertFalse((folder / "checkpoint").exists())
 
     def test_a_file_in_the_place_of_the_folder(self):
-        folder = self.folder / "run"
-        folder.mkdir()
-        (folder / "checkpoint").write_text("a file")
-        self.assertIn("checkpoint: Not a directory; checkpoint.folder (under job.dump_folder) must be a folder",
-                      self.complete(1, folder, 4, code=STORAGE))
-        self.assertEqual((folder / "checkpoint").read_text(), "a file")
+        for ranks, name in ((1, "run"), (2, os.fsdecode(b"no UTF-8: \xff"))):
+            folder = self.folder / name
+            folder.mkdir()
+            (folder / "checkpoint").write_text("a file")
+            self.assertIn("checkpoint: Not a directory; checkpoint.folder (under job.dump_folder) must be a folder",
+                          self.complete(ranks, folder, 4, code=STORAGE))
+            self.assertEqual((folder / "checkpoint").read_text(), "a file")
 
     def test_an_initial_checkpoint_that_is_none(self):
         file = self.write("weights.bin", b"\x00" * 64)

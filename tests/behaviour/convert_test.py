@@ -13,7 +13,7 @@ import unittest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
-from program import BAD_CONFIG, OK, ROOT, STORAGE, BehaviourTest
+from program import BAD_CONFIG, DEBUG_CONFIG, OK, ROOT, SMALL, STORAGE, BehaviourTest
 from quantised_weights import SETTINGS, quantised
 
 SIZES = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 16, "vocab_size": 2304}
@@ -322,6 +322,16 @@ class Verify(Conversions):
         (export / "config.json").write_text(json.dumps({**config, "num_attention_heads": 8}))
         (export / "titan_manifest.json").unlink()
         self.refused(BAD_CONFIG, ["is of no flavor known here"], "from-hf", export, self.folder / "changed")
+
+    def test_the_tokenizer_of_a_run_goes_along_unless_another_is_named(self):
+        tokenizer = self.write("own.model", (ROOT / "configs/tokenizers/stories.model").read_bytes() + b"\n")
+        run = self.train("--checkpoint.enable", f"--model.tokenizer_path={tokenizer}")
+        saved = run.folder / "checkpoint/step-2"
+        self.convert("to-hf", saved, self.folder / "recorded")
+        self.assertEqual((self.folder / "recorded/tokenizer.model").read_bytes(), tokenizer.read_bytes())
+        for name, words in (("config", [DEBUG_CONFIG, *SMALL]), ("option", ["--model.tokenizer_path=configs/tokenizers/stories.model"])):
+            self.convert("to-hf", saved, self.folder / name, *words)
+            self.assertEqual((self.folder / name / "tokenizer.model").read_bytes(), tokenizer.read_bytes()[:-1])
 
     def test_what_brings_no_hashes_is_called_unverified(self):
         self.make_source()

@@ -17,7 +17,7 @@ SHARDED = "--parallelism.data_parallel_shard_degree=2"
 TENSOR = "--parallelism.tensor_parallel_degree=2"
 IN_BF16 = "--training.mixed_precision_param=bfloat16"
 KINDS = "all-gather|reduce-scatter|all-reduce"
-SENT = re.compile(rf"  (\w+) +({KINDS}) +2 ranks +(\d+) calls? per step, tensors of \S+ \w+ in total; ring algorithms send ([\d.]+ \w+) per rank")
+SENT = re.compile(rf"  (\w+) +({KINDS}) +2 ranks +(\d+) calls? per step, \S+ \w+ of tensors; in a ring each rank sends ([\d.]+ \w+)")
 
 
 @dataclasses.dataclass

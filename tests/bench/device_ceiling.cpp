@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/gpu/cuda.h"
 #include "titan/ops/attention_kernel.h"
 
 namespace titan {
@@ -72,6 +73,10 @@ int run(const std::vector<std::string>& words) {
     return 64;
   }
   const at::Device device(words[0] == "cuda" ? at::kCUDA : at::kCPU, words[0] == "cuda" ? 0 : -1);
+  if (device.is_cuda() && !has_gpu()) {
+    std::fprintf(stderr, "there is no GPU here\n");
+    return 69;
+  }
   auto number = [&](size_t i) { return static_cast<int64_t>(std::stoll(words[i])); };
   const int64_t dim = number(1), hidden = number(2), heads = number(3), kv_heads = number(4), layers = number(5);
   const int64_t vocabulary = number(6), tokens = number(7), length = number(8);

@@ -196,6 +196,11 @@ Era era_of(const Schema& schema, const std::string& key) {
   return alias != nullptr ? alias->era : schema.find(key)->era;
 }
 
+TEST(Schema, an_option_that_follows_another_has_its_value_until_it_is_given_its_own) {
+  EXPECT_EQ(load("[training]\nseq_len = 64").config.validation.seq_len, 64);
+  EXPECT_EQ(load("[training]\nseq_len = 64\n[validation]\nseq_len = 32").config.validation.seq_len, 32);
+}
+
 TEST(Schema, knows_every_option_of_december_2024_and_calls_none_of_them_later) {
   Schema schema;
   for (const char* key : kDecemberKeys) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "titan/distributed/mesh_groups.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
  protected:
   void SetUp() override {
-    if (GetParam() == at::kCUDA && !at::hasCUDA()) GTEST_SKIP() << "there is no CUDA device here";
+    if (GetParam() == at::kCUDA && !has_gpu()) GTEST_SKIP() << "there is no CUDA device here";
     World world{.rank = 0, .size = 1, .local_rank = 0, .store = {}, .launcher = {}};
     world.store = c10::make_intrusive<c10d::HashStore>();
     groups_ = make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),

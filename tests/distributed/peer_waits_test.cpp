@@ -4,8 +4,8 @@
 
 #include <stdexcept>
 
-#include "src/distributed/group_members.h"
 #include "titan/base/error.h"
+#include "titan/distributed/group_members.h"
 
 namespace titan {
 namespace {

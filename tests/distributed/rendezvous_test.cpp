@@ -2,6 +2,7 @@
 #include "titan/distributed/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <future>
@@ -232,8 +233,8 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
 
 const std::string kKey = "\ntest";  // of a run named "test" without a secret
 
-/// A channel to a rank 0 that believes it to be rank 1.
-Channel proven(uint16_t port, const std::string& key = kKey) {
+/// A channel to a rank 0 that believes it to be rank `rank`.
+Channel proven(uint16_t port, int64_t rank = 1) {
   const Deadline limit = std::chrono::steady_clock::now() + kPatience;
   std::optional<Channel> channel;
   for (std::string reason; !channel && std::chrono::steady_clock::now() < limit;) {
@@ -242,8 +243,8 @@ Channel proven(uint16_t port, const std::string& key = kKey) {
   const std::optional<std::string> greeting = channel ? channel->wait_line(limit) : std::nullopt;
   EXPECT_TRUE(greeting) << "rank 0 did not greet";
   if (!greeting) return {};
-  const Handshake handshake{key, port, parse_message(*greeting).greeting.value_or(""), "nonce", 1};
-  EXPECT_TRUE(channel->send_line(hello_line({1, handshake.caller_nonce, handshake.caller_proof()})));
+  const Handshake handshake{kKey, port, parse_message(*greeting).greeting.value_or(""), "nonce", rank};
+  EXPECT_TRUE(channel->send_line(hello_line({rank, handshake.caller_nonce, handshake.caller_proof()})));
   const std::optional<std::string> proof = channel->wait_line(limit);
   EXPECT_TRUE(proof && parse_message(*proof).proof == handshake.zero_proof()) << "rank 0 proves nothing";
   return std::move(*channel);
@@ -343,6 +344,58 @@ TEST(Rendezvous, RanksWithAnotherSecretDoNotMeetAndAreToldOfIt) {
   EXPECT_NE(missed.error.find("a run with another secret"), std::string::npos) << missed.error;
 }
 
+TEST(Rendezvous, ARankThatWasNotGreetedSaysSoEvenIfTheListenerHasGoneSince) {
+  const std::vector<uint16_t> at{ports()[0]};
+  Descriptor listener = listen_on("127.0.0.1", at[0]);
+  ASSERT_TRUE(listener);
+  auto one = meet(launch_of(1, 2, at), kShort);
+  std::optional<Channel> caller;
+  while (!caller) caller = Channel::accept(listener);
+  listener.close();
+  caller->close();
+  const Met missed = one.get();
+  EXPECT_EQ(missed.code, 69);
+  EXPECT_NE(missed.error.find("belongs to something else"), std::string::npos) << missed.error;
+}
+
+TEST(Rendezvous, AMemberThatDoesNotReadKeepsNoOtherWaiting) {
+  const std::vector<uint16_t> at = ports();
+  auto joins = meet(launch_of(0, 3, at), kPatience);
+  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  std::vector<Channel> others;
+  for (const int64_t rank : {1, 2}) {
+    RankFacts own = facts_of_a();
+    own.rank = own.process = rank;
+    own.size = 3;
+    others.push_back(proven(at[0], rank));
+    ASSERT_TRUE(others.back().send_line(own.to_json()));
+  }
+  Met zero = joins.get();
+  ASSERT_EQ(zero.error, "");
+  Channel &reads_nothing = others[0], &reads = others[1];
+  zero.rendezvous.world.store->set("big", std::vector<uint8_t>(30 << 20));
+  const auto got = [](int64_t id) {
+    return store_line({.kind = StoreCall::Kind::get, .keys = {"big"}, .within = kPatience, .id = id});
+  };
+  EXPECT_TRUE(reads.wait_line(limit)) << "its welcome";
+  EXPECT_TRUE(reads_nothing.wait_line(limit));
+  reads_nothing.send_line(got(1));
+  pollfd begins{reads_nothing.descriptor(), POLLIN, 0};
+  ASSERT_EQ(::poll(&begins, 1, 60000), 1) << "the answer, of which most finds no room";
+  reads.send_line(asks_line(2 * kPatience));  // has rank 0 ask them all
+  reads.send_line(store_line({.kind = StoreCall::Kind::count, .within = kPatience, .id = 2}));
+  bool is_answered = false;
+  const Deadline soon = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  while (const std::optional<std::string> line = reads.wait_line(soon)) {
+    if ((is_answered = parse_message(*line).stored.has_value())) break;
+  }
+  EXPECT_TRUE(is_answered);
+  reads_nothing.set_longest_line(kMembersLine);
+  EXPECT_TRUE(reads_nothing.wait_line(limit)) << "what found no room is sent as soon as it does";
+  for (Channel& other : others) other.send_line(leaving_line());
+  EXPECT_TRUE(zero.rendezvous.watcher->leave(kPatience).empty());
+}
+
 TEST(Rendezvous, AReportWithoutAnExitCodeOfTheTableIsNoReport) {
   for (const int code : {0, 1, 63, 78, 128, 255, -1}) {
     const std::vector<uint16_t> at = ports();
@@ -362,7 +415,7 @@ TEST(Rendezvous, AReportWithoutAnExitCodeOfTheTableIsNoReport) {
 
 TEST(Rendezvous, AListenerThatAnswersFirstIsPassedOverAndIsToldNothingOfTheConfig) {
   const std::vector<uint16_t> at = ports();
-  const Descriptor listener = listen_on(/*loopback_only=*/true, at[0]);
+  const Descriptor listener = listen_on("127.0.0.1", at[0]);
   ASSERT_TRUE(listener);
   RankFacts own = facts_of_a();
   own.config = "{\"secret\":1}";
@@ -433,6 +486,21 @@ TEST_F(RunStoreTest, BytesOfAnyKindAndNumberArriveAsTheyAre) {
   EXPECT_EQ(one().get("from zero"), bytes);
   one().set("empty", std::vector<uint8_t>());
   EXPECT_EQ(zero().get("empty"), std::vector<uint8_t>());
+}
+
+TEST_F(RunStoreTest, WhatIsLongerThanALineIsRefusedInItsOwnWordsAndTheStoreGoesOn) {
+  const std::vector<uint8_t> longest(31 << 20), longer(33 << 20);
+  for (c10d::Store* store : {&zero(), &one()}) {
+    try {
+      store->set("long", longer);
+      ADD_FAILURE() << "taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::launcher);
+      EXPECT_TRUE(std::string(error.what()).starts_with("34603012 bytes for long are more than")) << error.what();
+    }
+    store->set("", longest);
+    EXPECT_EQ((store == &zero() ? one() : zero()).get("").size(), longest.size());
+  }
 }
 
 TEST_F(RunStoreTest, CompareSetAndAppendWorkAsInTheLibrarysStores) {

@@ -1,4 +1,5 @@
 #include "titan/ops/attention_kernel.h"
+#include "titan/gpu/cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -55,7 +56,7 @@ TEST(AttentionKernel, LeavesALogSumExpOfItsOwnShape) {
 }
 
 TEST(AttentionKernel, OfAGpuLeavesTheShapesThatItsDocumentsAreCutInto) {
-  if (!at::hasCUDA()) GTEST_SKIP() << "needs a GPU";
+  if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
   for (const Kernel kernel : {Kernel::cudnn, Kernel::flash, Kernel::efficient}) {
     const at::ScalarType type = kernel == Kernel::efficient ? at::kFloat : at::kBFloat16;
@@ -66,7 +67,7 @@ TEST(AttentionKernel, OfAGpuLeavesTheShapesThatItsDocumentsAreCutInto) {
 }
 
 TEST(AttentionKernel, OfAGpuIsMeasured) {
-  if (!at::hasCUDA()) GTEST_SKIP() << "needs a GPU";
+  if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
   const AttentionShape shape{1, 1024, 8, 2, 64};
   const auto measure = [&](Kernel kernel) {
     return measure_kernel(kernel, shape, at::kBFloat16, at::Device(at::kCUDA, 0));

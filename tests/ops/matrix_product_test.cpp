@@ -1,4 +1,5 @@
 #include "titan/ops/matrix_product.h"
+#include "titan/gpu/cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ class ProductInPlace : public ::testing::TestWithParam<std::tuple<Sizes, at::Sca
 
   Sizes sizes = std::get<0>(GetParam());
   at::ScalarType type = std::get<1>(GetParam());
-  at::Device device = at::hasCUDA() ? at::kCUDA : at::kCPU;
+  at::Device device = has_gpu() ? at::kCUDA : at::kCPU;
   at::Tensor dy, weight, exact;
 };
 

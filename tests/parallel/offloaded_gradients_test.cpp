@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/model.h"
+#include "titan/gpu/cuda.h"
 #include "titan/parallel/sharded_weights.h"
 
 namespace titan {
@@ -69,7 +70,7 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
   OffloadedGradients() {
     const auto& [type, layout] = GetParam();
     device_ = at::Device(type, static_cast<c10::DeviceIndex>(type == at::kCUDA ? 0 : -1));
-    if (type == at::kCUDA && !at::hasCUDA()) return;
+    if (type == at::kCUDA && !has_gpu()) return;
     ModelRequest request = small_request();
     request.sizes.n_layers = 5;
     const ModelFamily& family = *find_model_family(request.name);

@@ -27,6 +27,8 @@ LayoutRow row_named(const std::string& name) {
   return {};
 }
 
+int64_t compared_steps() { return std::getenv("TITAN_TEST_FULL") ? 20 : 3; }
+
 const RankResult& reference_of(const LayoutRow& row) {
   LayoutRow single;
   single.tied = row.tied;
@@ -43,7 +45,7 @@ const RankResult& reference_of(const LayoutRow& row) {
                         join(single.keep_fp32, ","), single.global_batch, single.sizes.dim, single.sizes.n_layers,
                         single.sizes.vocab_size, single.documents, single.length)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
-  if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : 20)[0];
+  if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : compared_steps())[0];
   return result;
 }
 
@@ -87,15 +89,9 @@ std::string traffic_difference(const RankResult& result) {
   return differences;
 }
 
-int64_t steps_of(const LayoutRow& row) {
-  const bool full = std::getenv("TITAN_TEST_FULL") != nullptr;
-  if (row.fused && !full) return 3;  // kernels on the host take a hundred times as long
-  return full || row.world() <= 4 ? 20 : 5;
-}
-
 std::vector<RankResult> expect_as_one_process(const LayoutRow& row) {
   const RankResult& reference = reference_of(row);
-  std::vector<RankResult> ranks = train_ranks(row, steps_of(row));
+  std::vector<RankResult> ranks = train_ranks(row, compared_steps());
   for (size_t rank = 0; rank < ranks.size() && !::testing::Test::HasFailure(); ++rank) {
     EXPECT_EQ(difference(ranks[rank], reference), "") << "rank " << rank;
     EXPECT_EQ(traffic_difference(ranks[rank]), "") << "rank " << rank;

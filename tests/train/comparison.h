@@ -19,15 +19,16 @@ double gradient_error(const at::Tensor& a, const at::Tensor& b);
 /// The row of layouts.tsv of that name; a failure when there is none.
 LayoutRow row_named(const std::string& name);
 
-/// The single process that a row is held against, in fp32 20 steps of it, in bf16 one; run once for each model, dtype,
+/// How far a row is followed: the gradients of the first step are the proof, and later ones see what a step leaves
+/// behind. With TITAN_TEST_FULL 20 steps, else 3.
+int64_t compared_steps();
+
+/// The single process that a row is held against, in fp32 as many steps, in bf16 one; run once for each model, dtype,
 /// mask, length, model and batch.
 const RankResult& reference_of(const LayoutRow& row);
 
 /// The first way in which a rank's result differs from the single process by more than the bounds; empty when none.
 std::string difference(const RankResult& result, const RankResult& reference);
-
-/// 20 steps, fewer where the ordinary run has no patience: on many ranks, and with fused kernels on the host.
-int64_t steps_of(const LayoutRow& row);
 
 /// Trains the row on its ranks and expects of every one: the single process's numbers, the plan's traffic, and the same
 /// loss and norm, to the bit, on all. What the ranks saw, for more.

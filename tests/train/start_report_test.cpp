@@ -111,8 +111,8 @@ TEST(ParallelismLines, SayWhatATableOfCollectivesSendsPerStep) {
   Traffic& reduced = plan.traffic[0].table[static_cast<size_t>(Collective::all_reduce)];
   reduced = {.calls = 1, .bytes = 24};
   EXPECT_EQ(parallelism_lines(plan).back(),
-            "  loss           all-reduce       8 ranks      1 call per step, tensors of 24 B in total; "
-            "ring algorithms send 42 B per rank");
+            "  loss           all-reduce       8 ranks      1 call per step, 24 B of tensors; "
+            "in a ring each rank sends 42 B");
   reduced.calls = 2;
   EXPECT_NE(parallelism_lines(plan).back().find(" 2 calls per step, "), std::string::npos);
 }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 namespace titan {
 
@@ -43,6 +44,22 @@ Json parse_json(std::string_view text, bool allow_exceptions = true) {
   if (is_shallow_json(text)) return Json::parse(text, nullptr, allow_exceptions);
   if (allow_exceptions) refuse_deep_json();
   return Json(Json::value_t::discarded);
+}
+
+/// Json::parse with a callback, for text or a stream: throws nlohmann's exceptions.
+template <class Json = nlohmann::json, class Input, class Callback>
+Json parse_json_with(Input&& input, const Callback& callback) {
+  const auto bounded = [&](int depth, typename Json::parse_event_t event, Json& parsed) {
+    if (depth > kDeepestJson) refuse_deep_json();
+    return callback(depth, event, parsed);
+  };
+  return Json::parse(std::forward<Input>(input), bounded);
+}
+
+/// On one line. Bytes that are no UTF-8 (a path may have them) become U+FFFD, where dump() throws.
+template <class Json>
+std::string json_text(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace titan

@@ -1,5 +1,6 @@
 // What communicators are made of: memory between the CPU ranks of one host, and LibTorch's process groups: Gloo between
-// CPUs of several hosts, NCCL between GPUs. Members find each other through the run's store under the group's name.
+// CPUs of several hosts, NCCL between GPUs (Cuda::nccl). Members find each other through the run's store under the
+// group's name.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -14,7 +15,6 @@
 
 namespace titan {
 
-class OverdueWatch;
 class PeerWaits;
 
 struct GroupRequest {
@@ -41,11 +41,5 @@ std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c1
 
 /// Makes one group; the request's rank and size are those of this process in it.
 using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
-
-/// Groups of equal members and queue get one NCCL communicator, hundreds of megabytes of the GPU each. `device_index`:
-/// the GPU of this process. `watch` (may be null) hears of every call that must end within the timeout. Fails in a
-/// build without CUDA.
-MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int device_index,
-                                         std::shared_ptr<OverdueWatch> watch);
 
 }  // namespace titan

@@ -1,6 +1,6 @@
 // Memory of every rank of a group that all its ranks can read and write, with signals to say when: what chunked,
 // overlapped communication is made of. Between CPU ranks of one host it is shared memory of the system, between GPUs of
-// one host each other's device memory.
+// one host each other's device memory (Cuda::peer_memory).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,12 +49,6 @@ inline constexpr int kPeerChannels = 4;
 std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::string& name, int64_t rank, int64_t size,
                                                     int64_t capacity, std::chrono::milliseconds timeout);
-
-/// The same between GPUs of one host that reach each other's memory; signals are given and waited for on the current
-/// stream. Fails in a build without CUDA.
-std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
-                                                  int64_t rank, int64_t size, int64_t capacity,
-                                                  std::chrono::milliseconds timeout, int device_index);
 
 /// For a rank that is alone and acts as one of `size`: every rank's buffer is its own, nobody is waited for.
 std::unique_ptr<PeerMemory> make_fake_peer_memory(int64_t rank, int64_t size, int64_t capacity,

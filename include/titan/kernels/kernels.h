@@ -39,7 +39,7 @@ struct Kernels {
   void (*exact_value)(const int64_t* slots, double* value, CUstream_st*);
 };
 
-/// CUDA builds have it.
+/// libtitan_cuda.so has it; the program asks Cuda::kernels.
 const Kernels& gpu_kernels();
 /// Tests have it: pointers are to the host's memory and streams mean nothing.
 const Kernels& host_kernels();

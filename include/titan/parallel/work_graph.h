@@ -1,5 +1,5 @@
-// Work on a device that is recorded once and then started again by one call: a CUDA graph. Tests put a recorder for the
-// CPU in its place, which runs the work's own code again.
+// Work on a device that is recorded once and then started again by one call: a CUDA graph (Cuda::recorder). Tests put a
+// recorder for the CPU in its place, which runs the work's own code again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +32,5 @@ class WorkRecorder {
   /// The memory of a result without a share in its ownership.
   virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
 };
-
-/// Records CUDA graphs on `device`; null in a build without CUDA, or for another kind of device.
-std::unique_ptr<WorkRecorder> make_cuda_recorder(const at::Device& device);
 
 }  // namespace titan

@@ -16,6 +16,7 @@ struct WeightConversion {
   std::filesystem::path from, to;  // `to`: what must not be there yet
   const JobConfig& config;         // names the model, training.dtype, the tokenizer
   bool names_model = false;        // the user said which model; else it is recognised where the files tell
+  bool names_tokenizer = false;    // the user said which tokenizer; else it is that of the run that saved a checkpoint
   std::string dtype;               // to-hf: float32, bfloat16, float16; empty: as stored
   int64_t shard_bytes = 0;         // to-hf: of a file, at most; 0: as transformers does
   int64_t data_ranks = 0;          // to-2024, to-2026: data-parallel ranks of the run that will load; 0: as saved

@@ -18,7 +18,7 @@ namespace titan {
 /// Programming Guide", Binary Compatibility and PTX Compatibility.
 bool runs_on(std::string_view architectures, int capability);
 
-/// What this program's kernels were built for, as CMake names it; empty without a CUDA compiler.
+/// What the kernels of libtitan_cuda.so were built for, as CMake names it; empty where it is not open.
 std::string_view built_architectures();
 
 /// Throws Error(bad_config) for a GPU that kernels built for `architectures` do not run on: initial weights, the

@@ -1,6 +1,4 @@
 // The device a run trains on: choosing it, its memory, and reading a step's results without stopping it.
-// What the trainer asks of CUDA itself lies behind these functions, so nothing else in it differs between a CPU-only
-// and a CUDA build.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/gpu/cuda.h"
 #include "titan/train/step_runner.h"
 
 namespace titan {
@@ -29,13 +28,6 @@ struct DeviceInfo {
 /// Throws Error(bad_config) for a GPU that does not multiply float8 (before Ada and Hopper).
 void require_float8(const DeviceInfo& device);
 
-/// What CUDA says of this machine's GPUs.
-struct CudaState {
-  int error = 0;     // of counting them
-  std::string says;  // the error in CUDA's words
-  int driver = 0;    // the newest CUDA that the driver knows, as CUDA writes versions (13020: 13.2); 0: no driver
-  int runtime = 0;   // that of this program
-};
 /// Why GPUs cannot be used although a driver is here, and what to do; empty without a driver and where nothing is
 /// wrong.
 std::string gpu_obstacle(const CudaState& state);

@@ -58,6 +58,9 @@ struct ConfigChanges {
 ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t step, const JobConfig& config,
                                   const MeshPlace& place);
 
+/// Has `model` name the tokenizer that the run of a checkpoint read, where the `facts` of its manifest say which.
+void take_recorded_tokenizer(const nlohmann::ordered_json& facts, ModelSection& model);
+
 /// The words of a guard's state in a checkpoint, and back; nothing when they make no sense.
 nlohmann::json to_json(const SpikeGuardState& state);
 std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words);

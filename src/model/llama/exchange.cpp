@@ -132,9 +132,9 @@ void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   }
   if (!scaling.is_object()) scaling = Json::object();
   if (scaling.contains("type") && !scaling.contains("rope_type")) scaling["rope_type"] = scaling["type"];
-  const std::string type = scaling.contains("rope_type") ? scaling["rope_type"].dump() : "\"default\"";
+  const Json type = scaling.value("rope_type", Json("default"));
   if (!arguments.rope_scaling) {
-    if (type != "\"default\"") comparison.compare("rotary scaling", Json::parse(type), "none");
+    if (type != Json("default")) comparison.compare("rotary scaling", type, "none");
     return;
   }
   const Json here = rotary_json(*arguments.rope_scaling);

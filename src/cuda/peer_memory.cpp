@@ -1,9 +1,5 @@
 // Peer memory between GPUs: LibTorch's symmetric memory. Its signals are flags that are set when clear and cleared when
 // seen, so counts are only checked here, not kept there.
-#include "titan/base/error.h"
-#include "titan/distributed/peer_memory.h"
-
-#ifdef TITAN_WITH_CUDA
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -13,6 +9,10 @@
 
 #include <array>
 #include <vector>
+
+#include "parts.h"
+#include "titan/base/error.h"
+#include "titan/distributed/peer_memory.h"
 
 namespace titan {
 namespace {
@@ -111,11 +111,11 @@ class CudaPeerMemory : public PeerMemory {
 
 std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
                                                   int64_t rank, int64_t size, int64_t capacity,
-                                                  std::chrono::milliseconds timeout, int device_index) {
+                                                  std::chrono::milliseconds timeout, int64_t gpu) {
   try {
     auto group = std::make_unique<NamedGroup>(
         name, c10::make_intrusive<c10d::PrefixStore>("peer_memory/" + name, store), rank, size);
-    const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index));
+    const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu));
     at::Tensor memory = symmetric::empty_strided_p2p({capacity}, {1}, at::kByte, device, name, std::nullopt);
     auto handle = symmetric::rendezvous(memory, name);
     return std::make_unique<CudaPeerMemory>(std::move(group), std::move(memory), std::move(handle), timeout);
@@ -134,15 +134,3 @@ std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d:
 }
 
 }  // namespace titan
-
-#else
-
-namespace titan {
-
-std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d::Store>&, const std::string&, int64_t,
-                                                  int64_t, int64_t, std::chrono::milliseconds, int) {
-  throw Error(ExitCode::bad_config, "this build has no CUDA, so GPUs cannot share memory; build the release preset");
-}
-
-}  // namespace titan
-#endif

@@ -1,6 +1,3 @@
-#include "titan/parallel/work_graph.h"
-
-#ifdef TITAN_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -12,13 +9,12 @@
 #include <exception>
 #include <utility>
 
+#include "parts.h"
 #include "titan/base/error.h"
 #include "titan/base/out_of_memory.h"
-#endif
+#include "titan/parallel/work_graph.h"
 
 namespace titan {
-
-#ifdef TITAN_WITH_CUDA
 namespace {
 
 at::Tensor unowned_view(const at::Tensor& tensor) {
@@ -80,9 +76,8 @@ class CudaWorkGraph : public WorkGraph {
 
 class CudaRecorder : public WorkRecorder {
  public:
-  explicit CudaRecorder(const at::Device& device)
-      : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())),
-        pool_(at::cuda::graph_pool_handle()) {}
+  explicit CudaRecorder(c10::DeviceIndex gpu)
+      : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, gpu)), pool_(at::cuda::graph_pool_handle()) {}
 
   void prepare() override {
     // A wait that is planned: it comes once for each sequence, not in every step.
@@ -105,11 +100,8 @@ class CudaRecorder : public WorkRecorder {
 
 }  // namespace
 
-std::unique_ptr<WorkRecorder> make_cuda_recorder(const at::Device& device) {
-  return device.is_cuda() ? std::make_unique<CudaRecorder>(device) : nullptr;
+std::unique_ptr<WorkRecorder> make_cuda_recorder(int64_t gpu) {
+  return std::make_unique<CudaRecorder>(static_cast<c10::DeviceIndex>(gpu));
 }
-#else
-std::unique_ptr<WorkRecorder> make_cuda_recorder(const at::Device&) { return nullptr; }
-#endif
 
 }  // namespace titan

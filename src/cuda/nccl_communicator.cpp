@@ -2,19 +2,18 @@
 // group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not
 // the host. So the limits are kept by an OverdueWatch, which ends the run in an orderly way; LibTorch's own watchdog,
 // which aborts the process, comes later and only when that failed.
-#include "c10d_reduction.h"
-#include "group_members.h"
-#include "titan/base/error.h"
-#include "titan/distributed/backends.h"
-#include "titan/distributed/overdue_watch.h"
-
-#ifdef TITAN_WITH_CUDA
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <map>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "parts.h"
+#include "titan/base/error.h"
+#include "titan/distributed/c10d_reduction.h"
+#include "titan/distributed/group_members.h"
+#include "titan/distributed/overdue_watch.h"
 
 namespace titan {
 namespace {
@@ -153,40 +152,29 @@ class NcclCommunicator : public Communicator {
 };
 
 std::shared_ptr<NcclTransport> connect(const c10::intrusive_ptr<c10d::Store>& store, const GroupRequest& request,
-                                       int device_index) {
+                                       int64_t gpu) {
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = request.timeout + kOrderlyEnd;
   options->group_name = request.name + request.instance;
   auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(named, static_cast<int>(request.rank),
                                                            static_cast<int>(request.size), options);
-  group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)));
+  group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu)));
   return std::make_shared<NcclTransport>(std::move(group));
 }
 
 }  // namespace
 
-MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int device_index,
+MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int64_t gpu,
                                          std::shared_ptr<OverdueWatch> watch) {
   using Key = std::pair<std::string, std::vector<int64_t>>;  // queue and members
   auto transports = std::make_shared<std::map<Key, std::weak_ptr<NcclTransport>>>();
-  return [store = std::move(store), device_index, watch = std::move(watch), transports](const GroupRequest& request) {
+  return [store = std::move(store), gpu, watch = std::move(watch), transports](const GroupRequest& request) {
     std::weak_ptr<NcclTransport>& kept = (*transports)[{request.queue, request.members}];
     std::shared_ptr<NcclTransport> transport = request.members.empty() ? nullptr : kept.lock();
-    if (!transport) kept = transport = connect(store, request, device_index);
+    if (!transport) kept = transport = connect(store, request, gpu);
     return std::make_unique<NcclCommunicator>(request, std::move(transport), watch);
   };
 }
 
 }  // namespace titan
-
-#else
-
-namespace titan {
-
-MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store>, int, std::shared_ptr<OverdueWatch>) {
-  throw Error(ExitCode::bad_config, "this build has no CUDA, so ranks cannot talk over NCCL; build the release preset");
-}
-
-}  // namespace titan
-#endif

@@ -1,0 +1,20 @@
+// What the files of this folder make for the one that hands them out (library.cpp).
+#pragma once
+
+#include "titan/distributed/backends.h"
+#include "titan/distributed/peer_memory.h"
+#include "titan/gpu/cuda.h"
+#include "titan/parallel/work_graph.h"
+
+namespace titan {
+
+MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int64_t gpu,
+                                         std::shared_ptr<OverdueWatch> watch);
+
+std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+                                                  int64_t rank, int64_t size, int64_t capacity,
+                                                  std::chrono::milliseconds timeout, int64_t gpu);
+
+std::unique_ptr<WorkRecorder> make_cuda_recorder(int64_t gpu);
+
+}  // namespace titan

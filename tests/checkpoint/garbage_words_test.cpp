@@ -1,0 +1,98 @@
+// Mutated words in the meetings of a save and a load: whoever hears them goes on, where they can be read,
+// or fails with an exit code of the table that is not 70. TITAN_TEST_FULL=1 tries 4,000.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "checkpoint/meeting.h"
+#include "checkpoint/memory_storage.h"
+#include "checkpoint/states.h"
+#include "support/mutated_line.h"
+#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/store_meeting.h"
+#include "titan/distributed/roll_call.h"
+
+namespace titan {
+namespace {
+
+/// What two ranks do together.
+using Act = std::function<void(Storage& storage, std::unique_ptr<RankMeeting> meeting)>;
+
+void save(Storage& storage, std::unique_ptr<RankMeeting> meeting) {
+  Saver saver(storage, *meeting, {"root", "run", SaveMode::synchronous, kTestSplit}, [](const SaveOutcome&) {});
+  saver.save(2, test_state(test_layouts()[1], meeting->rank(), 2));
+}
+
+void load(Storage& storage, std::unique_ptr<RankMeeting> meeting) {
+  load_together(storage, *meeting, "root", std::nullopt, [](OpenCheckpoint&) {});
+}
+
+/// Notes what all have said in each round.
+class NotedMeeting : public RankMeeting {
+ public:
+  NotedMeeting(RankMeeting& meeting, std::vector<std::vector<std::string>>& rounds)
+      : meeting_(meeting), rounds_(rounds) {}
+  int64_t rank() const override { return meeting_.rank(); }
+  int64_t size() const override { return meeting_.size(); }
+  std::vector<std::string> exchange(std::string message) override {
+    return rounds_.emplace_back(meeting_.exchange(std::move(message)));
+  }
+
+ private:
+  RankMeeting& meeting_;
+  std::vector<std::vector<std::string>>& rounds_;
+};
+
+void save_step_one(MemoryStorage& storage) { save_as_all_ranks(storage, {"root", 1, "run"}, test_layouts()[1], 1); }
+
+/// What both ranks say while they do `act`, round by round.
+std::vector<std::vector<std::string>> words_of(const Act& act) {
+  MemoryStorage storage;
+  save_step_one(storage);
+  std::array<std::vector<std::vector<std::string>>, 2> rounds;
+  run_ranks(2, [&](RankMeeting& meeting) {
+    act(storage, std::make_unique<NotedMeeting>(meeting, rounds[static_cast<size_t>(meeting.rank())]));
+  });
+  return rounds[0];
+}
+
+class GarbageWords : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(GarbageWords, AreAFailureOrAreReadAndAreNeverABug) {
+  const int64_t hearer = GetParam(), count = std::getenv("TITAN_TEST_FULL") ? 2000 : 200;
+  std::vector<std::pair<Act, std::vector<std::vector<std::string>>>> acts;
+  for (const Act& act : {Act(save), Act(load)}) acts.emplace_back(act, words_of(act));
+  std::mt19937 random(static_cast<unsigned>(hearer));
+  int64_t peer_failures = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& [act, rounds] = acts[static_cast<size_t>(i) % acts.size()];
+    const size_t spoilt = random() % rounds.size();
+    const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+    std::string said;
+    for (size_t round = 0; round < rounds.size(); ++round) {
+      std::string words = hearer == 0 ? rounds[round][1] : nlohmann::json(rounds[round]).dump();
+      if (round == spoilt) said = words = mutated(words, random);
+      store->set(fmt::format("test/{}/{}", round, hearer == 0 ? "said/1" : "heard"), words);
+    }
+    MemoryStorage storage;
+    save_step_one(storage);
+    try {
+      act(storage, make_store_meeting(store, "test", hearer, 2, {.limit = std::chrono::seconds(2)}));
+    } catch (const Error& error) {
+      EXPECT_TRUE(is_failure_code(static_cast<int>(error.code())) && error.code() != ExitCode::bug)
+          << error.what() << " after " << said.substr(0, 300);
+      peer_failures += error.code() == ExitCode::peer_failure;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what() << " after " << said.substr(0, 300);
+    }
+  }
+  EXPECT_GT(peer_failures, count / 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rank, GarbageWords, ::testing::Values(0, 1),
+                         [](const auto& info) { return info.param == 0 ? std::string("Zero") : std::string("One"); });
+
+}  // namespace
+}  // namespace titan
