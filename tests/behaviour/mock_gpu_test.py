@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import re
+import shutil
 import unittest
 
 import safetensors.torch
@@ -424,6 +425,21 @@ class Refusals(MockGpu):
     def test_a_driver_that_is_too_old(self):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DRIVER=12040)
         self.assertIn("it knows CUDA 12.4", run.errors)
+
+    def test_a_library_of_cuda_that_is_missing_or_broken_where_a_driver_is(self):
+        self.program = shutil.copy(self.program, self.folder)
+        library = self.folder / "libtitan_cuda.so"
+        self.assertIn(f"there is an NVIDIA driver, and this build's {library} is missing: build it", self.on_gpu(code=BAD_CONFIG).errors)
+        library.write_text("no library")
+        self.assertIn(f"the GPUs of this machine cannot be used: {library}: ", self.on_gpu(code=BAD_CONFIG).errors)
+
+    def test_cuda_is_loaded_where_a_run_may_use_a_gpu_alone(self):
+        for device, loaded in (("cpu", False), ("auto", True)):
+            with self.subTest(device):
+                words = [self.program, "train", "configs/debug_model.toml", f"--training.device={device}", "--training.steps=1"]
+                folder = self.fresh_folder()
+                run = self.on_mock([*words, f"--job.dump_folder={folder}"], folder, LD_DEBUG="files")
+                self.assertEqual("libtorch_cuda" in run.errors, loaded)
 
 
 if __name__ == "__main__":
