@@ -45,7 +45,7 @@ if(TITAN_TORCH)
   target_link_libraries(titan_core PUBLIC titan_base titan_schedule titan_config titan_data titan_libtorch)
   target_include_directories(titan_core SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
   foreach(header ATen/ATen.h torch/csrc/autograd/engine.h torch/csrc/autograd/function.h
-          torch/csrc/autograd/functions/utils.h torch/nn/module.h string vector)
+          torch/csrc/autograd/functions/utils.h string vector)
     target_precompile_headers(titan_core PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
   endforeach()
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.

@@ -16,10 +16,4 @@ Parameter& Model::add_parameter(const ParameterSpec& spec) {
   return *parameters_by_order_.back();
 }
 
-void Model::refresh_tree() {
-  for (const auto& module : modules(/*include_self=*/false)) {
-    if (auto weight = std::dynamic_pointer_cast<WeightModule>(module)) weight->refresh();
-  }
-}
-
 }  // namespace titan

@@ -1,7 +1,5 @@
 #include "titan/model/unit.h"
 
-#include <ATen/ops/empty.h>
-
 namespace titan {
 
 BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count) {
@@ -17,15 +15,6 @@ BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count)
   part.loss_scale = batch.loss_scale;
   part.loss_scale_at = batch.loss_scale_at;
   return part;
-}
-
-WeightModule::WeightModule(Parameter& parameter) : torch::nn::Module("weight"), parameter_(parameter) {
-  at::Tensor shape_only = at::empty(parameter.spec().shape, at::TensorOptions(at::kMeta));
-  register_parameter("weight", shape_only, /*requires_grad=*/false);
-}
-
-void WeightModule::refresh() {
-  if (parameter_.master.defined()) parameters_["weight"] = parameter_.master;
 }
 
 }  // namespace titan

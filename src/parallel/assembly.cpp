@@ -135,7 +135,6 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     initialise(*parameter, parameter->shard_box(), seed);
     assembly.parameters.push_back(parameter.get());
   }
-  assembly.model->refresh_tree();
   TITAN_CHECK(!recorder || !why_no_graphs(plan), *why_no_graphs(plan));
   std::unique_ptr<MicrobatchGraphs> graphs;
   if (recorder && records_microbatches(plan, groups)) {

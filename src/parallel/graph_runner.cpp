@@ -47,16 +47,6 @@ Stream without_magnitudes(Stream all, ScaleTable& scales, const std::vector<size
   return all;
 }
 
-std::vector<Parameter*> parameters_of(const Unit& unit) {
-  std::vector<Parameter*> parameters;
-  for (const std::shared_ptr<torch::nn::Module>& module : unit.modules(/*include_self=*/false)) {
-    if (const auto* weight = dynamic_cast<const WeightModule*>(module.get())) {
-      parameters.push_back(&weight->parameter());
-    }
-  }
-  return parameters;
-}
-
 }  // namespace
 
 GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder)
@@ -64,7 +54,7 @@ GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRec
   TITAN_CHECK(!units_.empty() && recorder_ != nullptr, units_.size());
   for (const Unit* unit : units_) {
     indices_[unit] = parameters_.size();
-    parameters_.push_back(parameters_of(*unit));
+    parameters_.push_back(unit->weights());
   }
 }
 

@@ -34,6 +34,7 @@ std::vector<Failure> failures() {
       {"OutOfMemory", error(ExitCode::out_of_memory), 71, "titan_train: what; what to do\n"},
       {"NonFinite", error(ExitCode::non_finite), 72, "titan_train: what; what to do\n"},
       {"Storage", error(ExitCode::storage), 73, "titan_train: what; what to do\n"},
+      {"CodeOfSuccess", error(ExitCode::success), 70, "titan_train: what; what to do\n"},
       {"HostAllocation", [] { throw std::bad_alloc(); }, 71,
        "titan_train: out of memory; try a smaller training.local_batch_size or training.seq_len, or "
        "activation_checkpoint.mode = \"full\"\n"},

@@ -3,10 +3,40 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <fstream>
+#include <utility>
+#include <vector>
+
+namespace {
+
+/// The calls that decide what a power cut leaves, in order. Null: nothing is noted.
+std::vector<std::string>* noted = nullptr;
+
+void note(const char* call) {
+  if (noted) noted->emplace_back(call);
+}
+
+}  // namespace
+
+// These replace the C library's.
+extern "C" {
+int fdatasync(int file) {
+  note("sync the file");
+  return static_cast<int>(::syscall(SYS_fdatasync, file));
+}
+int fsync(int file) {
+  note("sync the folder");
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
+int rename(const char* from, const char* to) noexcept {
+  note("rename");
+  return ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+}
 
 namespace titan {
 namespace {
@@ -50,6 +80,16 @@ TEST_F(Files, WritingReplacesTheWholeFileAndLeavesNothingElse) {
     }
   }
   EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(Files, OnlyWhatIsShownTakesItsPlaceBeforeItIsOnTheDisk) {
+  std::vector<std::string> calls;
+  noted = &calls;
+  write_file_atomically(folder_ / "kept", "bytes");
+  EXPECT_EQ(std::exchange(calls, {}), (std::vector<std::string>{"sync the file", "rename", "sync the folder"}));
+  replace_file(folder_ / "shown", "bytes");
+  noted = nullptr;
+  EXPECT_EQ(calls, std::vector<std::string>{"rename"});
 }
 
 TEST_F(Files, AFailedWriteNamesThePlaceAskedForAndLeavesNothing) {

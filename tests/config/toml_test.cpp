@@ -77,6 +77,7 @@ TEST(Toml, a_value_out_of_range_says_what_is_allowed) {
   EXPECT_TRUE(contains(said_about("[optimizer]\nbeta1 = 1.0"), "allowed: ≥ 0 and < 1"));
   EXPECT_TRUE(contains(said_about("[training]\nglobal_batch_size = 0"), "allowed: ≥ 1 or -1"));
   EXPECT_TRUE(contains(said_about("[metrics]\nlog_freq = 0"), "metrics.log_freq = 0 is out of range"));
+  EXPECT_TRUE(contains(said_about("[debug]\ndump_steps = [0, 5]"), "debug.dump_steps = 0 is out of range"));
   EXPECT_TRUE(contains(said_about("[job]\ndump_folder = \" \""), "job.dump_folder is empty"));
 }
 

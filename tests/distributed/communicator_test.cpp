@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -181,6 +182,25 @@ TEST(HostCommunicator, AMessageIsWhatItWasWhenItWasIssued) {
     EXPECT_TRUE(all.narrow(0, 0, 4).equal(numbers({4}, 0)));
     EXPECT_TRUE(all.narrow(0, 4, 4).equal(numbers({4}, 1)));
   });
+}
+
+TEST(HostCommunicator, AMessageIsNotOverwrittenBeforeAllRanksHaveReadIt) {
+  std::promise<void> tried;
+  on_ranks_over(
+      Backend::host, 2,
+      [&](Communicator& group) {
+        const at::Tensor mine = numbers({4}, group.rank());
+        std::vector<Pending> pending;
+        auto gather = [&] { pending.push_back(group.all_gather({at::empty({8})}, {mine})); };
+        for (int i = 0; i < 4; ++i) gather();
+        if (group.rank() == 1) {  // which has read none of them
+          tried.get_future().wait_for(std::chrono::seconds(60));
+          return;
+        }
+        EXPECT_THROW(gather(), Error) << "the memory of the first message is not free";
+        tried.set_value();
+      },
+      std::chrono::milliseconds(200));
 }
 
 TEST(HostCommunicator, WithoutMemoryToShareAllMembersAreTold) {

@@ -61,6 +61,15 @@ TEST_P(Permute, HandsEveryRankThePreviousOnesTensors) {
   });
 }
 
+TEST_P(Permute, ATensorThatIsNotContiguousKeepsItsElementsInPlace) {
+  as_ranks([](Communicator& group) {
+    const at::Tensor sent = at::arange(6, at::kFloat).view({3, 2}).t();
+    at::Tensor received = at::empty({2, 3});
+    group.permute({received}, {sent}, next(group), previous(group))->wait();
+    EXPECT_TRUE(at::equal(received, sent));
+  });
+}
+
 TEST_P(Permute, MessagesUnderWayAtOnceArriveInTheOrderTheyWereSent) {
   as_ranks([](Communicator& group) {
     std::vector<at::Tensor> received;

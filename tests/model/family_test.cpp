@@ -16,14 +16,9 @@ namespace {
 constexpr int64_t kDim = 10;
 constexpr int64_t kWords = 17;
 
-Parameter* add_weight(torch::nn::Module& tree, const std::string& name, Parameter& parameter) {
-  tree.register_module(name, std::make_shared<WeightModule>(parameter));
-  return &parameter;
-}
-
 class ToyEmbedding : public Unit {
  public:
-  explicit ToyEmbedding(Parameter& weight) : Unit("words"), weight_(weight) {
+  explicit ToyEmbedding(Parameter& weight) : Unit("words", {&weight}), weight_(weight) {
     anchor_ = at::empty({0}).set_requires_grad(true);
   }
   Stream forward(const Stream&, const BatchContext& batch, UnitContext& context) override {
@@ -39,7 +34,7 @@ class ToyEmbedding : public Unit {
 class ToyBlock : public Unit {
  public:
   ToyBlock(const std::string& name, Parameter& mix, const ModelStrategies& strategies)
-      : Unit(name), mix_({&mix}, 0, strategies.products) {}
+      : Unit(name, {&mix}), mix_({&mix}, 0, strategies.products) {}
   Stream forward(const Stream& input, const BatchContext&, UnitContext& context) override {
     return {add_closing(input[0], mix_.forward(input[0], context)[0], context)};
   }
@@ -50,7 +45,7 @@ class ToyBlock : public Unit {
 
 class ToyHead : public Unit {
  public:
-  explicit ToyHead(Parameter& output) : Unit("guess"), output_(output) {}
+  explicit ToyHead(Parameter& output) : Unit("guess", {&output}), output_(output) {}
   Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override {
     return {
         linear_cross_entropy(input[0], batch.labels, output_, {.chunks = 2, .loss_scale = batch.loss_scale}, context)};
@@ -68,14 +63,12 @@ ParameterSpec guess() { return {"guess.weight", {kWords, kDim}, some_numbers()};
 class ToyModel : public Model {
  public:
   explicit ToyModel(const ModelStrategies& strategies) {
-    chain_.push_back(std::make_shared<ToyEmbedding>(*add_weight(*this, "words", add_parameter(words()))));
-    auto layers = register_module("mix", std::make_shared<torch::nn::Module>());
+    chain_.push_back(std::make_shared<ToyEmbedding>(add_parameter(words())));
     for (int64_t layer = 0; layer < 2; ++layer) {
-      Parameter& weight = add_parameter(mix(layer));
-      chain_.push_back(std::make_shared<ToyBlock>("mix." + std::to_string(layer), weight, strategies));
-      add_weight(*layers, std::to_string(layer), weight);
+      chain_.push_back(
+          std::make_shared<ToyBlock>("mix." + std::to_string(layer), add_parameter(mix(layer)), strategies));
     }
-    chain_.push_back(std::make_shared<ToyHead>(*add_weight(*this, "guess", add_parameter(guess()))));
+    chain_.push_back(std::make_shared<ToyHead>(add_parameter(guess())));
   }
   void prepare(const at::Device&) override {}
 };

@@ -2,13 +2,14 @@
 
 #include "support/model.h"
 #include "titan/base/error.h"
+#include "titan/model/module_tree.h"
 
 namespace titan {
 namespace {
 
 std::vector<std::string> tree_names(const Model& model) {
   std::vector<std::string> names;
-  for (const auto& item : model.named_parameters()) names.push_back(item.key());
+  for (const auto& item : module_tree(model)->named_parameters()) names.push_back(item.key());
   return names;
 }
 
@@ -64,7 +65,7 @@ TEST(ParameterNames, ShapesAreOutByIn) {
 
 TEST(ParameterNames, TheTreeShowsTheMastersOnceTheyAreThere) {
   SmallModel small(small_request());
-  for (const auto& item : small.model->named_parameters()) {
+  for (const auto& item : module_tree(*small.model)->named_parameters()) {
     EXPECT_TRUE(item.value().is_same(small.model->parameter(item.key()).master)) << item.key();
   }
 }

@@ -279,6 +279,21 @@ TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited
   }
 }
 
+TEST(ShardedWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
+  PlanRequest request = small_plan();
+  request.compute = ElementType::bfloat16;
+  Sharded sharded(request);
+  for (Parameter* parameter : sharded.assembly.parameters) {
+    parameter->master.fill_(5.0);
+    parameter->send_written = true;
+  }
+  sharded.assembly.executor->weights_changed();  // no copy was ever made
+  sharded.assembly.executor->infer(sharded.batch(), UnitMode::evaluate);
+  for (const Parameter* parameter : sharded.assembly.parameters) {
+    EXPECT_TRUE(parameter->send.eq(5.0).all().item<bool>()) << parameter->name();
+  }
+}
+
 TEST(ShardedWeights, AWeightIsGoneAfterItsRelease) {
   Sharded sharded;
   sharded.assembly.executor->forward(sharded.batch(), 0);

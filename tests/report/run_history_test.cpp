@@ -53,7 +53,10 @@ TEST(RunHistory, ARunThatGoesOnFromACheckpointCountsOnce) {
   for (int64_t step = 7; step <= 12; ++step) history.add_line(a_line(step, 4));
   EXPECT_EQ(history.series("loss").buckets().size(), 12u);
   EXPECT_EQ(history.series("loss").buckets()[6].mean(), 4);
-  EXPECT_EQ(texts(history), (std::vector<std::string>{"7: went on from step 6"}));
+  history.add_line(a_line(12, 3));
+  EXPECT_EQ(history.series("loss").buckets().size(), 12u);
+  EXPECT_EQ(history.series("loss").buckets()[11].mean(), 3);
+  EXPECT_EQ(texts(history), (std::vector<std::string>{"7: went on from step 6", "12: went on from step 11"}));
 }
 
 TEST(RunHistory, SpikesAndValuesThatAreNotFiniteAreEvents) {

@@ -72,7 +72,6 @@ struct SmallModel {
       // Norm weights of exactly one would hide a forgotten weight.
       if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->spec().shape, 77).mul_(0.1));
     }
-    model->refresh_tree();
     executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), make_runner(*this), options);
   }
 

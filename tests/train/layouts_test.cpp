@@ -139,7 +139,7 @@ TEST(Layouts, AWishToStopOfOneRankReachesAllInTheSameStepAndDoesNotGrow) {
 TEST(Layouts, WithoutLossParallelTheLogitsAreGathered) {
   LayoutRow row = row_named("tp4");
   row.loss_parallel = false;
-  const std::vector<RankResult> ranks = train_ranks(row, 5);
+  const std::vector<RankResult> ranks = train_ranks(row, compared_steps());
   EXPECT_EQ(difference(ranks[3], reference_of(row)), "");
   EXPECT_EQ(traffic_difference(ranks[3]), "");
   row.compute = ElementType::bfloat16;

@@ -135,7 +135,7 @@ TEST_P(KeptUnits, AllOfThemAreTheWholeModelInFp32) {
   row.compute = ElementType::bfloat16;
   row.reduce = ElementType::bfloat16;
   row.keep_fp32 = all_units();
-  const RankResult result = train_ranks(row, 5)[0];
+  const RankResult result = train_ranks(row, compared_steps())[0];
   EXPECT_EQ(difference(result, wide), "");
   EXPECT_EQ(traffic_difference(result), "");
 }

@@ -21,7 +21,7 @@ LayoutRow layout(int64_t replicate, int64_t shard, int64_t tensor) {
 
 void expect_as_alone(const LayoutRow& row) {
   const RankResult& reference = reference_of(row);
-  const std::vector<RankResult> ranks = train_ranks(row, 5);
+  const std::vector<RankResult> ranks = train_ranks(row, compared_steps());
   for (const RankResult& rank : ranks) {
     EXPECT_EQ(difference(rank, reference), "");
     EXPECT_EQ(traffic_difference(rank), "");

@@ -60,19 +60,20 @@ struct RecomputeSelection {
   std::vector<std::string> parts;  // selective_parts: norm, swiglu, ffn, qkv, attention
 };
 
-class Model : public torch::nn::Module {
+class Model {
  public:
-  Model() : torch::nn::Module("model") {}
+  Model() = default;
+  virtual ~Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
 
-  /// Allocated by `build`, in the canonical order (that of named_parameters()).
+  /// Allocated by `build`, in the canonical order (that of module_tree's named_parameters()).
   std::span<const std::unique_ptr<Parameter>> parameter_handles() const { return parameters_by_order_; }
   Parameter& parameter(std::string_view name) const;
   std::span<const std::shared_ptr<Unit>> chain() const { return chain_; }
 
   /// Moves tables that are not parameters (rotary rows) to `device`.
   virtual void prepare(const at::Device& device) = 0;
-  /// Makes the module tree show the present master shards.
-  void refresh_tree();
 
  protected:
   Parameter& add_parameter(const ParameterSpec& spec);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <string>
@@ -32,24 +31,23 @@ struct BatchContext {
 /// Samples [first, first + count) of a microbatch, as views.
 BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count);
 
-class Unit : public torch::nn::Module {
+class Unit {
  public:
-  explicit Unit(std::string name) : torch::nn::Module(std::move(name)) {}
+  /// `weights`: those that its forward uses, in their order in the model.
+  Unit(std::string name, std::vector<Parameter*> weights) : name_(std::move(name)), weights_(std::move(weights)) {}
+  virtual ~Unit() = default;
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::vector<Parameter*>& weights() const { return weights_; }
 
   /// The head's output stream is its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
   virtual Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) = 0;
-};
-
-/// A named weight in the module tree: `named_parameters()` yields the master shard.
-class WeightModule : public torch::nn::Module {
- public:
-  explicit WeightModule(Parameter& parameter);
-  /// Shows the parameter's present master in the tree; call after it was allocated.
-  void refresh();
-  Parameter& parameter() const { return parameter_; }
 
  private:
-  Parameter& parameter_;
+  std::string name_;
+  std::vector<Parameter*> weights_;
 };
 
 }  // namespace titan

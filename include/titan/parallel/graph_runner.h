@@ -16,8 +16,8 @@ namespace titan {
 class GraphRunner : public UnitRunner {
  public:
   /// `units`: those that may be recorded, in the order in which forward meets them; each microbatch goes through all of
-  /// them forward and then backward before the next begins. They communicate with nobody, take from the batch only its
-  /// shape and positions, and hold their weights in WeightModules. Others run eagerly.
+  /// them forward and then backward before the next begins. They communicate with nobody and take from the batch only
+  /// its shape and positions. Others run eagerly.
   GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder);
 
   Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override;

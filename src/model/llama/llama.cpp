@@ -34,12 +34,8 @@ class LlamaModel : public Model {
       : arguments_(arguments), rotary_(std::make_shared<RotaryTable>()) {
     Parameter& embedding = add_parameter(llama_embedding_parameter(arguments));
     chain_.push_back(std::make_shared<LlamaEmbedding>(embedding, strategies));
-    register_module("tok_embeddings", std::make_shared<WeightModule>(embedding));
-    auto layers = register_module("layers", std::make_shared<torch::nn::Module>());
     for (int64_t layer = 0; layer < arguments.layers; ++layer) {
-      auto block = std::make_shared<LlamaBlock>(layer, arguments, add_block(layer), rotary_, strategies);
-      layers->register_module(std::to_string(layer), block);
-      chain_.push_back(std::move(block));
+      chain_.push_back(std::make_shared<LlamaBlock>(layer, arguments, add_block(layer), rotary_, strategies));
     }
     add_head(strategies, embedding);
   }
@@ -70,10 +66,7 @@ class LlamaModel : public Model {
     Parameter* norm = nullptr;
     Parameter* output = arguments_.tied ? &embedding : nullptr;
     for (const ParameterSpec& spec : llama_head_parameters(arguments_)) {
-      Parameter& parameter = add_parameter(spec);
-      const bool is_norm = spec.name == "norm.weight";
-      (is_norm ? norm : output) = &parameter;
-      register_module(is_norm ? "norm" : "output", std::make_shared<WeightModule>(parameter));
+      (spec.name == "norm.weight" ? norm : output) = &add_parameter(spec);
     }
     chain_.push_back(std::make_shared<LlamaHead>(arguments_, norm, *output, strategies));
   }

@@ -9,15 +9,17 @@
 namespace titan {
 namespace {
 
-/// A child module named `name` that holds one weight.
-void add_weight(torch::nn::Module& parent, const std::string& name, Parameter* parameter) {
-  if (parameter) parent.register_module(name, std::make_shared<WeightModule>(*parameter));
+/// In the order of torchtitan's module tree; np_layernorm has no norms.
+std::vector<Parameter*> weights_of(const LlamaBlockParameters& p) {
+  std::vector<Parameter*> weights{p.wq, p.wk, p.wv, p.wo, p.w1, p.w2, p.w3, p.attention_norm, p.ffn_norm};
+  std::erase(weights, nullptr);
+  return weights;
 }
 
 }  // namespace
 
 LlamaEmbedding::LlamaEmbedding(Parameter& weight, const ModelStrategies& strategies)
-    : Unit("tok_embeddings"), weight_(weight), exchange_(strategies.exchange()) {
+    : Unit("tok_embeddings", {&weight}), weight_(weight), exchange_(strategies.exchange()) {
   anchor_ = at::empty({0}).set_requires_grad(true);
 }
 
@@ -28,7 +30,7 @@ Stream LlamaEmbedding::forward(const Stream&, const BatchContext& batch, UnitCon
 // Ordinals: results of one kind are numbered in forward order; llama_policy names them by these numbers.
 LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& p,
                        std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies)
-    : Unit("layers." + std::to_string(layer)),
+    : Unit("layers." + std::to_string(layer), weights_of(p)),
       rotary_(std::move(rotary)),
       attention_norm_(arguments.norm, p.attention_norm, arguments.norm_epsilon, 0),
       ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
@@ -39,19 +41,7 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       down_({p.w2}, 6, strategies.products, StreamSide::output, strategies.exchange()),
       head_dim_(arguments.head_dim()),
       attention_(
-          make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {
-  auto attention = register_module("attention", std::make_shared<torch::nn::Module>());
-  add_weight(*attention, "wq", p.wq);
-  add_weight(*attention, "wk", p.wk);
-  add_weight(*attention, "wv", p.wv);
-  add_weight(*attention, "wo", p.wo);
-  auto feed_forward = register_module("feed_forward", std::make_shared<torch::nn::Module>());
-  add_weight(*feed_forward, "w1", p.w1);
-  add_weight(*feed_forward, "w2", p.w2);
-  add_weight(*feed_forward, "w3", p.w3);
-  add_weight(*this, "attention_norm", p.attention_norm);
-  add_weight(*this, "ffn_norm", p.ffn_norm);
-}
+          make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {}
 
 Stream LlamaBlock::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
   auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
@@ -75,7 +65,7 @@ Stream LlamaBlock::forward(const Stream& input, const BatchContext& batch, UnitC
 
 LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter& output,
                      const ModelStrategies& strategies)
-    : Unit("head"),
+    : Unit("head", norm ? std::vector<Parameter*>{norm, &output} : std::vector<Parameter*>{&output}),
       norm_(arguments.norm, norm, arguments.norm_epsilon, 0),
       output_(output),
       loss_chunks_(strategies.loss_chunks),
