@@ -10,6 +10,8 @@ TITAN_BUILD=$TITAN_ROOT/build/release
 case $TITAN_CACHE in /*) ;; *) TITAN_CACHE=$PWD/$TITAN_CACHE ;; esac
 case ${TITAN_LIBTORCH:-/} in /*) ;; *) export TITAN_LIBTORCH=$PWD/$TITAN_LIBTORCH ;; esac
 export TITAN_CACHE
+# A command that Ctrl-C ended is no failure to explain.
+trap 'exit 130' INT
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -23,12 +25,18 @@ fail() {
   exit "$code"
 }
 
+# free_gigabytes: of memory; in a container no more than its limit.
+free_gigabytes() {
+  { cat /proc/meminfo /sys/fs/cgroup/memory.max 2>/dev/null || true; } |
+    awk '/^MemAvailable:/ { free = $2 * 1024 } /^[0-9]+$/ && $1 < free { free = $1 } END { print int(free / 2^30) }'
+}
+
 # How many compilers fit: one per core, but two gigabytes of free memory each. TITAN_JOBS overrides.
 build_jobs() {
   local cores memory
   [ -z "${TITAN_JOBS:-}" ] || { printf '%s' "$TITAN_JOBS"; return; }
   cores=$(nproc)
-  memory=$(awk '/^MemAvailable:/ { print int($2 / 2097152) }' /proc/meminfo)
+  memory=$(($(free_gigabytes) / 2))
   [ "$memory" -ge 1 ] || memory=1
   printf '%s' $((cores < memory ? cores : memory))
 }
@@ -46,6 +54,19 @@ unpack_wheel() {
     python3 -m zipfile -e "$wheel" "$2" || return 1
   done
   rm -rf "$wheels" || return 1
+}
+
+# few_jobs JOBS: why they are fewer than the cores, where memory is the reason.
+few_jobs() {
+  [ -z "${TITAN_JOBS:-}" ] && [ "$1" -lt "$(nproc)" ] || return 0
+  printf 'Compiling takes longer here: %s at a time instead of %s, because %s GB of memory are free and each takes 2 (TITAN_JOBS=N overrides)' \
+    "$1" "$(nproc)" "$(free_gigabytes)"
+}
+
+interrupted() {
+  say ""
+  say "Interrupted. The same command continues from here."
+  exit 130
 }
 
 # configure_build: runs CMake when it has not run with these settings, or when the LibTorch it found is gone. Changed
@@ -74,14 +95,60 @@ program_target() {
   fi
 }
 
+# How ninja is to print its state for show_progress: steps done, of how many, seconds.
+ninja_state='@ %f %t %e '
+
+# time_left DONE LEFT SECONDS: ", about ... left" after DONE steps in SECONDS; nothing while that is too little.
+time_left() {
+  local seconds
+  [ "$1" -gt 0 ] && [ "$2" -gt 0 ] && [ "$3" -ge 20 ] || return 0
+  seconds=$(($3 * $2 / $1))
+  if [ "$seconds" -lt 50 ]; then
+    printf ', less than a minute left'
+  else
+    printf ', about %s min left' $(((seconds + 30) / 60))
+  fi
+}
+
+# show_progress TEXT [NOTICE]: ninja's output, in which the state becomes one line that is rewritten, or away from a
+# terminal a line every half minute, after NOTICE when there is much to do. Other lines, a compiler's, stay as they are.
+# Steps of the first seconds tell nothing about the time left: most come from the compiler's cache.
+show_progress() {
+  local line mark finished total seconds text notice=${2:-} shown='' next=30 early_steps=0 early_seconds=0
+  trap '' INT # ninja ends first, and the lines of its end are shown
+  while IFS= read -r line; do
+    read -r mark finished total seconds _ <<<"$line"
+    if [ "$mark" != @ ]; then
+      case $line in *'no work to do.') continue ;; esac
+      printf '%s%s\n' "${shown:+$'\r\e[K'}" "$line"
+      continue
+    fi
+    seconds=${seconds%.*}
+    if [ -n "$notice" ] && [ "$total" -ge 10 ]; then
+      printf '%s\n' "$notice"
+      notice=''
+    fi
+    [ "$seconds" -ge 10 ] || early_steps=$finished early_seconds=$seconds
+    text="$1: $finished of $total steps"
+    text+=$(time_left $((finished - early_steps)) $((total - finished)) $((seconds - early_seconds)))
+    if [ -t 1 ]; then
+      shown=yes
+      printf '\r\e[K%s' "$text"
+    elif [ "$seconds" -ge "$next" ]; then
+      next=$((seconds + 30))
+      printf '%s\n' "$text"
+    fi
+  done
+  printf '%s' "${shown:+$'\r\e[K'}"
+}
+
 # build_targets TARGET...: configures if needed, then builds; a build with nothing to do takes a fraction of a second.
 build_targets() {
+  local status=0 jobs
+  trap interrupted INT
   configure_build
-  local status=0
-  if [ -t 2 ]; then
-    (cd "$TITAN_BUILD" && ninja -j "$(build_jobs)" "$@") >&2 || status=$?
-  else
-    (cd "$TITAN_BUILD" && ninja -j "$(build_jobs)" "$@" | sed -u '/no work to do/d') >&2 || status=$?
-  fi
+  jobs=$(build_jobs)
+  (cd "$TITAN_BUILD" && NINJA_STATUS=$ninja_state exec ninja -j "$jobs" "$@") 2>&1 | show_progress Building "$(few_jobs "$jobs")" >&2 || status=$?
   [ "$status" -eq 0 ] || fail 70 "the build failed; the compiler's message is above"
+  trap 'exit 130' INT
 }

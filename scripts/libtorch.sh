@@ -82,11 +82,11 @@ require_space() {
     "Make room, or name a folder on a larger disk with TITAN_CACHE."
 }
 
-# add_package NAME==VERSION: into $partial. What is in is not fetched again, so after an interruption the next run goes on.
+# add_package NAME==VERSION PLACE: into $partial. What is in is not fetched again, so after an interruption the next run goes on.
 add_package() {
   local package=$1 mark=$partial/.fetched/$1
   [ ! -e "$mark" ] || return 0
-  say "  $package"
+  say "  $2: $package"
   mkdir -p "$partial/.fetched"
   unpack_wheel "$package" "$partial" || fail 69 "$package could not be fetched with pip (its message is above)" \
     "Without a network, one of these helps:" \
@@ -98,23 +98,27 @@ add_package() {
 }
 
 fetch() {
-  local package packages=$cpu_packages megabytes=2200 text='0.6 GB to fetch once, 1.2 GB on disk'
+  local package packages=$cpu_packages number=0 megabytes=2200 text='0.6 GB to fetch once, 1.2 GB on disk'
   partial=$cache_stem-$kind.partial
   if [ "$kind" = cuda ]; then
     packages="$cpu_packages $cuda_packages" megabytes=5500 text='2.2 GB to fetch once, 3.9 GB on disk'
-    # What the CPU folder has already is linked, not fetched again.
-    if [ ! -d "$partial" ] && [ -d "$cache_stem-cpu" ]; then
-      cp -al "$cache_stem-cpu" "$partial.copy"
-      mv "$partial.copy" "$partial"
-    fi
   fi
   [ -d "$partial" ] || require_space "$megabytes"
+  # What the CPU folder has already is linked, not fetched again.
+  if [ "$kind" = cuda ] && [ ! -d "$partial" ] && [ -d "$cache_stem-cpu" ]; then
+    rm -rf "$partial.copy" # half of one, after an interruption
+    cp -al "$cache_stem-cpu" "$partial.copy"
+    mv "$partial.copy" "$partial"
+  fi
   say "Fetching LibTorch $version_needed for $kind from Python's package index into $TITAN_CACHE: $text"
   python3 -m pip --version >/dev/null 2>&1 ||
     fail 69 "python3 has no pip, which fetches LibTorch" "Run scripts/setup.sh."
   mkdir -p "$partial"
-  for package in $packages; do
-    add_package "$package"
+  # shellcheck disable=SC2086  # a list of words
+  set -- $packages
+  for package; do
+    number=$((number + 1))
+    add_package "$package" "$number of $#"
   done
   if [ "$(torch_version "$partial")" != "$version_needed" ] || ! has_libraries "$partial"; then
     fail 69 "what was fetched into $partial is not LibTorch $version_needed" "Remove that folder and run this again."

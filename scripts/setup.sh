@@ -64,7 +64,11 @@ install_missing() {
   as_root+=(env DEBIAN_FRONTEND=noninteractive)
   "${as_root[@]}" apt-get -qq update >/dev/null || say "apt-get update failed; going on with the old lists"
   "${as_root[@]}" apt-get -qq install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null ||
-    fail 69 "apt could not install: ${missing[*]}" "Its message is above. With all of them installed, run this again."
+    fail 69 "apt could not install: ${missing[*]}" "Its message is above. Without a network, one of these helps:" \
+      "- apt's own settings: a proxy (Acquire::http::Proxy), a mirror or a disk (/etc/apt/sources.list)" \
+      "- their files from a machine of the same kind: apt-get download ${missing[*]}" \
+      "  and here: apt-get install ./*.deb" \
+      "- TITAN_SKIP_SETUP=1, when you have given them in another way"
 }
 
 mode=${1:-}

@@ -45,6 +45,20 @@ expect_equal() {
   [ "$1" = "$2" ] || { echo "wanted: $1"; echo "got:    $2"; return 1; }
 }
 
+# expect_interrupted FILE COMMAND...: COMMAND and what it started receive what Ctrl-C sends as soon as FILE is there, and it
+# ends with 130. Keeps what it printed in $printed.
+expect_interrupted() {
+  local file=$1 started status=0
+  shift
+  setsid env --default-signal=INT "$@" >interrupted.log 2>&1 &
+  started=$!
+  until [ -e "$file" ] || ! kill -0 "$started"; do sleep 0.01; done
+  kill -INT -- "-$started" || true
+  wait "$started" || status=$?
+  printed=$(cat interrupted.log)
+  [ "$status" -eq 130 ] || { echo "exit $status instead of 130 from: $*"; echo "$printed"; return 1; }
+}
+
 # program NAME: makes an executable of that name in ./bin from standard input.
 program() {
   mkdir -p bin

@@ -119,6 +119,31 @@ goes_on() {
   expect 0 "$libtorch" --cpu
 }
 
+interrupted() {
+  make_index
+  # pip ends with a message and a plain failure when it is interrupted, here before the second package.
+  local python
+  python=$(command -v python3)
+  program python3 <<END
+case "\$*" in *pip*download*cuda-runtime*) trap 'echo "ERROR: Operation cancelled by user"; exit 1' INT; touch "$PWD/second"; sleep 60 ;; esac
+exec $python "\$@"
+END
+  PATH=$PWD/bin:$PATH expect_interrupted second "$libtorch" --cpu
+  expect_text "2 of 3: nvidia-cuda-runtime==13.0.96"
+  case $printed in *"could not be fetched"*) echo "$printed"; return 1 ;; esac
+  rm wheels/torch-*
+  expect 0 "$libtorch" --cpu
+}
+
+interrupted_copy() {
+  make_index
+  expect 0 "$libtorch" --cpu
+  local folder=${printed##*$'\n'}
+  mkdir -p "${folder%-cpu}-cuda.partial.copy/torch"
+  expect 69 env PIP_FIND_LINKS= "$libtorch" --cuda
+  [ -e "${folder%-cpu}-cuda.partial/torch/version.py" ]
+}
+
 damaged_wheel() {
   make_index
   local file=nvidia/cu13/lib/nvidia_cuda_cupti-13.0.85.so
@@ -153,6 +178,8 @@ else
   skip "libtorch.sh adds NVIDIA's libraries to what is in the cache" "a long test"
 fi
 check "libtorch.sh says what helps when fetching fails, and later goes on where it was" goes_on
+check "libtorch.sh that is interrupted calls it no failure and keeps the packages it has" interrupted
+check "libtorch.sh begins the copy of the CPU packages anew when one was interrupted" interrupted_copy
 check "libtorch.sh does not take a damaged wheel for one that is there" damaged_wheel
 check "libtorch.sh run by two checkouts at once fetches once" two_at_once
 finish

@@ -53,6 +53,17 @@ as_root() {
   expect_equal "libfmt-dev libzstd-dev" "$(sed -n 's/.*--no-install-recommends //p' calls)"
 }
 
+no_network() {
+  make_system libfmt-dev libzstd-dev
+  # shellcheck disable=SC2016  # expanded when the program runs
+  echo 'case "$*" in *install*) echo "E: Failed to fetch http://deb.debian.org/x.deb" >&2; exit 100 ;; esac' >bin/apt-get
+  FAKE_USER=0 expect 69 "$checkout/scripts/setup.sh"
+  expect_text "E: Failed to fetch http://deb.debian.org/x.deb"
+  expect_text "apt could not install: libfmt-dev libzstd-dev"
+  expect_text "apt-get download libfmt-dev libzstd-dev"
+  expect_text "TITAN_SKIP_SETUP=1"
+}
+
 missing_tool() {
   make_system
   /bin/rm bin/ninja
@@ -71,6 +82,7 @@ check "setup.sh is silent and needs no root when nothing is missing" nothing_mis
 check "setup.sh --check names what is missing and installs nothing" check_only
 check "setup.sh names the packages and the command when it may not install them" no_root
 check "setup.sh installs exactly what is missing" as_root
+check "setup.sh names what apt could not fetch and how to give it by hand" no_network
 check "setup.sh takes a tool from wherever it comes and names its package when it is absent" missing_tool
 check "setup.sh refuses a cmake that is too old" old_cmake
 finish

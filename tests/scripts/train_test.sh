@@ -115,6 +115,60 @@ failed_build() {
   expect_text "the build failed"
 }
 
+# A ninja that does what standard input says, where "state DONE TOTAL SECONDS" prints the state as the real one does.
+make_ninja() {
+  # shellcheck disable=SC2016  # expanded when the program runs
+  { echo 'state() { echo "$NINJA_STATUS Building CXX object $1.o" | sed "s/%f/$1/; s/%t/$2/; s/%e/$3/"; }'; cat; } | program ninja
+}
+
+progress_in_a_log() {
+  make_checkout
+  # shellcheck disable=SC2016  # expanded when the program runs
+  make_ninja <<<'state 10 30 1.000; for step in 1 2 3 4 5 6 7 8 9; do state $((10 + step)) 30 $((10 * step)).123; done; echo "a.cpp: note"'
+  expect 0 "$root/scripts/train.sh"
+  expect_equal "Building: 13 of 30 steps, about 3 min left
+Building: 16 of 30 steps, about 2 min left
+Building: 19 of 30 steps, about 2 min left
+a.cpp: note
+$root: [configs/debug_model.toml]" "$printed"
+}
+
+progress_on_a_terminal() {
+  make_checkout
+  make_ninja <<<'state 1 20 1.000; state 10 20 100.123'
+  expect 0 python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' "$root/scripts/train.sh"
+  local rewritten=$'\r\e[K'
+  expect_equal "${rewritten}Building: 1 of 20 steps${rewritten}Building: 10 of 20 steps, about 2 min left${rewritten}$root: [configs/debug_model.toml]" "${printed//$'\r\n'/}"
+}
+
+little_memory() {
+  make_checkout
+  program nproc <<<'echo 4'
+  # shellcheck disable=SC2016  # expanded when the program runs
+  make_ninja <<<'state 1 72 1.000; echo "ninja $*"'
+  # shellcheck disable=SC2016
+  program cat <<<'[ $# -gt 0 ] || exec /bin/cat; echo "MemAvailable: 3900000 kB"; echo max'
+  expect 0 "$root/scripts/train.sh"
+  expect_text "1 at a time instead of 4, because 3 GB of memory are free and each takes 2"
+  expect_text "ninja -j 1 "
+  # shellcheck disable=SC2016  # a container's limit
+  program cat <<<'[ $# -gt 0 ] || exec /bin/cat; echo "MemAvailable: 9000000 kB"; echo 4294967296'
+  expect 0 "$root/scripts/train.sh"
+  expect_text "2 at a time instead of 4, because 4 GB of memory"
+  make_ninja <<<'state 1 2 1.000'
+  expect 0 "$root/scripts/train.sh"
+  expect_equal "$root: [configs/debug_model.toml]" "$printed"
+}
+
+interrupted_build() {
+  make_checkout
+  make_ninja <<<"trap 'echo \"ninja: build stopped: interrupted by user.\"; exit 2' INT; sleep 1; touch '$PWD/building'; sleep 60"
+  expect_interrupted building "$root/scripts/train.sh"
+  expect_text "ninja: build stopped"
+  expect_text "Interrupted. The same command continues from here."
+  case $printed in *"the build failed"*) return 1 ;; esac
+}
+
 check "train.sh trains the debug model when it is given no arguments" default_config
 check "train.sh takes a config of the current folder before one of the checkout" named_config
 check "train.sh passes overrides and what follows -- unchanged" overrides_only
@@ -126,4 +180,8 @@ check "train.sh starts NGPU processes and shows the ranks of LOG_RANK" several_p
 check "train.sh with COMM_MODE=fake_backend is one step of one rank" dry_run
 check "train.sh becomes the trainer: signals and exit codes are the trainer's" becomes_the_trainer
 check "train.sh does not train after a failed build" failed_build
+check "train.sh shows a build's progress in a log by a line every half minute" progress_in_a_log
+check "train.sh shows a build's progress on a terminal in one line" progress_on_a_terminal
+check "train.sh says why few compilers run where memory is short" little_memory
+check "train.sh that is interrupted while it builds calls it no failure" interrupted_build
 finish
