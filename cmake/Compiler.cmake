@@ -18,6 +18,12 @@ endif()
 target_include_directories(titan_compiler INTERFACE
   $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 
+# Links ten times as fast as GNU ld, which takes a fifth of a small rebuild.
+find_program(TITAN_MOLD mold)
+if(TITAN_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
+  add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=mold>)
+endif()
+
 # Failed checks name their file from the checkout on, not from the root of one machine. ccache hands the compiler paths
 # relative to the build folder, the same in every checkout.
 find_program(TITAN_CCACHE ccache)

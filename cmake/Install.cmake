@@ -2,14 +2,15 @@
 # adds the checks.
 #   titan_train        start script: TITAN_LIBTORCH becomes the library path
 #   lib/titan_train    the program, with run path $ORIGIN: its own folder, no path of the machine that built it
+#   lib/libtitan.so    what it opens for commands that need LibTorch, training above all
 #   lib/libtitan_cuda.so   what it opens where a GPU may be used, in a CUDA build
 #   lib/*.so*          the small shared libraries it needs; LibTorch, NVIDIA's and the C and C++ run-time ones stay out
 #   configs/           the shipped configs
-if(NOT TARGET titan_train)
+if(NOT TARGET titan)
   return()
 endif()
-set_target_properties(titan_train PROPERTIES INSTALL_RPATH "$ORIGIN")
-install(TARGETS titan_train RUNTIME DESTINATION lib)
+set_target_properties(titan_train titan PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS titan_train titan RUNTIME DESTINATION lib LIBRARY DESTINATION lib)
 if(TARGET titan_cuda)
   set_target_properties(titan_cuda PROPERTIES INSTALL_RPATH "$ORIGIN")
   install(TARGETS titan_cuda LIBRARY DESTINATION lib)
@@ -21,6 +22,7 @@ install(FILES LICENSE DESTINATION .)
 install(CODE [[
   file(GET_RUNTIME_DEPENDENCIES
     EXECUTABLES "${CMAKE_INSTALL_PREFIX}/lib/titan_train"
+    LIBRARIES "${CMAKE_INSTALL_PREFIX}/lib/libtitan.so"
     RESOLVED_DEPENDENCIES_VAR small_libraries
     UNRESOLVED_DEPENDENCIES_VAR lost_libraries
     PRE_EXCLUDE_REGEXES "^lib(torch|c10|cudart|cupti|cuda|cublas|cudnn|nccl|gomp)"

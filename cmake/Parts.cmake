@@ -21,6 +21,11 @@ target_include_directories(titan_data SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 # Plain loops over ids: -O2 of GCC 12 makes no vectors of loops whose length it does not know.
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/data/widen.cpp PROPERTIES COMPILE_OPTIONS -O3)
 
+# The program: commands that know no tensors, and `main`, which opens libtitan.so for all others.
+titan_part(cli titan_base titan_schedule titan_config titan_data CLI11::CLI11)
+add_executable(titan_train src/app/main.cpp)
+target_link_libraries(titan_train PRIVATE titan_cli ${CMAKE_DL_LIBS})
+
 if(TITAN_TORCH)
   # Everything that knows tensors shares one precompiled header of what its files include anyway: torch's headers cost 12 s
   # a file without it. Nothing relies on it being there; clang-tidy reads the sources without it. No path of this checkout
@@ -64,16 +69,17 @@ if(TITAN_TORCH)
     string(JOIN "," architectures ${CMAKE_CUDA_ARCHITECTURES})
     target_compile_definitions(titan_cuda PRIVATE "TITAN_GPU_ARCHITECTURES=\"${architectures}\"")
     titan_compile_together(titan_cuda)
-    target_link_options(titan_core INTERFACE LINKER:--dynamic-list=${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.list)
+    target_link_options(titan_core INTERFACE
+      $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:LINKER:--dynamic-list=${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.list>)
   endif()
 endif()
 
 if(TITAN_TORCH)
-  # All of the program but `main`, which tests bring themselves.
+  # What libtitan.so holds, for tests that run it in their own process.
   file(GLOB app_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/app/*.cpp)
-  list(FILTER app_sources EXCLUDE REGEX "/main\\.cpp$")
+  list(FILTER app_sources EXCLUDE REGEX "/(main|library)\\.cpp$")
   add_library(titan_app STATIC ${app_sources})
-  target_link_libraries(titan_app PUBLIC titan_core)
+  target_link_libraries(titan_app PUBLIC titan_core titan_cli)
   target_precompile_headers(titan_app REUSE_FROM titan_core)
   titan_compile_together(titan_app)
   include(Version)
@@ -90,8 +96,9 @@ if(TITAN_TORCH)
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/app/version.cpp PROPERTIES
     COMPILE_DEFINITIONS "TITAN_VERSION=\"${PROJECT_VERSION}\";TITAN_KERNELS=\"${kernels}\""
     INCLUDE_DIRECTORIES ${TITAN_GENERATED})
-  add_executable(titan_train src/app/main.cpp)
-  target_link_libraries(titan_train PRIVATE titan_app)
+  add_library(titan SHARED src/app/library.cpp)
+  target_link_libraries(titan PRIVATE titan_app)
+  add_dependencies(titan_train titan)
   # With what it opens where a GPU is: a machine without one need not compile that to train.
   add_custom_target(titan_program DEPENDS titan_train)
   if(TITAN_WITH_CUDA)

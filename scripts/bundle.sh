@@ -34,11 +34,13 @@ check_size() {
 }
 
 check_run_path() {
-  local run_path
-  run_path=$(readelf -d "$1/lib/titan_train" | sed -n 's/.*R\(UN\)\?PATH.*\[\(.*\)\]/\2/p')
-  say "  run path: $run_path"
-  # shellcheck disable=SC2016  # the text $ORIGIN itself
-  [ "$run_path" = '$ORIGIN' ] || fail 70 "the bundle's program has run path '$run_path' instead of \$ORIGIN"
+  local file run_path
+  for file in "$1"/lib/titan_train "$1"/lib/libtitan*.so; do
+    run_path=$(readelf -d "$file" | sed -n 's/.*R\(UN\)\?PATH.*\[\(.*\)\]/\2/p')
+    say "  run path of ${file##*/}: $run_path"
+    # shellcheck disable=SC2016  # the text $ORIGIN itself
+    [ "$run_path" = '$ORIGIN' ] || fail 70 "${file##*/} has run path '$run_path' instead of \$ORIGIN"
+  done
 }
 
 # Runs a copy in an empty folder, with no environment but the one variable a user sets.

@@ -69,6 +69,35 @@ interrupted() {
   exit 130
 }
 
+run_cmake() {
+  cmake --preset release -S "$TITAN_ROOT" "$@" || fail 70 "the build could not be configured; CMake's message is above"
+}
+
+# libtorch_kind: what cmake/Cuda.cmake decides. If it decides otherwise, CMake fetches what is missing.
+libtorch_kind() {
+  local nvcc
+  nvcc=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v nvcc || true)
+  if [ "${TITAN_CUDA:-AUTO}" != OFF ] && [ -n "$nvcc" ] && [[ $("$nvcc" --version) = *'release 13.'* ]]; then
+    printf -- --cuda
+  else
+    printf -- --cpu
+  fi
+}
+
+# fetch_while_compiling: downloads LibTorch if necessary, and compiles at the same time what does not need it.
+fetch_while_compiling() {
+  local ninja status=0
+  run_cmake -DTITAN_TORCH=OFF -DTITAN_TESTS=OFF >/dev/null
+  # In the background, since ninja stops at Ctrl-C there too, and pip would not.
+  (cd "$TITAN_BUILD" && NINJA_STATUS=$ninja_state exec ninja -j "$(build_jobs)" titan_train) \
+    > >(show_progress "Building what needs no LibTorch" >&2) 2>&1 &
+  ninja=$!
+  "$TITAN_ROOT/scripts/libtorch.sh" "$(libtorch_kind)" >/dev/null || status=$?
+  [ "$status" -eq 0 ] || kill -INT "$ninja" || true
+  wait "$ninja" || [ "$status" -ne 0 ] || fail 70 "the build failed; the compiler's message is above"
+  [ "$status" -eq 0 ] || exit "$status" # its message is above
+}
+
 # configure_build: runs CMake when it has not run with these settings, or when the LibTorch it found is gone. Changed
 # CMake files need nothing here: ninja notices them.
 configure_build() {
@@ -80,9 +109,8 @@ configure_build() {
   fi
   mkdir -p "$TITAN_BUILD"
   rm -f "$recorded"
-  cmake --preset release -S "$TITAN_ROOT" -DTITAN_CUDA="${TITAN_CUDA:-AUTO}" \
-    -DTITAN_LIBTORCH="${TITAN_LIBTORCH:-}" >&2 ||
-    fail 70 "the build could not be configured; CMake's message is above"
+  fetch_while_compiling
+  run_cmake -DTITAN_TORCH=ON -DTITAN_TESTS=ON -DTITAN_CUDA="${TITAN_CUDA:-AUTO}" -DTITAN_LIBTORCH="${TITAN_LIBTORCH:-}" >&2
   printf '%s\n' "$settings" >"$recorded"
 }
 

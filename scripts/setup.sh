@@ -10,6 +10,7 @@ readonly tools='g++ g++
 cmake cmake
 ninja ninja-build
 ccache ccache
+mold mold
 git git
 python3 python3'
 readonly libraries='libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libpcre2-dev

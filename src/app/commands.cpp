@@ -1,23 +1,19 @@
 #include "titan/app/commands.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
 #include "titan/app/convert_command.h"
-#include "titan/app/data_command.h"
 #include "titan/app/profile_command.h"
 #include "titan/app/report_command.h"
-#include "titan/app/schedule_command.h"
-#include "titan/app/tokenizer_command.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/cli/data_command.h"
+#include "titan/cli/schedule_command.h"
+#include "titan/cli/tokenizer_command.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/distributed/launch_environment.h"
@@ -36,26 +32,7 @@ int run_completion(const Schema& schema, std::span<const std::string> arguments)
   return completion_command(schema, arguments, completion_words(schema), std::cout, std::cerr);
 }
 
-int run_tokenizer(const Schema&, std::span<const std::string> arguments) {
-  run_tokenizer_command({arguments.begin(), arguments.end()}, std::cin, std::cout);
-  return 0;
-}
-
-int run_data(const Schema&, std::span<const std::string> arguments) {
-  run_data_command({arguments.begin(), arguments.end()}, std::cout);
-  return 0;
-}
-
 /// Of the terminal that standard output is.
-GridOptions terminal() {
-  GridOptions options;
-  if (::isatty(STDOUT_FILENO) == 0) return options;
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) options.width = size.ws_col;
-  options.colour = std::getenv("NO_COLOR") == nullptr;
-  return options;
-}
-
 int run_profile(const Schema&, std::span<const std::string> arguments) {
   run_profile_command({arguments.begin(), arguments.end()}, std::cout);
   return 0;
@@ -63,11 +40,6 @@ int run_profile(const Schema&, std::span<const std::string> arguments) {
 
 int run_report(const Schema&, std::span<const std::string> arguments) {
   run_report_command({arguments.begin(), arguments.end()}, std::cout);
-  return 0;
-}
-
-int run_schedule(const Schema&, std::span<const std::string> arguments) {
-  run_schedule_command({arguments.begin(), arguments.end()}, terminal(), std::cout);
   return 0;
 }
 
@@ -99,26 +71,16 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 
 }  // namespace
 
-std::span<const Command> commands() {
-  static constexpr std::array<Command, 14> all{{
-      {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, run_train},
-      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, run_launch},
-      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true, run_ranks},
-      {"config", "show|explain|diff|docs …", "ask about options and configs", true, run_config},
-      {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
-      {"data", "tokenize|stats|peek …", "make a corpus ready, and look at one", false, run_data},
-      {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
-       true, run_convert},
-      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true, run_plan},
-      {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
-       run_schedule},
-      {"profile", "summarize TRACE [--top N]", "say what a trace of a step shows", false, run_profile},
-      {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false, run_report},
-      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
-      {"completion", "bash|zsh", "print a shell completion script", false, run_completion},
-      {"help", "[SECTION]", "this text, or the options of a section", false, run_help},
-  }};
-  return all;
+RunCommand find_command(std::string_view name) {
+  static constexpr std::pair<std::string_view, RunCommand> kAll[] = {
+      {"train", run_train},          {"launch", run_launch},   {"ranks", run_ranks},
+      {"config", run_config},        {"convert", run_convert}, {"plan", run_plan},
+      {"profile", run_profile},      {"report", run_report},   {"lr-table", run_lr_table},
+      {"completion", run_completion}};
+  for (const auto& [known, run] : kAll) {
+    if (name == known) return run;
+  }
+  return nullptr;
 }
 
 CompletionWords completion_words(const Schema& schema) {

@@ -7,11 +7,11 @@
 #include <iostream>
 #include <optional>
 
-#include "parse_words.h"
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/training_state.h"
+#include "titan/cli/parse_words.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"

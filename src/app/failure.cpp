@@ -2,8 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <filesystem>
-
 #include "titan/train/memory_report.h"
 
 namespace titan {
@@ -18,12 +16,6 @@ bool is_for_other_gpus(const std::string& message) {
 
 std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
 
-/// With the allocator's own words on the size, without where in LibTorch they were thrown.
-std::string out_of_memory(const std::string& words) {
-  return "out of memory" + (words.empty() ? "" : " (" + words + ")") +
-         "; try a smaller training.local_batch_size or training.seq_len, or activation_checkpoint.mode = \"full\"";
-}
-
 Failure other_gpu() {
   return {ExitCode::bad_config,
           "this program or its LibTorch has no code for this GPU's architecture (no kernel image is available); train "
@@ -37,26 +29,21 @@ Failure lost_peer(const std::string& message) {
 }  // namespace
 
 Failure describe_failure(const std::exception_ptr& error) {
-  if (const auto words = out_of_memory_words(error)) return {ExitCode::out_of_memory, out_of_memory(*words)};
+  if (const auto words = out_of_memory_words(error)) return out_of_memory_failure(*words);
   try {
     std::rethrow_exception(error);
-  } catch (const Error& known) {
-    // Nothing that fails ends with 0, whoever gave the code.
-    return {known.code() == ExitCode::success ? ExitCode::bug : known.code(), known.what()};
   } catch (const c10::DistError& lost) {
     return lost_peer(lost.what_without_backtrace());
   } catch (const c10::Error& internal) {
     if (is_for_other_gpus(internal.what_without_backtrace())) return other_gpu();
     return {ExitCode::bug, "internal error: " + first_line(internal.what_without_backtrace())};
-  } catch (const std::filesystem::filesystem_error& file) {
-    return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};
+  } catch (const Error&) {
   } catch (const std::exception& other) {
     if (is_from_gloo(other.what())) return lost_peer(other.what());
     if (is_for_other_gpus(other.what())) return other_gpu();
-    return {ExitCode::bug, std::string("internal error: ") + other.what()};
   } catch (...) {
-    return {ExitCode::bug, "internal error: an exception of an unknown kind"};
   }
+  return describe_failure_without_tensors(error);
 }
 
 }  // namespace titan

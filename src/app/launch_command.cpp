@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <iostream>
 
-#include "parse_words.h"
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/cli/parse_words.h"
 #include "titan/config/load.h"
 #include "titan/tools/launch.h"
 

@@ -1,3 +1,54 @@
-#include "titan/app/program.h"
+// titan_train. Commands that need no tensors run at once; all others are in libtitan.so beside the program, since
+// loading LibTorch takes a fifth of a second.
+#include <dlfcn.h>
+#include <fmt/format.h>
 
-int main(int argc, char** argv) { return titan::end_process(titan::run_program({argv + 1, argv + argc})); }
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "titan/base/process.h"
+#include "titan/cli/commands.h"
+#include "titan/cli/program.h"
+
+namespace {
+
+using Run = int (*)(int argc, char** argv);
+
+/// Between two parallel loops OpenMP's threads spin, by default for milliseconds: on a machine with other work to do,
+/// they take the processor from the thread that they wait for. 3,000 rounds take some tens of microseconds and cost
+/// nothing on an idle machine. libgomp reads the variable when LibTorch loads it.
+void limit_spinning() {
+  if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "3000", /*overwrite=*/0);
+}
+
+Run open_library() {
+  const std::filesystem::path library = titan::beside_program("libtitan.so");
+  // Global, because libtitan_cuda.so uses its symbols.
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* const run = handle ? ::dlsym(handle, "titan_run") : nullptr;
+  if (!run) {
+    throw titan::Error(
+        titan::ExitCode::launcher,
+        fmt::format("cannot load what trains: {}; build it with scripts/train.sh, and keep LibTorch where "
+                    "it was then",
+                    ::dlerror()));
+  }
+  return reinterpret_cast<Run>(run);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  Run run = nullptr;
+  const auto act = [&](const titan::Schema& schema) {
+    if (const auto call = titan::find_call_without_tensors(words)) return call->run(schema, call->arguments);
+    limit_spinning();
+    run = open_library();
+    return 0;
+  };
+  const int code = titan::run_as_program(words, act, titan::describe_failure_without_tensors);
+  return run ? run(argc, argv) : titan::end_process(code);
+}

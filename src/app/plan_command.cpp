@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <iostream>
 
-#include "parse_words.h"
 #include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/cli/parse_words.h"
 #include "titan/config/config_command.h"
 #include "titan/config/limits.h"
 #include "titan/config/load.h"

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <ostream>
 
-#include "parse_words.h"
+#include "titan/cli/parse_words.h"
 #include "titan/report/trace_summary.h"
 
 namespace titan {

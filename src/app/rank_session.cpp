@@ -135,8 +135,9 @@ RankFacts RankSession::own_facts() const {
   facts.host_cores = machine_cores();
   facts.threads = config_.training.threads;
   facts.program = fmt::format("{:016x}", name_key(read_file("/proc/self/exe")));
-  if (std::filesystem::exists(cuda_library_path())) {
-    facts.program += fmt::format("-{:016x}", name_key(read_file(cuda_library_path())));
+  for (const char* library : {"libtitan.so", "libtitan_cuda.so"}) {
+    const std::filesystem::path path = beside_program(library);
+    if (std::filesystem::exists(path)) facts.program += fmt::format("-{:016x}", name_key(read_file(path)));
   }
   facts.config = common_config(schema_, config_);
   try {

@@ -5,11 +5,11 @@
 #include <iostream>
 #include <sstream>
 
-#include "parse_words.h"
 #include "titan/app/commands.h"
 #include "titan/app/job_problems.h"
 #include "titan/app/rank_session.h"
 #include "titan/base/stop_signals.h"
+#include "titan/cli/parse_words.h"
 #include "titan/config/load.h"
 
 namespace titan {

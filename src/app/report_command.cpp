@@ -8,11 +8,11 @@
 #include <ostream>
 #include <set>
 
-#include "parse_words.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
+#include "titan/cli/parse_words.h"
 #include "titan/report/page.h"
 
 namespace titan {

@@ -1,7 +1,5 @@
 #include <malloc.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -12,7 +10,6 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/last_words.h"
-#include "titan/base/process.h"
 #include "titan/base/stop_signals.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
@@ -28,20 +25,6 @@ void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
-}
-
-/// Between two parallel loops OpenMP's threads spin, and unless told otherwise for milliseconds, much longer than these
-/// pauses are: on a machine with other work to do, they take the processor from the thread that they wait for. 3,000
-/// rounds, some tens of microseconds, cost nothing on an idle machine. libgomp reads this while it is loaded, hence a
-/// second start, which would find a pipe that the config came through empty.
-void limit_spinning(std::span<const std::string> arguments) {
-  auto is_pipe = [](const std::string& word) {
-    std::error_code none;
-    const std::filesystem::file_status status = std::filesystem::status(word, none);
-    return std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status);
-  };
-  if (std::any_of(arguments.begin(), arguments.end(), is_pipe)) return;
-  if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY")) restart_with("GOMP_SPINCOUNT", "3000");
 }
 
 /// All former spellings in one line.
@@ -95,7 +78,6 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   checks.push_back(world_check());
   LoadedConfig loaded = load_config(schema, arguments, checks);
   if (const int code = report_job_problems(loaded)) return code;
-  limit_spinning(arguments);
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
   if (config.memory_estimation.enable) return estimate_memory(config);

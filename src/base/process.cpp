@@ -25,18 +25,8 @@ int64_t read_limit(const char* path) {
 
 }  // namespace
 
-void restart_with(const std::string& name, const std::string& value) {
-  std::error_code unreadable;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unreadable);
-  std::ifstream file("/proc/self/cmdline");
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  if (unreadable || words.empty()) return;
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-  ::execv(program.c_str(), arguments.data());
+std::filesystem::path beside_program(std::string_view name) {
+  return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
 }
 
 int64_t resident_bytes() {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 #include "titan/gpu/cuda.h"
 
 namespace titan {
@@ -44,9 +45,7 @@ const Cuda* open(const std::filesystem::path& library) {
 
 }  // namespace
 
-std::filesystem::path cuda_library_path() {
-  return std::filesystem::read_symlink("/proc/self/exe").replace_filename("libtitan_cuda.so");
-}
+std::filesystem::path cuda_library_path() { return beside_program("libtitan_cuda.so"); }
 
 const Cuda* find_cuda(bool without_driver) {
   static std::mutex mutex;

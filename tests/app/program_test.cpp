@@ -11,21 +11,22 @@
 
 #include "run.h"
 #include "titan/app/commands.h"
+#include "titan/app/failure.h"
 #include "titan/base/error.h"
 
 namespace titan {
 namespace {
 
-struct Failure {
+struct FailureCase {
   std::string name;
   std::function<void()> fail;
   int code;
   std::string says;
 };
 
-void PrintTo(const Failure& failure, std::ostream* out) { *out << failure.name; }
+void PrintTo(const FailureCase& failure, std::ostream* out) { *out << failure.name; }
 
-std::vector<Failure> failures() {
+std::vector<FailureCase> failures() {
   auto error = [](ExitCode code) { return [code] { throw Error(code, "what; what to do"); }; };
   return {
       {"BadConfig", error(ExitCode::bad_config), 64, "titan_train: what; what to do\n"},
@@ -61,15 +62,17 @@ std::vector<Failure> failures() {
   };
 }
 
-class ExitCodeOf : public ::testing::TestWithParam<Failure> {};
+class ExitCodeOf : public ::testing::TestWithParam<FailureCase> {};
 
 TEST_P(ExitCodeOf, AFailureIsOneLineOnStandardErrorAndTheCodeOfItsKind) {
-  const Failure& failure = GetParam();
+  const FailureCase& failure = GetParam();
   const Outcome outcome = outcome_of([&] {
-    return exit_code_of([&] {
-      failure.fail();
-      return 0;
-    });
+    return exit_code_of(
+        [&] {
+          failure.fail();
+          return 0;
+        },
+        describe_failure);
   });
   EXPECT_EQ(outcome.code, failure.code);
   EXPECT_TRUE(holds(outcome.errors, failure.says));
@@ -82,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Failures, ExitCodeOf, ::testing::ValuesIn(failures()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ExitCodeOf, WithoutAFailureItIsWhatTheFunctionReturns) {
-  const Outcome outcome = outcome_of([] { return exit_code_of([] { return 37; }); });
+  const Outcome outcome = outcome_of([] { return exit_code_of([] { return 37; }, describe_failure); });
   EXPECT_EQ(outcome.code, 37);
   EXPECT_EQ(outcome.errors, "");
 }

@@ -1,4 +1,4 @@
-#include "titan/app/schedule_command.h"
+#include "titan/cli/schedule_command.h"
 
 #include <gtest/gtest.h>
 

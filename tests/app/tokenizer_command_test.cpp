@@ -1,4 +1,4 @@
-#include "titan/app/tokenizer_command.h"
+#include "titan/cli/tokenizer_command.h"
 
 #include <gtest/gtest.h>
 

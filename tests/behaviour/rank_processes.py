@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from unittest import mock
 
 from program import ROOT, SMALL, UNFRIENDLY, BehaviourTest
 
@@ -83,6 +84,8 @@ class RanksTest(BehaviourTest):
         self.program = os.environ.get("TITAN_DYING_BINARY", str(beside))
         if not os.access(self.program, os.X_OK):
             self.skipTest(f"{self.program} is not built")
+        # As titan_train sets it before it loads LibTorch, which this program links.
+        self.enterContext(mock.patch.dict(os.environ, {"GOMP_SPINCOUNT": "3000"}))
 
     def kill_all(self):
         for process in self.processes:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import unittest
@@ -169,6 +170,24 @@ class Colours(BehaviourTest):
         mpirun = dict(zip((f"OMPI_COMM_WORLD_{name}" for name in names), "0101"))
         self.assertNotIn("\x1b", self.on_terminal(**mpirun))
         self.assertIn("\x1b[31mstep:  1", self.on_terminal(**mpirun, FORCE_COLOR="1"))
+
+
+class WithoutItsLibrary(BehaviourTest):
+    """titan_train in a folder of its own: libtitan.so, and LibTorch with it, is not there."""
+
+    def run_alone(self, *words: str) -> subprocess.CompletedProcess:
+        program = shutil.copy(self.program, self.folder / "titan_train")
+        return subprocess.run([program, *words], check=False, capture_output=True, text=True)
+
+    def test_commands_that_need_no_tensors_run(self):
+        for words in (["help"], ["schedule", "--name", "1F1B", "--ranks=2", "--microbatches=2"], ["tokenizer", "-h"], ["data", "-h"]):
+            self.assertEqual(self.run_alone(*words).returncode, OK, words)
+
+    def test_any_other_names_the_library_that_is_missing(self):
+        done = self.run_alone("lr-table", str(DEBUG_CONFIG))
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertIn(str(self.folder / "libtitan.so"), done.stderr)
+        self.assertIn("scripts/train.sh", done.stderr)
 
 
 class SavedConfig(BehaviourTest):

@@ -14,7 +14,7 @@ make_system() {
   program python3 </dev/null  # lacks no module
   program cmake <<<'echo "cmake version 3.25.1"'
   local command
-  for command in g++ ninja ccache git; do
+  for command in g++ ninja ccache mold git; do
     program "$command" </dev/null
   done
   for command in bash env grep sed sort head xargs dirname; do

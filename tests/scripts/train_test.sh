@@ -160,6 +160,36 @@ little_memory() {
   expect_equal "$root: [configs/debug_model.toml]" "$printed"
 }
 
+# A checkout that is not configured. LibTorch's download and ninja each wait until the other runs, for ten seconds.
+make_unconfigured_checkout() {
+  make_checkout
+  rm "$root/build/release/.configured-with"
+  program cmake </dev/null
+  cat >meet.sh <<'END'
+touch "$1"
+for _ in $(seq 100); do [ ! -e "$2" ] || exit 0; sleep 0.1; done
+exit 1
+END
+  program ninja <<<"case \$* in *' titan_train') exec bash '$PWD/meet.sh' '$PWD/compiling' '$PWD/fetching' ;; esac"
+  echo "bash '$PWD/meet.sh' '$PWD/fetching' '$PWD/compiling'" >"$root/scripts/libtorch.sh"
+}
+
+fetches_while_it_compiles() {
+  make_unconfigured_checkout
+  expect 0 "$root/scripts/train.sh"
+  expect_equal "$root: [configs/debug_model.toml]" "$printed"
+  [ -e compiling ] && [ -e fetching ]
+}
+
+failed_fetch() {
+  make_unconfigured_checkout
+  program ninja <<<"trap 'touch \"$PWD/stopped\"; exit 2' INT; touch '$PWD/compiling'; sleep 20 & wait"
+  echo "bash '$PWD/meet.sh' fetching '$PWD/compiling'; echo 'no network' >&2; exit 69" >"$root/scripts/libtorch.sh"
+  expect 69 "$root/scripts/train.sh"
+  expect_text "no network"
+  [ -e stopped ]
+}
+
 interrupted_build() {
   make_checkout
   make_ninja <<<"trap 'echo \"ninja: build stopped: interrupted by user.\"; exit 2' INT; sleep 1; touch '$PWD/building'; sleep 60"
@@ -183,5 +213,7 @@ check "train.sh does not train after a failed build" failed_build
 check "train.sh shows a build's progress in a log by a line every half minute" progress_in_a_log
 check "train.sh shows a build's progress on a terminal in one line" progress_on_a_terminal
 check "train.sh says why few compilers run where memory is short" little_memory
+check "train.sh fetches LibTorch while it compiles what does not need it" fetches_while_it_compiles
+check "train.sh stops compiling when LibTorch cannot be fetched" failed_fetch
 check "train.sh that is interrupted while it builds calls it no failure" interrupted_build
 finish

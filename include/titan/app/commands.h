@@ -1,5 +1,5 @@
-// The program's subcommands, one file each. A command reads words, calls the parts, and returns the process's exit
-// code; what goes wrong is thrown as titan::Error and turned into text by main alone.
+// The subcommands that need LibTorch, one file each; titan/cli/commands.h has the table of all. A command reads words,
+// calls the parts, and returns the process's exit code; what goes wrong is thrown as titan::Error.
 #pragma once
 
 #include <optional>
@@ -8,22 +8,15 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/cli/commands.h"
 #include "titan/config/completion.h"
 #include "titan/config/problem.h"
 #include "titan/config/schema.h"
 
 namespace titan {
 
-struct Command {
-  std::string_view name;
-  std::string_view arguments;
-  std::string_view purpose;
-  bool takes_config;  ///< a config file and options of the schema may follow
-  int (*run)(const Schema& schema, std::span<const std::string> arguments);
-};
-
-/// Every subcommand; training is what happens without one.
-std::span<const Command> commands();
+/// The command of this name, one that needs LibTorch; null when there is none.
+RunCommand find_command(std::string_view name);
 
 /// What shell completion offers besides the schema: subcommands, the words after them, the models' flavors.
 CompletionWords completion_words(const Schema& schema);
@@ -44,6 +37,5 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments);
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
 int run_launch(const Schema& schema, std::span<const std::string> arguments);
 int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
-int run_help(const Schema& schema, std::span<const std::string> arguments);
 
 }  // namespace titan

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace titan {
 
@@ -21,8 +23,7 @@ std::string host_name();
 /// Differs between machines, and is the same for all processes of one until it starts anew; empty where it is unknown.
 std::string machine_id();
 
-/// Starts this program afresh in this process, same command line, with `name`=`value` in its environment: for libraries
-/// that read theirs while they are loaded. Returns only where that is not possible.
-void restart_with(const std::string& name, const std::string& value);
+/// The path of a file in the folder of this process's program.
+std::filesystem::path beside_program(std::string_view name);
 
 }  // namespace titan

@@ -1,4 +1,4 @@
-#include "titan/app/data_command.h"
+#include "titan/cli/data_command.h"
 
 #include <fmt/format.h>
 
@@ -7,16 +7,16 @@
 #include <array>
 #include <ostream>
 
-#include "parse_words.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/cli/parse_words.h"
 #include "titan/data/inspect.h"
 #include "titan/data/tokenize.h"
 
 namespace titan {
 namespace {
 
-constexpr std::array<Rewording, 6> kWords{
+constexpr std::array<Rewording, 6> kDataWords{
     {{"data.bad_record = \"skip\"", "--bad-record skip"},
      {"data.text_field", "--text-field"},
      {"Give .bin files alone, for validation too, or name the tokenizer itself", "Name the tokenizer itself"},
@@ -74,14 +74,6 @@ void declare(CLI::App& app, DataOptions& options) {
   peek->add_option("--documents", options.inspection.documents, "How many")->check(at_least(1))->capture_default_str();
 }
 
-void refuse_mistyped_word(const std::string& word) {
-  const std::vector<std::string> known = data_command_words();
-  if (word.starts_with("-") || std::find(known.begin(), known.end(), word) != known.end()) return;
-  const std::vector<std::string> close = nearest(word, known, 1);
-  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
-  throw Error(ExitCode::bad_config, fmt::format("data has no command {}{} (titan_train data --help)", word, hint));
-}
-
 void run_tokenize(DataOptions& options, std::ostream& out) {
   Tokenization& wanted = options.tokenization;
   if (!options.ids_field.empty()) {
@@ -100,7 +92,6 @@ void run_tokenize(DataOptions& options, std::ostream& out) {
 std::vector<std::string> data_command_words() { return {"tokenize", "stats", "peek"}; }
 
 void run_data_command(const std::vector<std::string>& arguments, std::ostream& out) {
-  if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
   DataOptions options;
   CLI::App app("Make a corpus ready, and look at one", "titan_train data");
   app.require_subcommand(1);
@@ -109,7 +100,7 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   options.dataset.dataset = "text";
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   options.tokenization.dataset = options.inspection.dataset = options.dataset;
-  in_words_of_command(kWords, [&] {
+  in_words_of_command(kDataWords, [&] {
     if (app.got_subcommand("tokenize")) run_tokenize(options, out);
     if (app.got_subcommand("stats")) describe_corpus(options.inspection, out);
     if (app.got_subcommand("peek")) show_documents(options.inspection, out);

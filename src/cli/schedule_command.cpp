@@ -1,5 +1,5 @@
-#include "titan/app/schedule_command.h"
-#include "parse_words.h"
+#include "titan/cli/schedule_command.h"
+#include "titan/cli/parse_words.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-#include "titan/app/tokenizer_command.h"
-#include "parse_words.h"
+#include "titan/cli/tokenizer_command.h"
+#include "titan/cli/parse_words.h"
 
 #include <fmt/format.h>
 
@@ -19,11 +19,11 @@
 namespace titan {
 namespace {
 
-constexpr std::array<Rewording, 5> kWords{{{"data.bad_record = \"skip\"", "--bad-record skip"},
-                                           {"data.text_field", "--text-field"},
-                                           {"model.tokenizer_path", "model"},
-                                           {", and mix them with data.mixture if you want both", ""},
-                                           {"needs dataset_path:", "needs --dataset-path:"}}};
+constexpr std::array<Rewording, 5> kTokenizerWords{{{"data.bad_record = \"skip\"", "--bad-record skip"},
+                                                    {"data.text_field", "--text-field"},
+                                                    {"model.tokenizer_path", "model"},
+                                                    {", and mix them with data.mixture if you want both", ""},
+                                                    {"needs dataset_path:", "needs --dataset-path:"}}};
 
 /// The command line's words, parsed; which subcommand was given is asked of the CLI::App.
 struct TokenizerOptions {
@@ -89,21 +89,11 @@ void with_input(const std::string& name, std::istream& in, const std::function<v
   use(file);
 }
 
-void refuse_mistyped_word(const std::string& word) {
-  const std::vector<std::string> known = tokenizer_command_words();
-  if (word.starts_with("-") || std::find(known.begin(), known.end(), word) != known.end()) return;
-  const std::vector<std::string> close = nearest(word, known, 1);
-  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
-  throw Error(ExitCode::bad_config,
-              fmt::format("tokenizer has no command {}{} (titan_train tokenizer --help)", word, hint));
-}
-
 }  // namespace
 
 std::vector<std::string> tokenizer_command_words() { return {"train", "encode", "decode", "info"}; }
 
 void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out) {
-  if (!arguments.empty()) refuse_mistyped_word(arguments[0]);
   TokenizerOptions options;
   CLI::App app("Make, use and inspect tokenizers", "titan_train tokenizer");
   app.require_subcommand(1);
@@ -111,7 +101,7 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
   declare_users(app, options);
   if (!parse_words(app, arguments, out)) return;
   options.training.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
-  in_words_of_command(kWords, [&] {
+  in_words_of_command(kTokenizerWords, [&] {
     if (app.got_subcommand("train")) {
       settle_dataset(options.training.dataset);
       train_tokenizer(options.training, out);

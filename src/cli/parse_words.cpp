@@ -1,13 +1,34 @@
-#include "parse_words.h"
+#include "titan/cli/parse_words.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
 #include "titan/base/error.h"
+#include "titan/base/text.h"
 
 namespace titan {
+namespace {
+
+/// CLI11 calls a word that names no subcommand an unexpected argument.
+void refuse_mistyped_subcommand(const CLI::App& app, std::span<const std::string> words) {
+  std::vector<std::string> known;
+  for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(subcommand->get_name());
+  }
+  if (known.empty() || words.empty() || words[0].starts_with("-")) return;
+  if (std::find(known.begin(), known.end(), words[0]) != known.end()) return;
+  const std::vector<std::string> close = nearest(words[0], known, 1);
+  const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
+  const std::string name = app.get_name();
+  throw Error(ExitCode::bad_config, fmt::format("{} has no command {}{} ({} --help)", name.substr(name.rfind(' ') + 1),
+                                                words[0], hint, name));
+}
+
+}  // namespace
 
 bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out) {
+  refuse_mistyped_subcommand(app, words);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order CLI11 asks for
   } catch (const CLI::CallForHelp&) {

@@ -1,0 +1,108 @@
+#include "titan/cli/commands.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <iostream>
+
+#include "titan/base/error.h"
+#include "titan/cli/data_command.h"
+#include "titan/cli/schedule_command.h"
+#include "titan/cli/tokenizer_command.h"
+#include "titan/config/help.h"
+
+namespace titan {
+namespace {
+
+using Words = std::span<const std::string>;
+
+int run_tokenizer(const Schema&, Words arguments) {
+  run_tokenizer_command({arguments.begin(), arguments.end()}, std::cin, std::cout);
+  return 0;
+}
+
+int run_data(const Schema&, Words arguments) {
+  run_data_command({arguments.begin(), arguments.end()}, std::cout);
+  return 0;
+}
+
+/// The terminal's width, and colours unless NO_COLOR is set.
+GridOptions terminal() {
+  GridOptions options;
+  if (::isatty(STDOUT_FILENO) == 0) return options;
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) options.width = size.ws_col;
+  options.colour = std::getenv("NO_COLOR") == nullptr;
+  return options;
+}
+
+int run_schedule(const Schema&, Words arguments) {
+  run_schedule_command({arguments.begin(), arguments.end()}, terminal(), std::cout);
+  return 0;
+}
+
+int run_help(const Schema& schema, Words arguments) {
+  if (!arguments.empty() && help_text(schema, arguments[0]).empty()) {
+    const std::vector<std::string> close = schema.suggest_section(arguments[0]);
+    throw Error(ExitCode::bad_config,
+                fmt::format("help: there is no section {}{}", arguments[0],
+                            close.empty() ? "; titan_train help lists all" : "; did you mean " + close.front() + "?"));
+  }
+  if (arguments.empty()) {
+    std::cout << "titan_train: trains Llama models\n\n";
+    for (const Command& command : commands()) {
+      std::cout << fmt::format("  titan_train {:<11}{:<36} {}\n", command.name, command.arguments, command.purpose);
+    }
+    std::cout
+        << "\nOptions, given as --section.key value after the config file, or in it (--quiet: warnings and errors "
+           "alone):\n\n";
+  }
+  std::cout << help_text(schema, arguments.empty() ? std::string_view() : std::string_view(arguments[0]));
+  return 0;
+}
+
+bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
+
+}  // namespace
+
+std::span<const Command> commands() {
+  static constexpr std::array<Command, 14> all{{
+      {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true},
+      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true},
+      {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true},
+      {"config", "show|explain|diff|docs …", "ask about options and configs", true},
+      {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
+      {"data", "tokenize|stats|peek …", "make a corpus ready, and look at one", false, run_data},
+      {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
+       true},
+      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true},
+      {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
+       run_schedule},
+      {"profile", "summarize TRACE [--top N]", "say what a trace of a step shows", false},
+      {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false},
+      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true},
+      {"completion", "bash|zsh", "print a shell completion script", false},
+      {"help", "[SECTION]", "this text, or the options of a section", false, run_help},
+  }};
+  return all;
+}
+
+std::optional<CommandCall> find_call_without_tensors(Words words) {
+  const bool asks = std::any_of(words.begin(), words.end(), asks_for_help);
+  if (words.empty() || words[0] == "--version") return std::nullopt;
+  if (asks && (words[0] == "train" || words[0] == "lr-table")) return CommandCall{run_help, {}};
+  for (const Command& command : commands()) {
+    if (words[0] != command.name) continue;
+    if (!command.without_tensors) return std::nullopt;
+    return CommandCall{command.without_tensors, words.subspan(1)};
+  }
+  if (asks_for_help(words[0])) return CommandCall{run_help, words.subspan(1)};
+  if (asks) return CommandCall{run_help, {}};
+  return std::nullopt;
+}
+
+}  // namespace titan
