@@ -90,7 +90,7 @@ std::vector<std::string> shell_words(const std::string& line) {
 
 Outcome run_in_shell(const std::string& command) {
   Outcome outcome;
-  FILE* const pipe = ::popen(("exec 2>&1; " + command).c_str(), "r");
+  FILE* const pipe = ::popen(("export LC_ALL=C; exec 2>&1; " + command).c_str(), "r");
   std::array<char, 4096> buffer{};
   while (const size_t count = ::fread(buffer.data(), 1, buffer.size(), pipe))
     outcome.output.append(buffer.data(), count);

@@ -136,22 +136,6 @@ class Orders(SourcesTest):
             run = self.train(*words, config=config, steps=steps, folder=folder, exit_code=code)
         self.assertIn("data.mixture weights = [7,3], and this run has [3,2]", run.errors)
 
-    def test_what_contradicts_itself_is_refused_before_anything_is_read(self):
-        corpus = self.write("a.jsonl", records(texts(50)))
-        text = ("--training.dataset=text", f"--training.dataset_path={corpus}")
-        for words, says in (
-            (("--training.dataset=mixture",), ["needs data.mixture"]),
-            ((*text, "--data.packing=document"), ['data.packing = "document"', "block-causal"]),
-            ((*text, "--data.split=upstream", "--data.shuffle"), ["data.shuffle", 'data.split = "upstream"']),
-        ):
-            with self.subTest(words):
-                self.refused(BAD_CONFIG, says, *words)
-        config = self.mixture((corpus, 0.75), (corpus, 0.3))
-        self.refused(BAD_CONFIG, ["the weights sum to 1.05 and not to 1"], "--training.dataset=mixture", config=config)
-        empty = self.write("empty.jsonl", "\n\n")
-        config = self.mixture((corpus, 1), (empty, 1))
-        self.refused(BAD_DATA, ["empty.jsonl", "there is no document"], "--training.dataset=mixture", config=config)
-
 
 class Documents(SourcesTest):
     def test_changing_one_document_leaves_the_logits_of_the_next_bit_equal(self):
@@ -206,53 +190,6 @@ class Bad(SourcesTest):
         ids[100] ^= 1
         output.write_bytes(ids)
         self.refuse(output, ["a.bin", "are damaged: their checksum is wrong"])
-
-    def test_a_line_of_100_mb_and_a_link_in_circles_are_named(self):
-        long = self.write("long.jsonl", records(["short"]) + '{"text": "' + "x" * 100_000_000 + '"}\n')
-        self.refuse(long, ["long.jsonl:2: this line is longer than 64.00 MiB", 'data.bad_record = "skip"'])
-        long.unlink()
-        folder = self.folder / "corpus"
-        (folder / "inner").mkdir(parents=True)
-        (folder / "a.txt").write_text("text")
-        (folder / "inner" / "back").symlink_to(folder)
-        self.refuse(folder, ["inner/back is a link that leads back to", "Remove the link"])
-
-    def test_commands_refuse_what_they_cannot_do(self):
-        corpus = self.write("a.jsonl", records(texts(5)))
-        self.expect(self.titan("data", "tokenise"), BAD_CONFIG)
-        run = self.tokenize(corpus, self.folder / "a.ids", code=BAD_CONFIG)
-        self.assertIn("must end in .bin", run.errors)
-        run = self.tokenize(self.folder / "none.jsonl", self.folder / "a.bin", code=BAD_DATA)
-        self.assertIn("none.jsonl", run.errors)
-
-    def test_what_mends_a_command_is_said_in_its_own_options(self):
-        bad = self.write("bad.jsonl", records(texts(3)) + "{\n")
-        said = []
-        run = self.tokenize(bad, self.folder / "a.bin", code=BAD_DATA)
-        said.append(run.errors)
-        self.assertIn("bad.jsonl:4: ", run.errors)
-        self.assertIn("name another field with --text-field, or leave such records out with --bad-record skip", run.errors)
-        ids = self.folder / "ids.bin"
-        self.tokenize(self.write("a.jsonl", records(texts(3))), ids)
-        run = self.titan("data", "tokenize", "--tokenizer", ids, "--dataset-path", bad, "--output", self.folder / "b.bin")
-        self.expect(run, BAD_DATA)
-        self.assertIn("Name the tokenizer itself in --tokenizer", run.errors)
-        said.append(run.errors)
-        run = self.titan("tokenizer", "train", "--dataset-path", ids, "--vocab-size", "600", "--output", self.folder / "c.model")
-        self.expect(run, BAD_DATA)
-        self.assertIn("ids.bin (3 documents, ", run.errors)
-        self.assertIn("Name the text that they were made from", run.errors)
-        said.append(run.errors)
-        (self.folder / "folder.bin" / "full").mkdir(parents=True)
-        good = self.folder / "a.jsonl"
-        run = self.tokenize(good, self.folder / "folder.bin", "--overwrite", code=BAD_CONFIG)
-        self.assertIn("folder.bin: this is a folder. Name a file with --output", run.errors)
-        run = self.titan("data", "peek", "--dataset-path", bad, "--documents", "0")
-        self.expect(run, BAD_CONFIG)
-        self.assertIn("--documents: 0 is less than 1", run.errors)
-        said.append(self.titan("data", "stats", "--dataset-path", bad).errors)
-        for errors in said:
-            self.assertNotRegex(errors, r"(data|model|training)\.[a-z]+_")
 
 
 class Split(CheckpointTest):

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import unittest
 
-from program import BAD_CONFIG, BAD_DATA, OK, ROOT, BehaviourTest
+from program import OK, ROOT, BehaviourTest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 TEXTS = ["once upon a time there was a fox", "the fox found a hät under the bridge", "and lost it agaın"] * 40
@@ -53,11 +53,6 @@ class GivenIds(BehaviourTest):
         self.expect(self.titan(*words, cwd=self.folder), OK)
         return self.folder / "corpus.bin"
 
-    def test_the_refusal_names_the_part_and_the_way_out(self):
-        words = ("--training.dataset=text", f"--training.dataset_path={self.folder / 'corpus.jsonl'}")
-        self.refused(BAD_DATA, ["normalizer", "is of type NFC, which is not read here", "titan_train data tokenize --ids",
-                                "docs/data.md"], *words, f"--model.tokenizer_path={self.folder / 'tokenizer.json'}")  # fmt: skip
-
     def test_the_recipe_of_the_documentation_gives_the_ids_and_trains_without_the_tokenizer(self):
         bin_file = self.follow_recipe()
         raw = bin_file.read_bytes()
@@ -93,24 +88,6 @@ class GivenIds(BehaviourTest):
         without = self.train(*data, f"--model.hf_assets_path={named}", *words[1:], steps=2)
         self.assertIn(f"no tokenizer goes along: there is none at {named}", without.messages())
         self.assertFalse((without.folder / "checkpoint" / "step-2" / "tokenizer.model").exists())
-
-    def test_text_beside_such_ids_is_refused_with_what_to_do(self):
-        bin_file = self.follow_recipe()
-        data = ("--training.dataset=text", f"--training.dataset_path={bin_file}", f"--model.tokenizer_path={bin_file}")
-        validation = ("--validation.enable", "--validation.dataset=stories", "--validation.seq_len=64")
-        self.refused(BAD_DATA, ["is text, and the tokenizer named is a .bin file", "Give .bin files alone"], *data, *validation)
-        for words, says in (
-            (("--ids", "ids"), "--vocab-size"),
-            (("--vocab-size", 5), "--ids"),
-            ((), "name the tokenizer with --tokenizer, or the field of ids"),
-            (("--ids", "ids", "--vocab-size", 300, "--eos", 300), "--eos 300 is no id of a vocabulary of 300"),
-            (("--ids", "ids", "--vocab-size", 300, "--tokenizer", "x"), "--tokenizer"),
-        ):
-            with self.subTest(words):
-                run = self.titan("data", "tokenize", "--dataset-path", self.folder / "ids.jsonl", "--output",
-                                 self.folder / "b.bin", *words)  # fmt: skip
-                self.expect(run, BAD_CONFIG)
-                self.assertIn(says, run.errors)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import random
 import re
 import unittest
 
-from program import BAD_CONFIG, OK, BehaviourTest
+from program import OK, BehaviourTest
 from rank_processes import RanksTest
 
 SPIKE = re.compile(r"step (\d+): (loss|gradient norm) \S+ lies \S+ standard deviations above the mean of up to the last 8 steps")
@@ -71,14 +71,6 @@ class Spikes(SpikyCorpus):
         run = self.train(*words, "--training.spike_window=16", steps=3, folder=first.folder)
         self.assertIn(
             "training.spike_window is not that of the checkpoint: the spike guard begins anew", run.messages("WARNING")
-        )
-
-    def test_a_step_cannot_be_left_out_when_it_is_made_in_backward(self):
-        self.refused(
-            BAD_CONFIG,
-            ["training.spike_guard", "optimizer.early_step_in_backward", 'use "warn"'],
-            "--training.spike_guard=skip",
-            "--optimizer.early_step_in_backward",
         )
 
 

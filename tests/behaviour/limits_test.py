@@ -106,20 +106,6 @@ class Disk(BehaviourTest):
         (folder / "metrics.jsonl").mkdir(parents=True)
         self.trains_on(folder, "Is a directory")
 
-    def test_an_output_folder_that_cannot_be_made_ends_the_run(self):
-        places = [self.write("file", "") / "below"]
-        if os.path.isdir("/proc/self"):
-            places.append(pathlib.Path("/proc/titan-outputs"))
-        for place in places:
-            with self.subTest(place):
-                self.refused(STORAGE, [f"cannot make the folder {place}", "job.dump_folder"], folder=place)
-
-    def test_a_dump_that_cannot_be_written_ends_the_run_with_its_path(self):
-        folder = self.fresh_folder()
-        folder.mkdir()
-        (folder / "debug").write_text("in the way")
-        self.refused(STORAGE, [str(folder / "debug"), "debug.dump_steps"], "--debug.dump_steps=1", folder=folder)
-
     def test_a_dump_for_which_there_is_no_room_leaves_no_half_of_itself(self):
         folder = self.fresh_folder()
         limits = {resource.RLIMIT_FSIZE: 100_000}

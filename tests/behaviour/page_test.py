@@ -8,7 +8,7 @@ import re
 import signal
 import unittest
 
-from program import BAD_CONFIG, BAD_DATA, NON_FINITE, OK, STORAGE, BehaviourTest
+from program import NON_FINITE, OK, BehaviourTest
 from rank_processes import RanksTest
 
 
@@ -113,50 +113,6 @@ class Report(BehaviourTest):
         curve = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page.text)[1])
         self.assertEqual(curve["d"][0]["x"], list(range(1, 9)))
         self.assertEqual(len(curve["d"][0]["y"]), 8)
-
-    def test_a_page_takes_the_place_of_pages_alone(self):
-        run = self.train(steps=2)
-        metrics = run.folder / "metrics.jsonl"
-        link = self.folder / "link.html"
-        link.symlink_to(metrics)
-        notes = self.write("notes.html", "<!doctype html><p>my own")
-        before = {path: path.read_bytes() for path in (metrics, notes, run.folder / "run.json")}
-        for place in (*before, link, run.folder / ".." / run.folder.name / "metrics.jsonl"):
-            refused = self.titan("report", run.folder, "--out", place)
-            self.expect(refused, BAD_CONFIG)
-            self.assertIn("name another place", refused.errors)
-        self.assertEqual({path: path.read_bytes() for path in before}, before)
-        place = self.write("page.html", "")
-        for _ in range(2):
-            self.expect(self.titan("report", run.folder, "--out", place), OK)
-        self.page(place)
-
-    def test_lines_that_are_no_records_are_counted(self):
-        run = self.train(steps=3)
-        metrics = run.folder / "metrics.jsonl"
-        metrics.write_text(metrics.read_text() + '{"step": 4, "lo\ngarbage\n')
-        done = self.titan("report", run.folder)
-        self.expect(done, OK)
-        self.assertIn(f"warning: {metrics}: 2 lines are no record of a step and were left out", done.output)
-
-    def test_what_is_no_run_is_refused_with_its_place(self):
-        (self.folder / "empty").mkdir()
-        (self.folder / "begun").mkdir()
-        (self.folder / "begun" / "metrics.jsonl").write_text("")
-        (self.folder / "in the way").mkdir()
-        run = self.train(steps=1)
-        for words, code, says in (
-            ([], BAD_CONFIG, "RUN"),
-            ([self.folder / "empty"], BAD_DATA, "holds no metrics.jsonl"),
-            ([self.folder / "none"], BAD_DATA, "holds no metrics.jsonl"),
-            ([self.folder / "begun"], BAD_DATA, "has no line of a step yet"),
-            ([run.folder, "--out", self.folder / "none" / "page.html"], STORAGE, "--out"),
-            ([run.folder, "--out", self.folder / "in the way"], STORAGE, "Is a directory"),
-            ([run.folder] * 9, BAD_CONFIG, "report: "),
-        ):
-            refused = self.titan("report", *words)
-            self.expect(refused, code)
-            self.assertIn(says, refused.errors)
 
     def test_a_place_that_cannot_be_written_to_costs_the_page_and_not_the_run(self):
         folder = self.fresh_folder()

@@ -9,7 +9,7 @@ import re
 import resource
 import unittest
 
-from program import BAD_CONFIG, OK, OUT_OF_MEMORY, BehaviourTest, Run
+from program import OK, OUT_OF_MEMORY, BehaviourTest, Run
 from rank_processes import RanksTest
 
 TRACES = ["--profiling.enable_profiling", "--profiling.profile_freq=5"]
@@ -74,9 +74,6 @@ class Traces(BehaviourTest):
         self.assertEqual(len(warnings), 1, run.output)
         self.assertIn(str(folder / "profile_traces"), warnings[0])
         self.assertEqual(run.training("step")[-1], 10)
-
-    def test_a_period_too_short_for_its_warm_up_is_refused(self):
-        self.refused(BAD_CONFIG, ["profiling.profile_freq = 3"], "--profiling.enable_profiling", "--profiling.profile_freq=3")
 
 
 class TracesOfRanks(RanksTest):

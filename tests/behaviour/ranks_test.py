@@ -64,11 +64,6 @@ class Ranks(RanksTest):
         self.assertEqual([rank.end() for rank in ranks], [OK, OK], ranks[1].text())
         self.assertIn("All 2 ranks agree", ranks[1].text())
 
-    def test_a_process_without_a_launcher_is_alone(self):
-        run = self.start("ranks", *self.options())
-        self.assertEqual(run.end(), OK)
-        self.assertIn("A single process", run.text())
-
     # ---- what keeps ranks from meeting: every one ends with 69 and one sentence
 
     def expect_refused(self, ranks: list[Process], says: str):
@@ -229,34 +224,10 @@ class Ranks(RanksTest):
 
     # ---- launch itself
 
-    def test_launch_tells_a_bad_config_once_and_starts_nothing(self):
-        run = self.start("launch", "-n", 4, "configs/debug_model.toml", "--training.stps=3", *self.options())
-        self.assertEqual(run.end(), BAD_CONFIG)
-        self.assertEqual(run.text().count("did you mean --training.steps?"), 1)
-        self.assertNotIn("[rank", run.text())
-
-    def test_launch_refuses_numbers_and_ranks_that_make_no_sense(self):
-        for words, says in ((("-n", 0), "launch: "), (("-n", 2, "--log-rank", "2"), "--log-rank 2 is no rank of 0 to 1"), ((), "--ranks is required")):
-            with self.subTest(words):
-                run = self.start("launch", *words)
-                self.assertEqual(run.end(), BAD_CONFIG)
-                self.assertIn(says, run.text())
-
     def test_launch_of_one_rank_is_a_single_process(self):
         run = self.launch(1)
         self.assertEqual(run.end(), OK, run.text())
         self.assertIn("A single process", run.text())
-
-    def test_local_tensor_is_refused_with_the_way_out(self):
-        run = self.start("configs/debug_model.toml", "--comm.mode=local_tensor")
-        self.assertEqual(run.end(), BAD_CONFIG)
-        self.assertIn("fake_backend", run.text())
-        self.assertIn("titan_train launch -n N", run.text())
-
-    def test_a_dry_run_stands_for_one_rank_of_many(self):
-        run = self.start("ranks", "--comm.mode=fake_backend", "--comm.world_size=32", "--comm.rank=5", *self.options())
-        self.assertEqual(run.end(), OK, run.text())
-        self.assertIn("Dry run as rank 5 of 32", run.text())
 
 
 if __name__ == "__main__":

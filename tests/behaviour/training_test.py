@@ -93,9 +93,6 @@ class Accumulation(TrainingTest):
                 for name, gradient in whole.gradients.items():
                     self.assertLess(distance(parts.gradients[name], gradient), ROUNDING, name)
 
-    def test_a_global_batch_that_is_no_multiple_is_refused(self):
-        self.refused(64, ["training.global_batch_size = 5", "use 4 or 6 (a multiple of 2)"], "--training.global_batch_size=5")
-
 
 class OptimizerOptions(TrainingTest):
     def test_stepping_in_backward_gives_the_same_weights_without_clipping(self):
