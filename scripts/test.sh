@@ -71,12 +71,20 @@ run_python_tests() {
 
 run_script_checks() {
   section "Scripts"
-  local check status log
+  local check log checks=()
   for check in "$TITAN_ROOT"/tests/scripts/*_test.sh; do
-    status=0
+    [ -z "${TITAN_TEST_FULL:-}" ] && grep -q '^# With --full only' "$check" || checks+=("$check")
+  done
+  # As many at a time as there are cores, the output of each in one piece.
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  printf '%s\0' "${checks[@]}" | xargs -0 -P "$(nproc)" -n 1 bash -c '
+    log=$0/$(basename "$1" .sh).log
+    bash "$1" </dev/null >"$log" 2>&1
+    echo $? >"$log.status"
+    cat "$log"' "$results"
+  for check in "${checks[@]}"; do
     log=$results/$(basename "$check" .sh).log
-    bash "$check" </dev/null 2>&1 | tee "$log" || status=$?
-    count "$(lines '^ok ' "$log")" "$(lines '^not ok ' "$log")" "$(lines '^skipped ' "$log")" "$status"
+    count "$(lines '^ok ' "$log")" "$(lines '^not ok ' "$log")" "$(lines '^skipped ' "$log")" "$(cat "$log.status")"
   done
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::hours kLong{1};
+constexpr std::chrono::hours kOneHour{1};
 
 TEST(LastWords, AreSaidOnceAndByAThreadOfTheirOwn) {
   const auto last = std::make_shared<LastWords>();
@@ -21,8 +21,8 @@ TEST(LastWords, AreSaidOnceAndByAThreadOfTheirOwn) {
     ++said;
     speaker = std::this_thread::get_id();
   });
-  last->say(kLong);
-  last->say(kLong);
+  last->say(kOneHour);
+  last->say(kOneHour);
   EXPECT_EQ(said, 1);
   EXPECT_NE(speaker, std::this_thread::get_id());
 }
@@ -33,7 +33,7 @@ TEST(LastWords, AreNotSaidOfWhatIsNoLongerThere) {
   {
     const WordsToSay words(last, [&] { said = true; });
   }
-  last->say(kLong);
+  last->say(kOneHour);
   EXPECT_FALSE(said);
   const WordsToSay nobodys(nullptr, [] {});
 }
@@ -42,8 +42,8 @@ TEST(LastWords, ThatHangHoldUpTheEndOnlySoLong) {
   const auto last = std::make_shared<LastWords>();
   std::promise<void> release;
   auto words = std::make_unique<WordsToSay>(last, [&] { release.get_future().wait(); });
-  last->say(1ms);    // returns although they have not been said
-  last->say(kLong);  // and so does another, which has no more time
+  last->say(1ms);       // returns although they have not been said
+  last->say(kOneHour);  // and so does another, which has no more time
   release.set_value();
   words.reset();  // waits until they have
 }
@@ -51,7 +51,7 @@ TEST(LastWords, ThatHangHoldUpTheEndOnlySoLong) {
 TEST(LastWords, ThatFailDoNotEndTheProcessBeforeItsTime) {
   const auto last = std::make_shared<LastWords>();
   const WordsToSay words(last, [] { throw std::runtime_error("no words"); });
-  last->say(kLong);
+  last->say(kOneHour);
 }
 
 }  // namespace

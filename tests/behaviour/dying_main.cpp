@@ -18,8 +18,8 @@
 #include <string>
 
 #include "titan/app/program.h"
-#include "titan/cli/program.h"
 #include "titan/checkpoint/commit.h"
+#include "titan/cli/program.h"
 #include "titan/data/batch_stream.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/executor.h"

@@ -21,7 +21,7 @@ BatchPlan plan_of(int64_t length, int64_t local, int64_t accumulation, int64_t d
       .sequence_length = length, .local_batch = local, .accumulation = accumulation, .dp_degree = dp, .dp_rank = rank};
 }
 
-BatchOptions options_of(bool infinite = true, bool restart_positions = false) {
+BatchOptions batch_options(bool infinite = true, bool restart_positions = false) {
   BatchOptions options;
   options.dataset = "list";
   options.infinite = infinite;
@@ -48,7 +48,7 @@ TEST(BatchStream, EveryLayoutSeesTheSameSamplesAtTheSamePlaces) {
     for (int64_t rank = 0; rank < layout.dp; ++rank) {
       ranks.push_back(std::make_unique<BatchStream>(
           list(), byte_tokenizer(), plan_of(kLength, layout.local, layout.accumulation, layout.dp, rank),
-          options_of()));
+          batch_options()));
     }
     int64_t global = layout.local * layout.accumulation * layout.dp;
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -77,8 +77,8 @@ TEST(BatchStream, PositionsAndBoundsRestartWithEachDocumentWhereAsked) {
   // With T + 1 = 8 the chunks are B a b c E B d E, then B e f g h E B a, then b c E B d E B e: the third begins inside
   // a document, and a new bound with it.
   BatchPlan plan = plan_of(7, 1, 1, 1, 0);
-  BatchStream restarting(list({"abc", "d", "efgh"}), byte_tokenizer(), plan, options_of(true, true));
-  BatchStream plain(list({"abc", "d", "efgh"}), byte_tokenizer(), plan, options_of());
+  BatchStream restarting(list({"abc", "d", "efgh"}), byte_tokenizer(), plan, batch_options(true, true));
+  BatchStream plain(list({"abc", "d", "efgh"}), byte_tokenizer(), plan, batch_options());
   struct {
     std::vector<int32_t> bounds;
     std::vector<int64_t> positions;
@@ -94,7 +94,7 @@ TEST(BatchStream, PositionsAndBoundsRestartWithEachDocumentWhereAsked) {
 }
 
 TEST(BatchStream, TheStateIsThatOfTheBatchesHandedOutAndAnyLayoutContinuesFromIt) {
-  BatchOptions options = options_of();
+  BatchOptions options = batch_options();
   options.queue_depth = 8;  // the thread runs far ahead
   BatchStream unbroken(list(), byte_tokenizer(), plan_of(11, 3, 2, 1, 0), options);
   for (int i = 0; i < 4; ++i) unbroken.next();
@@ -114,7 +114,7 @@ TEST(BatchStream, TheStateIsThatOfTheBatchesHandedOutAndAnyLayoutContinuesFromIt
 TEST(BatchStream, AFiniteSourceIsCompletedWithIgnoredRowsThatAllRanksShare) {
   // 10 tokens with T + 1 = 4 are two chunks; the global batch would hold four.
   for (int64_t rank : {0, 1}) {
-    BatchStream stream(list({"abcdefgh"}), byte_tokenizer(), plan_of(3, 1, 2, 2, rank), options_of(false));
+    BatchStream stream(list({"abcdefgh"}), byte_tokenizer(), plan_of(3, 1, 2, 2, rank), batch_options(false));
     auto batch = stream.next();
     ASSERT_TRUE(batch);
     EXPECT_EQ(batch->samples, 2);
@@ -130,7 +130,7 @@ TEST(BatchStream, AFiniteSourceIsCompletedWithIgnoredRowsThatAllRanksShare) {
 }
 
 TEST(BatchStream, NoticesAndCountersComeWithTheBatchThatCausedThem) {
-  BatchStream stream(list({"abcdef"}), byte_tokenizer(), plan_of(3, 1, 1, 1, 0), options_of());
+  BatchStream stream(list({"abcdef"}), byte_tokenizer(), plan_of(3, 1, 1, 1, 0), batch_options());
   EXPECT_TRUE(stream.next()->notices.empty());
   EXPECT_TRUE(stream.next()->notices.empty());
   auto third = stream.next();
@@ -140,7 +140,7 @@ TEST(BatchStream, NoticesAndCountersComeWithTheBatchThatCausedThem) {
 }
 
 TEST(BatchStream, ErrorsOfTheThreadReachTheCaller) {
-  BatchStream stream(list({"ab"}), byte_tokenizer(), plan_of(16, 2, 1, 1, 0), options_of());
+  BatchStream stream(list({"ab"}), byte_tokenizer(), plan_of(16, 2, 1, 1, 0), batch_options());
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { stream.next(); }),
                       "less than one global batch");
 }
@@ -161,7 +161,7 @@ class HangingSource : public ListSource {
 
 TEST(BatchStream, AStallPastTheTimeoutNamesTheFileAndTheStreamCanStillGoOn) {
   std::promise<void> release;
-  BatchOptions options = options_of();
+  BatchOptions options = batch_options();
   options.timeout = std::chrono::duration<double>(0.001);
   BatchStream stream(std::make_unique<HangingSource>(release.get_future().share()), byte_tokenizer(),
                      plan_of(3, 1, 1, 1, 0), options);
@@ -173,7 +173,7 @@ TEST(BatchStream, AStallPastTheTimeoutNamesTheFileAndTheStreamCanStillGoOn) {
 }
 
 TEST(BatchStream, WaitingIsAddedUp) {
-  BatchStream stream(list(), byte_tokenizer(), plan_of(8, 1, 1, 1, 0), options_of());
+  BatchStream stream(list(), byte_tokenizer(), plan_of(8, 1, 1, 1, 0), batch_options());
   stream.next();
   double first = stream.total_wait_seconds();
   EXPECT_EQ(first, stream.last_wait_seconds());

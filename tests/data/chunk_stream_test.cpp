@@ -14,7 +14,7 @@ using test::ListSource;
 using test::message_of;
 using test::random_texts;
 
-ChunkOptions options_of(int64_t length, bool infinite = true) {
+ChunkOptions chunk_options(int64_t length, bool infinite = true) {
   ChunkOptions options;
   options.sequence_length = length;
   options.infinite = infinite;
@@ -23,7 +23,7 @@ ChunkOptions options_of(int64_t length, bool infinite = true) {
 }
 
 ChunkStream stream_of(std::vector<std::string> texts, int64_t length, bool infinite = true) {
-  return ChunkStream(std::make_unique<ListSource>(std::move(texts)), byte_tokenizer(), options_of(length, infinite));
+  return ChunkStream(std::make_unique<ListSource>(std::move(texts)), byte_tokenizer(), chunk_options(length, infinite));
 }
 
 std::vector<Chunk> take(ChunkStream& stream, size_t count) {
@@ -110,7 +110,7 @@ TEST(ChunkStream, FilesAndStoriesAreTakenUpAgainExactly) {
     } else {
       source = std::make_unique<TextFileSource>(folder.string(), "text", BadRecord::skip, 100);
     }
-    return ChunkStream(std::move(source), byte_tokenizer(), options_of(37));
+    return ChunkStream(std::move(source), byte_tokenizer(), chunk_options(37));
   };
   for (bool stories : {false, true}) {
     ChunkStream unbroken = open(stories);
@@ -161,7 +161,7 @@ TEST(ChunkStream, EmptyAndTooShortSourcesAreErrorsWithTheNumbers) {
   ChunkStream none = stream_of({}, 8);
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { none.next(chunk); }),
                       "there is no document in");
-  ChunkOptions options = options_of(8);
+  ChunkOptions options = chunk_options(8);
   options.chunks_needed = 4;
   ChunkStream few(std::make_unique<ListSource>(std::vector<std::string>{"abc", "defg"}), byte_tokenizer(), options);
   std::string message = message_of(ExitCode::bad_data, [&] {
@@ -174,7 +174,7 @@ TEST(ChunkStream, EmptyAndTooShortSourcesAreErrorsWithTheNumbers) {
 TEST(ChunkStream, ASourceWithOnlyBadRecordsIsAnErrorThatCountsThem) {
   test::TemporaryFolder folder;
   auto source = std::make_unique<TextFileSource>(folder.write("a.jsonl", "x\ny\n"), "text", BadRecord::skip);
-  ChunkStream stream(std::move(source), byte_tokenizer(), options_of(8));
+  ChunkStream stream(std::move(source), byte_tokenizer(), chunk_options(8));
   Chunk chunk;
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { stream.next(chunk); }),
                       "all 2 records were skipped as bad");
@@ -185,7 +185,7 @@ TEST(ChunkStream, AStateOfAnotherCorpusOrTokenizerIsRefused) {
   take(one, 2);
   ChunkStream other_texts = stream_of({"abc"}, 2);
   ChunkStream other_tokenizer(std::make_unique<ListSource>(std::vector<std::string>{"abc", "def"}),
-                              std::make_shared<TiktokenTokenizer>(test::bytes_and({"ab"})), options_of(2));
+                              std::make_shared<TiktokenTokenizer>(test::bytes_and({"ab"})), chunk_options(2));
   for (ChunkStream* stream : {&other_texts, &other_tokenizer}) {
     EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { stream->restore(one.state()); }),
                         "another corpus or tokenizer");

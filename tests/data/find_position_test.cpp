@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kLength = 16;
+constexpr int64_t kChunkLength = 16;
 
 /// torchtitan.md section 6, step by step: documents into a buffer, chunks out of it.
 struct Loader {
@@ -18,15 +18,15 @@ struct Loader {
   int64_t samples = 0;
 
   std::vector<int32_t> next() {
-    while (std::ssize(buffer) < kLength + 1) {
+    while (std::ssize(buffer) < kChunkLength + 1) {
       if (samples == std::ssize(texts)) samples = 0;
       for (const int32_t id : test::byte_tokenizer()->encode(texts[static_cast<size_t>(samples)], true, true)) {
         buffer.push_back(id);
       }
       ++samples;
     }
-    std::vector<int32_t> chunk(buffer.begin(), buffer.begin() + kLength + 1);
-    buffer.erase(buffer.begin(), buffer.begin() + kLength + 1);
+    std::vector<int32_t> chunk(buffer.begin(), buffer.begin() + kChunkLength + 1);
+    buffer.erase(buffer.begin(), buffer.begin() + kChunkLength + 1);
     return chunk;
   }
 };
@@ -44,7 +44,7 @@ TEST(FindPosition, TheStreamGoesOnWhereTheOtherProgramWas) {
     } else {
       ++found;
       ChunkStream stream(std::make_unique<test::ListSource>(texts), test::byte_tokenizer(),
-                         {.sequence_length = kLength});
+                         {.sequence_length = kChunkLength});
       stream.restore(*position.state);
       Loader other = loader;
       for (int i = 0; i < 5; ++i) {

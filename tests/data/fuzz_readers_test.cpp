@@ -26,7 +26,7 @@ namespace {
 
 using test::TemporaryFolder;
 
-constexpr size_t kLargest = 64 << 10;
+constexpr size_t kLargestInput = 64 << 10;
 constexpr int64_t kMostMemory = int64_t{1} << 30;
 
 int64_t peak_bytes() {
@@ -65,7 +65,7 @@ std::string damaged(std::string bytes, PhiloxSequence& random) {
         bytes.insert(at, std::string(random.below(3000), bytes.empty() ? '[' : bytes[random.below(size)]));
     }
   }
-  bytes.resize(std::min(bytes.size(), kLargest));
+  bytes.resize(std::min(bytes.size(), kLargestInput));
   return bytes;
 }
 

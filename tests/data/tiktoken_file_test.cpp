@@ -44,35 +44,5 @@ TEST(TiktokenFile, BrokenBase64IsNamedWithItsLine) {
   }
 }
 
-TEST(TiktokenFile, ARankOrTokenThatComesTwiceIsNamedWithBothLines) {
-  TemporaryFolder folder;
-  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, model_text(folder) + "YWI= 7\n"),
-                      "bad.model:257: rank 7 comes a second time, first in line 8");
-  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, model_text(folder) + "YQ== 256\n"),
-                      "bad.model:257: this token comes a second time, first in line 98");
-}
-
-TEST(TiktokenFile, GapsInTheRanksAreRefused) {
-  TemporaryFolder folder;
-  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, model_text(folder) + "YWI= 300\n"),
-                      "bad.model:257: rank 300 is too high");
-}
-
-TEST(TiktokenFile, AMissingByteIsRefused) {
-  TemporaryFolder folder;
-  std::string text = model_text(folder);
-  size_t line_of_a = text.find("YQ== 97");
-  text.replace(line_of_a, 4, "YWI=");
-  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, text), "no token for the single byte 0x61");
-}
-
-TEST(TiktokenFile, EmptyAndMissingFilesAreErrorsOfTheData) {
-  TemporaryFolder folder;
-  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, ""), "the tokenizer file is empty");
-  EXPECT_PRED_FORMAT2(test::contains, read_error(folder, "\n\n"), "the tokenizer file is empty");
-  EXPECT_PRED_FORMAT2(test::contains,
-                      message_of(ExitCode::bad_data, [&] { read_tiktoken_file(folder / "none.model"); }), "none.model");
-}
-
 }  // namespace
 }  // namespace titan

@@ -111,19 +111,6 @@ TEST(Tokenizer, AFolderWithATiktokenModelIsOpened) {
   EXPECT_EQ(open_tokenizer(folder.string())->name(), "tiktoken");
 }
 
-TEST(Tokenizer, WhatIsNotThereOrNoTokenizerIsSaidWithWhatWorks) {
-  TemporaryFolder folder;
-  auto error = [](const std::filesystem::path& path) {
-    return message_of(ExitCode::bad_data, [&] { open_tokenizer(path); });
-  };
-  EXPECT_PRED_FORMAT2(test::contains, error(folder / "none.model"), "model.tokenizer_path");
-  EXPECT_PRED_FORMAT2(test::contains, error(folder.string()), "no tokenizer.json, tokenizer.model or vocab.json");
-  folder.write("vocab.txt", "a\nb\n");
-  EXPECT_PRED_FORMAT2(test::contains, error(folder.string()), "Tokenise offline");
-  EXPECT_PRED_FORMAT2(test::contains, error(folder.write("words.bin", "hello there")), "Give a tiktoken model file");
-  EXPECT_PRED_FORMAT2(test::contains, error(folder.write("empty.model", "")), "empty");
-}
-
 TEST(Tokenizer, TheTestModelBesideTheCheckoutIsReadAsSpecified) {
   if (!std::filesystem::exists(kShared / "test_tiktoken.model")) GTEST_SKIP() << kShared << " is not there";
   auto tokenizer = open_tokenizer(kShared / "test_tiktoken.model");

@@ -43,13 +43,6 @@ TEST(TokenizerTools, EncodingAndDecodingAreInverse) {
   EXPECT_EQ(back.str(), text);
 }
 
-TEST(TokenizerTools, BeginAndEndAreWrittenWhereAsked) {
-  std::istringstream in("");
-  std::ostringstream out;
-  encode_stream(kStories, {.bos = true, .eos = true}, in, out);
-  EXPECT_EQ(out.str(), "1792 1793\n");
-}
-
 TEST(TokenizerTools, MeasuringPrintsOneLineForEachTime) {
   std::istringstream in("some text to encode");
   std::ostringstream out;
@@ -57,32 +50,6 @@ TEST(TokenizerTools, MeasuringPrintsOneLineForEachTime) {
   std::string lines = out.str();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
   EXPECT_PRED_FORMAT2(test::contains, lines, "MB/s");
-}
-
-TEST(TokenizerTools, InfoNamesKindIdsAndSpecialTokens) {
-  std::ostringstream out;
-  describe_tokenizer(kStories, out);
-  EXPECT_PRED_FORMAT2(test::contains, out.str(), "tiktoken");
-  EXPECT_PRED_FORMAT2(test::contains, out.str(), "2,048");
-  EXPECT_PRED_FORMAT2(test::contains, out.str(), "1792 <|begin_of_text|>");
-  EXPECT_PRED_FORMAT2(test::contains, out.str(), "\" grandmother\"");
-}
-
-TEST(TokenizerTools, WrongIdsAndSizesAreErrors) {
-  std::istringstream words("12 twelve"), high("5000");
-  std::ostringstream out;
-  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { decode_stream(kStories, words, out); }),
-                      "\"twelve\" is no token id");
-  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { decode_stream(kStories, high, out); }),
-                      "ids are 0 to 2047");
-  TemporaryFolder folder;
-  EXPECT_PRED_FORMAT2(test::contains,
-                      message_of(ExitCode::bad_config, [&] { train_tokenizer(training_into(folder, 400), out); }),
-                      "512");
-  EXPECT_PRED_FORMAT2(
-      test::contains,
-      message_of(ExitCode::bad_config, [&] { train_tokenizer(training_into(folder, 5'000'000'000), out); }),
-      "a vocabulary of 5,000,000,000 is too large: ids go up to 2,147,483,647");
 }
 
 TEST(TokenizerTools, ATokenizerIsTrainedFromFilesToo) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What scripts/gpu/check.sh makes of a machine and of what the programs print, with stand-ins for both.
 # shellcheck disable=SC2016  # what stand-ins do is expanded when they run
+# With --full only: tests the page of a check that itself runs on GPUs.
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
 
 # A folder of programs that pass, or do what the lines on standard input say, and a card.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The kernels as nvcc sees them, where it is installed: they compile for both generations, none spills registers, and those of
 # a CUDA build have the instructions that docs/kernels.md says.
+# With --full only: compiles every kernel twice with nvcc, a minute, to see what concerns speed alone.
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
 
 no_spills() {
