@@ -2,13 +2,15 @@
 // runs it. TITAN_GOLDEN=write puts what was printed in the place of what the files expect.
 //
 // A session is text with indented lines in it: `  $ command`, more lines of it (`  > …`), what it printed, standard
-// error marked with `! `, and the exit code in brackets unless it is 0. titan_train runs in this process, anything else
-// in a shell, all of it in one folder with the checkout's configs and what lies in tests/golden/files.
+// error marked with `! `, and the exit code in brackets unless it is 0. titan_train, with variables before it and < or
+// > and a file behind it, runs in this process, anything else in a shell, all of it in one folder with the checkout's
+// configs and what lies in tests/golden/files.
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -88,6 +90,8 @@ std::vector<std::string> shell_words(const std::string& line) {
   return words;
 }
 
+bool is_assignment(const std::string& word) { return word.find('=') != word.npos; }
+
 Outcome run_in_shell(const std::string& command) {
   Outcome outcome;
   FILE* const pipe = ::popen(("export LC_ALL=C; exec 2>&1; " + command).c_str(), "r");
@@ -121,6 +125,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
     return text;
   }
 
+  /// `words`: of titan_train.
   Outcome run_words(std::vector<std::string> words) const {
     for (std::string& word : words) word = replaced(word, "$PWD", here_);
     std::string from = "/dev/null", to;
@@ -140,8 +145,15 @@ class Golden : public ::testing::TestWithParam<std::string> {
   std::vector<std::string> act(const std::vector<std::string>& lines) const {
     std::string command;
     for (const std::string& line : lines) command += line.substr(2) + "\n";
-    const bool own = command.starts_with("titan_train ");
-    const Outcome outcome = own ? run_words(shell_words(trim(command))) : run_in_shell(command);
+    const std::vector<std::string> words = shell_words(trim(command));
+    const auto program = std::find(words.begin(), words.end(), "titan_train");
+    const bool own = program != words.end() && std::all_of(words.begin(), program, is_assignment);
+    for (auto word = words.begin(); own && word != program; ++word) {
+      ::setenv(word->substr(0, word->find('=')).c_str(), word->substr(word->find('=') + 1).c_str(), 1);
+    }
+    const Outcome outcome = own ? run_words({program, words.end()}) : run_in_shell(command);
+    for (auto word = words.begin(); own && word != program; ++word)
+      ::unsetenv(word->substr(0, word->find('=')).c_str());
     std::vector<std::string> printed;
     for (const auto& [stream, mark] : {std::pair(outcome.output, ""), {outcome.errors, "! "}}) {
       if (stream.empty()) continue;

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "run.h"
-#include "titan/app/commands.h"
 #include "titan/app/failure.h"
 #include "titan/base/error.h"
 
@@ -109,58 +108,6 @@ TEST(RunProgram, VersionNamesTheCommitAndTheLibrariesAndKernelsOfThisBuild) {
   EXPECT_TRUE(holds(outcome.output, "\n  LibTorch  2.11.0"));
   for (const char* line : {"\n  CUDA      ", "\n  NCCL      ", "\n  kernels   "})
     EXPECT_TRUE(holds(outcome.output, line));
-}
-
-TEST(RunProgram, HelpNamesEveryCommandAndEveryWayToAskGivesTheSame) {
-  const Outcome help = run({"help"});
-  EXPECT_EQ(help.code, 0);
-  for (const Command& command : commands()) EXPECT_TRUE(holds(help.output, "titan_train " + std::string(command.name)));
-  EXPECT_TRUE(holds(help.output, "seq_len"));
-  for (const char* word : {"--help", "-h"}) EXPECT_EQ(run({word}).output, help.output) << word;
-  EXPECT_EQ(run({"train", "--help"}).output, help.output);
-  EXPECT_EQ(run({"lr-table", "-h"}).output, help.output);
-}
-
-TEST(RunProgram, HelpOfASectionIsAboutThatSectionOnly) {
-  const Outcome help = run({"help", "checkpoint"});
-  EXPECT_EQ(help.code, 0);
-  EXPECT_TRUE(holds(help.output, "keep_latest_k"));
-  EXPECT_FALSE(holds(help.output, "seq_len"));
-}
-
-TEST(RunProgram, AConfigThatIsNotThereIsAConfigError) {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"none.toml"}, {"train", "none.toml"}, {"lr-table", "none.toml"}}) {
-    const Outcome outcome = run(words);
-    EXPECT_EQ(outcome.code, 64);
-    EXPECT_TRUE(holds(outcome.errors, "none.toml"));
-    EXPECT_EQ(outcome.output, "");
-  }
-}
-
-TEST(RunProgram, EveryProblemOfTheCommandLineIsListedAtOnce) {
-  const Outcome outcome = run({"--training.stps=4", "--optimizer.lr=abc"});
-  EXPECT_EQ(outcome.code, 64);
-  EXPECT_TRUE(holds(outcome.errors, "training.steps"));
-  EXPECT_TRUE(holds(outcome.errors, "abc"));
-}
-
-TEST(RunProgram, ConfigShowPrintsTheConfigThatTrainingWouldUse) {
-  const Outcome outcome = run({"config", "show", "--optimizer.lr=0.125"});
-  EXPECT_EQ(outcome.code, 0) << outcome.errors;
-  EXPECT_TRUE(holds(outcome.output, "lr = 0.125"));
-}
-
-TEST(RunProgram, TheRateTableShowsEveryStepAndItsFactor) {
-  const Outcome outcome = run({"lr-table", "--training.steps=4", "--lr_scheduler.warmup_steps=2", "--optimizer.lr=0.5",
-                               "--lr_scheduler.decay_ratio=0", "--job.generation=2026"});
-  EXPECT_EQ(outcome.code, 0) << outcome.errors;
-  EXPECT_EQ(outcome.output,
-            "      step            lr      factor\n"
-            "         1  2.500000e-01    0.500000\n"
-            "         2  5.000000e-01    1.000000\n"
-            "         3  5.000000e-01    1.000000\n"
-            "         4  5.000000e-01    1.000000\n");
 }
 
 }  // namespace

@@ -49,31 +49,6 @@ TEST(TrainCommand, TheWordTrainMayBeGivenOrLeftOut) {
   EXPECT_EQ(column<double>(metrics_of(with), "loss"), column<double>(metrics_of(without), "loss"));
 }
 
-TEST(TrainCommand, AnOptionThatIsWrongStopsItBeforeAnythingIsWritten) {
-  const TestFolder folder;
-  const Outcome outcome = train(folder, {"--optimizer.state_dtype=int8"});
-  EXPECT_EQ(outcome.code, 64);
-  EXPECT_TRUE(holds(outcome.errors, "optimizer.state_dtype"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
-}
-
-TEST(TrainCommand, MissingDataStopsItWithTheCodeOfData) {
-  const TestFolder folder;
-  const Outcome outcome = train(folder, {"--training.dataset=text", "--training.dataset_path=" + folder / "none.txt"});
-  EXPECT_EQ(outcome.code, 65);
-  EXPECT_TRUE(holds(outcome.errors, "none.txt"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
-}
-
-TEST(TrainCommand, ACorpusThatIsTooShortIsFoundBeforeTheFirstStep) {
-  const TestFolder folder;
-  const std::string corpus = folder.write("short.txt", "A short story.");
-  const Outcome outcome = train(folder, {"--training.dataset=text", "--training.dataset_path=" + corpus});
-  EXPECT_EQ(outcome.code, 65);
-  EXPECT_TRUE(holds(outcome.errors, "less than one global batch"));
-  EXPECT_TRUE(metrics_of(folder).empty());
-}
-
 TEST(TrainCommand, TheConfigInForceIsSavedWhereItWasAskedForAndTrainsTheSameAgain) {
   const TestFolder folder, again;
   ASSERT_EQ(train(folder, {"--job.save_config_file=kept/used.toml", "--optimizer.lr=0.002"}).code, 0);
@@ -81,14 +56,6 @@ TEST(TrainCommand, TheConfigInForceIsSavedWhereItWasAskedForAndTrainsTheSameAgai
   EXPECT_TRUE(holds(read_file(saved), "lr = 0.002"));
   EXPECT_EQ(run({saved, "--job.dump_folder=" + again / "out"}).code, 0);
   EXPECT_EQ(column<double>(metrics_of(again), "loss"), column<double>(metrics_of(folder), "loss"));
-}
-
-TEST(TrainCommand, AConfigThatCannotBeSavedEndsTheRunWithTheOptionToChange) {
-  const TestFolder folder;
-  const Outcome outcome = train(folder, {"--job.save_config_file=" + folder.path().string()});
-  EXPECT_EQ(outcome.code, 73);
-  EXPECT_TRUE(holds(outcome.errors, folder.path().string() + ": Is a directory; name a file"));
-  EXPECT_TRUE(holds(outcome.errors, "job.save_config_file"));
 }
 
 }  // namespace

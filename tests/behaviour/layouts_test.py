@@ -185,11 +185,6 @@ class Layouts(BehaviourTest):
         self.assertEqual(launcher.returncode, INTERRUPTED, "".join(lines) + rest)
         self.assertIn("stopped by a signal after step", rest)
 
-    def test_degrees_that_do_not_fit_are_told_once_with_the_numbers(self):
-        run = self.launch(2, *self.words(2, "--training.steps=1"), "--parallelism.data_parallel_replicate_degree=3", name="bad")
-        self.assertEqual(run.code, 64, run.output + run.errors)
-        self.assertIn("Invalid parallel dims: dp_replicate(3)", run.output + run.errors)
-
     def test_a_dry_run_of_thirty_two_ranks_takes_one_process(self):
         tensor = "--parallelism.tensor_parallel_degree=2"
         layouts = [

@@ -33,17 +33,6 @@ Said run(const std::vector<std::string>& words) {
 
 class ConfigCommand : public ScratchTest {};
 
-TEST_F(ConfigCommand, show_prints_the_merged_config_with_the_place_of_each_given_value) {
-  std::filesystem::path file = write("show.toml", "[training]\nbatch_size = 3\n");
-  Said said = run({"show", file, "--training.steps", "5"});
-  EXPECT_EQ(said.code, 0);
-  EXPECT_TRUE(contains(said.output, "local_batch_size = 3")) << said.output;
-  EXPECT_TRUE(contains(said.output, "# " + file.string() + ":2:14, as training.batch_size")) << said.output;
-  EXPECT_TRUE(contains(said.output, "# command line: --training.steps")) << said.output;
-  EXPECT_TRUE(contains(said.output, "# seed = none")) << said.output;
-  EXPECT_TRUE(contains(said.errors, "training.batch_size is now training.local_batch_size")) << said.errors;
-}
-
 TEST_F(ConfigCommand, show_of_former_spellings_prints_a_file_in_todays) {
   std::filesystem::path file = write("old.toml",
                                      "[model]\nnorm_type = \"rmsnorm\"\n[training]\nbatch_size = 3\n"
@@ -55,18 +44,6 @@ TEST_F(ConfigCommand, show_of_former_spellings_prints_a_file_in_todays) {
   EXPECT_EQ(old.renamed.size(), 3u) << said.errors;
   old.config.job.config_file = "job.toml";
   EXPECT_EQ(dump_json(Schema(), load(said.output).config), dump_json(Schema(), old.config));
-}
-
-TEST_F(ConfigCommand, show_reads_no_more_of_a_device_or_a_huge_file_than_a_config_has) {
-  const std::filesystem::path huge = write("huge.toml", "");
-  std::filesystem::resize_file(huge, uint64_t{1} << 40);
-  for (const std::string& name : {std::string("/dev/zero"), huge.string()}) {
-    Said said = run({"show", name});
-    EXPECT_EQ(said.code, 64);
-    EXPECT_EQ(said.output, "");
-    EXPECT_TRUE(contains(said.errors, "cannot read " + name + ": it has more than 16.00 MiB; name a TOML file"))
-        << said.errors;
-  }
 }
 
 TEST_F(ConfigCommand, what_a_file_is_called_or_holds_moves_no_cursor) {
@@ -88,89 +65,12 @@ TEST_F(ConfigCommand, show_can_print_json) {
   EXPECT_TRUE(json["debug"]["seed"].is_null());
 }
 
-TEST_F(ConfigCommand, show_of_a_bad_config_prints_only_the_problems_and_exits_64) {
-  Said said = run({"show", "--training.stps", "5", "--training.steps", "x"});
-  EXPECT_EQ(said.code, 64);
-  EXPECT_EQ(said.output, "");
-  EXPECT_TRUE(contains(said.errors, "2 problems in the configuration:\ncommand line: --training.stps")) << said.errors;
-}
-
-TEST_F(ConfigCommand, explain_tells_everything_about_an_option_and_its_value_in_a_file) {
-  std::filesystem::path file = write("explain.toml", "[training]\nlocal_batch_size = 3\n");
-  Said said = run({"explain", "training.batch-size", file});
-  EXPECT_EQ(said.code, 0);
-  EXPECT_TRUE(contains(said.output, "training.batch_size is now training.local_batch_size")) << said.output;
-  EXPECT_TRUE(contains(said.output, "default   8")) << said.output;
-  EXPECT_TRUE(contains(said.output, "formerly  training.batch_size")) << said.output;
-  EXPECT_TRUE(contains(said.output, "value     3 (" + file.string() + ":2:20)")) << said.output;
-}
-
-TEST_F(ConfigCommand, explain_takes_a_prefix_and_tells_of_all_it_fits) {
-  Said said = run({"explain", "optimizer.beta"});
-  EXPECT_TRUE(contains(said.output, "optimizer.beta1\n") && contains(said.output, "optimizer.beta2\n")) << said.output;
-  EXPECT_FALSE(contains(said.output, "status")) << said.output;
-  said = run({"explain", "job.use_for_integration_test"});
-  EXPECT_TRUE(contains(said.output, "status    no effect here: it only marks presets")) << said.output;
-}
-
-TEST_F(ConfigCommand, explain_finds_an_option_by_the_end_of_its_name_and_lists_several) {
-  EXPECT_TRUE(run({"explain", "lr"}).output.starts_with("optimizer.lr\n"));
-  EXPECT_TRUE(run({"explain", "float8.recipe-name"}).output.starts_with("quantize.linear.float8.recipe_name\n"));
-  EXPECT_TRUE(
-      run({"explain", "batch_size"}).output.starts_with("training.batch_size is now training.local_batch_size"));
-  Said said = run({"explain", "steps"});
-  EXPECT_EQ(said.code, 0);
-  EXPECT_EQ(said.output, "steps may be one of\n  training.steps\n  validation.steps\n");
-  EXPECT_TRUE(contains(run({"explain", "compile"}).output, "compile.enable\n")) << "a section";
-}
-
-TEST_F(ConfigCommand, explain_of_an_unknown_option_suggests_one) {
-  Said said = run({"explain", "training.stps"});
-  EXPECT_EQ(said.code, 64);
-  EXPECT_EQ(said.errors, "training.stps is no option; did you mean training.steps?\n");
-  EXPECT_EQ(run({"explain", "lrr"}).errors, "lrr is no option; did you mean optimizer.lr?\n");
-}
-
-TEST_F(ConfigCommand, diff_lists_what_two_files_make_different_whatever_their_spelling) {
-  std::filesystem::path a = write("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
-  std::filesystem::path b = write("b.toml", "[training]\nlocal_batch_size = 3\nsteps = 7\n");
-  Said said = run({"diff", a, b});
-  EXPECT_EQ(said.code, 1);
-  std::vector<std::string> lines = split(said.output, '\n');
-  ASSERT_EQ(lines.size(), 3u) << said.output;
-  EXPECT_TRUE(contains(lines[1], "training.steps")) << said.output;
-  EXPECT_EQ(run({"diff", b, b}).output, "no option differs\n");
-  EXPECT_EQ(run({"diff", b, b}).code, 0);
-  EXPECT_EQ(run({"diff", b}).code, 64);
-}
-
-TEST_F(ConfigCommand, diff_titles_its_columns_and_shows_a_former_spelling_beside_the_value) {
-  std::filesystem::path a = write("a.toml", "[training]\nbatch_size = 3\n[job]\ngeneration = \"2026\"\n");
-  std::filesystem::path b = write("b.toml", "[training]\nlocal_batch_size = 4\n");
-  Said said = run({"diff", a, b});
-  std::vector<std::string> lines = split(said.output, '\n');
-  ASSERT_EQ(lines.size(), 3u) << said.output;
-  EXPECT_EQ(lines[0].find(a.string()), lines[1].find("3 (as training.batch_size)")) << said.output;
-  EXPECT_EQ(lines[0].find(b.string()), lines[1].rfind("4")) << said.output;
-  EXPECT_EQ(said.errors, "");
-}
-
-TEST_F(ConfigCommand, an_unknown_command_exits_64_with_the_usage) {
-  EXPECT_EQ(run({"shw"}).code, 64);
-  EXPECT_TRUE(contains(run({"shw"}).errors, "config has no command shw; did you mean config show?\n"));
-  EXPECT_EQ(run({"show", "--help"}).code, 0);
-  EXPECT_TRUE(contains(run({}).errors, "titan_train config show"));
-  EXPECT_EQ(run({"--help"}).code, 0);
-}
-
 TEST(Help, lists_every_option_under_its_section_within_120_columns) {
   Schema schema;
   std::string text = help_text(schema);
   for (const Option& option : schema.options()) EXPECT_TRUE(contains(text, "--" + option.key)) << option.key;
   for (const std::string& line : split(text, '\n'))
     EXPECT_LE(line.size(), 120u + 4) << line;  // bytes; "…" and "≥" take three
-  EXPECT_TRUE(contains(text, "training: What is trained on")) << text.substr(0, 500);
-  EXPECT_TRUE(contains(help_text(schema, "optimizer"), "peak learning rate (default: 0.0008)"));
   EXPECT_FALSE(contains(help_text(schema, "optimizer"), "--training."));
 }
 
@@ -258,13 +158,6 @@ TEST_F(Completion, zsh_offers_the_same) {
   EXPECT_EQ(zsh("--model.tokenizer_path j"), "files");
   EXPECT_EQ(zsh("jo"), "config files -g *.toml tokenizer train");
   EXPECT_TRUE(contains(zsh("--tr"), "--training.seq_len"));
-}
-
-TEST_F(Completion, another_shell_is_refused_with_the_two_that_are_known) {
-  std::ostringstream output;
-  std::ostringstream errors;
-  EXPECT_EQ(completion_command(Schema(), std::vector<std::string>{"fish"}, {}, output, errors), 64);
-  EXPECT_EQ(errors.str(), "titan_train completion bash | zsh\n");
 }
 
 }  // namespace

@@ -30,16 +30,6 @@ TEST(Generation, can_be_set_and_then_holds_whatever_the_spelling) {
   EXPECT_EQ(mixed.config.job.generation, "2024");
 }
 
-TEST(Generation, a_file_that_mixes_spellings_is_refused_with_both_places) {
-  EXPECT_EQ(said_about("[training]\nbatch_size = 4\n\n[compile]\nenable = false"),
-            "job.toml:5:1: compile.enable is a later spelling, but training.batch_size at job.toml:2:1 is a December "
-            "2024 one; "
-            "spell the file one way, or set job.generation = \"2024\" or \"2026\"\n");
-  EXPECT_TRUE(
-      contains(said_about("[compile]\nenable = false\n[training]\nbatch_size = 4"),
-               "job.toml:4:1: training.batch_size is a December 2024 spelling, but compile.enable at job.toml:2:1"));
-}
-
 TEST(Generation, is_decided_by_the_file_and_not_by_overrides) {
   EXPECT_EQ(generation_for("[training]\nbatch_size = 4", {"--compile.enable"}), Generation::december_2024);
   EXPECT_EQ(said_about("[compile]\nenable = false", {"--training.batch_size", "2"}), "");

@@ -58,15 +58,7 @@ TEST(Suggestions, at_least_95_of_100_slips_anywhere_in_a_key_are_recognised_too)
   EXPECT_GE(right, tried * 95 / 100) << right << " of " << tried;
 }
 
-TEST(Suggestions, a_former_spelling_is_suggested_with_todays_name) {
-  EXPECT_TRUE(contains(said_about("[training]\nbach_size = 3"),
-                       "did you mean training.local_batch_size (formerly training.batch_size)?"));
-}
-
 TEST(Suggestions, a_right_name_in_a_wrong_section_or_in_none_is_sent_to_its_own) {
-  EXPECT_EQ(said_about("[training]\nlr = 1e-3"),
-            "job.toml:2:1: training.lr is no option; did you mean optimizer.lr?\n");
-  EXPECT_EQ(said(load_words({"--lr", "1e-3"})), "command line: --lr: lr is no option; did you mean --optimizer.lr?\n");
   for (auto [typed, meant] :
        {std::pair("model.eps", "optimizer.eps"), std::pair("optimizer.warmup_steps", "lr_scheduler.warmup_steps"),
         std::pair("training.dim", "model.override.dim")}) {
