@@ -126,17 +126,5 @@ TEST(ScheduleOrders, NumbersBelowOneAreRefusedAllAtOnce) {
   EXPECT_EQ(problems.size(), 3u) << listed(problems);
 }
 
-TEST(ScheduleOrders, ARefusalIsASentenceThatSaysWhatToDo) {
-  EXPECT_EQ(
-      listed(shape_problems(*find_schedule("1F1B"), {4, 2, 3})),
-      "1F1B runs 1 stage per rank, and 2 are asked for; the nearest legal number is 1 (4 in all)\n"
-      "1F1B needs at least as many microbatches as ranks: 4 ranks and 3 microbatches do not fit; the nearest legal "
-      "number is 4");
-  EXPECT_EQ(
-      listed(shape_problems(*find_schedule("Interleaved1F1B"), {4, 2, 11})),
-      "Interleaved1F1B takes microbatches in rounds, as many rounds as ranks fit into their number, which have to "
-      "be equal: 4 ranks and 11 microbatches do not fit; the nearest legal numbers are 10 and 12");
-}
-
 }  // namespace
 }  // namespace titan
