@@ -156,14 +156,6 @@ class Refused(SavedRunTest):
         folder = self.folder / "run"
         self.refuse(folder, ["create_seed_checkpoint", "2 processes"], "--checkpoint.create_seed_checkpoint", ranks=2,
                     code=BAD_CONFIG)
-        for option in ("create_seed_checkpoint", "require_resume"):
-            text = self.complete(1, folder, 4, f"--checkpoint.{option}", "--checkpoint.enable=false", code=BAD_CONFIG)
-            self.assertIn(f"checkpoint.{option} needs checkpoint.enable = true; set both or neither", text)
-        text = self.complete(1, self.run_with_checkpoints(), 4, "--checkpoint.create_seed_checkpoint")
-        self.assertIn("holds step 4, too: runs there begin with that and not with the seed", text)
-        text = self.complete(1, self.folder / "from", 4, "--checkpoint.create_seed_checkpoint",
-                             "--checkpoint.initial_load_path=nowhere")
-        self.assertIn("checkpoint.initial_load_path was not looked at: a seed is the model as it is initialised", text)
         folder = self.folder / "seeded"
         self.assertIn("Created seed checkpoint", self.complete(1, folder, 4, "--checkpoint.create_seed_checkpoint"))
         self.assertIn("LOAD: step 0 from", self.complete(2, folder, 4, "--debug.seed=5"))
