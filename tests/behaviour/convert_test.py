@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import unittest
 
+import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
@@ -83,13 +83,7 @@ class Conversions(BehaviourTest):
 
 
 class WrongModels(Conversions):
-    def test_missing_unexpected_and_misshapen_tensors_are_counted_and_named(self):
-        tensors = their_tensors()
-        del tensors["model.layers.1.mlp.up_proj.weight"]
-        tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(64)
-        self.make_source(tensors)
-        self.refused(STORAGE, ["20/21 tensors, 1 missing, 1 unexpected", "model.layers.1.mlp.up_proj.weight",
-                               "model.layers.0.self_attn.q_proj.bias"], *self.from_hf())
+    def test_a_misshapen_tensor_is_named(self):
         tensors = their_tensors()
         tensors["model.norm.weight"] = torch.zeros(65)
         self.make_source(tensors)
@@ -105,30 +99,6 @@ class WrongModels(Conversions):
 
 
 class WrongFiles(Conversions):
-    def lie(self, change) -> None:
-        """Rewrites the header of the source's file by `change`, a function of the parsed header."""
-        path = self.source / "model.safetensors"
-        content = path.read_bytes()
-        (length,) = struct.unpack("<Q", content[:8])
-        header = json.dumps(change(json.loads(content[8 : 8 + length]))).encode()
-        path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
-
-    def test_a_lying_header_is_one_sentence(self):
-        name = "model.layers.0.input_layernorm.weight"  # has others before and behind it
-
-        def moved(header, begin, end):
-            first, last = header[name]["data_offsets"]
-            return {**header, name: {**header[name], "data_offsets": [first + begin, last + end]}}
-
-        def widened(header):
-            return {**header, name: {**header[name], "shape": [1 << 40]}}
-
-        for change, says in ((lambda h: moved(h, -4, -4), "overlaps"), (lambda h: moved(h, 0, 1 << 50), "outside"),
-                             (lambda h: moved(h, 4, 4), "belong to none"), (widened, "does not fill its shape")):
-            self.make_source()
-            self.lie(change)
-            self.refused(STORAGE, [says, name, "model.safetensors"], *self.from_hf())
-
     def test_a_pickle_that_asks_for_more_is_refused_and_nothing_runs(self):
         class Evil:
             def __reduce__(self):
@@ -257,6 +227,7 @@ class Memory(Conversions):
                 state[f"{block}{ours}.weight"] = piece.bfloat16().clone()
             torch.save(state, folder / f"consolidated.{part:02}.pth")
 
+    @pytest.mark.full
     def test_a_model_four_times_as_large_takes_no_more_memory(self):
         """Stretches are at most 128 MiB; the models have 0.1 and 0.4 GB."""
         peaks = {}
