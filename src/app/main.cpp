@@ -30,9 +30,9 @@ Run open_library() {
   void* const run = handle ? ::dlsym(handle, "titan_run") : nullptr;
   if (!run) {
     throw titan::Error(
-        titan::ExitCode::launcher,
-        fmt::format("cannot load what trains: {}; build it with scripts/train.sh, and keep LibTorch where "
-                    "it was then",
+        titan::ExitCode::not_started,
+        fmt::format("cannot load what trains: {}; build it with scripts/train.sh, keep LibTorch where it "
+                    "was then, and allow enough memory (ulimit -v)",
                     ::dlerror()));
   }
   return reinterpret_cast<Run>(run);

@@ -76,6 +76,7 @@ bool is_failure_code(int code) {
     case ExitCode::interrupted:
       return true;
     case ExitCode::success:
+    case ExitCode::not_started:
       return false;
   }
   return false;

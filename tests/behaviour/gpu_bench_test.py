@@ -7,6 +7,8 @@ import os
 import pathlib
 import sys
 import unittest
+
+import pytest
 import unittest.mock
 
 from program import OK, ROOT, BehaviourTest
@@ -14,6 +16,9 @@ from program import OK, ROOT, BehaviourTest
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 
 import bench  # noqa: E402
+
+
+pytestmark = pytest.mark.full
 
 
 class Rows(BehaviourTest):

@@ -10,12 +10,17 @@ import subprocess
 import sys
 import unittest
 
+import pytest
+
 from mock_gpu import MockGpu
 from program import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 
 import check  # noqa: E402
+
+
+pytestmark = pytest.mark.full
 
 
 class Scripts(MockGpu):

@@ -14,7 +14,7 @@ import unittest
 
 import torch
 from mock_gpu import FUSED, MockGpu
-from program import Run
+from program import FULL, Run
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 SAVING = [
@@ -64,8 +64,10 @@ class Saves(SavedStates):
     """A copy that waited for too little, or that the optimizer did not wait for, shows in one of the two orders."""
 
     def test_a_checkpoint_from_a_gpu_holds_the_state_of_its_step(self):
-        rows = [("disabled", "late", 1), ("async", "late", 1), ("async", "at once", 2)]
-        rows += [("async_with_pinned_mem", order, ranks) for order in ("at once", "late") for ranks in (1, 2)]
+        rows = [("async", "at once", 2), ("async_with_pinned_mem", "at once", 1), ("async_with_pinned_mem", "late", 2)]
+        if FULL:
+            rows += [("disabled", "late", 1), ("async", "late", 1)]
+            rows += [("async_with_pinned_mem", "at once", 2), ("async_with_pinned_mem", "late", 1)]
         for mode, order, ranks in rows:
             with self.subTest(mode=mode, order=order, ranks=ranks):
                 run = self.trained(6, f"--checkpoint.async_mode={mode}", ranks=ranks, MOCK_CUDA=order)
@@ -98,6 +100,8 @@ class Resumes(SavedStates):
             "fsdp": (sharded, [pinned], 2),
             "fsdp to four": (sharded, [beside], 4),
         }
+        if not FULL:
+            rows = {name: rows[name] for name in ("alone, pinned", "alone to tensor", "fsdp to four")}
         for name, (saved, words, ranks) in rows.items():
             with self.subTest(name):
                 self.expect_state(self.goes_on(saved, 6, *words, ranks=ranks), 6)

@@ -10,9 +10,11 @@ import unittest
 
 from browser import Browser
 from checkpoint_runs import REQUEUE
-from program import NON_FINITE, OK, BehaviourTest
+from program import FULL, NON_FINITE, OK, BehaviourTest
 
-LOOKS = [(width, scheme) for width in (390, 1280) for scheme in ("light", "dark")]
+LOOKS = [(390, "dark"), (1280, "light")]
+if FULL:
+    LOOKS += [(390, "light"), (1280, "dark"), (768, "light"), (2560, "dark")]
 # What is wrong with what is drawn, as sentences. Contrasts as in the Web Content Accessibility Guidelines 2, level AA.
 WRONG = """((width) => {
 const wrong = [], say = (...words) => wrong.push(words.join(" "));

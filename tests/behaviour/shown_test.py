@@ -185,7 +185,7 @@ class WithoutItsLibrary(BehaviourTest):
 
     def test_any_other_names_the_library_that_is_missing(self):
         done = self.run_alone("lr-table", str(DEBUG_CONFIG))
-        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertEqual(done.returncode, 127, done.stderr)
         self.assertIn(str(self.folder / "libtitan.so"), done.stderr)
         self.assertIn("scripts/train.sh", done.stderr)
 

@@ -14,6 +14,7 @@ import shlex
 import tomllib
 import unittest
 
+import pytest
 from program import BAD_CONFIG, OK, BehaviourTest, Run
 from titan import DEBUG_CONFIG, ROOT, shared
 
@@ -151,7 +152,14 @@ def losses(folder: pathlib.Path) -> list[float]:
 
 
 def method_for(row: Row):
-    return lambda self: self.run_row(row)
+    """A row of December 2024 that torchtitan still has runs with --full only: its layout is that of the later row, its former
+    spellings are golden sessions, its generation's formulas have tests of their own."""
+    repeated = row.matrix == "2024-12" and any(other.matrix == "2026-02" and other.name == row.name for other in ROWS)
+
+    def run(self):
+        self.run_row(row)
+
+    return pytest.mark.full(run) if repeated and not (row.needs or row.refused or row.estimate) else run
 
 
 for _row in ROWS:

@@ -11,6 +11,7 @@ import tempfile
 import unittest
 from unittest import mock
 
+import pytest
 import torch
 
 import dump
@@ -21,6 +22,7 @@ from comparison import Tolerance, Yardstick, failures
 from shapes import FLAVORS, RopeScaling
 from training import Recipe
 
+pytestmark = pytest.mark.full
 END_OF_TEXT = 7
 SHAPE = FLAVORS["llama3"]["debugmodel"].replace(
     dim=64, layers=2, heads=4, kv_heads=2, multiple_of=32, vocab=512, scaling=RopeScaling(8.0)

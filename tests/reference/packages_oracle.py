@@ -4,7 +4,7 @@ post-processor adds, and decoded text, of ids that a text gave and of ids at ran
     TITAN_BINARY=build/release/titan_train python tests/reference/packages_oracle.py [NAME ...]
 
 Exit 0: all are identical; 77: there is no binary to test. Models are trained here with those packages, in several sizes
-and with all that titan_train reads; the texts are Shakespeare's (made-up words without ../shared) and 1 MB
+and with all that titan_train reads; the texts are Shakespeare's (made-up words without ../shared) and 0.3 MB
 (5 MB with TITAN_TEST_FULL) of 15 scripts, emoji, control characters, long runs, look-alikes of special tokens and invalid UTF-8 (compared after Python's
 replacement decoding).
 """

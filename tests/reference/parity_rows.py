@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from shapes import FLAVORS, Shape
 from training import Recipe
@@ -20,6 +21,7 @@ FLOAT32 = ("--training.dtype=float32", "--training.mixed_precision_param=float32
 BFLOAT16 = ("--training.dtype=float32", "--training.mixed_precision_param=bfloat16")
 SMALL = {"dim": 64, "layers": 2, "heads": 4, "kv_heads": 2, "multiple_of": 32}
 UNGROUPED = SMALL | {"kv_heads": 4}
+STEPS = 10 if os.environ.get("TITAN_TEST_FULL") else 4  # two of them warm up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Row:
     family: str
     flavor: str = "debugmodel"
     sizes: dict[str, int] = dataclasses.field(default_factory=lambda: SMALL)
-    recipe: Recipe = Recipe()
+    recipe: Recipe = Recipe(steps=STEPS)
     local_batch: int = 2
     global_batch: int = 2
     length: int = 48
@@ -84,9 +86,9 @@ FLOAT32_ROWS = (
     Row("llama3_2, tied embeddings", "llama3_2", "1B", sizes=TIED),
     Row("llama3_2, odd sizes, Adam with a late cosine", "llama3_2", "3B",
         sizes={"dim": 96, "layers": 3, "heads": 6, "kv_heads": 3, "multiple_of": 8, "vocab": 3001},
-        recipe=Recipe(optimizer="Adam", decay_ratio=0.6, decay_type="cosine", min_lr_factor=0.1)),
+        recipe=Recipe(steps=STEPS, optimizer="Adam", decay_ratio=0.6, decay_type="cosine", min_lr_factor=0.1)),
     Row("three microbatches a step", "llama3", local_batch=2, global_batch=6),
-    Row("clipped hard, other betas", "llama3", recipe=Recipe(max_norm=0.05, beta1=0.8, beta2=0.99, eps=1e-6)),
+    Row("clipped hard, other betas", "llama3", recipe=Recipe(steps=STEPS, max_norm=0.05, beta1=0.8, beta2=0.99, eps=1e-6)),
     Row("everything recomputed", "llama3_1", flags=("--activation_checkpoint.mode=full",)),
     Row("documents kept apart", "llama3", "debugmodel_flex_attn", length=256, local_batch=2, global_batch=4),
 )  # fmt: skip

@@ -12,11 +12,16 @@ import sys
 import tempfile
 import unittest
 
+import pytest
+
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
 import driver  # noqa: E402
 import ratios  # noqa: E402
+
+
+pytestmark = pytest.mark.full
 
 
 class Ratios(unittest.TestCase):

@@ -12,7 +12,7 @@ import tiktoken_reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED_DATA = ROOT.parent / "shared" / "data"
-BYTES = 5_000_000 if os.environ.get("TITAN_TEST_FULL") else 1_000_000
+BYTES = 5_000_000 if os.environ.get("TITAN_TEST_FULL") else 300_000
 
 # Script → (first, last) of a range of its letters. Characters that only the newest Unicode versions know are avoided:
 # the two sides may carry different tables for them.

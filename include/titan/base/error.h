@@ -24,6 +24,7 @@ enum class ExitCode : int {
   requeue = 75,
   hang = 76,
   silent_corruption = 77,
+  not_started = 127,
   interrupted = 130,
 };
 
