@@ -30,7 +30,7 @@ run_unit_tests() {
   mkdir -p "$reports"
   # shellcheck disable=SC2086  # words
   env "$@" GTEST_OUTPUT="json:$reports/" ctest --test-dir "$TITAN_BUILD" $selection --output-on-failure \
-    --no-tests=error --timeout 1200 --parallel "$(nproc)" --output-junit "$reports/ctest.xml" </dev/null || status=$?
+    --no-tests=error --timeout 1200 --parallel "$(($(nproc) + 1))" --output-junit "$reports/ctest.xml" </dev/null || status=$?
   numbers=$(python3 "$TITAN_ROOT/scripts/count_tests.py" "$reports") || numbers='0 0 0'
   # shellcheck disable=SC2086  # three numbers
   count $numbers "$status"
@@ -62,7 +62,7 @@ run_python_tests() {
     [ "$group" != alone ] || words=()
     status=0
     TITAN_BINARY=$TITAN_BUILD/titan_train TITAN_TEST_PYTHON=$python "$python" -m pytest -c "$TITAN_ROOT/tests/pytest.ini" \
-      "${words[@]}" -m "$group$python_left_out" -rsfE --durations=15 --junitxml="$report" "$@" </dev/null || status=$?
+      "${words[@]}" -m "$group$python_left_out" -rsfE --junitxml="$report" "$@" </dev/null || status=$?
     [ "$status" -ne 5 ] || status=0 # none of this group
     # shellcheck disable=SC2046  # three numbers
     count $(python3 "$TITAN_ROOT/scripts/count_tests.py" "$report" || echo 0 0 0) "$status"
@@ -134,6 +134,8 @@ section "Set-up and build"
 "$TITAN_ROOT/scripts/setup.sh"
 if [ -n "$part" ]; then run_part "$part"; else run_all; fi
 
+section "Slowest tests"
+python3 "$TITAN_ROOT/scripts/slowest_tests.py" "$results" >&2
 section "Result"
 if [ ! -d "$TITAN_ROOT/../shared" ] && [ -z "$part" ]; then
   say "left out: what compares with the data in ../shared, which is not there"
