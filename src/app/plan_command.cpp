@@ -21,6 +21,7 @@ struct PlanOptions {
   std::optional<int64_t> world;  // else what the config's degrees ask for
   int64_t rank = 0;
   bool verbose = false;
+  bool program = false;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
@@ -32,6 +33,7 @@ std::optional<PlanOptions> parse(std::span<const std::string> arguments) {
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
       ->check(CLI::Range(int64_t{0}, kMostRanks - 1));
   app.add_flag("--verbose", options.verbose, "Also what each unit sends, and shape and layout of every parameter");
+  app.add_flag("--program", options.program, "Also the program of a step: every instruction of the rank, in order");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
@@ -45,18 +47,18 @@ std::string shape(const std::vector<int64_t>& sizes) {
   return "[" + join(words, ", ") + "]";
 }
 
-std::string in_words(const WeightExchange& exchange) {
+std::string in_words(const Exchange& exchange) {
   return fmt::format("{} {} {} × {} bytes", exchange.communicator, name(exchange.kind), exchange.traffic.calls,
                      with_thousands(exchange.traffic.bytes / std::max<int64_t>(1, exchange.traffic.calls)));
 }
 
 /// A group but for its name, so that those of a kind read alike.
-std::string described(const WeightGroupPlan& group, const std::vector<WeightExchange>& exchanges) {
+std::string described(const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
   std::string text = fmt::format(
       "{} elements, {} owned; {}{}\n", with_thousands(group.numel), with_thousands(group.shard_numel),
       name(group.compute), group.narrows_gradient() ? fmt::format(", gradient travels in {}", name(group.reduce)) : "");
   std::vector<std::string> sent;
-  for (const WeightExchange& exchange : exchanges) sent.push_back(in_words(exchange));
+  for (const Exchange& exchange : exchanges) sent.push_back(in_words(exchange));
   text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));
   if (group.gathers_float8) text += "  float8 weights are gathered as float8\n";
   for (const ParameterPlan& parameter : group.parameters) {
@@ -72,7 +74,7 @@ std::string described(const WeightGroupPlan& group, const std::vector<WeightExch
 
 /// Groups in a row that are alike are shown once.
 void print_groups(const Plan& plan) {
-  const std::vector<std::vector<WeightExchange>> exchanges = weight_exchanges(plan);
+  const std::vector<std::vector<Exchange>> exchanges = weight_exchanges(plan);
   for (size_t first = 0, end = 0; first < plan.groups.size(); first = end) {
     const std::string text = described(plan.groups[first], exchanges[first]);
     for (end = first + 1; end < plan.groups.size(); ++end) {
@@ -82,6 +84,26 @@ void print_groups(const Plan& plan) {
     if (end - first > 1) std::cout << fmt::format(" to {}, {} alike", plan.groups[end - 1].name, end - first);
     std::cout << ": " << text;
   }
+}
+
+void print_program(const Plan& plan, const char* name, const Program& program, int64_t times) {
+  std::cout << fmt::format("\n{}{}: {} instructions\n", name, times > 1 ? fmt::format(", {} times", times) : "",
+                           program.actions.size());
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    std::cout << fmt::format("{:>5}  {}\n", i + 1, to_line(plan, program.actions[i]));
+  }
+}
+
+/// A step that begins where the one before it ended, and a validation behind it.
+void print_programs(const Plan& plan) {
+  const std::vector<RepeatedProgram> step = step_programs(plan, stale_state(plan));
+  for (size_t i = 0; i < step.size(); ++i) {
+    const char* name = i + 1 == step.size() ? "update" : i + 2 == step.size() ? "last pass" : "pass";
+    print_program(plan, name, step[i].program, step[i].times);
+  }
+  if (!plan.request.validation) return;
+  const WeightState& entry = step.back().program.exit;
+  print_program(plan, "validation", expand(plan, ProgramKind::evaluation, entry), 1);
 }
 
 /// Where the number of ranks comes from, unless it was given to this command.
@@ -129,6 +151,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
   for (const std::string& line : crossing_lines(plan)) std::cout << line << '\n';
   if (options->verbose) print_groups(plan);
+  if (options->program) print_programs(plan);
   return 0;
 }
 

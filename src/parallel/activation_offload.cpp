@@ -65,8 +65,10 @@ void ActivationOffload::start_back(PutAway& away) {
 
 void ActivationOffload::bring_back(PutAway& away, const std::vector<at::Tensor*>& tensors) {
   TITAN_CHECK(tensors.size() == away.views.size(), tensors.size(), away.views.size());
-  start_back(away);
-  for (PutAway::Block& block : away.blocks) block.back.order();
+  for (PutAway::Block& block : away.blocks) {
+    TITAN_CHECK(block.device.defined() && "what comes back has been fetched");
+    block.back.order();
+  }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const PutAway::View& view = away.views[i];
     if (view.block < 0) continue;

@@ -129,6 +129,9 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
   options.activation_link = assembly.activation_link;
   if (plan.request.cpu_offload) options.weight_link = assembly.link;
+  options.pipeline = groups.pipeline;
+  options.gather = groups.gather;
+  options.tensor = groups.tensor;
   std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage

@@ -2,12 +2,95 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/profile_range.h"
 
 namespace titan {
+namespace {
+
+using Direction = StageStreams::Direction;
+
+at::TensorOptions loss_options(const BatchContext& batch) {
+  return at::TensorOptions(batch.labels.device()).dtype(at::kDouble);
+}
+
+/// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
+Stream as_computed_in(const UnitPlan& unit, Stream stream) {
+  for (at::Tensor& tensor : stream) {
+    if (tensor.defined()) tensor = tensor.to(scalar_type(unit.compute));
+  }
+  return stream;
+}
+
+/// Everything a checkpointed unit holds from its forward to its backward.
+std::vector<at::Tensor*> tensors_of(UnitState& state) {
+  std::vector<at::Tensor*> tensors;
+  for (at::Tensor& leaf : state.leaves) tensors.push_back(&leaf);
+  const std::vector<at::Tensor*> kept = state.context->recorder.kept_places();
+  tensors.insert(tensors.end(), kept.begin(), kept.end());
+  return tensors;
+}
+
+StageStreams::Key key_of(Direction direction, const Action& action) {
+  return {direction, action.stage, action.microbatch};
+}
+
+/// What a profile calls an instruction; empty: it has no range of its own.
+std::string_view range_name(ActionKind kind) {
+  using enum ActionKind;
+  switch (kind) {
+    case forward:
+      return "forward";
+    case backward:
+      return "backward";
+    case evaluate:
+      return "evaluate";
+    case weight_gradient:
+      return "weight gradients";
+    case graph:
+      return "microbatch";  // the units' own are silent when graphs are replayed
+    case refresh:
+    case unshard:
+    case wait_unshard:
+    case scale:
+      return "gather";
+    case close_gradient:
+    case reduce_scatter:
+    case all_reduce:
+      return "reduce";
+    case wait_reduce:
+    case reduce_partial:
+    case add_tied:
+      return "reduce, end";
+    case batch:
+    case send_forward:
+    case receive_forward:
+    case send_backward:
+    case receive_backward:
+      return "send and receive";
+    case wait_forward:
+    case wait_backward:
+    case wait_sends:
+      return "wait for a stage";
+    case wait_host:
+      return "gradients to the host";
+    case squares:
+    case norm:
+    case control:
+      return "gradient norm";
+    case step:
+      return "optimizer";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
                    std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
@@ -16,44 +99,175 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       residencies_(std::move(residencies)),
       runner_(std::move(runner)),
       graphs_(std::move(graphs)),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      state_(stale_state(plan)),
+      defers_weight_gradients_(plan.request.pipeline && plan.request.pipeline->splits_backward),
+      streams_(plan_, options_.pipeline) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
-  scales_.wanted = wants_magnitudes();
+  // Whether products ask for magnitudes that kernels can find while they write.
+  scales_.wanted = options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
   if (!plan_.request.offload_activations) return;
   TITAN_CHECK(options_.activation_link && "offloaded activations have a link to cross");
   offload_ = std::make_unique<ActivationOffload>(options_.activation_link);
 }
 
-bool Executor::wants_magnitudes() const {
-  return options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
-}
-
-at::Tensor Executor::forward(const BatchContext& batch, int64_t microbatch) {
-  return forward_stage(0, {}, batch, microbatch)[0];
-}
-
-Stream Executor::forward_stage(size_t stage, Stream stream, const BatchContext& batch, int64_t microbatch) {
-  std::vector<UnitState>& states = states_of(microbatch);
-  const StagePlan& span = plan_.stages[stage];
-  scales_.forget_gone();
-  WeightGradientSink& sink =
-      deferred_ ? static_cast<WeightGradientSink&>(deferred_products_[{stage, microbatch}]) : immediate_;
-  for (size_t u = span.first; u < span.last; ++u) {
-    const ProfileRange range("forward", plan_.units[u].name);
-    acquire(u, UsePhase::forward, microbatch);
-    if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, microbatch);
-    if (plan_.units[u].gradients_in_forward) gradient_storage(u);
-    states[u].context = training_context(u, sink);
-    stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
-    if (plan_.units[u].offloaded) states[u].put_away = offload_->put_away(tensors_of(states[u]));
-    release(u, UsePhase::forward, microbatch);
+const Program& Executor::program(ProgramKind kind) {
+  for (const auto& [made, program] : programs_) {
+    if (made == kind && program.entry == state_) return program;
   }
-  return stream;
+  return programs_.emplace_back(kind, expand(plan_, kind, state_, records_microbatches())).second;
 }
 
-std::unique_ptr<UnitContext> Executor::training_context(size_t unit, WeightGradientSink& sink) const {
-  auto context = std::make_unique<UnitContext>(UnitMode::train, plan_.units[unit].policy, sink);
+at::Tensor Executor::run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
+                         const Observer& observer) {
+  return run(program, Run{microbatches, work}, observer);
+}
+
+at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) {
+  const at::NoGradGuard no_graph;
+  StepWork nothing;
+  at::Tensor result = run(program(ProgramKind::evaluation), Run{{&batch, 1}, nothing, mode}, {});
+  return result.defined() || mode == UnitMode::logits ? result : at::zeros({}, loss_options(batch));
+}
+
+at::Tensor Executor::run(const Program& program, const Run& run, const Observer& observer) {
+  TITAN_CHECK(program.entry == state_ && "a program starts from what is there");
+  for (const Action& action : program.actions) {
+    if (observer) observer(action);
+    execute(action, run);
+  }
+  TITAN_CHECK(streams_.empty() && "every stream has reached its end");
+  state_ = program.exit;
+  return std::exchange(result_, at::Tensor());
+}
+
+void Executor::execute(const Action& action, const Run& run) {
+  using enum ActionKind;
+  if (action.unit >= 0 || action.group >= 0) position_ = action;
+  std::optional<ProfileRange> range;
+  if (const std::string_view name = range_name(action.kind); !name.empty()) range.emplace(name, unit_name(action));
+  auto microbatch = [&]() -> const BatchContext& { return run.microbatches[static_cast<size_t>(action.microbatch)]; };
+  auto weights = [&]() -> Residency& { return *residencies_[static_cast<size_t>(action.group)]; };
+  switch (action.kind) {
+    // clang-format off
+    case forward: return run_forward(action, microbatch());
+    case backward: return run_backward(action, microbatch());
+    case weight_gradient: return run_weight_gradient(action);
+    case graph: return run_graph(action, run);
+    case evaluate: return run_evaluate(action, microbatch(), run.mode);
+    case offload: state_of(action).put_away = offload_->put_away(tensors_of(state_of(action))); return;
+    case fetch: return offload_->start_back(state_of(action).put_away);
+    case wait_fetch: return offload_->bring_back(state_of(action).put_away, tensors_of(state_of(action)));
+
+    case refresh: return weights().refresh();
+    case unshard: return weights().unshard();
+    case wait_unshard: return weights().wait_unshard();
+    case reshard: return weights().reshard();
+    case scale: return action.group < 0 ? scale_all_weights() : weights().scale();
+
+    case open_gradient: return weights().open_gradient();
+    case close_gradient: return weights().close_gradient();
+    case reduce_scatter: return weights().reduce_scatter();
+    case all_reduce: return weights().all_reduce();
+    case wait_reduce: return weights().wait_reduce();
+    case reduce_partial: return weights().reduce_partial();
+    case add_tied: return weights().add_tied();
+    case to_host: return weights().to_host();
+    case wait_host: return bring_to_host(run.work);
+    case zero_gradient: return drop_gradients(action.group);
+
+    case send_forward: case receive_forward: case send_backward: case receive_backward:
+    case batch: return streams_.transfer(action, run.microbatches[0]);
+    case handoff_forward: case handoff_backward: return streams_.hand_off(action);
+    case wait_forward: return streams_.wait(key_of(Direction::forward, action));
+    case wait_backward: return streams_.wait(key_of(Direction::backward, action));
+    case wait_sends: return streams_.wait_sends();
+
+    case loss_sum: return run.work.sum_loss(result_);
+    case squares: return run.work.add_squares(action.group);
+    case norm: return run.work.sum_norm(action.group);
+    case control: return run.work.control(action.group);
+    case before_change: return run.work.before_change();
+    case step: run.work.step(action.group); return weights_written(action.group);
+
+    case input_gradient: case reduce_grad: case overlap: break;  // of tables: expand() writes others for them
+      // clang-format on
+  }
+  throw InvariantError(fmt::format("internal error: {} stands in no program", word_of(action.kind)));
+}
+
+void Executor::run_forward(const Action& action, const BatchContext& batch) {
+  const UnitPlan& unit = plan_of(action);
+  if (enters_stage(action)) {
+    scales_.forget_gone();
+    most_live_ = std::max(most_live_, ++live_);
+  }
+  Stream input = unit.chain_index == 0 ? Stream() : streams_.take(key_of(Direction::forward, action));
+  UnitState& state = state_of(action);
+  state.context = training_context(action);
+  Stream output = runner_->forward(unit_of(action), as_computed_in(unit, std::move(input)), batch, state);
+  if (!is_models_last(unit)) return streams_.put(key_of(Direction::forward, action), std::move(output));
+  result_ = result_.defined() ? result_ + output[0] : output[0];
+}
+
+void Executor::run_backward(const Action& action, const BatchContext& batch) {
+  const UnitPlan& unit = plan_of(action);
+  // The loss begins its backward with one, in fp64 whatever its unit computes in.
+  Stream gradients = is_models_last(unit) ? Stream{at::ones({}, loss_options(batch))}
+                                          : as_computed_in(unit, streams_.take(key_of(Direction::backward, action)));
+  gradients = runner_->backward(unit_of(action), gradients, batch, state_of(action));
+  if (enters_stage(action) && !defers_weight_gradients_) --live_;
+  if (unit.chain_index > 0) streams_.put(key_of(Direction::backward, action), std::move(gradients));
+}
+
+void Executor::run_weight_gradient(const Action& action) {
+  const auto found = deferred_products_.find({action.stage, action.microbatch});
+  TITAN_CHECK(found != deferred_products_.end(), action.stage, action.microbatch);
+  found->second.run();
+  deferred_products_.erase(found);
+  --live_;
+}
+
+void Executor::run_graph(const Action& action, const Run& run) {
+  scales_.forget_gone();
+  result_ = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
+    for (const Action& part : action.parts) execute(part, {{&placed, 1}, run.work, run.mode});
+    return std::exchange(result_, at::Tensor());
+  });
+}
+
+void Executor::run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode) {
+  const UnitPlan& unit = plan_of(action);
+  if (enters_stage(action)) scales_.forget_gone();
+  Stream input = unit.chain_index == 0 ? Stream() : streams_.take(key_of(Direction::forward, action));
+  UnitContext context(mode, RecomputePolicy::none(), immediate_);
+  hand_kernels(context);
+  Stream output = unit_of(action).forward(as_computed_in(unit, std::move(input)), batch, context);
+  if (!is_models_last(unit)) return streams_.put(key_of(Direction::forward, action), std::move(output));
+  result_ = output[0];
+}
+
+std::string_view Executor::unit_name(const Action& action) const {
+  return action.unit < 0 ? std::string_view() : plan_of(action).name;
+}
+
+UnitState& Executor::state_of(const Action& action) {
+  const auto microbatch = static_cast<size_t>(action.microbatch);
+  if (states_.size() <= microbatch) states_.resize(microbatch + 1);
+  states_[microbatch].resize(chain_.size());
+  return states_[microbatch][static_cast<size_t>(action.unit)];
+}
+
+bool Executor::enters_stage(const Action& action) const {
+  return std::any_of(plan_.stages.begin(), plan_.stages.end(),
+                     [&](const StagePlan& stage) { return static_cast<int>(stage.first) == action.unit; });
+}
+
+std::unique_ptr<UnitContext> Executor::training_context(const Action& action) {
+  WeightGradientSink* sink = &immediate_;
+  if (defers_weight_gradients_) sink = &deferred_products_[{action.stage, action.microbatch}];
+  auto context = std::make_unique<UnitContext>(UnitMode::train, plan_of(action).policy, *sink);
   hand_kernels(*context);
   context->count_saved = options_.count_saved_bytes;
   context->recorder.set_hash_check(options_.check_kept_tensors);
@@ -66,204 +280,17 @@ void Executor::hand_kernels(UnitContext& context) const {
   context.scales = scales_;
 }
 
-Stream Executor::loss_gradient(const BatchContext& batch) {
-  return {at::ones({}, at::TensorOptions(batch.labels.device()).dtype(at::kDouble))};
-}
-
-void Executor::backward(const BatchContext& batch, int64_t microbatch, bool is_last) {
-  backward_units(0, loss_gradient(batch), batch, microbatch, [&](size_t unit) {
-    for (size_t group : plan_.units[unit].groups) {
-      if (plan_.groups[group].reduce_after == unit && !deferred_) reduce(group, is_last);
-    }
-  });
-  settle();
-}
-
-Stream Executor::backward_stage(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch) {
-  return backward_units(stage, std::move(gradients), batch, microbatch, [](size_t) {});
-}
-
-Stream Executor::backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
-                                const std::function<void(size_t unit)>& after_unit) {
-  std::vector<UnitState>& states = states_of(microbatch);
-  const StagePlan& span = plan_.stages[stage];
-  for (size_t u = span.last; u-- > span.first;) {
-    const ProfileRange range("backward", plan_.units[u].name);
-    const bool reads_weights = plan_.units[u].weights_in_backward;
-    if (reads_weights) acquire(u, UsePhase::backward, microbatch);
-    if (u > span.first && plan_.units[u - 1].weights_in_backward) prefetch(u - 1, UsePhase::backward, microbatch);
-    gradient_storage(u);
-    if (plan_.units[u].offloaded) offload_->bring_back(states[u].put_away, tensors_of(states[u]));
-    if (u > span.first && plan_.units[u - 1].offloaded) offload_->start_back(states[u - 1].put_away);
-    gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
-    if (reads_weights) release(u, UsePhase::backward, microbatch);
-    after_unit(u);
-  }
-  return gradients;
-}
-
-// The loss is in fp64 whatever its unit computes in.
-Stream Executor::gradients_into(size_t unit, Stream gradients) const {
-  return plan_.units[unit].chain_index + 1 < plan_.chain_length ? as_computed_in(unit, std::move(gradients))
-                                                                : gradients;
-}
-
-// Weights that stay are acquired once for both directions, and nothing is reduced before all gradients are there.
-at::Tensor Executor::forward_and_backward(const BatchContext& batch, bool is_last) {
-  scales_.forget_gone();
-  for (size_t u = 0; u < chain_.size(); ++u) {
-    acquire(u, UsePhase::forward, 0);
-    gradient_storage(u);
-  }
-  at::Tensor loss;
-  {
-    const ProfileRange range("microbatch");  // the units' own are silent when graphs are replayed
-    loss = graphs_->run(batch, [this](const BatchContext& placed) { return compute(placed); });
-  }
-  for (size_t u = chain_.size(); u-- > 0;) {
-    release(u, UsePhase::forward, 0);
-    for (size_t group : plan_.units[u].groups) {
-      if (plan_.groups[group].reduce_after == u) reduce(group, is_last);
-    }
-  }
-  settle();
-  return loss;
-}
-
-at::Tensor Executor::compute(const BatchContext& batch) {
-  std::vector<UnitState>& states = states_of(0);
-  Stream stream;
-  for (size_t u = 0; u < chain_.size(); ++u) {
-    const ProfileRange range("forward", plan_.units[u].name);
-    last_use_ = Use{u, UsePhase::forward, 0};
-    states[u].context = training_context(u, immediate_);
-    stream = runner_->forward(*chain_[u], as_computed_in(u, std::move(stream)), batch, states[u]);
-  }
-  at::Tensor loss = stream[0];
-  Stream gradients = loss_gradient(batch);
-  for (size_t u = chain_.size(); u-- > 0;) {
-    const ProfileRange range("backward", plan_.units[u].name);
-    last_use_ = Use{u, UsePhase::backward, 0};
-    gradients = runner_->backward(*chain_[u], gradients_into(u, std::move(gradients)), batch, states[u]);
-  }
-  return loss;
-}
-
-void Executor::weight_gradients(size_t stage, int64_t microbatch) {
-  const auto found = deferred_products_.find({stage, microbatch});
-  if (found == deferred_products_.end()) return;
-  const ProfileRange range("weight gradients");
-  found->second.run();
-  deferred_products_.erase(found);
-}
-
-void Executor::reduce_stage(size_t stage) {
-  for (size_t group = plan_.groups.size(); group-- > 0;) {
-    if (plan_.stage_of(plan_.groups[group].reduce_after) == stage) reduce(group, /*is_last=*/true);
-  }
-  settle();
-}
-
-void Executor::add_twins() {
-  for (size_t group = plan_.groups.size(); group-- > 0;) {
-    if (!plan_.groups[group].has_twin) continue;
-    residencies_[group]->add_twin();
-    reduced(group);
-  }
-}
-
-// A group's reduction goes on while the next unit's backward runs, and its slot is free before the one after that needs
-// it. A second leg, over replicas, goes on while one more unit's backward runs. What nobody adds to is complete at
-// once.
-void Executor::reduce(size_t group, bool is_last) {
-  const ProfileRange range("reduce");
-  residencies_[group]->reduce(is_last);
-  if (!is_last) return;
-  advance();
-  reducing_ = group;
-  if (!residencies_[group]->reduces()) advance();
-}
-
-void Executor::advance() {
-  const std::optional<size_t> newest = std::exchange(reducing_, std::nullopt);
-  const bool goes_on = newest && residencies_[*newest]->advance();
-  if (replicating_) settle(*std::exchange(replicating_, std::nullopt));
-  if (!newest) return;
-  if (goes_on) {
-    replicating_ = newest;
-  } else {
-    settle(*newest);
-  }
-}
-
-void Executor::settle() {
-  advance();
-  advance();
-}
-
-void Executor::settle(size_t group) {
-  const ProfileRange range("reduce, end");
-  residencies_[group]->settle();
-  if (!plan_.groups[group].has_twin) reduced(group);
-}
-
-std::shared_ptr<const void> Executor::on_group_reduced(std::function<void(size_t group)> callback) {
-  const auto kept = std::make_shared<const std::function<void(size_t)>>(std::move(callback));
-  std::erase_if(group_reduced_, [](const auto& earlier) { return earlier.expired(); });
-  group_reduced_.push_back(kept);
-  return kept;
-}
-
-void Executor::reduced(size_t group) {
-  for (const auto& listener : group_reduced_) {
-    if (const auto callback = listener.lock()) (*callback)(group);
-  }
-  send_home(group);
-}
-
-std::vector<at::Tensor> Executor::wait_home(const std::vector<at::Tensor>& numbers) {
-  if (!options_.weight_link) return numbers;
-  const ProfileRange range("gradients to the host");
-  std::vector<at::Tensor> here = options_.weight_link->wait_home(numbers);
+// The one wait of a step whose optimizer runs on the host.
+void Executor::bring_to_host(StepWork& work) {
+  const std::vector<at::Tensor*> scalars = work.applied_scalars();
+  std::vector<at::Tensor> numbers;
+  for (const at::Tensor* scalar : scalars) numbers.push_back(*scalar);
+  const std::vector<at::Tensor> here = options_.weight_link->wait_home(numbers);
+  for (size_t i = 0; i < scalars.size(); ++i) *scalars[i] = here[i];
   for (auto& residency : residencies_) residency->arrive();
-  return here;
 }
 
-at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) { return infer_stage(0, {}, batch, mode)[0]; }
-
-Stream Executor::infer_stage(size_t stage, Stream stream, const BatchContext& batch, UnitMode mode) {
-  at::NoGradGuard no_graph;
-  const StagePlan& span = plan_.stages[stage];
-  scales_.forget_gone();
-  for (size_t u = span.first; u < span.last; ++u) {
-    const ProfileRange range("evaluate", plan_.units[u].name);
-    acquire(u, UsePhase::forward, 0);
-    if (u + 1 < span.last) prefetch(u + 1, UsePhase::forward, 0);
-    UnitContext context(mode, RecomputePolicy::none(), immediate_);
-    hand_kernels(context);
-    stream = chain_[u]->forward(as_computed_in(u, std::move(stream)), batch, context);
-    release(u, UsePhase::forward, 0);
-  }
-  return stream;
-}
-
-void Executor::finish_step() {
-  runner_->finish_step();
-  if (graphs_) graphs_->finish_step();
-  for (auto& residency : residencies_) residency->finish_step();
-}
-
-void Executor::weights_changed() {
-  for (auto& residency : residencies_) residency->weights_changed();
-}
-
-int64_t Executor::gradient_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& residency : residencies_) bytes += residency->gradient_bytes();
-  return bytes;
-}
-
-void Executor::scale_weights(Communicator* gather, Communicator* tensor) {
+void Executor::scale_all_weights() {
   std::vector<Residency*> owners;
   std::vector<at::Tensor> magnitudes;
   for (auto& residency : residencies_) {
@@ -274,7 +301,7 @@ void Executor::scale_weights(Communicator* gather, Communicator* tensor) {
   }
   if (owners.empty()) return;
   const at::Tensor largest = at::cat(magnitudes);
-  for (Communicator* group : {gather, tensor}) {
+  for (Communicator* group : {options_.gather.get(), options_.tensor.get()}) {
     if (group) group->all_reduce({largest}, Reduction::max)->wait();
   }
   int64_t first = 0;
@@ -283,6 +310,36 @@ void Executor::scale_weights(Communicator* gather, Communicator* tensor) {
     owners[i]->set_largest_magnitudes(largest.narrow(0, first, count));
     first += count;
   }
+}
+
+void Executor::weights_written(int group) {
+  if (group >= 0) return residencies_[static_cast<size_t>(group)]->weights_changed();
+  for (auto& residency : residencies_) residency->weights_changed();
+}
+
+void Executor::drop_gradients(int group) {
+  if (group >= 0) return residencies_[static_cast<size_t>(group)]->zero_gradient();
+  runner_->finish_step();
+  if (graphs_) graphs_->finish_step();
+  for (auto& residency : residencies_) residency->zero_gradient();
+}
+
+void Executor::weights_changed() {
+  weights_written(-1);
+  std::vector<bool> open = std::move(state_.open);
+  state_ = stale_state(plan_);
+  state_.open = std::move(open);
+}
+
+void Executor::zero_gradient() {
+  drop_gradients(-1);
+  state_.open.assign(plan_.groups.size(), false);
+}
+
+int64_t Executor::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& residency : residencies_) bytes += residency->gradient_bytes();
+  return bytes;
 }
 
 int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
@@ -298,50 +355,14 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
   return ledger.bytes();
 }
 
-void Executor::gradient_storage(size_t unit) {
-  for (size_t group : plan_.units[unit].groups) residencies_[group]->gradient_storage();
-}
-
-Stream Executor::as_computed_in(size_t unit, Stream stream) const {
-  for (at::Tensor& tensor : stream) {
-    if (tensor.defined()) tensor = tensor.to(scalar_type(plan_.units[unit].compute));
-  }
-  return stream;
-}
-
 std::string Executor::position() const {
-  if (!last_use_) return {};
-  return fmt::format("{} of {}", last_use_->phase == UsePhase::forward ? "forward" : "backward",
-                     plan_.units[last_use_->unit].name);
-}
-
-std::vector<at::Tensor*> Executor::tensors_of(UnitState& state) {
-  std::vector<at::Tensor*> tensors;
-  for (at::Tensor& leaf : state.leaves) tensors.push_back(&leaf);
-  const std::vector<at::Tensor*> kept = state.context->recorder.kept_places();
-  tensors.insert(tensors.end(), kept.begin(), kept.end());
-  return tensors;
-}
-
-void Executor::acquire(size_t unit, UsePhase phase, int64_t microbatch) {
-  const ProfileRange range("gather");
-  last_use_ = Use{unit, phase, microbatch};
-  for (size_t group : plan_.units[unit].groups) residencies_[group]->acquire({unit, phase, microbatch});
-}
-
-void Executor::release(size_t unit, UsePhase phase, int64_t microbatch) {
-  for (size_t group : plan_.units[unit].groups) residencies_[group]->release({unit, phase, microbatch});
-}
-
-void Executor::prefetch(size_t unit, UsePhase phase, int64_t microbatch) {
-  for (size_t group : plan_.units[unit].groups) residencies_[group]->prefetch({unit, phase, microbatch});
-}
-
-std::vector<UnitState>& Executor::states_of(int64_t microbatch) {
-  auto index = static_cast<size_t>(microbatch);
-  if (states_.size() <= index) states_.resize(index + 1);
-  states_[index].resize(chain_.size());
-  return states_[index];
+  if (!position_) return {};
+  const std::string_view what = position_->unit < 0                       ? word_of(position_->kind)
+                                : position_->kind == ActionKind::backward ? "backward"
+                                                                          : "forward";
+  return fmt::format(
+      "{} of {}", what,
+      position_->unit < 0 ? plan_.groups[static_cast<size_t>(position_->group)].name : plan_of(*position_).name);
 }
 
 }  // namespace titan

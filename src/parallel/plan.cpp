@@ -263,6 +263,14 @@ int64_t WeightGroupPlan::scaled_weights() const {
   return std::count_if(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.in_float8; });
 }
 
+int64_t WeightGroupPlan::partial_numel() const {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : parameters) {
+    if (parameter.copied_over_tensor) numel += parameter.shard.numel();
+  }
+  return numel;
+}
+
 size_t Plan::stage_of(size_t unit) const {
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     if (unit < stages[stage].last) return stage;
@@ -301,9 +309,10 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   choose_float8(plan, model);
   add_activations(plan, model);
   assign_slots(plan);
-  add_traffic(plan, model);
+  const std::vector<RepeatedProgram> step = step_programs(plan, stale_state(plan));
+  add_traffic(plan, model, step);
   add_offload_traffic(plan);
-  add_memory(plan, model);
+  add_memory(plan, model, step);
   return plan;
 }
 

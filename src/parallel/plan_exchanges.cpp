@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "plan_parts.h"
@@ -28,43 +29,113 @@ int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
   return total;
 }
 
-/// Elements whose gradients are partial sums on every tensor-parallel rank.
-int64_t copied_numel(const WeightGroupPlan& group) {
-  int64_t copied = 0;
-  for (const ParameterPlan& parameter : group.parameters) {
-    if (parameter.copied_over_tensor) copied += parameter.shard.numel();
+/// The largest magnitudes of `scales` weights: over the ranks that hold shards of them, where scales are found before
+/// weights are gathered, and over those that share matrices.
+void add_scales(std::vector<Exchange>& all, int64_t scales, bool of_shards) {
+  if (scales == 0) return;
+  const Traffic traffic{1, scales * kFloat32};
+  if (of_shards) all.push_back({group_names::kGather, Collective::all_reduce, traffic});
+  all.push_back({group_names::kTensor, Collective::all_reduce, traffic});
+}
+
+std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
+  using enum Collective;
+  const WeightGroupPlan& group = plan.groups[static_cast<size_t>(action.group)];
+  const int64_t shards = plan.request.shards();
+  std::vector<Exchange> all;
+  switch (action.kind) {
+    case ActionKind::refresh: {
+      const bool finds = !plan.gathers_weights() || (group.gathers_float8 && !plan.precomputes_scales());
+      if (finds) add_scales(all, group.scaled_weights(), group.gathers_float8);
+      break;
+    }
+    case ActionKind::scale:
+      add_scales(all, group.scaled_weights(), /*of_shards=*/false);
+      break;
+    case ActionKind::unshard:
+      all.push_back({group_names::kGather, all_gather, {1, gathered_bytes(group, shards)}});
+      break;
+    case ActionKind::reduce_scatter: {
+      const int64_t numel = collective_numel(group, shards);
+      all.push_back({group_names::kScatter, Collective::reduce_scatter, {1, numel * size_of(group.reduce)}});
+      break;
+    }
+    case ActionKind::all_reduce:
+      all.push_back({group_names::kReplicate, Collective::all_reduce, {1, group.shard_numel * size_of(group.reduce)}});
+      break;
+    case ActionKind::reduce_partial:
+      all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
+      break;
+    case ActionKind::add_tied:
+      all.push_back({group_names::kTwins, Collective::all_reduce, {1, group.shard_numel * kFloat32}});
+      break;
+    case ActionKind::norm:
+      all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});
+      break;
+    default:
+      break;
   }
-  return copied;
+  return all;
+}
+
+std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
+  std::vector<Exchange> all;
+  if (action.kind == ActionKind::loss_sum) {
+    all.push_back({group_names::kLoss, Collective::all_reduce, {1, plan.request.loss_message_bytes}});
+  } else if (action.kind == ActionKind::norm) {
+    all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});
+  } else if (action.kind == ActionKind::scale) {
+    int64_t scales = 0;
+    for (const WeightGroupPlan& group : plan.groups) scales += group.gathers_float8 ? group.scaled_weights() : 0;
+    add_scales(all, scales, /*of_shards=*/true);
+  } else if (is_transfer(leaves(action)[0].kind)) {
+    const int64_t stream = plan.stream_rows * plan.stream_width * size_of(plan.request.compute);
+    const auto parts = leaves(action);
+    const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
+    all.push_back({group_names::kPipeline, Collective::permute, {1, sends * stream}});
+  }
+  return all;
 }
 
 }  // namespace
 
-std::vector<std::vector<WeightExchange>> weight_exchanges(const Plan& plan) {
-  using enum Collective;
-  const int64_t shards = plan.request.shards();
-  const std::vector<int64_t> gathers = shards > 1 ? gathers_per_step(plan) : std::vector<int64_t>();
-  std::vector<std::vector<WeightExchange>> all(plan.groups.size());
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const WeightGroupPlan& group = plan.groups[g];
-    std::vector<WeightExchange>& own = all[g];
-    if (shards > 1) {
-      const int64_t numel = collective_numel(group, shards);
-      own.push_back({group_names::kGather, all_gather, {gathers[g], gathers[g] * gathered_bytes(group, shards)}});
-      own.push_back({group_names::kScatter, reduce_scatter, {1, numel * size_of(group.reduce)}});
-    }
-    if (plan.request.place.mesh.size(MeshAxis::dp_replicate) > 1) {
-      own.push_back({group_names::kReplicate, all_reduce, {1, group.shard_numel * size_of(group.reduce)}});
-    }
-    if (const int64_t copied = copied_numel(group); copied > 0) {
-      own.push_back({group_names::kTensor, all_reduce, {1, copied * kFloat32}});
-    }
-    if (const int64_t scales = group.scaled_weights(); scales > 0 && !plan.precomputes_scales()) {
-      if (group.gathers_float8 && shards > 1) own.push_back({group_names::kGather, all_reduce, {1, scales * kFloat32}});
-      if (plan.request.place.mesh.size(MeshAxis::tp) > 1) {
-        own.push_back({group_names::kTensor, all_reduce, {1, scales * kFloat32}});
+std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
+  return action.group >= 0 ? group_exchanges(plan, action) : step_exchanges(plan, action);
+}
+
+int64_t ranks_of(const Plan& plan, std::string_view communicator) {
+  using enum MeshAxis;
+  const DeviceMesh& mesh = plan.request.place.mesh;
+  if (communicator == group_names::kGather || communicator == group_names::kScatter) return plan.request.shards();
+  if (communicator == group_names::kReplicate) return mesh.size(dp_replicate);
+  if (communicator == group_names::kTensor) return mesh.size(tp);
+  if (communicator == group_names::kContext) return mesh.size(cp);
+  if (communicator == group_names::kLoss) return mesh.size(pp) * mesh.size(dp_replicate) * plan.request.shards();
+  if (communicator == group_names::kModel) return mesh.size(pp) * plan.request.shards() * mesh.size(tp);
+  if (communicator == group_names::kPipeline) return mesh.size(pp);
+  return 2;  // tied embeddings
+}
+
+std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan) {
+  std::vector<std::vector<Exchange>> all(plan.groups.size());
+  for (const auto& [program, times] : step_programs(plan, stale_state(plan))) {
+    for (const Action& action : program.actions) {
+      if (action.group < 0 || action.kind == ActionKind::norm) continue;
+      std::vector<Exchange>& own = all[static_cast<size_t>(action.group)];
+      for (const Exchange& exchange : exchanges_of(plan, action)) {
+        if (ranks_of(plan, exchange.communicator) == 1) continue;
+        const auto same = std::find_if(own.begin(), own.end(), [&](const Exchange& other) {
+          return other.communicator == exchange.communicator && other.kind == exchange.kind &&
+                 other.traffic.bytes == exchange.traffic.bytes * other.traffic.calls;
+        });
+        const Traffic traffic{exchange.traffic.calls * times, exchange.traffic.bytes * times};
+        if (same == own.end()) {
+          own.push_back({exchange.communicator, exchange.kind, traffic});
+        } else {
+          same->traffic += traffic;
+        }
       }
     }
-    if (group.has_twin) own.push_back({group_names::kTwins, all_reduce, {1, group.shard_numel * kFloat32}});
   }
   return all;
 }

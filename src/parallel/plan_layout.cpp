@@ -3,7 +3,6 @@
 #include <functional>
 
 #include "plan_parts.h"
-#include "plan_walk.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -139,31 +138,11 @@ void assign_slots(Plan& plan) {
   }
 }
 
-namespace {
-
-class GatherCount : public StepWalk {
- public:
-  explicit GatherCount(const Plan& plan) : StepWalk(plan), gathers(plan.groups.size(), 0) {}
-
-  std::vector<int64_t> gathers;
-
- protected:
-  void gather_begins(size_t group) override { ++gathers[group]; }
-};
-
-}  // namespace
-
 const StagePlan& stage_numbered(const Plan& plan, int64_t number) {
   for (const StagePlan& stage : plan.stages) {
     if (stage.number == number) return stage;
   }
   throw InvariantError(fmt::format("internal error: stage {} is not of this rank", number));
-}
-
-std::vector<int64_t> gathers_per_step(const Plan& plan) {
-  GatherCount count(plan);
-  count.run();
-  return count.gathers;
 }
 
 }  // namespace titan

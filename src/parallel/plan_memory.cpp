@@ -1,9 +1,9 @@
 // The memory tables: what one rank holds, by purpose.
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "plan_parts.h"
-#include "plan_walk.h"
 #include "titan/parallel/assembly.h"
 
 namespace titan {
@@ -15,58 +15,58 @@ int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.
 int64_t copy_bytes(const Plan& plan) {
   int64_t total = 0;
   for (const WeightGroupPlan& group : plan.groups) {
-    if (group.gathers_float8 || group.compute != plan.request.master) total += group.gathered_shard_bytes();
+    if (plan.copies_weights(group)) total += group.gathered_shard_bytes();
   }
   return total;
 }
 
 /// Chunks whose rows do not divide pass through padded memory from the beginning of a collective to its end: the own
-/// one and all together. The most of it that lives at once in a step.
-class PaddingWalk : public StepWalk {
- public:
-  explicit PaddingWalk(const Plan& plan) : StepWalk(plan), plan_(plan) {}
-  int64_t peak() const { return peak_; }
-
- protected:
-  void gather_begins(size_t group) override { grow(of_gather(plan_.groups[group])); }
-  void gather_ends(size_t group) override { live_ -= of_gather(plan_.groups[group]); }
-  void reduction_begins(size_t group) override { grow(of_reduction(plan_.groups[group])); }
-  void reduction_ends(size_t group) override { live_ -= of_reduction(plan_.groups[group]); }
-
- private:
-  void grow(int64_t bytes) {
-    live_ += bytes;
-    peak_ = std::max(peak_, live_);
+/// one and all together. A rank whose own chunk is full sends it as it is.
+int64_t gather_padding(const WeightGroupPlan& group, int64_t shards) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const ParameterPlan& parameter = group.parameters[i];
+    if (parameter.even(shards)) continue;
+    const int64_t chunks = shards + (parameter.shard.extent[0] == parameter.chunk_rows ? 0 : 1);
+    bytes += chunks * parameter.chunk_numel() * group.gathered_size(i);
   }
-  /// A rank whose own chunk is full sends it as it is.
-  int64_t of_gather(const WeightGroupPlan& group) const {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      const ParameterPlan& parameter = group.parameters[i];
-      if (parameter.even(shards_)) continue;
-      const int64_t chunks = shards_ + (parameter.shard.extent[0] == parameter.chunk_rows ? 0 : 1);
-      bytes += chunks * parameter.chunk_numel() * group.gathered_size(i);
+  return bytes;
+}
+
+int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : group.parameters) {
+    if (!parameter.even(shards)) numel += (shards + 1) * parameter.chunk_numel();
+  }
+  return numel * size_of(group.reduce);
+}
+
+/// The most of both that is there at once in a step.
+int64_t padding_bytes(const Plan& plan, std::span<const RepeatedProgram> step) {
+  const int64_t shards = plan.request.shards();
+  std::map<int, int64_t> gathers, scatters;  // under way: bytes by group
+  int64_t live = 0, peak = 0;
+  auto begin = [&](std::map<int, int64_t>& under_way, int group, int64_t bytes) {
+    under_way[group] = bytes;
+    peak = std::max(peak, live += bytes);
+  };
+  auto end = [&](std::map<int, int64_t>& under_way, int group) {
+    const auto found = under_way.find(group);
+    if (found == under_way.end()) return;
+    live -= found->second;
+    under_way.erase(found);
+  };
+  for (const auto& [program, times] : step) {
+    for (const Action& action : program.actions) {
+      if (action.group < 0) continue;
+      const WeightGroupPlan& group = plan.groups[static_cast<size_t>(action.group)];
+      if (action.kind == ActionKind::unshard) begin(gathers, action.group, gather_padding(group, shards));
+      if (action.kind == ActionKind::wait_unshard) end(gathers, action.group);
+      if (action.kind == ActionKind::reduce_scatter) begin(scatters, action.group, scatter_padding(group, shards));
+      if (action.kind == ActionKind::wait_reduce) end(scatters, action.group);
     }
-    return bytes;
   }
-  int64_t of_reduction(const WeightGroupPlan& group) const {
-    int64_t numel = 0;
-    for (const ParameterPlan& parameter : group.parameters) {
-      if (!parameter.even(shards_)) numel += (shards_ + 1) * parameter.chunk_numel();
-    }
-    return numel * size_of(group.reduce);
-  }
-
-  const Plan& plan_;
-  int64_t shards_ = plan_.request.shards();
-  int64_t live_ = 0;
-  int64_t peak_ = 0;
-};
-
-int64_t padding_bytes(const Plan& plan) {
-  PaddingWalk walk(plan);
-  walk.run();
-  return walk.peak();
+  return peak;
 }
 
 int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
@@ -100,27 +100,26 @@ int64_t largest_group(const Plan& plan) {
   return most;
 }
 
-/// What the stage's units keep of one microbatch, on the host or where they run.
-int64_t saved_by(const Plan& plan, const StagePlan& stage, bool offloaded) {
-  int64_t bytes = 0;
-  for (size_t u = stage.first; u < stage.last; ++u) {
-    if (plan.units[u].offloaded == offloaded) bytes += plan.units[u].saved_bytes;
-  }
-  return bytes;
-}
-
-/// The most that is kept from forward to backward at any time: one microbatch, or what the schedule lets pile up.
-int64_t activation_peak(const Plan& plan, bool offloaded) {
-  if (!plan.request.pipeline) return saved_by(plan, plan.stages[0], offloaded);
+/// The most that units keep from forward to backward at any time, on the host or where they run: of one microbatch, or
+/// of those that the schedule lets pile up.
+int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step, bool offloaded) {
+  const bool deferred = plan.request.pipeline && plan.request.pipeline->splits_backward;
   int64_t now = 0, most = 0;
-  for (const Action& merged : plan.request.pipeline->actions) {
-    for (const Action& action : leaves(merged)) {
-      if (!is_compute(action.kind)) continue;
-      const int64_t bytes = saved_by(plan, stage_numbered(plan, action.stage), offloaded);
-      if (action.kind == ActionKind::forward) now += bytes;
+  auto bytes_of = [&](const UnitPlan& unit) { return unit.offloaded == offloaded ? unit.saved_bytes : 0; };
+  auto stage_bytes = [&](int number) {
+    const StagePlan& stage = stage_numbered(plan, number);
+    int64_t bytes = 0;
+    for (size_t u = stage.first; u < stage.last; ++u) bytes += bytes_of(plan.units[u]);
+    return bytes;
+  };
+  for (const auto& [program, times] : step) {
+    for (const Action& action : program.actions) {
+      if (action.kind == ActionKind::forward) now += bytes_of(plan.units[static_cast<size_t>(action.unit)]);
       most = std::max(most, now);
       // What weight gradients read stays until they are made.
-      if (action.kind == ActionKind::backward || action.kind == ActionKind::weight_gradient) now -= bytes;
+      const bool frees = action.kind == ActionKind::backward && !deferred;
+      if (frees) now -= bytes_of(plan.units[static_cast<size_t>(action.unit)]);
+      if (action.kind == ActionKind::weight_gradient) now -= stage_bytes(action.stage);
     }
   }
   return most;
@@ -154,7 +153,7 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
 bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
 
 /// What is there in every step and between them.
-std::vector<MemoryPurpose> standing_memory(const Plan& plan) {
+std::vector<MemoryPurpose> standing_memory(const Plan& plan, std::span<const RepeatedProgram> step) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0;
   for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
@@ -167,17 +166,18 @@ std::vector<MemoryPurpose> standing_memory(const Plan& plan) {
   if (!gradients_pass(plan)) add(table, "gradients", owned * size_of(ElementType::float32), request.cpu_offload);
   add(table, "optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
       request.cpu_offload || request.offload_optimizer);
-  if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan));
+  if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan, step));
   add(table, "stream on its way", plan.peer_bytes());
   return table;
 }
 
 /// What forward and backward of a step's microbatches hold beside it.
-std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescription& model) {
+std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescription& model,
+                                             std::span<const RepeatedProgram> step) {
   const PlanRequest& request = plan.request;
   std::vector<MemoryPurpose> table;
-  add(table, "activations kept", activation_peak(plan, /*offloaded=*/false));
-  add(table, "activations on the host", activation_peak(plan, /*offloaded=*/true), /*on_host=*/true);
+  add(table, "activations kept", activation_peak(plan, step, /*offloaded=*/false));
+  add(table, "activations on the host", activation_peak(plan, step, /*offloaded=*/true), /*on_host=*/true);
   add(table, "activations on their way", crossing_activations(plan));
   add(table, "one block recomputed", replay_bytes(plan, model));
   add(table, "keys and values on their way", ring_bytes(plan, model));
@@ -212,9 +212,9 @@ void add_offload_traffic(Plan& plan) {
   plan.optimizer_offload_bytes = owned * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
 }
 
-void add_memory(Plan& plan, const ModelDescription& model) {
-  const std::vector<MemoryPurpose> standing = standing_memory(plan);
-  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, model);
+void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
+  const std::vector<MemoryPurpose> standing = standing_memory(plan, step);
+  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, model, step);
   plan.memory = standing;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
   if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on its way", crossing_moments(plan));

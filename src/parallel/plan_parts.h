@@ -1,7 +1,7 @@
 // The steps that make a plan, in the order make_plan takes them; each fills its own fields.
 #pragma once
 
-#include "titan/parallel/plan.h"
+#include "titan/parallel/program.h"
 
 namespace titan {
 
@@ -12,8 +12,6 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& reque
 void assign_slots(Plan& plan);
 /// The stage of this rank with this number in the model's order.
 const StagePlan& stage_numbered(const Plan& plan, int64_t number);
-/// Gathers per step of each group, found by walking one step over the slots.
-std::vector<int64_t> gathers_per_step(const Plan& plan);
 
 /// What one microbatch looks like on this rank, computed in `compute`.
 ActivationShape activation_shape(const PlanRequest& request, ElementType compute);
@@ -23,11 +21,12 @@ bool keeps_float8_weights(const PlanRequest& request);
 /// Keys and values of one microbatch's tokens here, as ring attention sends them.
 int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit);
 
-void add_traffic(Plan& plan, const ModelDescription& model);
+/// What the programs of one step send, and what units communicate within themselves.
+void add_traffic(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step);
 /// Bytes per step of activations and moments that cross between host and device.
 void add_offload_traffic(Plan& plan);
-/// Of a step and of a validation.
-void add_memory(Plan& plan, const ModelDescription& model);
+/// Of a step, which is these programs, and of a validation.
+void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step);
 /// The same job with a validation's batch for a microbatch; it has one.
 PlanRequest validation_request(const PlanRequest& training);
 /// The most that a validation's batch holds at any moment of its way through this rank's units, itself included.

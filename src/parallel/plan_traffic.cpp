@@ -1,5 +1,5 @@
-// What one training step sends, by communicator. Formulas are in docs/distributed.md; tests compare them with what the
-// communicators counted.
+// What one training step sends, by communicator: what its programs say, and what units communicate within themselves.
+// Formulas are in docs/distributed.md; tests compare them with what the communicators counted.
 #include <algorithm>
 
 #include "plan_parts.h"
@@ -14,44 +14,30 @@ void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_a
   group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
 }
 
-using Exchanges = std::vector<std::vector<WeightExchange>>;
-
-/// What the weights have this communicator do.
-void add_weights(const Exchanges& exchanges, GroupTraffic& traffic) {
-  for (const std::vector<WeightExchange>& group : exchanges) {
-    for (const WeightExchange& exchange : group) {
-      if (exchange.communicator != traffic.group) continue;
-      add(traffic, exchange.kind, exchange.traffic.calls, exchange.traffic.bytes);
+/// What the programs of a step have this communicator do.
+GroupTraffic programs_traffic(const Plan& plan, std::string_view communicator, std::span<const RepeatedProgram> step) {
+  GroupTraffic traffic{std::string(communicator), ranks_of(plan, communicator), {}};
+  for (const auto& [program, times] : step) {
+    for (const Action& action : program.actions) {
+      for (const Exchange& exchange : exchanges_of(plan, action)) {
+        if (exchange.communicator != communicator) continue;
+        add(traffic, exchange.kind, times * exchange.traffic.calls, times * exchange.traffic.bytes);
+      }
     }
   }
+  return traffic;
 }
 
-/// One reduction for the largest magnitudes of all weights.
-void add_precomputed_scales(const Plan& plan, GroupTraffic& traffic) {
-  int64_t scales = 0;
-  for (const WeightGroupPlan& group : plan.groups) scales += group.scaled_weights();
-  if (plan.precomputes_scales() && scales > 0) add(traffic, Collective::all_reduce, 1, scales * kFp32);
-}
-
-void add_offload(Plan& plan) {
-  if (!plan.request.cpu_offload) return;
-  const std::vector<int64_t> gathers = gathers_per_step(plan);
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const WeightGroupPlan& group = plan.groups[g];
-    plan.to_device_bytes += gathers[g] * group.gathered_shard_bytes();
-    plan.to_host_bytes += group.shard_numel * kFp32;
-  }
-}
-
-void add_data_parallel(Plan& plan, const Exchanges& exchanges) {
-  const int64_t shards = plan.request.shards();
-  const int64_t replicas = plan.request.place.mesh.size(MeshAxis::dp_replicate);
-  for (const auto& [group, ranks] : {std::pair{group_names::kGather, shards}, std::pair{group_names::kScatter, shards},
-                                     std::pair{group_names::kReplicate, replicas}}) {
-    if (ranks == 1) continue;
-    plan.traffic.push_back({group, ranks, {}});
-    add_weights(exchanges, plan.traffic.back());
-    if (group == std::string_view(group_names::kGather)) add_precomputed_scales(plan, plan.traffic.back());
+void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
+  for (const auto& [program, times] : step) {
+    for (const Action& action : program.actions) {
+      if (action.kind == ActionKind::unshard && plan.request.cpu_offload) {
+        plan.to_device_bytes += times * plan.groups[static_cast<size_t>(action.group)].gathered_shard_bytes();
+      }
+      if (action.kind == ActionKind::to_host) {
+        plan.to_host_bytes += plan.groups[static_cast<size_t>(action.group)].shard_numel * kFp32;
+      }
+    }
   }
 }
 
@@ -99,10 +85,7 @@ void add_linear_group(const Plan& plan, const UnitPlan& unit, const StreamGroup&
   add(traffic, Collective::all_reduce, of_inputs + microbatches, (of_inputs + microbatches * converted) * kFp32);
 }
 
-void add_tensor_parallel(Plan& plan, const ModelDescription& model, const Exchanges& exchanges) {
-  const int64_t ranks = plan.request.place.mesh.size(MeshAxis::tp);
-  if (ranks == 1) return;
-  GroupTraffic traffic{group_names::kTensor, ranks, {}};
+void add_tensor_parallel(const Plan& plan, const ModelDescription& model, GroupTraffic& traffic) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     const StreamExchanges exchanges = model.units[plan.units[u].chain_index].exchanges(plan.units[u].policy);
     for (const StreamGroup& group : exchanges.groups) add_linear_group(plan, plan.units[u], group, traffic);
@@ -114,17 +97,12 @@ void add_tensor_parallel(Plan& plan, const ModelDescription& model, const Exchan
         microbatches * exchanges.scatters * stream);
   }
   if (plan.units.back().role == UnitRole::head) add_loss(plan, model, traffic);
-  add_weights(exchanges, traffic);
-  add_precomputed_scales(plan, traffic);
-  plan.traffic.push_back(traffic);
 }
 
 /// Per microbatch and block with attention: keys and values go round in forward, again where attention is replayed, and
 /// in backward, where the gradients of each rank's go once round and home.
-void add_context_parallel(Plan& plan, const ModelDescription& model) {
-  const int64_t ranks = plan.request.split().ranks;
-  if (ranks == 1) return;
-  GroupTraffic traffic{group_names::kContext, ranks, {}};
+void add_context_parallel(const Plan& plan, const ModelDescription& model, GroupTraffic& traffic) {
+  const int64_t ranks = traffic.ranks;
   for (size_t u = 0; u < plan.units.size(); ++u) {
     const int64_t numel = key_value_numel(plan.request, model.units[plan.units[u].chain_index]);
     if (numel == 0) continue;
@@ -140,56 +118,20 @@ void add_context_parallel(Plan& plan, const ModelDescription& model) {
     const int64_t hops = plan.request.accumulation * ranks;
     add(traffic, Collective::permute, hops, hops * numel * kFp32);
   }
-  plan.traffic.push_back(traffic);
-}
-
-void add_scalars(Plan& plan) {
-  const DeviceMesh& mesh = plan.request.place.mesh;
-  const int64_t loss_ranks = mesh.size(MeshAxis::pp) * mesh.size(MeshAxis::dp_replicate) * plan.request.shards();
-  if (loss_ranks > 1) {
-    GroupTraffic traffic{group_names::kLoss, loss_ranks, {}};
-    add(traffic, Collective::all_reduce, 1, plan.request.loss_message_bytes);
-    plan.traffic.push_back(traffic);
-  }
-  const int64_t model_ranks = plan.request.shards() * mesh.size(MeshAxis::tp) * mesh.size(MeshAxis::pp);
-  if (model_ranks > 1) {
-    GroupTraffic traffic{group_names::kModel, model_ranks, {}};
-    // Stepping in backward, each group's gradient is judged on its own.
-    const int64_t norms = plan.request.step_in_backward ? static_cast<int64_t>(plan.groups.size()) : 1;
-    add(traffic, Collective::all_reduce, norms, norms * plan.request.norm_message_bytes);
-    plan.traffic.push_back(traffic);
-  }
-}
-
-/// Streams and their gradients between the stages of a pipeline, and the gradients of tied weights.
-void add_pipeline(Plan& plan, const Exchanges& exchanges) {
-  if (!plan.request.pipeline) return;
-  const PipelinePart& part = *plan.request.pipeline;
-  const int64_t stream = plan.stream_rows * plan.stream_width * size_of(plan.request.compute);
-  const int64_t passes = plan.request.accumulation / part.microbatches;
-  GroupTraffic traffic{group_names::kPipeline, plan.request.place.mesh.size(MeshAxis::pp), {}};
-  for (const Action& merged : part.actions) {
-    const std::span<const Action> parts = leaves(merged);
-    if (!is_transfer(parts[0].kind)) continue;
-    const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
-    add(traffic, Collective::permute, passes, passes * sends * stream);
-  }
-  if (traffic.ranks > 1) plan.traffic.push_back(traffic);
-  GroupTraffic twins{group_names::kTwins, 2, {}};
-  add_weights(exchanges, twins);
-  if (twins.table != TrafficTable{}) plan.traffic.push_back(twins);
 }
 
 }  // namespace
 
-void add_traffic(Plan& plan, const ModelDescription& model) {
-  const Exchanges exchanges = weight_exchanges(plan);
-  add_offload(plan);
-  add_data_parallel(plan, exchanges);
-  add_tensor_parallel(plan, model, exchanges);
-  add_pipeline(plan, exchanges);
-  add_context_parallel(plan, model);
-  add_scalars(plan);
+void add_traffic(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
+  using namespace group_names;
+  add_offload(plan, step);
+  for (const char* name : {kGather, kScatter, kReplicate, kTensor, kPipeline, kTwins, kContext, kLoss, kModel}) {
+    GroupTraffic traffic = programs_traffic(plan, name, step);
+    if (traffic.ranks == 1 || (name == kTwins && traffic.table == TrafficTable{})) continue;
+    if (name == kTensor) add_tensor_parallel(plan, model, traffic);
+    if (name == kContext) add_context_parallel(plan, model, traffic);
+    plan.traffic.push_back(std::move(traffic));
+  }
 }
 
 }  // namespace titan

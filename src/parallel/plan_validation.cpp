@@ -49,7 +49,6 @@ PlanRequest validation_request(const PlanRequest& training) {
 
 int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model) {
   const PlanRequest request = validation_request(plan.request);
-  const int64_t sent = request.tokens() / request.place.mesh.size(MeshAxis::tp) * model.dim * size_of(request.compute);
   int64_t most = 0;
   for (const StagePlan& stage : plan.stages) {
     for (size_t u = stage.first; u < stage.last; ++u) {
@@ -58,8 +57,6 @@ int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model
       shape.ring_bytes = ring_bytes(request, model, unit);
       int64_t bytes = forward_bytes(model.units[unit.chain_index], shape);
       if (unit.role == UnitRole::head) bytes += logits_bytes(request, model, size_of(unit.compute));
-      // What another stage sent stays until this one is over.
-      if (stage.number > 0 && u > stage.first) bytes += sent;
       most = std::max(most, bytes);
     }
   }

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "titan/base/error.h"
 
@@ -11,16 +12,12 @@ namespace titan {
 
 at::ScalarType scalar_type(ElementType type) { return type == ElementType::float32 ? at::kFloat : at::kBFloat16; }
 
-void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, Communicator* communicator) {
-  if (!communicator) return;
+void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, Communicator& communicator) {
   std::vector<at::Tensor> shards;
-  int64_t numel = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!plan.parameters[i].copied_over_tensor) continue;
-    shards.push_back(parameters[i]->gradient_shard);
-    numel += shards.back().numel();
+    if (plan.parameters[i].copied_over_tensor) shards.push_back(parameters[i]->gradient_shard);
   }
-  if (numel > 0) communicator->all_reduce(std::move(shards))->wait();
+  communicator.all_reduce(std::move(shards))->wait();
 }
 
 void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters,
@@ -92,63 +89,51 @@ std::vector<at::Tensor> ResidentWeights::cut(const at::Tensor& block) const {
   return views;
 }
 
-void ResidentWeights::prefetch(const Use&) {
-  if (copied_version_ != version_) {
+void ResidentWeights::refresh() {
+  if (!std::exchange(copied_, true)) {
     if (copies_.defined()) copies_.copy_(masters_);
     for (Parameter* parameter : parameters_) parameter->set_weight(parameter->send);
-    copied_version_ = version_;
   }
-  if (scaled_version_ == version_) return;
-  scaled_version_ = version_;
   scale_weights(plan_, parameters_, casts_, communicators_.tensor.get(), scales_);
 }
 
 void ResidentWeights::weights_changed() {
-  const bool copied = std::all_of(parameters_.begin(), parameters_.end(),
-                                  [](const Parameter* parameter) { return parameter->send_written; });
-  const bool were_fresh = copied_version_ == version_;
-  ++version_;
-  if (copied && were_fresh) copied_version_ = version_;
+  copied_ = copied_ && std::all_of(parameters_.begin(), parameters_.end(),
+                                   [](const Parameter* parameter) { return parameter->send_written; });
   for (Parameter* parameter : parameters_) parameter->send_written = false;
 }
 
-void ResidentWeights::acquire(const Use& use) { prefetch(use); }
-
-void ResidentWeights::release(const Use&) {}
-
-void ResidentWeights::gradient_storage() {
-  if (gradients_open_) return;
-  gradients_open_ = true;
+void ResidentWeights::open_gradient() {
   if (!gradients_.defined()) gradients_ = at::empty({masters_.numel()}, masters_.options().dtype(at::kFloat));
   std::vector<at::Tensor> views = cut(gradients_);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(views[i]);
 }
 
-void ResidentWeights::reduce(bool is_last) {
-  if (!is_last) return;
+void ResidentWeights::close_gradient() {
   for (Parameter* parameter : parameters_) {
     if (!parameter->gradient_written()) parameter->gradient().zero_();
     parameter->gradient_shard = parameter->gradient();
   }
-  if (!communicators_.replicate) return;
+}
+
+void ResidentWeights::all_reduce() {
+  TITAN_CHECK(communicators_.replicate, plan_.name);
   message_ = gradients_.to(scalar_type(plan_.reduce));
   reduction_ = communicators_.replicate->all_reduce({message_});
 }
 
-void ResidentWeights::settle() {
-  if (reduction_) {
-    reduction_->wait();
-    reduction_.reset();
-    if (plan_.narrows_gradient()) gradients_.copy_(message_);
-    message_.reset();
-  }
-  reduce_copies(plan_, parameters_, communicators_.tensor.get());
+void ResidentWeights::wait_reduce() {
+  reduction_->wait();
+  reduction_.reset();
+  if (plan_.narrows_gradient()) gradients_.copy_(message_);
+  message_.reset();
 }
 
-void ResidentWeights::add_twin() { reduce_twins(parameters_, *communicators_.twins); }
+void ResidentWeights::reduce_partial() { reduce_copies(plan_, parameters_, *communicators_.tensor); }
 
-void ResidentWeights::finish_step() {
-  gradients_open_ = false;
+void ResidentWeights::add_tied() { reduce_twins(parameters_, *communicators_.twins); }
+
+void ResidentWeights::zero_gradient() {
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
   if (!transient_gradients_) return;
   for (Parameter* parameter : parameters_) parameter->set_gradient({});

@@ -49,7 +49,7 @@ SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
 }
 
 int64_t SlotPool::in_use() const {
-  return std::count_if(weights_.begin(), weights_.end(), [](const Slot& slot) { return slot.users > 0; });
+  return std::count_if(weights_.begin(), weights_.end(), [](const Slot& slot) { return slot.in_use; });
 }
 
 int64_t SlotPool::weight_bytes() const { return bytes_of(weights_); }
@@ -149,9 +149,8 @@ at::Tensor ShardedWeights::staged_in(const at::Tensor& memory, at::ScalarType ty
   return as_type(memory, plan_.numel, plan_.shard_numel, type);
 }
 
-void ShardedWeights::refresh_sends() {
-  if (sent_version_ == version_) return;
-  sent_version_ = version_;
+void ShardedWeights::refresh() {
+  if (std::exchange(copied_, true)) return;
   if (plan_.gathers_float8) refresh_scales();
   if (!copies_.defined()) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -166,7 +165,7 @@ void ShardedWeights::refresh_sends() {
 }
 
 void ShardedWeights::refresh_scales() {
-  if (scaled_version_ == version_) return;
+  if (scaled_) return;
   at::Tensor largest = largest_magnitudes();
   if (communicators_.gather) communicators_.gather->all_reduce({largest}, Reduction::max)->wait();
   if (communicators_.tensor) communicators_.tensor->all_reduce({largest}, Reduction::max)->wait();
@@ -183,25 +182,20 @@ at::Tensor ShardedWeights::largest_magnitudes() {
 
 void ShardedWeights::set_largest_magnitudes(const at::Tensor& largest) {
   keep_scales(parameters_, casts_.scales(largest.unbind(), Float8Format::e4m3, /*power_of_two=*/false), scales_);
-  scaled_version_ = version_;
+  scaled_ = true;
 }
 
 void ShardedWeights::weights_changed() {
-  const bool written = std::all_of(parameters_.begin(), parameters_.end(),
+  copied_ = copied_ && std::all_of(parameters_.begin(), parameters_.end(),
                                    [](const Parameter* parameter) { return parameter->send_written; });
-  const bool were_fresh = sent_version_ == version_;
-  ++version_;
-  if (written && were_fresh) sent_version_ = version_;
+  scaled_ = false;
   for (Parameter* parameter : parameters_) parameter->send_written = false;
 }
 
-void ShardedWeights::prefetch(const Use&) {
+void ShardedWeights::unshard() {
   Slot& slot = slots_->weights(plan_.weight_slot);
-  if (slot.holder == this && slot.version == version_) return;
-  TITAN_CHECK(slot.users == 0 && "a slot is free before another group's weights arrive in it", plan_.name);
-  refresh_sends();
+  TITAN_CHECK(!slot.in_use && "a slot is free before another group's weights arrive in it", plan_.name);
   slot.holder = this;
-  slot.version = version_;
   start_gather(slot.memory);
 }
 
@@ -242,44 +236,39 @@ void ShardedWeights::start_gather(const at::Tensor& memory) {
   gather_.crossing = link_->start_to_device(shards, home, gather);
 }
 
-void ShardedWeights::acquire(const Use& use) {
-  prefetch(use);
+void ShardedWeights::wait_unshard() {
   gather_.finish();
   Slot& slot = slots_->weights(plan_.weight_slot);
-  if (slot.users++ > 0) return;
+  TITAN_CHECK(slot.holder == this && !slot.in_use, plan_.name);
+  slot.in_use = true;
   const std::vector<at::Tensor> weights = weights_in(slot.memory);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_weight(weights[i]);
-  if (plan_.gathers_float8 || scaled_version_ == version_) return;
-  scaled_version_ = version_;
-  scale_weights(plan_, parameters_, casts_, communicators_.tensor.get(), scales_);
 }
 
-void ShardedWeights::release(const Use&) {
+void ShardedWeights::scale() { scale_weights(plan_, parameters_, casts_, communicators_.tensor.get(), scales_); }
+
+void ShardedWeights::reshard() {
   Slot& slot = slots_->weights(plan_.weight_slot);
-  TITAN_CHECK(slot.holder == this && slot.users > 0, plan_.name, slot.users);
-  if (--slot.users > 0) return;
+  TITAN_CHECK(slot.holder == this && slot.in_use, plan_.name);
+  slot.in_use = false;
   for (Parameter* parameter : parameters_) parameter->set_weight({});
 }
 
-void ShardedWeights::gradient_storage() {
-  if (gradients_open_) return;
-  gradients_open_ = true;
+void ShardedWeights::open_gradient() {
   Slot& slot = slots_->gradients(plan_.gradient_slot);
-  TITAN_CHECK(slot.users == 0 && "a slot's last gradients are reduced before others are written", plan_.name);
+  TITAN_CHECK(!slot.in_use && "a slot's last gradients are reduced before others are written", plan_.name);
   slot.holder = this;
-  slot.users = 1;
+  slot.in_use = true;
   if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) order_leaving(slot);
   const std::vector<at::Tensor> gradients = unsharded_in(slot.memory, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(gradients[i]);
 }
 
-void ShardedWeights::reduce(bool is_last) {
-  if (!is_last) return;
-  TITAN_CHECK(gradients_open_, plan_.name);
+void ShardedWeights::close_gradient() {
   for (Parameter* parameter : parameters_) {
     if (!parameter->gradient_written()) parameter->gradient().zero_();
   }
-  start_scatter();
+  if (shards_ == 1 && !communicators_.replicate) complete_gradients();
 }
 
 at::Tensor ShardedWeights::reduced_gradients() const {
@@ -300,17 +289,18 @@ at::Tensor ShardedWeights::travelling_sums() const {
   return shards_ == 1 ? as_type(memory, 0, plan_.numel, type) : staged_in(memory, type);
 }
 
-void ShardedWeights::start_scatter() {
-  reduction_.under_way = true;
+void ShardedWeights::narrow_gradients() {
+  if (!plan_.narrows_gradient()) return;
   const at::ScalarType type = scalar_type(plan_.reduce);
-  const at::Tensor memory = travelling_gradients();
-  if (plan_.narrows_gradient()) {
-    const at::Tensor& wide = slots_->gradients(plan_.gradient_slot).memory;
-    as_type(memory, 0, plan_.numel, type).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
-  }
-  if (shards_ == 1) return;  // what there is to add up are replicas
+  const at::Tensor& wide = slots_->gradients(plan_.gradient_slot).memory;
+  as_type(travelling_gradients(), 0, plan_.numel, type).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
+}
+
+void ShardedWeights::reduce_scatter() {
+  reduction_.under_way = true;
+  narrow_gradients();
   order_leaving(slots_->gradients(plan_.gradient_slot));
-  std::vector<at::Tensor> inputs = unsharded_in(memory, type);
+  std::vector<at::Tensor> inputs = unsharded_in(travelling_gradients(), scalar_type(plan_.reduce));
   const std::vector<at::Tensor> shards = shards_of(travelling_sums());
   std::vector<at::Tensor> outputs = shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -326,41 +316,48 @@ void ShardedWeights::start_scatter() {
   reduction_.pending = communicators_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));
 }
 
-bool ShardedWeights::advance() {
-  if (!reduction_.under_way) return false;
+void ShardedWeights::all_reduce() {
+  TITAN_CHECK(communicators_.replicate, plan_.name);
+  if (shards_ == 1) narrow_gradients();
+  replication_ = communicators_.replicate->all_reduce({travelling_sums()});
+}
+
+void ShardedWeights::wait_reduce() {
+  if (replication_) {
+    replication_->wait();
+    replication_.reset();
+    return complete_gradients();
+  }
+  TITAN_CHECK(reduction_.under_way, plan_.name);
   reduction_.finish();
-  if (communicators_.replicate) replication_ = communicators_.replicate->all_reduce({travelling_sums()});
-  // Sums that lie in a slot others wait for are added up now, those at home while the next unit's backward runs.
-  const bool elsewhere = !plan_.narrows_gradient() && !link_->crosses();
-  if (elsewhere) free_gradient_slot();
-  return replication_ && elsewhere;
+  // Sums that are not in the slot any more leave it to others.
+  if (!plan_.narrows_gradient() && !link_->crosses()) free_gradient_slot();
+  if (!communicators_.replicate) complete_gradients();
 }
 
-void ShardedWeights::free_gradient_slot() {
-  slots_->gradients(plan_.gradient_slot).users = 0;
-  for (Parameter* parameter : parameters_) parameter->set_gradient({});
-}
-
-void ShardedWeights::settle() {
-  if (replication_) replication_->wait();
-  replication_.reset();
-  const at::Tensor sums = travelling_sums();
+void ShardedWeights::complete_gradients() {
   const at::Tensor reduced = reduced_gradients();
-  if (plan_.narrows_gradient()) reduced.copy_(sums);
+  if (plan_.narrows_gradient()) reduced.copy_(travelling_sums());
   const std::vector<at::Tensor> shards = shards_of(reduced);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
-  reduce_copies(plan_, parameters_, communicators_.tensor.get());
   may_leave_ = link_->crosses();
   if (plan_.narrows_gradient() && !may_leave_) free_gradient_slot();
 }
+
+void ShardedWeights::free_gradient_slot() {
+  slots_->gradients(plan_.gradient_slot).in_use = false;
+  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+}
+
+void ShardedWeights::reduce_partial() { reduce_copies(plan_, parameters_, *communicators_.tensor); }
 
 void ShardedWeights::order_leaving(Slot& slot) {
   slot.leaving.order();
   slot.leaving = {};
 }
 
-void ShardedWeights::send_home() {
-  if (!std::exchange(may_leave_, false)) return;
+void ShardedWeights::to_host() {
+  TITAN_CHECK(std::exchange(may_leave_, false), plan_.name);
   on_their_way_ = true;
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
   Slot& slot = slots_->gradients(plan_.gradient_slot);
@@ -376,11 +373,10 @@ void ShardedWeights::arrive() {
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
 }
 
-void ShardedWeights::add_twin() { reduce_twins(parameters_, *communicators_.twins); }
+void ShardedWeights::add_tied() { reduce_twins(parameters_, *communicators_.twins); }
 
-void ShardedWeights::finish_step() {
+void ShardedWeights::zero_gradient() {
   TITAN_CHECK(!may_leave_ && !on_their_way_ && "the optimizer has read these gradients", plan_.name);
-  gradients_open_ = false;
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
 }
 

@@ -13,7 +13,9 @@
 namespace titan {
 namespace {
 
-constexpr std::array<std::pair<ActionKind, std::string_view>, 13> kWords{{
+/// The first kTableWords are words of tables; the rest stands in programs alone.
+constexpr size_t kTableWords = 13;
+constexpr std::array<std::pair<ActionKind, std::string_view>, 42> kWords{{
     {ActionKind::forward, "F"},
     {ActionKind::backward, "B"},
     {ActionKind::input_gradient, "I"},
@@ -27,6 +29,35 @@ constexpr std::array<std::pair<ActionKind, std::string_view>, 13> kWords{{
     {ActionKind::receive_backward, "RECV_B"},
     {ActionKind::overlap, "OVERLAP_F_B"},
     {ActionKind::batch, "BATCH"},
+    {ActionKind::handoff_forward, "HANDOFF_F"},
+    {ActionKind::handoff_backward, "HANDOFF_B"},
+    {ActionKind::wait_forward, "WAIT_F"},
+    {ActionKind::wait_backward, "WAIT_B"},
+    {ActionKind::wait_sends, "WAIT_SENDS"},
+    {ActionKind::evaluate, "EVALUATE"},
+    {ActionKind::offload, "OFFLOAD"},
+    {ActionKind::fetch, "FETCH"},
+    {ActionKind::wait_fetch, "WAIT_FETCH"},
+    {ActionKind::graph, "GRAPH"},
+    {ActionKind::refresh, "REFRESH"},
+    {ActionKind::wait_unshard, "WAIT_UNSHARD"},
+    {ActionKind::scale, "SCALE"},
+    {ActionKind::open_gradient, "OPEN_GRADIENT"},
+    {ActionKind::close_gradient, "CLOSE_GRADIENT"},
+    {ActionKind::reduce_scatter, "REDUCE_SCATTER"},
+    {ActionKind::all_reduce, "ALL_REDUCE"},
+    {ActionKind::wait_reduce, "WAIT_REDUCE"},
+    {ActionKind::reduce_partial, "REDUCE_PARTIAL"},
+    {ActionKind::add_tied, "ADD_TIED"},
+    {ActionKind::to_host, "TO_HOST"},
+    {ActionKind::wait_host, "WAIT_HOST"},
+    {ActionKind::loss_sum, "LOSS_SUM"},
+    {ActionKind::squares, "SQUARES"},
+    {ActionKind::norm, "NORM"},
+    {ActionKind::control, "CONTROL"},
+    {ActionKind::before_change, "BEFORE_CHANGE"},
+    {ActionKind::step, "STEP"},
+    {ActionKind::zero_gradient, "ZERO_GRADIENT"},
 }};
 
 /// Stages and microbatches of five digits are far beyond any pipeline, and no product of two of them overflows.
@@ -37,7 +68,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_merged(ActionKind kind) { return kind == ActionKind::overlap || kind == ActionKind::batch; }
 
 std::optional<ActionKind> find_kind(std::string_view word) {
-  for (const auto& [kind, known] : kWords) {
+  for (const auto& [kind, known] : std::span(kWords).first(kTableWords)) {
     if (known == word) return kind;
   }
   return std::nullopt;

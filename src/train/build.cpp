@@ -17,6 +17,7 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/save.h"
 #include "titan/parallel/pipeline_part.h"
+#include "titan/parallel/program_check.h"
 #include "titan/train/compile.h"
 #include "titan/train/host_wait_check.h"
 #include "titan/train/job.h"
@@ -139,7 +140,7 @@ void Trainer::join_ranks() {
   const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
   plan_request_ = make_plan_request(config_, place_, !device_.device.is_cpu());
   add_pipeline(plan_request_, config_, model);
-  const bool groups_of_one = config_.debug.groups_of_one && !world_.fake;
+  const bool groups_of_one = plan_request_.groups_of_one = config_.debug.groups_of_one && !world_.fake;
   if (!world_.is_distributed() && !groups_of_one) return;
   if (world_.is_distributed()) log_.info(mesh_line(place_.mesh));
   if (!world_.store && groups_of_one) world_.store = c10::make_intrusive<c10d::HashStore>();
@@ -165,6 +166,8 @@ void Trainer::build_model() {
   description_ = family.describe(request);
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   const Plan plan = make_plan(description_, family, plan_request_);
+  const std::string problem = program_problem(plan, checked_programs(plan));
+  TITAN_CHECK(problem.empty(), problem);
   if (const std::optional<std::string> idle = precision_warning(plan)) log_.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log_.info(line);
   if (config_.model.print_after_conversion) {
@@ -191,13 +194,9 @@ void Trainer::build_model() {
                            assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
                            make_optimizer_options(config_), assembly_.optimizer_link);
                      });
-  if (plan.request.pipeline) {
-    pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
-  }
-  step_runner_ = std::make_unique<StepRunner>(
-      *assembly_.executor, *optimizer_, assembly_.group_parameters,
-      StepOptions{config_.training.max_norm, plan.request.step_in_backward},
-      StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
+  step_runner_ =
+      std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,
+                                   config_.training.max_norm, StepCommunicators{groups_.loss, groups_.model});
   if (config_.training.spike_guard != "off") {
     const TrainingSection& training = config_.training;
     guard_ = std::make_unique<SpikeGuard>(

@@ -237,10 +237,10 @@ void Trainer::show_traffic(int64_t step) {
   log_.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls, step,
             check.differences.empty() ? "as planned" : "which is not what was planned:");
   if (!check.differences.empty()) tell_differences(check);
-  if (!pipeline_) return;
-  const int64_t planned = planned_live(*plan_request_.pipeline);
-  log_.info("This rank kept the activations of at most {} microbatches and stages at once, {}", pipeline_->most_live(),
-            pipeline_->most_live() == planned ? "as planned" : fmt::format("planned {}", planned));
+  if (!plan_request_.pipeline) return;
+  const int64_t planned = planned_live(*plan_request_.pipeline), live = assembly_.executor->most_live();
+  log_.info("This rank kept the activations of at most {} microbatches and stages at once, {}", live,
+            live == planned ? "as planned" : fmt::format("planned {}", planned));
 }
 
 void Trainer::tell_differences(const TrafficCheck& check) const {
@@ -253,9 +253,8 @@ void Trainer::tell_differences(const TrafficCheck& check) const {
 }
 
 at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
-  if (!pipeline_) return assembly_.executor->infer(batch, mode);
-  at::Tensor result = pipeline_->infer(batch, mode);
-  if (mode != UnitMode::logits) return result;
+  at::Tensor result = assembly_.executor->infer(batch, mode);
+  if (!plan_request_.pipeline || mode != UnitMode::logits) return result;
   // Whoever writes a dump may run another stage.
   std::vector<int64_t> shape = batch.tokens.sizes().vec();
   shape.push_back(description_.vocabulary);
@@ -267,7 +266,7 @@ at::Tensor Trainer::infer(const BatchContext& batch, UnitMode mode) {
 std::unique_ptr<DebugDump> Trainer::begin_dump(int64_t step, const std::vector<BatchContext>& microbatches) {
   const std::vector<int64_t>& wanted = config_.debug.dump_steps;
   if (world_.fake || std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
-  DumpRanks ranks{groups_.world, groups_.data, share_.split, world_.rank == 0, pipeline_ != nullptr};
+  DumpRanks ranks{groups_.world, groups_.data, share_.split, world_.rank == 0, plan_request_.pipeline.has_value()};
   auto dump = std::make_unique<DebugDump>(all_parameters_, microbatches, std::move(ranks));
   if (config_.debug.dump_logits) {
     std::vector<at::Tensor> logits;

@@ -2,8 +2,8 @@
 // of some of the program's own (--wrap, cmake/Tests.cmake), so the program itself has no hook for this; when one of
 // them changes its signature, this does not link. In the environment:
 //   DIE_IN="RANK STEP PHASE OPERATION"   PHASE: data, forward, backward, weights (of a pipeline that splits backward),
-//                                        optimizer of step STEP (from 1 on); a pipeline has many forwards in a step; or
-//                                        save, where the rank writes its part of that step's checkpoint
+//                                        optimizer of step STEP (from 1 on): instructions of its program, many of each;
+//                                        or save, where the rank writes its part of that step's checkpoint
 //                                        OPERATION: the how-manieth tensor operation in all of them, 0: when it begins
 //   DIE_HOW=hang                         the thread that trains does nothing more, and the others live on
 //   DIE_HOW=PIPE                         the same until somebody has opened this named pipe for writing and closed it
@@ -21,7 +21,6 @@
 #include "titan/checkpoint/commit.h"
 #include "titan/cli/program.h"
 #include "titan/data/batch_stream.h"
-#include "titan/optimize/optimizer.h"
 #include "titan/parallel/executor.h"
 
 namespace {
@@ -70,15 +69,19 @@ void die_at(int64_t operation) {
   for (;;) ::pause();
 }
 
-class Phase {
- public:
-  explicit Phase(const char* name) {
-    if (!death.mine || death.phase != name || death.step != death.step_now) return;
-    in_phase = true;
-    die_at(0);
-  }
-  ~Phase() { in_phase = false; }
-};
+void begin_phase(std::string_view name) {
+  in_phase = death.mine && death.phase == name && death.step == death.step_now;
+  if (in_phase) die_at(0);
+}
+
+/// What DIE_IN calls an instruction of a step; empty: nothing.
+std::string_view phase_of(titan::ActionKind kind) {
+  using enum titan::ActionKind;
+  if (kind == forward) return "forward";
+  if (kind == backward) return "backward";
+  if (kind == weight_gradient) return "weights";
+  return kind == step ? "optimizer" : "";
+}
 
 std::unique_ptr<at::ObserverContext> count_operation(const at::RecordFunction&) {
   if (in_phase) die_at(++death.operations);
@@ -92,62 +95,29 @@ std::optional<titan::StepBatch> real_next(titan::BatchStream*) asm("__real__ZN5t
 std::optional<titan::StepBatch> next(titan::BatchStream*) asm("__wrap__ZN5titan11BatchStream4nextEv");
 std::optional<titan::StepBatch> next(titan::BatchStream* stream) {
   ++death.step_now;
-  const Phase phase("data");
-  return real_next(stream);
+  begin_phase("data");
+  std::optional<titan::StepBatch> batch = real_next(stream);
+  in_phase = false;
+  return batch;
 }
 
-at::Tensor real_forward(titan::Executor*, const titan::BatchContext&,
-                        int64_t) asm("__real__ZN5titan8Executor7forwardERKNS_12BatchContextEl");
-at::Tensor forward(titan::Executor*, const titan::BatchContext&,
-                   int64_t) asm("__wrap__ZN5titan8Executor7forwardERKNS_12BatchContextEl");
-at::Tensor forward(titan::Executor* executor, const titan::BatchContext& batch, int64_t microbatch) {
-  const Phase phase("forward");
-  return real_forward(executor, batch, microbatch);
-}
-
-void real_backward(titan::Executor*, const titan::BatchContext&, int64_t,
-                   bool) asm("__real__ZN5titan8Executor8backwardERKNS_12BatchContextElb");
-void backward(titan::Executor*, const titan::BatchContext&, int64_t,
-              bool) asm("__wrap__ZN5titan8Executor8backwardERKNS_12BatchContextElb");
-void backward(titan::Executor* executor, const titan::BatchContext& batch, int64_t microbatch, bool is_last) {
-  const Phase phase("backward");
-  real_backward(executor, batch, microbatch, is_last);
-}
-
-titan::Stream real_forward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
-    "__real__ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
-titan::Stream forward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
-    "__wrap__ZN5titan8Executor13forward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
-titan::Stream forward_stage(titan::Executor* executor, size_t stage, titan::Stream input,
-                            const titan::BatchContext& batch, int64_t microbatch) {
-  const Phase phase("forward");
-  return real_forward_stage(executor, stage, std::move(input), batch, microbatch);
-}
-
-titan::Stream real_backward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
-    "__real__ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
-titan::Stream backward_stage(titan::Executor*, size_t, titan::Stream, const titan::BatchContext&, int64_t) asm(
-    "__wrap__ZN5titan8Executor14backward_stageEmSt6vectorIN2at6TensorESaIS3_EERKNS_12BatchContextEl");
-titan::Stream backward_stage(titan::Executor* executor, size_t stage, titan::Stream gradients,
-                             const titan::BatchContext& batch, int64_t microbatch) {
-  const Phase phase("backward");
-  return real_backward_stage(executor, stage, std::move(gradients), batch, microbatch);
-}
-
-void real_weight_gradients(titan::Executor*, size_t, int64_t) asm("__real__ZN5titan8Executor16weight_gradientsEml");
-void weight_gradients(titan::Executor*, size_t, int64_t) asm("__wrap__ZN5titan8Executor16weight_gradientsEml");
-void weight_gradients(titan::Executor* executor, size_t stage, int64_t microbatch) {
-  const Phase phase("weights");
-  real_weight_gradients(executor, stage, microbatch);
-}
-
-void real_step(titan::Optimizer*, int64_t, double,
-               const titan::StepControl&) asm("__real__ZN5titan9Optimizer4stepEldRKNS_11StepControlE");
-void step(titan::Optimizer*, int64_t, double,
-          const titan::StepControl&) asm("__wrap__ZN5titan9Optimizer4stepEldRKNS_11StepControlE");
-void step(titan::Optimizer* optimizer, int64_t number, double rate, const titan::StepControl& control) {
-  const Phase phase("optimizer");
-  real_step(optimizer, number, rate, control);
+using Run = at::Tensor(titan::Executor*, const titan::Program&, std::span<const titan::BatchContext>, titan::StepWork&,
+                       const titan::Executor::Observer&);
+Run real_run asm(
+    "__real__ZN5titan8Executor3runERKNS_7ProgramESt4spanIKNS_12BatchContextELm18446744073709551615EERNS_"
+    "8StepWorkERKSt8functionIFvRKNS_6ActionEEE");
+Run run asm(
+    "__wrap__ZN5titan8Executor3runERKNS_7ProgramESt4spanIKNS_12BatchContextELm18446744073709551615EERNS_"
+    "8StepWorkERKSt8functionIFvRKNS_6ActionEEE");
+at::Tensor run(titan::Executor* executor, const titan::Program& program,
+               std::span<const titan::BatchContext> microbatches, titan::StepWork& work,
+               const titan::Executor::Observer& observer) {
+  at::Tensor result = real_run(executor, program, microbatches, work, [&](const titan::Action& action) {
+    begin_phase(phase_of(action.kind));
+    if (observer) observer(action);
+  });
+  in_phase = false;
+  return result;
 }
 
 using WriteData = std::optional<titan::FileRecord>(titan::Storage&, const titan::SavePlace&, int64_t,

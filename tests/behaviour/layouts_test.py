@@ -149,6 +149,20 @@ class Layouts(BehaviourTest):
         self.expect(dry, OK)
         self.assertRegex(dry.output, r"; rank 0 of 12, as comm\.world_size says \(--world: other numbers\)\n")
 
+    def test_the_program_of_a_step_is_shown_when_asked_for(self):
+        words = ("plan", *self.words(4), "--training.global_batch_size=16", "--world", "2", "--program")
+        run = self.titan(*words)
+        self.expect(run, OK)
+        passes = re.findall(r"^([a-z ]+)(, \d+ times)?: (\d+) instructions$", run.output, re.MULTILINE)
+        self.assertEqual([name for name, *_ in passes], ["pass", "last pass", "update"])
+        numbered = re.findall(r"^ +\d+  (.+)$", run.output, re.MULTILINE)
+        self.assertEqual(len(numbered), sum(int(count) for *_, count in passes))
+        self.assertLess(numbered.index("UNSHARD layers.0 slot 0"), numbered.index("FORWARD tok_embeddings microbatch 0"))
+        self.assertEqual(numbered[-1], "ZERO_GRADIENT")
+        wrong = self.titan(*words, "--rank", "2")
+        self.expect(wrong, 64)
+        self.assertEqual(len(wrong.errors.splitlines()), 1, wrong.errors)
+
     def test_keeping_weights_that_no_rank_shards_is_told_to_do_nothing(self):
         words = (*self.words(2, "--training.steps=1"), "--parallelism.fsdp_reshard_after_forward=always")
         run = self.launch(2, *words, "--parallelism.data_parallel_replicate_degree=2", name="replicas")

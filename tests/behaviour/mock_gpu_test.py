@@ -4,6 +4,7 @@ launches, and kernels that compute nothing. It shows what a step asks of a GPU, 
 from __future__ import annotations
 
 import collections
+import pathlib
 import re
 import shutil
 import unittest
@@ -427,6 +428,7 @@ class Refusals(MockGpu):
         self.assertIn("it knows CUDA 12.4", run.errors)
 
     def test_a_library_of_cuda_that_is_missing_or_broken_where_a_driver_is(self):
+        shutil.copy(pathlib.Path(self.program).with_name("libtitan.so"), self.folder)
         self.program = shutil.copy(self.program, self.folder)
         library = self.folder / "libtitan_cuda.so"
         self.assertIn(f"there is an NVIDIA driver, and this build's {library} is missing: build it", self.on_gpu(code=BAD_CONFIG).errors)

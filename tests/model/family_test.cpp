@@ -4,6 +4,7 @@
 #include <set>
 
 #include "support/operation.h"
+#include "support/passes.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"
@@ -127,11 +128,11 @@ TEST(ModelFamily, ANewDecoderRunsOnThePlanAndTheExecutorAsTheyAre) {
     batch.tokens = integers({2, 5}, kWords, 1);
     batch.labels = integers({2, 5}, kWords, 2);
     batch.loss_scale = 0.1;
-    const at::Tensor loss = toy.executor->forward(batch, 0);
+    const at::Tensor loss = forward(*toy.executor, batch, 0);
     for (size_t u = 0; u < 4; ++u) {
       EXPECT_EQ(toy.executor->saved_bytes(u, 0), toy.executor->plan().units[u].saved_bytes) << u;
     }
-    toy.executor->backward(batch, 0, true);
+    backward(*toy.executor, batch, 0, true);
 
     std::vector<at::Tensor> weights;
     for (const auto& parameter : toy.model->parameter_handles()) weights.push_back(leaf(as_double(parameter->master)));

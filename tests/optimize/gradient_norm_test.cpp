@@ -131,8 +131,8 @@ TEST(GradientNorm, OneRanksBadValueSkipsTheStepOfAll) {
 
 TEST(GradientNorm, OfAModelIsTheRootOfTheExactSumOverItsGradients) {
   SmallModel small(small_request());
-  small.executor->forward(small.batch(), 0);
-  small.executor->backward(small.batch(), 0, /*is_last=*/true);
+  forward(*small.executor, small.batch(), 0);
+  backward(*small.executor, small.batch(), 0, /*is_last=*/true);
   std::vector<Parameter*> parameters;
   BigSum sum;
   for (const auto& parameter : small.model->parameter_handles()) {

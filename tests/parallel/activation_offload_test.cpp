@@ -42,8 +42,8 @@ class ActivationsOnTheHost : public ::testing::TestWithParam<NamedSelection> {};
 TEST_P(ActivationsOnTheHost, GiveTheSameBitsAndCrossAsPlanned) {
   for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
     Pair pair(GetParam().selection, compute);
-    const at::Tensor loss = pair.here.executor->forward(pair.here.batch(), 0);
-    EXPECT_TRUE(same_bits(pair.away.executor->forward(pair.away.batch(), 0), loss));
+    const at::Tensor loss = forward(*pair.here.executor, pair.here.batch(), 0);
+    EXPECT_TRUE(same_bits(forward(*pair.away.executor, pair.away.batch(), 0), loss));
     EXPECT_EQ(pair.link->to_home_bytes(), pair.planned());
     EXPECT_EQ(pair.link->home().held_bytes(), pair.planned()) << "and there they are";
     EXPECT_EQ(pair.link->device().held_bytes(), 0);
@@ -51,7 +51,7 @@ TEST_P(ActivationsOnTheHost, GiveTheSameBitsAndCrossAsPlanned) {
       const UnitPlan& unit = pair.away.plan.units[u];
       EXPECT_EQ(pair.away.executor->saved_bytes(u, 0), unit.offloaded ? 0 : unit.saved_bytes) << unit.name;
     }
-    for (SmallModel* model : {&pair.here, &pair.away}) model->executor->backward(model->batch(), 0, /*is_last=*/true);
+    for (SmallModel* model : {&pair.here, &pair.away}) backward(*model->executor, model->batch(), 0, /*is_last=*/true);
     EXPECT_EQ(pair.link->to_device_bytes(), pair.planned());
     EXPECT_EQ(pair.away.plan.activation_offload_bytes, pair.planned());
     EXPECT_EQ(pair.link->home().held_bytes() + pair.link->device().held_bytes(), 0) << "nothing stays";
@@ -66,8 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Executor, ActivationsOnTheHost, ::testing::ValuesIn(all
 
 TEST(ActivationsOnTheHost, TakeAtMostTwoUnitsOfTheDevice) {
   Pair pair(selection(RecomputeSelection::Mode::full));
-  pair.away.executor->forward(pair.away.batch(), 0);
-  pair.away.executor->backward(pair.away.batch(), 0, true);
+  forward(*pair.away.executor, pair.away.batch(), 0);
+  backward(*pair.away.executor, pair.away.batch(), 0, true);
   const int64_t unit = pair.away.plan.units[1].saved_bytes;
   EXPECT_EQ(pair.link->device().peak_bytes(), 2 * unit) << "one that is read and one that comes";
   for (const MemoryPurpose& purpose : pair.away.plan.memory) {
@@ -93,11 +93,11 @@ TEST(ActivationsOnTheHost, AreGoneFromTheDeviceBeforeAnyComeBack) {
 
 TEST(ActivationsOnTheHost, OfSeveralMicrobatchesWaitSideBySide) {
   Pair pair(selection(RecomputeSelection::Mode::full));
-  for (const int64_t m : {0, 1}) pair.away.executor->forward(pair.away.batch(), m);
+  for (const int64_t m : {0, 1}) forward(*pair.away.executor, pair.away.batch(), m);
   EXPECT_EQ(pair.link->home().held_bytes(), 2 * pair.planned());
-  pair.away.executor->backward(pair.away.batch(), 0, false);
+  backward(*pair.away.executor, pair.away.batch(), 0, false);
   EXPECT_EQ(pair.link->home().held_bytes(), pair.planned());
-  pair.away.executor->backward(pair.away.batch(), 1, true);
+  backward(*pair.away.executor, pair.away.batch(), 1, true);
   EXPECT_EQ(pair.link->home().held_bytes(), 0);
 }
 
@@ -111,6 +111,7 @@ TEST(ActivationsOnTheHost, ComeBackWithTheirShapesAndWhatTheyShared) {
   PutAway away = offload.put_away({&rows, &turned, &leaf, &nothing});
   EXPECT_FALSE(rows.defined() || turned.defined() || leaf.defined());
   EXPECT_EQ(away.blocks.size(), 2u) << "a storage crosses once";
+  offload.start_back(away);
   offload.bring_back(away, {&rows, &turned, &leaf, &nothing});
   EXPECT_TRUE(same_bits(rows.clone(), expected_rows));
   EXPECT_TRUE(same_bits(turned.contiguous(), expected_turned.contiguous()));

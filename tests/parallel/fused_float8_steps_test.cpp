@@ -122,9 +122,9 @@ constexpr int64_t kBlocks = 3;
 TEST(FusedFloat8Steps, LookOnlyForMagnitudesThatNoKernelOfThisProjectCouldFind) {
   Float8Model fused(make_fused_float8_casts(host()));
   const BatchContext batch = fused.small.batch();
-  fused.small.executor->forward(batch, 0);
+  forward(*fused.small.executor, batch, 0);
   EXPECT_EQ(*fused.passes, kBlocks) << "what attention wrote";
-  fused.small.executor->backward(batch, 0, /*is_last=*/true);
+  backward(*fused.small.executor, batch, 0, /*is_last=*/true);
   EXPECT_EQ(*fused.passes, 2 * kBlocks) << "and its gradient of the values";
 }
 
@@ -141,9 +141,9 @@ TEST(FusedFloat8Steps, OfAValidationForgetTheMagnitudesOfItsLastBatch) {
 TEST(FusedFloat8Steps, WithoutTheKernelsLookForTheMagnitudeOfEveryOperand) {
   Float8Model plain(make_aten_float8_casts(), float8_plan(), {});
   const BatchContext batch = plain.small.batch();
-  plain.small.executor->forward(batch, 0);
+  forward(*plain.small.executor, batch, 0);
   EXPECT_EQ(*plain.passes, 4 * kBlocks) << "inputs of q, k and v, of the output, of gate and up, of down";
-  plain.small.executor->backward(batch, 0, /*is_last=*/true);
+  backward(*plain.small.executor, batch, 0, /*is_last=*/true);
   EXPECT_EQ(*plain.passes, (4 + 7) * kBlocks) << "a gradient of every layer";
 }
 
@@ -156,8 +156,8 @@ TEST(FusedFloat8Steps, AreTheBitsOfPlainCastsThatLookForEveryMagnitude) {
       const BatchContext batch = fused.small.batch(static_cast<uint64_t>(5 + microbatch));
       std::vector<at::Tensor> losses;
       for (SmallModel* model : {&fused.small, &plain.small}) {
-        losses.push_back(model->executor->forward(batch, microbatch));
-        model->executor->backward(batch, microbatch, microbatch == 1);
+        losses.push_back(forward(*model->executor, batch, microbatch));
+        backward(*model->executor, batch, microbatch, microbatch == 1);
       }
       EXPECT_TRUE(same_bits(losses[0], losses[1]));
     }
@@ -186,7 +186,7 @@ TEST(FusedFloat8Steps, InGraphsHandMagnitudesOnFromBlockToBlockAsEagerOnesDo) {
       const BatchContext batch = eager.small.batch(step);
       for (Float8Model* model : {&eager, &recorded}) {
         *model->passes = 0;
-        model->small.executor->finish_step();
+        model->small.executor->zero_gradient();
       }
       EXPECT_TRUE(same_bits(recorded.small.run(batch), eager.small.run(batch))) << step;
       EXPECT_EQ(*recorded.passes, *eager.passes) << step;

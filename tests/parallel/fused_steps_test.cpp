@@ -75,8 +75,8 @@ TEST(FusedSteps, AccumulateOverMicrobatchesLikePlainOnes) {
   for (SmallModel* one : {&plain, &fused}) {
     for (int64_t microbatch : {0, 1}) {
       const BatchContext batch = one->batch(static_cast<uint64_t>(5 + microbatch));
-      one->executor->forward(batch, microbatch);
-      one->executor->backward(batch, microbatch, microbatch == 1);
+      forward(*one->executor, batch, microbatch);
+      backward(*one->executor, batch, microbatch, microbatch == 1);
     }
   }
   const auto expected = plain.gradients();

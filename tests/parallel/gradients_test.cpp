@@ -7,6 +7,7 @@
 #include "support/model.h"
 #include "support/plain_llama.h"
 #include "support/selections.h"
+#include "titan/base/error.h"
 
 namespace titan {
 namespace {
@@ -152,8 +153,8 @@ TEST(Executor, MicrobatchesAddUpToOneLargeBatch) {
     BatchContext piece = batch;
     piece.tokens = batch.tokens.narrow(0, 2 * m, 2);
     piece.labels = batch.labels.narrow(0, 2 * m, 2);
-    loss += pieces.executor->forward(piece, m).item<double>();
-    pieces.executor->backward(piece, m, /*is_last=*/m == 1);
+    loss += forward(*pieces.executor, piece, m).item<double>();
+    backward(*pieces.executor, piece, m, /*is_last=*/m == 1);
   }
   EXPECT_NEAR(loss, expected, 1e-6 * expected);
   const auto wanted = whole.gradients();
@@ -166,11 +167,11 @@ TEST(Executor, MicrobatchesInFlightTogetherGiveTheSameBitsAsOneAfterTheOther) {
     SmallModel second(small_request(), plan_with(selection(mode)));
     const std::vector<BatchContext> batches{first.batch(1), first.batch(2), first.batch(3)};
     for (int64_t m = 0; m < 3; ++m) {
-      first.executor->forward(batches[static_cast<size_t>(m)], m);
-      first.executor->backward(batches[static_cast<size_t>(m)], m, m == 2);
+      forward(*first.executor, batches[static_cast<size_t>(m)], m);
+      backward(*first.executor, batches[static_cast<size_t>(m)], m, m == 2);
     }
-    for (int64_t m = 0; m < 3; ++m) second.executor->forward(batches[static_cast<size_t>(m)], m);
-    for (int64_t m = 0; m < 3; ++m) second.executor->backward(batches[static_cast<size_t>(m)], m, m == 2);
+    for (int64_t m = 0; m < 3; ++m) forward(*second.executor, batches[static_cast<size_t>(m)], m);
+    for (int64_t m = 0; m < 3; ++m) backward(*second.executor, batches[static_cast<size_t>(m)], m, m == 2);
     // The head writes its gradient in forward: the order of its additions is the same in both.
     expect_same_gradients(second.gradients(), first.gradients());
   }
@@ -181,7 +182,7 @@ TEST(Executor, ASecondStepDoesNotSeeTheGradientsOfTheFirst) {
   const BatchContext batch = small.batch();
   small.run(batch);
   const auto once = small.gradients();
-  small.executor->finish_step();
+  small.executor->zero_gradient();
   for (const auto& parameter : small.model->parameter_handles()) EXPECT_FALSE(parameter->gradient_shard.defined());
   small.run(batch);
   expect_same_gradients(small.gradients(), once);
@@ -202,11 +203,19 @@ TEST(Executor, WeightsThatWereWrittenAreSeenAfterTheChangeIsAnnounced) {
 TEST(Executor, DeferredWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
   for (Mode mode : {Mode::none, Mode::full, Mode::selective_operations}) {
     SmallModel now(small_request(), plan_with(selection(mode)));
-    SmallModel later(small_request(), plan_with(selection(mode)));
+    PlanRequest split = plan_with(selection(mode));
+    split.pipeline.emplace();
+    split.pipeline->stages = {{0, 0, 5}};
+    split.pipeline->rank_of_stage = {0};
+    split.pipeline->splits_backward = true;
+    SmallModel later(small_request(), split);
     const BatchContext batch = now.batch();
     now.run(batch);
-    later.executor->defer_weight_gradients(true);
-    later.run(batch);
+    StepWork none;
+    auto run = [&](const std::vector<Action>& table, bool is_last) {
+      later.executor->run(expand(later.plan, table, later.executor->state(), is_last), {&batch, 1}, none);
+    };
+    run({{ActionKind::forward, 0, 0}, {ActionKind::input_gradient, 0, 0}}, /*is_last=*/false);
     for (const auto& parameter : later.model->parameter_handles()) {
       if (!parameter->name().starts_with("layers.") || parameter->name().ends_with("norm.weight")) continue;
       EXPECT_FALSE(parameter->gradient_written()) << parameter->name();
@@ -214,8 +223,7 @@ TEST(Executor, DeferredWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
     for (const auto& parameter : later.model->parameter_handles()) {
       EXPECT_FALSE(parameter->gradient_shard.defined()) << parameter->name();
     }
-    later.executor->weight_gradients(0, 0);
-    later.executor->reduce_stage(0);
+    run({{ActionKind::weight_gradient, 0, 0}, {ActionKind::reduce_grad, 0}}, /*is_last=*/true);
     for (const auto& parameter : later.model->parameter_handles()) {
       ASSERT_TRUE(parameter->gradient_shard.defined()) << parameter->name();
       EXPECT_TRUE(same_bits(parameter->gradient_shard, now.model->parameter(parameter->name()).gradient_shard))
@@ -237,32 +245,22 @@ TEST(Executor, InferenceBetweenForwardAndBackwardDisturbsNothing) {
   SmallModel disturbed(small_request());
   const BatchContext batch = plain.batch();
   plain.run(batch);
-  disturbed.executor->forward(batch, 0);
+  forward(*disturbed.executor, batch, 0);
   disturbed.executor->infer(disturbed.batch(99), UnitMode::evaluate);
-  disturbed.executor->backward(batch, 0, true);
+  backward(*disturbed.executor, batch, 0, true);
   expect_same_gradients(disturbed.gradients(), plain.gradients());
 }
 
-TEST(Executor, EachGroupIsAnnouncedOnceRightAfterItsLastReduction) {
-  SmallModel small(small_request("llama3_2"));
-  std::vector<size_t> order;
-  auto listening = small.executor->on_group_reduced([&](size_t group) {
-    order.push_back(group);
-    for (const ParameterPlan& planned : small.plan.groups[group].parameters) {
-      EXPECT_TRUE(small.model->parameter(planned.spec.name).gradient_shard.defined()) << planned.spec.name;
-    }
-  });
+TEST(Executor, TakesAProgramOnlyFromTheStateThatItWasMadeFor) {
+  SmallModel small(small_request());
   const BatchContext batch = small.batch();
-  small.executor->forward(batch, 0);
-  small.executor->backward(batch, 0, /*is_last=*/false);
-  EXPECT_TRUE(order.empty());
-  small.executor->forward(batch, 1);
-  small.executor->backward(batch, 1, /*is_last=*/true);
-  EXPECT_EQ(order, (std::vector<size_t>{4, 3, 2, 1, 0})) << "head, blocks, then the tied embedding";
-  listening.reset();
-  small.executor->finish_step();
-  small.run(batch);
-  EXPECT_EQ(order.size(), 5u) << "nobody listens any more";
+  StepWork none;
+  const Program first = small.executor->program(ProgramKind::pass);
+  small.executor->run(first, {&batch, 1}, none);
+  EXPECT_THROW(small.executor->run(first, {&batch, 1}, none), InvariantError) << "gradients are open by now";
+  const Program* later = &small.executor->program(ProgramKind::pass);
+  small.executor->run(*later, {&batch, 1}, none);
+  EXPECT_EQ(&small.executor->program(ProgramKind::pass), later) << "a body that repeats is made once";
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Recorded {
 
 /// A step of one microbatch; its gradients stay until the next.
 at::Tensor step(SmallModel& small, const BatchContext& batch) {
-  small.executor->finish_step();
+  small.executor->zero_gradient();
   return small.run(batch);
 }
 
@@ -120,11 +120,11 @@ TEST(GraphRunner, RunsBothDirectionsAgainWhenWeightsMoveBetweenThem) {
   SmallModel plain(small_request());
   const BatchContext batch = plain.batch();
   for (int i = 1; i <= 4; ++i) step(recorded.small, batch);
-  recorded.small.executor->finish_step();
-  const at::Tensor loss = recorded.small.executor->forward(batch, 0);
+  recorded.small.executor->zero_gradient();
+  const at::Tensor loss = forward(*recorded.small.executor, batch, 0);
   Parameter& moved = recorded.small.model->parameter("layers.1.attention.wq.weight");
   moved.set_weight(moved.weight().clone());
-  recorded.small.executor->backward(batch, 0, /*is_last=*/true);
+  backward(*recorded.small.executor, batch, 0, /*is_last=*/true);
   EXPECT_TRUE(same_bits(loss, step(plain, batch)));
   expect_same_gradients(recorded.small.gradients(), plain.gradients());
 }

@@ -128,8 +128,8 @@ struct Kept {
   }
 
   void run() {
-    loss = executor->forward(batch, 0);
-    executor->backward(batch, 0, /*is_last=*/true);
+    loss = forward(*executor, batch, 0);
+    backward(*executor, batch, 0, /*is_last=*/true);
   }
 
   std::shared_ptr<NotingCommunicator> gather, scatter;

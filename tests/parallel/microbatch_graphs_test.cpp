@@ -43,18 +43,14 @@ struct Alone {
 
   /// A step of these microbatches: their losses. Gradients stay until the next.
   std::vector<double> step(const std::vector<BatchContext>& batches) {
-    executor->finish_step();
+    executor->zero_gradient();
     std::vector<double> losses;
     for (size_t i = 0; i < batches.size(); ++i) {
-      const bool is_last = i + 1 == batches.size();
-      if (executor->records_microbatches()) {
-        losses.push_back(executor->forward_and_backward(batches[i], is_last).item<double>());
-      } else {
-        losses.push_back(executor->forward(batches[i], 0).item<double>());
-        executor->backward(batches[i], 0, is_last);
-      }
+      const ProgramKind kind = i + 1 == batches.size() ? ProgramKind::last_pass : ProgramKind::pass;
+      StepWork none;
+      losses.push_back(executor->run(executor->program(kind), {&batches[i], 1}, none).item<double>());
     }
-    executor->wait_home({at::zeros({})});
+    if (plan.request.cpu_offload) wait_host(*executor);
     return losses;
   }
 

@@ -125,11 +125,11 @@ TEST_P(OffloadedGradients, AreThoseOfTheirBlockAndStepWhenTheHostHasWaited) {
   const int64_t microbatches = std::get<1>(GetParam()).microbatches;
   for (int step = 0; step < 3; ++step) {
     for (int64_t a = 0; a < microbatches; ++a) {
-      executor_->forward(batch, 0);
-      executor_->backward(batch, 0, /*is_last=*/a + 1 == microbatches);
+      forward(*executor_, batch, 0);
+      backward(*executor_, batch, 0, /*is_last=*/a + 1 == microbatches);
     }
     for (const Parameter* parameter : parameters_) ASSERT_FALSE(parameter->gradient_shard.defined());
-    executor_->wait_home({at::zeros({}, at::TensorOptions(device_))});
+    wait_host(*executor_);
     runner_->expect_weights_as_their_masters();
     for (Parameter* parameter : parameters_) {
       const at::Tensor& gradient = parameter->gradient_shard;
@@ -137,7 +137,7 @@ TEST_P(OffloadedGradients, AreThoseOfTheirBlockAndStepWhenTheHostHasWaited) {
       parameter->master.add_(1);
     }
     executor_->weights_changed();
-    executor_->finish_step();
+    executor_->zero_gradient();
   }
 }
 

@@ -25,7 +25,7 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
     ModelRequest request = small_request("llama3", kv_heads);
     request.norm_type = norm;
     SmallModel small(request, plan, {.count_saved_bytes = true});
-    small.executor->forward(small.batch(), 0);
+    forward(*small.executor, small.batch(), 0);
     for (size_t u = 0; u < small.plan.units.size(); ++u) {
       EXPECT_EQ(small.executor->saved_bytes(u, 0), small.plan.units[u].saved_bytes) << small.plan.units[u].name;
     }
@@ -58,7 +58,7 @@ TEST(SavedBytes, InFloat8AreWhatThePlanSaidWhicheverLayersAreConverted) {
         plan.recompute = named.selection;
         SmallModel small(request, plan, {.count_saved_bytes = true}, SmallModel::resident,
                          make_float8_products({.recipe = recipe, .keeps_weights = true}));
-        small.executor->forward(small.batch(), 0);
+        forward(*small.executor, small.batch(), 0);
         for (size_t u = 0; u < small.plan.units.size(); ++u) {
           EXPECT_EQ(small.executor->saved_bytes(u, 0), small.plan.units[u].saved_bytes) << small.plan.units[u].name;
         }
@@ -93,11 +93,11 @@ TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
     batch.tokens = integers({2, 16}, model.vocabulary, 5);
     batch.labels = integers({2, 16}, model.vocabulary, 6);
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
-      assembly.executor->forward(batch, 0);
+      forward(*assembly.executor, batch, 0);
       for (size_t u = 0; u < plan.units.size(); ++u) {
         EXPECT_EQ(assembly.executor->saved_bytes(u, 0), plan.units[u].saved_bytes) << plan.units[u].name;
       }
-      assembly.executor->backward(batch, 0, microbatch == 1);
+      backward(*assembly.executor, batch, 0, microbatch == 1);
     }
     of_a_block[one] = plan.units[1].saved_bytes;
   }
@@ -130,11 +130,11 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
     BatchContext batch;
     batch.tokens = integers({2, 13}, model.vocabulary, 5);
     batch.labels = integers({2, 13}, model.vocabulary, 6);
-    assembly.executor->forward(batch, 0);
+    forward(*assembly.executor, batch, 0);
     for (size_t u = 0; u < plan.units.size(); ++u) {
       EXPECT_EQ(assembly.executor->saved_bytes(u, 0), plan.units[u].saved_bytes) << plan.units[u].name;
     }
-    assembly.executor->backward(batch, 0, /*is_last=*/true);
+    backward(*assembly.executor, batch, 0, /*is_last=*/true);
     for (const GroupTraffic& planned : plan.traffic) {
       if (planned.group != group_names::kTensor) continue;
       EXPECT_EQ(groups.tensor->traffic(), planned.table);
@@ -168,17 +168,17 @@ TEST(SavedBytes, EachPartThatIsRecomputedSavesMemoryAndNoSelectionKeepsMoreThanN
 
 TEST(SavedBytes, MicrobatchesInFlightAreCountedApartAndGoneAfterBackward) {
   SmallModel small(small_request(), small_plan(), {.count_saved_bytes = true});
-  for (int64_t m : {0, 1}) small.executor->forward(small.batch(), m);
+  for (int64_t m : {0, 1}) forward(*small.executor, small.batch(), m);
   EXPECT_EQ(small.executor->saved_bytes(1, 0), small.plan.units[1].saved_bytes);
-  small.executor->backward(small.batch(), 0, false);
+  backward(*small.executor, small.batch(), 0, false);
   EXPECT_THROW(small.executor->saved_bytes(1, 0), InvariantError);
   EXPECT_EQ(small.executor->saved_bytes(1, 1), small.plan.units[1].saved_bytes);
 }
 
 TEST(SavedBytes, InferenceHoldsNothing) {
   SmallModel small(small_request(), small_plan(), {.count_saved_bytes = true});
-  small.executor->forward(small.batch(), 0);
-  small.executor->backward(small.batch(), 0, true);
+  forward(*small.executor, small.batch(), 0);
+  backward(*small.executor, small.batch(), 0, true);
   small.executor->infer(small.batch(), UnitMode::evaluate);
   for (size_t u = 0; u < small.plan.units.size(); ++u) EXPECT_THROW(small.executor->saved_bytes(u, 0), InvariantError);
 }

@@ -140,8 +140,8 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   BatchContext batch;
   batch.tokens = integers({2, 13}, 59, 5);
   batch.labels = integers({2, 13}, 59, 6);
-  executor.forward(batch, 0);
-  executor.backward(batch, 0, /*is_last=*/true);
+  forward(executor, batch, 0);
+  backward(executor, batch, 0, /*is_last=*/true);
   return trace;
 }
 
@@ -238,8 +238,8 @@ TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
     } else {
       EXPECT_EQ(link.device().held_bytes(), shards + slots);
     }
-    sharded.assembly.executor->forward(sharded.batch(), 0);
-    sharded.assembly.executor->backward(sharded.batch(), 0, true);
+    forward(*sharded.assembly.executor, sharded.batch(), 0);
+    backward(*sharded.assembly.executor, sharded.batch(), 0, true);
     const auto padding = std::find_if(sharded.plan.memory.begin(), sharded.plan.memory.end(),
                                       [](const auto& purpose) { return purpose.name == "padding of uneven shards"; });
     ASSERT_NE(padding, sharded.plan.memory.end());
@@ -258,24 +258,24 @@ TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited
     Sharded sharded(request);
     Executor& executor = *sharded.assembly.executor;
     std::map<std::string, at::Tensor> on_device;
-    const auto listening = executor.on_group_reduced([&](size_t group) {
-      for (const Parameter* parameter : sharded.assembly.group_parameters[group]) {
+    const Executor::Observer before_they_leave = [&](const Action& action) {
+      if (action.kind != ActionKind::to_host) return;
+      for (const Parameter* parameter : sharded.assembly.group_parameters[static_cast<size_t>(action.group)]) {
         on_device[parameter->name()] = parameter->gradient_shard.clone();
       }
-    });
-    executor.forward(sharded.batch(), 0);
-    executor.backward(sharded.batch(), 0, /*is_last=*/true);
+    };
+    forward(executor, sharded.batch());
+    backward(executor, sharded.batch(), 0, /*is_last=*/true, before_they_leave);
     EXPECT_EQ(sharded.assembly.link->to_home_bytes(), sharded.plan.to_host_bytes) << "they have left";
     for (const Parameter* parameter : sharded.assembly.parameters) {
       EXPECT_FALSE(parameter->gradient_shard.defined()) << parameter->name();
     }
-    EXPECT_THROW(executor.finish_step(), InvariantError) << "no optimizer has read them";
-    const at::Tensor clip = at::ones({});
-    EXPECT_TRUE(executor.wait_home({clip})[0].is_same(clip)) << "it is where the optimizer is";
+    EXPECT_THROW(executor.zero_gradient(), InvariantError) << "no optimizer has read them";
+    wait_host(executor);
     for (const Parameter* parameter : sharded.assembly.parameters) {
       EXPECT_TRUE(same_bits(parameter->gradient_shard, on_device.at(parameter->name()))) << parameter->name();
     }
-    executor.finish_step();
+    executor.zero_gradient();
   }
 }
 
@@ -296,7 +296,7 @@ TEST(ShardedWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
 
 TEST(ShardedWeights, AWeightIsGoneAfterItsRelease) {
   Sharded sharded;
-  sharded.assembly.executor->forward(sharded.batch(), 0);
+  forward(*sharded.assembly.executor, sharded.batch(), 0);
   for (const Parameter* parameter : sharded.assembly.group_parameters[1]) {
     EXPECT_THROW(parameter->weight(), InvariantError) << parameter->name();
   }

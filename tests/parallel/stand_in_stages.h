@@ -1,6 +1,5 @@
 // Ranks of a pipeline whose stages compute nothing: they count what is kept, write down what is run, and advance a
-// virtual clock where others compute. What runs them is the real thing: plan, lowered table, executor and pipeline
-// runner.
+// virtual clock where others compute. What runs them is the real thing: plan, lowered table, program and executor.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include "schedule/shapes.h"
 #include "titan/parallel/executor.h"
 #include "titan/parallel/pipeline_part.h"
-#include "titan/parallel/pipeline_runner.h"
 #include "titan/schedule/simulator.h"
 
 namespace titan {
@@ -75,14 +73,10 @@ class StandInStages : public UnitRunner {
 /// Has no weights to bring.
 class NoWeights : public Residency {
  public:
-  void prefetch(const Use&) override {}
-  void acquire(const Use&) override {}
-  void release(const Use&) override {}
-  void gradient_storage() override {}
-  void reduce(bool) override {}
-  void settle() override {}
-  void add_twin() override {}
-  void finish_step() override {}
+  void refresh() override {}
+  void open_gradient() override {}
+  void close_gradient() override {}
+  void zero_gradient() override {}
   void weights_changed() override {}
 };
 
@@ -130,25 +124,29 @@ class StandInRank {
     const Plan plan = make_plan(pipeline.model, *pipeline.family, request);
     std::vector<std::unique_ptr<Residency>> residencies;
     for (size_t group = 0; group < plan.groups.size(); ++group) residencies.push_back(std::make_unique<NoWeights>());
+    ExecutorOptions options;
+    options.pipeline = std::move(communicator);
     executor_ = std::make_unique<Executor>(plan, pipeline.built->chain(), std::move(residencies),
-                                           std::make_unique<StandInStages>(plan, times, now, log_));
-    runner_ = std::make_unique<PipelineRunner>(*executor_, std::move(communicator));
+                                           std::make_unique<StandInStages>(plan, times, now, log_), options);
     // Every microbatch is one sample that holds its number.
-    const int64_t samples = pipeline.shape.microbatches;
-    batch_.tokens = at::arange(samples, at::kLong).unsqueeze(1).expand({samples, 2}).contiguous();
-    batch_.labels = batch_.tokens;
+    for (int64_t m = 0; m < pipeline.shape.microbatches; ++m) {
+      batches_.emplace_back();
+      batches_.back().tokens = batches_.back().labels = at::full({1, 2}, m, at::kLong);
+    }
   }
 
-  void run() { runner_->run(batch_, /*is_last=*/true); }
+  void run() {
+    StepWork none;
+    executor_->run(executor_->program(ProgramKind::last_pass), batches_, none);
+  }
   const StageLog& log() const { return *log_; }
-  int64_t most_live() const { return runner_->most_live(); }
+  int64_t most_live() const { return executor_->most_live(); }
   const PipelinePart& part() const { return *executor_->plan().request.pipeline; }
 
  private:
   std::shared_ptr<StageLog> log_ = std::make_shared<StageLog>();
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<PipelineRunner> runner_;
-  BatchContext batch_;
+  std::vector<BatchContext> batches_;
 };
 
 }  // namespace titan

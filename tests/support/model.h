@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "passes.h"
 #include "tensors.h"
 #include "titan/data/batch_stream.h"
 #include "titan/model/initialise.h"
@@ -93,10 +94,9 @@ struct SmallModel {
   }
 
   /// One whole step of one microbatch: its loss. Gradients are in the parameters' shards.
-  at::Tensor run(const BatchContext& batch) {
-    const at::Tensor loss = executor->forward(batch, 0);
-    executor->backward(batch, 0, /*is_last=*/true);
-    return loss;
+  at::Tensor run(const BatchContext& batch, const Executor::Observer& observer = {}) {
+    StepWork none;
+    return executor->run(executor->program(ProgramKind::last_pass), {&batch, 1}, none, observer);
   }
 
   std::map<std::string, at::Tensor> gradients() const {

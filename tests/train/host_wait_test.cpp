@@ -36,12 +36,13 @@ TEST(HostWaitCheck, ListensAsLongAsItLivesAndNotAtAllWhenItIsOff) {
   EXPECT_NO_THROW(off.finish());
 }
 
-/// A forward and a backward pass, with something done when a group's gradients are reduced.
+/// A forward and a backward pass, with something done when a group's gradients are complete.
 void step(SmallModel& small, const std::function<void()>& inside) {
-  const auto listening = small.executor->on_group_reduced([&](size_t) { inside(); });
   const BatchContext batch = small.batch();
   HostWaitCheck check(kCpu, true);
-  small.run(batch);
+  small.run(batch, [&](const Action& action) {
+    if (action.kind == ActionKind::close_gradient) inside();
+  });
   check.finish();
 }
 

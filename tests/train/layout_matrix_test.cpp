@@ -264,12 +264,5 @@ TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
   }
 }
 
-TEST(LayoutMatrix, NoticesACollectiveThatThePlanHasAndTheRunHasNot) {
-  Fault fault;
-  fault.groups = [](int64_t, MeshGroups& groups) { groups.replicate.reset(); };
-  const std::vector<RankResult> ranks = train_ranks(row_named("ddp2"), 2, fault);
-  EXPECT_NE(traffic_difference(ranks[0]).find("dp_replicate"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace titan

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "recorded_calls.h"
 #include "support/checkout.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -76,6 +77,14 @@ PipelinePart matrix_pipeline(const LayoutRow& row, const ModelDescription& model
   const PipelinePlan planned = plan_pipeline(request);
   for (const PipelineProblem& problem : planned.problems) ADD_FAILURE() << problem.option << ": " << problem.what;
   return pipeline_part(planned, model, place.coordinate(MeshAxis::pp));
+}
+
+PlanRequest with_pipeline(PlanRequest request, const LayoutRow& row, const ModelDescription& model) {
+  if (row.pipeline == 1) return request;
+  request.pipeline = matrix_pipeline(row, model, request.place);
+  request.samples /= row.microbatches;
+  request.accumulation *= row.microbatches;
+  return request;
 }
 
 struct GlobalBatch {
@@ -176,12 +185,7 @@ class RankRun {
     const ModelFamily& family = *find_model_family(request.name);
     const ModelDescription model = family.describe(request);
     request_ = matrix_plan(row, place);
-    PlanRequest plan = request_;
-    if (row.pipeline > 1) {
-      plan.pipeline = matrix_pipeline(row, model, place);
-      plan.samples /= row.microbatches;
-      plan.accumulation *= row.microbatches;
-    }
+    const PlanRequest plan = with_pipeline(request_, row, model);
     const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
     groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60),
                                communicator_maker(world, at::kCPU, transport),
@@ -192,6 +196,7 @@ class RankRun {
     }
     made_ = groups_;
     if (fault.groups) fault.groups(world.rank, groups_);
+    calls_.listen_to(groups_);
     result_.plan = make_plan(model, family, plan);
     ExecutorOptions kernels;
     if (row.fused) kernels.kernels = kernels.loss_kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
@@ -204,23 +209,23 @@ class RankRun {
     options.state_type = scalar_type(row.state);
     options.rounding_seed = row.rounding_seed;
     optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options, assembly_.optimizer_link);
-    if (row.pipeline > 1) pipeline_ = std::make_unique<PipelineRunner>(*assembly_.executor, groups_.pipeline);
-    // Before the runner, so that a fault is in the norm as well.
-    if (!row.step_in_backward) {
-      listening_ = assembly_.executor->on_group_reduced([this](size_t group) { note_gradients_(group); });
-    }
-    runner_ = std::make_unique<StepRunner>(
-        *assembly_.executor, *optimizer_, assembly_.group_parameters, StepOptions{row.max_norm, row.step_in_backward},
-        StepCommunicators{groups_.loss, groups_.model, groups_.gather, groups_.tensor}, pipeline_.get());
+    runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
+                                           StepCommunicators{groups_.loss, groups_.model});
   }
 
   RankResult run(int64_t steps) {
     std::map<std::string, at::Tensor> shards;
-    note_gradients_ = [&](size_t group) {
-      for (Parameter* parameter : assembly_.group_parameters[group]) {
+    auto note_gradients = [&](const std::vector<Parameter*>& parameters) {
+      for (Parameter* parameter : parameters) {
         if (fault_.reduced_gradient) fault_.reduced_gradient(world_.rank, *parameter);
         if (shards.size() < assembly_.parameters.size()) shards[parameter->name()] = parameter->gradient_shard.clone();
       }
+    };
+    // Before they are in the norm, so that a fault is as well.
+    const Executor::Observer observer = [&](const Action& action) {
+      if (action.kind != ActionKind::squares || row_.step_in_backward) return;
+      if (action.group < 0) return note_gradients(assembly_.parameters);
+      note_gradients(assembly_.group_parameters[static_cast<size_t>(action.group)]);
     };
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) made_.reset_traffic();
@@ -229,13 +234,14 @@ class RankRun {
       }
       const GlobalBatch batch = global_batch(step, row_);
       const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
-      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Wishes{.stop = stop});
+      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Wishes{.stop = stop},
+                                               /*dump=*/nullptr, observer);
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
       result_.stop_wishes.push_back(outcome.wishes[0].item<double>());
       if (step == 2) note_traffic();
     }
-    if (pipeline_) result_.most_live = pipeline_->most_live();
+    if (row_.pipeline > 1) result_.most_live = assembly_.executor->most_live();
     result_.replays = *replays_;
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = groups_.world.get();
@@ -251,6 +257,7 @@ class RankRun {
       }
       result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world, at::kCPU);
     }
+    calls_.write(row_, world_.rank, result_);
     return std::move(result_);
   }
 
@@ -270,6 +277,7 @@ class RankRun {
   LayoutRow row_;
   World world_;
   Fault fault_;
+  RecordedCalls calls_;
   MeshGroups made_;
   MeshGroups groups_;    // the same, but for a fault
   PlanRequest request_;  // before a pipeline cuts its microbatches
@@ -277,13 +285,19 @@ class RankRun {
   std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();
   Assembly assembly_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<PipelineRunner> pipeline_;
-  std::function<void(size_t)> note_gradients_;
-  std::shared_ptr<const void> listening_;
   std::unique_ptr<StepRunner> runner_;
 };
 
 }  // namespace
+
+Plan plan_of(const LayoutRow& row, int64_t rank) {
+  const MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, row.world()),
+                        rank};
+  const ModelRequest request = matrix_request(row);
+  const ModelFamily& family = *find_model_family(request.name);
+  const ModelDescription model = family.describe(request);
+  return make_plan(model, family, with_pipeline(matrix_plan(row, place), row, model));
+}
 
 std::string LayoutRow::name() const {
   std::string text = layout;

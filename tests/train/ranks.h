@@ -89,6 +89,9 @@ struct Fault {
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };
 
+/// The plan of one of the row's ranks.
+Plan plan_of(const LayoutRow& row, int64_t rank);
+
 /// Trains the row's model for `steps` steps on all ranks of the row; the results by rank.
 std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const Fault& fault = {});
 

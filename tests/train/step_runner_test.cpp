@@ -13,6 +13,11 @@ namespace {
 
 constexpr double kRate = 1e-2;
 
+struct StepOptions {
+  double max_norm = 0;
+  bool step_in_backward = false;
+};
+
 /// A model with its optimizer, ready to step; and what its weights and gradients are.
 struct Steps {
   explicit Steps(const StepOptions& options = {}, const std::string& family = "llama3", int64_t samples = 2)
@@ -32,7 +37,7 @@ struct Steps {
         groups.back().push_back(&small.model->parameter(planned.spec.name));
       }
     }
-    runner = std::make_unique<StepRunner>(*small.executor, *optimizer, std::move(groups), options);
+    runner = std::make_unique<StepRunner>(*small.executor, *optimizer, std::move(groups), options.max_norm);
   }
 
   static ModelRequest request_of(const std::string& family) { return small_request(family); }
@@ -43,13 +48,12 @@ struct Steps {
     return plan;
   }
 
-  /// Keeps each group's gradients as they are reduced; for runners that do not step in backward.
-  void record_gradients(std::map<std::string, at::Tensor>& gradients) {
-    listening = small.executor->on_group_reduced([this, &gradients](size_t group) {
-      for (const ParameterPlan& planned : small.plan.groups[group].parameters) {
-        gradients[planned.spec.name] = small.model->parameter(planned.spec.name).gradient_shard.clone();
-      }
-    });
+  /// Keeps the gradients that the optimizer would read; for steps that are not made in backward.
+  Executor::Observer record(std::map<std::string, at::Tensor>& gradients) {
+    return [this, &gradients](const Action& action) {
+      if (action.kind != ActionKind::squares) return;
+      for (Parameter* parameter : parameters) gradients[parameter->name()] = parameter->gradient_shard.clone();
+    };
   }
 
   std::map<std::string, at::Tensor> weights() const {
@@ -72,7 +76,6 @@ struct Steps {
   std::vector<Parameter*> parameters;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<StepRunner> runner;
-  std::shared_ptr<const void> listening;
 };
 
 /// Two microbatches of which the first has three labels that count and the second all but one.
@@ -94,10 +97,8 @@ TEST(StepRunner, TheMeanIsOverTheValidTokensOfTheWholeStepHoweverUnevenlyTheyAre
   all.labels = at::cat({microbatches[0].labels, microbatches[1].labels});
 
   std::map<std::string, at::Tensor> of_parts, of_whole;
-  parts.record_gradients(of_parts);
-  whole.record_gradients(of_whole);
-  const StepOutcome in_parts = parts.runner->run(microbatches, 1, kRate);
-  const StepOutcome at_once = whole.runner->run(std::span(&all, 1), 1, kRate);
+  const StepOutcome in_parts = parts.runner->run(microbatches, 1, kRate, {}, nullptr, parts.record(of_parts));
+  const StepOutcome at_once = whole.runner->run(std::span(&all, 1), 1, kRate, {}, nullptr, whole.record(of_whole));
 
   EXPECT_NEAR(in_parts.loss.item<double>(), at_once.loss.item<double>(), 1e-6);
   EXPECT_NEAR(in_parts.control.norm.item<double>(), at_once.control.norm.item<double>(), 1e-5);

@@ -11,7 +11,6 @@
 #include "support/tensors.h"
 #include "titan/distributed/mesh_groups.h"
 #include "titan/parallel/assembly.h"
-#include "titan/parallel/pipeline_runner.h"
 #include "titan/train/pipeline_job.h"
 
 namespace titan {
@@ -49,7 +48,6 @@ struct Rank {
     self.fake = world > 1;
     groups = make_mesh_groups(place.mesh, rank, std::chrono::seconds(1), communicator_maker(self, at::kCPU));
     assembly = assemble(family, request, strategies, plan, groups, at::kCPU, /*seed=*/11, {});
-    if (plan.request.pipeline) pipeline = std::make_unique<PipelineRunner>(*assembly.executor, groups.pipeline);
   }
 
   void validate() {
@@ -58,7 +56,7 @@ struct Rank {
     BatchContext batch;
     batch.tokens = integers({samples, length}, kVocabulary, 5);
     batch.labels = integers({samples, length}, kVocabulary, 6);
-    pipeline ? pipeline->infer(batch, UnitMode::evaluate) : assembly.executor->infer(batch, UnitMode::evaluate);
+    assembly.executor->infer(batch, UnitMode::evaluate);
   }
 
   int64_t largest_product_scratch() const {
@@ -78,7 +76,6 @@ struct Rank {
   Plan plan;
   MeshGroups groups;
   Assembly assembly;
-  std::unique_ptr<PipelineRunner> pipeline;  // null without a pipeline
 };
 
 struct Layout {

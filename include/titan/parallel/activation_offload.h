@@ -40,7 +40,8 @@ class ActivationOffload {
   PutAway put_away(const std::vector<at::Tensor*>& tensors);
   /// Storages begin to come back; bring_back will find them on their way.
   void start_back(PutAway& away);
-  /// Puts the tensors back, in the order they were given to put_away, and forgets the copies on the host.
+  /// Puts the tensors back, in the order they were given to put_away, once start_back was called; forgets the copies on
+  /// the host.
   void bring_back(PutAway& away, const std::vector<at::Tensor*>& tensors);
 
  private:

@@ -1,23 +1,25 @@
-// The executor: walks the chain of units, forward and backward, microbatch by microbatch, and calls Residency at the
-// places the plan names. This file says when anything happens; there is no other hook. A pipeline stage is a sub-chain,
-// a schedule a list of calls to forward and backward.
+// The executor runs programs (program.h): one switch over their instructions, for one device and for a pipeline alike.
+// It decides nothing; the program says when anything happens, each weight group's Residency knows how.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "titan/model/unit.h"
 #include "titan/parallel/activation_offload.h"
 #include "titan/parallel/microbatch_graphs.h"
-#include "titan/parallel/plan.h"
+#include "titan/parallel/program.h"
 #include "titan/parallel/residency.h"
+#include "titan/parallel/stage_streams.h"
 
 namespace titan {
 
@@ -47,6 +49,22 @@ class EagerRunner : public UnitRunner {
   Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
 };
 
+/// The instructions of a step that are about neither units nor weights. `group` is -1 for all of them together. The
+/// default does nothing: gradients are computed and no step is made.
+class StepWork {
+ public:
+  virtual ~StepWork() = default;
+  /// `loss` is what this program added up by now (fp64 scalar).
+  virtual void sum_loss(const at::Tensor& /*loss*/) {}
+  virtual void add_squares(int /*group*/) {}
+  virtual void sum_norm(int /*group*/) {}
+  virtual void control(int /*group*/) {}
+  virtual void before_change() {}
+  /// Device scalars that the optimizer reads; where it runs on the host they come there with the gradients, in place.
+  virtual std::vector<at::Tensor*> applied_scalars() { return {}; }
+  virtual void step(int /*group*/) {}
+};
+
 struct ExecutorOptions {
   // Debugging aids; off in normal runs.
   bool count_saved_bytes = false;
@@ -57,6 +75,11 @@ struct ExecutorOptions {
   // To where units that the plan offloads keep their activations, and to where weights are stepped, if on the host.
   std::shared_ptr<HostLink> activation_link = nullptr;
   std::shared_ptr<HostLink> weight_link = nullptr;
+  std::shared_ptr<Communicator> pipeline = nullptr;  // the ranks of the axis pp
+  // Over which float8 scales of all weights are found together: ranks that hold shards of a weight, ranks that share
+  // it.
+  std::shared_ptr<Communicator> gather = nullptr;
+  std::shared_ptr<Communicator> tensor = nullptr;
 };
 
 class Executor {
@@ -67,108 +90,87 @@ class Executor {
            std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
            ExecutorOptions options = {}, std::unique_ptr<MicrobatchGraphs> graphs = nullptr);
 
-  /// Training forward of one microbatch through the whole chain: its loss, already scaled (fp64 scalar). State is kept
-  /// until its backward.
-  at::Tensor forward(const BatchContext& batch, int64_t microbatch);
-  /// Backward of a microbatch whose forward ran. `is_last`: the step's last, gradients are reduced and become shards.
-  void backward(const BatchContext& batch, int64_t microbatch, bool is_last);
-  /// Both of a rank that is alone, as one recorded graph: the loss, valid until the next microbatch. Only where
-  /// records_microbatches().
-  at::Tensor forward_and_backward(const BatchContext& batch, bool is_last);
-  bool records_microbatches() const { return graphs_ != nullptr; }
-  /// Forward that keeps nothing: the loss (UnitMode::evaluate) or logits (UnitMode::logits).
+  /// The program of this kind that starts from what is there now; made once for each such state.
+  const Program& program(ProgramKind kind);
+  /// Called before each instruction of a run; it looks and changes nothing.
+  using Observer = std::function<void(const Action&)>;
+  /// Runs a program that starts from what is there now. `microbatches` are those of a pass. → the sum of the losses
+  /// that this rank computed (fp64), undefined if none.
+  at::Tensor run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
+                 const Observer& observer = {});
+  /// Runs the evaluation program: the loss (UnitMode::evaluate), 0 on ranks without the model's last stage, or logits
+  /// (UnitMode::logits), undefined on those.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
-  /// The same by local stages of a pipeline: what enters the stage (nothing for the model's first) → what leaves it
-  /// (the last stage's is the loss, or the logits).
-  Stream forward_stage(size_t stage, Stream input, const BatchContext& batch, int64_t microbatch);
-  Stream infer_stage(size_t stage, Stream input, const BatchContext& batch, UnitMode mode);
-  /// Gradients of what left the stage → of what entered it. Nothing is reduced. When weight gradients are deferred they
-  /// wait for weight_gradients.
-  Stream backward_stage(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch);
-  /// Runs the weight-gradient products that the backward of this stage and microbatch put off.
-  void weight_gradients(size_t stage, int64_t microbatch);
-  /// The gradients of the stage are complete: they are reduced and become shards.
-  void reduce_stage(size_t stage);
-  /// Adds up gradients of weights that two ranks of the pipeline hold; after all reductions of the step, on both.
-  void add_twins();
-  /// The gradient that a loss begins its backward with.
-  static Stream loss_gradient(const BatchContext& batch);
-
-  /// `callback` is called for each group right after its last reduction of a step, for as long as what this returns
-  /// lives; several in the order in which they were given. Gradients that are stepped on the host leave the device
-  /// after all of them, unless one has sent them.
-  [[nodiscard]] std::shared_ptr<const void> on_group_reduced(std::function<void(size_t group)> callback);
-  /// Where the optimizer runs on the host, a group's reduced gradients leave for it, unless they have left.
-  void send_home(size_t group) { residencies_[group]->send_home(); }
-  /// The one wait of such a step: for gradients that have left, and for copies of `numbers`, which it returns.
-  /// Elsewhere it does nothing and returns the numbers.
-  std::vector<at::Tensor> wait_home(const std::vector<at::Tensor>& numbers);
-  /// With `deferred`, weight gradients and reductions wait for weight_gradients and reduce_stage.
-  void defer_weight_gradients(bool deferred) { deferred_ = deferred; }
-
-  void finish_step();
-  /// One group alone, when its optimizer step is done before the others' (stepping in backward).
-  void finish_group(size_t group) { residencies_[group]->finish_step(); }
+  bool records_microbatches() const { return graphs_ != nullptr; }
+  /// Masters were written from outside (initialisation, load): whatever was made of them is stale.
   void weights_changed();
+  /// Drops the gradients as the optimizer's ZERO_GRADIENT does; the next pass begins a step.
+  void zero_gradient();
   /// Memory held now for the gradients that the optimizer reads, of all groups.
   int64_t gradient_bytes() const;
-  /// Finds the scales of all weights that travel in float8, in one reduction over the ranks that hold shards of them
-  /// and those that share matrices (null: there is one of a kind).
-  void scale_weights(Communicator* gather, Communicator* tensor);
   /// Bytes that unit `unit` holds for `microbatch` now; needs ExecutorOptions::count_saved_bytes.
   int64_t saved_bytes(size_t unit, int64_t microbatch) const;
+  /// The most pairs of stage and microbatch whose activations were kept at once, so far.
+  int64_t most_live() const { return most_live_; }
   const Plan& plan() const { return plan_; }
+  /// What weights and gradients are there: where the next program starts.
+  const WeightState& state() const { return state_; }
   /// What is under way, or was when something failed: "forward of layers.3"; empty before the first unit ran.
   std::string position() const;
   /// What follows is no more a part of the unit that ran last.
-  void forget_position() { last_use_.reset(); }
+  void forget_position() { position_.reset(); }
 
  private:
-  void acquire(size_t unit, UsePhase phase, int64_t microbatch);
-  void release(size_t unit, UsePhase phase, int64_t microbatch);
-  void prefetch(size_t unit, UsePhase phase, int64_t microbatch);
-  void gradient_storage(size_t unit);
-  /// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
-  Stream as_computed_in(size_t unit, Stream stream) const;
-  std::unique_ptr<UnitContext> training_context(size_t unit, WeightGradientSink& sink) const;
+  /// What the instructions of a program that runs share.
+  struct Run {
+    std::span<const BatchContext> microbatches;
+    StepWork& work;
+    UnitMode mode = UnitMode::train;
+  };
+  at::Tensor run(const Program& program, const Run& run, const Observer& observer);
+  void execute(const Action& action, const Run& run);
+
+  void run_forward(const Action& action, const BatchContext& batch);
+  void run_backward(const Action& action, const BatchContext& batch);
+  void run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode);
+  void run_weight_gradient(const Action& action);
+  /// Forward and backward of all units as one graph, recorded or replayed.
+  void run_graph(const Action& action, const Run& run);
+  void bring_to_host(StepWork& work);
+  void scale_all_weights();
+  // Of one group, or of all (-1).
+  void weights_written(int group);
+  void drop_gradients(int group);
+
+  Unit& unit_of(const Action& action) { return *chain_[static_cast<size_t>(action.unit)]; }
+  const UnitPlan& plan_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
+  std::string_view unit_name(const Action& action) const;
+  bool is_models_last(const UnitPlan& unit) const { return unit.chain_index + 1 == plan_.chain_length; }
+  UnitState& state_of(const Action& action);
+  bool enters_stage(const Action& action) const;
+  std::unique_ptr<UnitContext> training_context(const Action& action);
   void hand_kernels(UnitContext& context) const;
-  /// Forward and backward of all units and nothing between them.
-  at::Tensor compute(const BatchContext& batch);
-  /// What enters the backward of a unit, from what left that of the next.
-  Stream gradients_into(size_t unit, Stream gradients) const;
-  /// Whether products ask for magnitudes that kernels can find while they write.
-  bool wants_magnitudes() const;
-  Stream backward_units(size_t stage, Stream gradients, const BatchContext& batch, int64_t microbatch,
-                        const std::function<void(size_t unit)>& after_unit);
-  void reduce(size_t group, bool is_last);
-  /// Goes one leg on with the reductions under way: the newest, and the one before it, which is over then.
-  void advance();
-  /// Ends all reductions under way.
-  void settle();
-  void settle(size_t group);
-  /// The gradient of a group is complete.
-  void reduced(size_t group);
-  std::vector<UnitState>& states_of(int64_t microbatch);
-  /// Everything a checkpointed unit holds from its forward to its backward.
-  static std::vector<at::Tensor*> tensors_of(UnitState& state);
 
   Plan plan_;
   std::vector<std::shared_ptr<Unit>> chain_;
   std::vector<std::unique_ptr<Residency>> residencies_;
   std::unique_ptr<UnitRunner> runner_;
-  std::unique_ptr<MicrobatchGraphs> graphs_;  // null: the executor's own loops run every microbatch
+  std::unique_ptr<MicrobatchGraphs> graphs_;  // null: units run one by one
   ExecutorOptions options_;
+  std::deque<std::pair<ProgramKind, Program>> programs_;  // made so far
+  WeightState state_;
   ScaleTable scales_;  // of all units
-  std::vector<std::weak_ptr<const std::function<void(size_t)>>> group_reduced_;
   ImmediateSink immediate_;
-  std::map<std::pair<size_t, int64_t>, QueueSink> deferred_products_;  // by stage and microbatch
-  bool deferred_ = false;
-  std::optional<Use> last_use_;
-  std::unique_ptr<ActivationOffload> offload_;  // null unless the plan offloads a unit
-  std::optional<size_t> reducing_;              // the group whose reduction has just begun
-  std::optional<size_t> replicating_;           // and the one before it, in its second leg
-  std::vector<std::vector<UnitState>> states_;  // [microbatch][unit]
+  bool defers_weight_gradients_;
+  std::map<std::pair<int, int>, QueueSink> deferred_products_;  // by stage and microbatch
+  std::unique_ptr<ActivationOffload> offload_;                  // null unless the plan offloads a unit
+  std::vector<std::vector<UnitState>> states_;                  // [microbatch][unit]
+  StageStreams streams_;
+  at::Tensor result_;  // losses added up, or logits, of the run under way
+  std::optional<Action> position_;
+  int64_t live_ = 0;
+  int64_t most_live_ = 0;
 };
 
 }  // namespace titan

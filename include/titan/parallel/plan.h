@@ -87,11 +87,14 @@ struct PlanRequest {
   int64_t loss_message_bytes = 0;
   std::optional<ValidationShape> validation;  // none: there is none
   bool on_gpu = false;                        // of what validation holds there; the rest of the plan does not ask
-  bool fused_loss = false;   // losses and gradients of logits are found where the product has written them
-  bool cuda_graphs = false;  // recorded where the plan allows: what a microbatch holds stays with them from then on
+  bool fused_loss = false;     // losses and gradients of logits are found where the product has written them
+  bool cuda_graphs = false;    // recorded where the plan allows: what a microbatch holds stays with them from then on
+  bool groups_of_one = false;  // groups of one rank exist, and their collectives are called (debug.groups_of_one)
 
   /// Ranks over which each parameter is cut (FSDP).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
+  /// Whether gradients are summed over replicas.
+  bool replicates() const { return place.mesh.size(MeshAxis::dp_replicate) > 1 || groups_of_one; }
   /// Whether ranks that saw other tokens add their gradients to this one's.
   bool reduces_gradients() const { return shards() > 1 || place.mesh.size(MeshAxis::dp_replicate) > 1; }
   /// How samples are dealt out over the context-parallel ranks, and what one of them computes.
@@ -146,6 +149,9 @@ struct WeightGroupPlan {
   int64_t gathered_shard_bytes() const;
   /// Weights whose scale it keeps.
   int64_t scaled_weights() const;
+  /// Elements of this rank's shard whose gradients are partial sums: of weights that every tensor-parallel rank holds
+  /// whole.
+  int64_t partial_numel() const;
 };
 
 struct UnitPlan {
@@ -209,6 +215,10 @@ struct Plan {
 
   /// Weights are cut over ranks, or live on the host: they come and go.
   bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
+  /// What is gathered of the group, or multiplied with, is a copy of its masters.
+  bool copies_weights(const WeightGroupPlan& group) const {
+    return group.gathers_float8 || group.compute != request.master;
+  }
   /// The scales of all float8 weights are found at the end of a step, together.
   bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
   /// What async tensor parallelism shares with the ranks of its group; 0 without it.

@@ -1,24 +1,31 @@
-// What the weights of a plan cost in communication, group by group, and how a parameter lies over the ranks in torch's
-// words. The plan's own sums are made of the first; `titan_train plan` shows both.
+// What an instruction of a program sends, and what that makes per weight group in a step; how a parameter lies over the
+// ranks in torch's words. The plan's traffic is made of the first, `titan_train plan` shows all of them.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "titan/parallel/plan.h"
+#include "titan/parallel/program.h"
 
 namespace titan {
 
-/// What one weight group has one communicator do in a step. Bytes are those of whole tensors (docs/distributed.md).
-struct WeightExchange {
+/// Calls of one communicator. Bytes are those of whole tensors (docs/distributed.md).
+struct Exchange {
   std::string_view communicator;  // of group_names
   Collective kind;
   Traffic traffic;
 };
 
-/// Of every weight group of `plan`, in its order. Gathers of a group are counted by walking one step over the slots.
-std::vector<std::vector<WeightExchange>> weight_exchanges(const Plan& plan);
+/// What an instruction has communicators do, in order. What units communicate within themselves (tensor and context
+/// parallel) is not in it, and groups of one rank are.
+std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action);
+
+/// Members of the communicator of that name (group_names).
+int64_t ranks_of(const Plan& plan, std::string_view communicator);
+
+/// What each weight group sends in a step, in the plan's order.
+std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan);
 
 /// "tp Shard(0), fsdp StridedShard(0)": the axes of more than one rank that a tensor is cut or copied over. Strided:
 /// cut within the pieces of an earlier cut of the same dimension. "whole" on a single rank.

@@ -1,5 +1,5 @@
-// Residency: where the weights of one weight group live and when they come and go. The executor calls it at named
-// places and knows no more; sharded, offloaded and quantised weights are other implementations.
+// Residency: where the weights of one weight group live. Each call is one instruction of a program (program.h), which
+// says when; sharded, offloaded and quantised weights are other implementations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,50 +15,50 @@
 
 namespace titan {
 
-/// Why a unit wants a group's weights.
-enum class UsePhase { forward, backward };
-struct Use {
-  size_t unit = 0;
-  UsePhase phase = UsePhase::forward;
-  int64_t microbatch = 0;
-};
-
 class Residency {
  public:
   virtual ~Residency() = default;
 
-  /// Starts bringing the weights; `acquire` of the same use will find them on their way.
-  virtual void prefetch(const Use& use) = 0;
-  /// The handles' weights are valid from here on.
-  virtual void acquire(const Use& use) = 0;
-  /// The handles' weights may be gone after this.
-  virtual void release(const Use& use) = 0;
-  /// The handles' gradients have storage from here on; a second call within one step changes nothing.
-  virtual void gradient_storage() = 0;
-  /// The group's gradient of one microbatch is complete; with `is_last` that of the step, and its reduction begins.
-  virtual void reduce(bool is_last) = 0;
-  /// Between reduce and settle, once: goes on with a reduction that has a second leg (sums of shards over replicas).
-  /// Whether something is under way that settle would wait for.
-  virtual bool advance() { return false; }
-  /// The reduction that began is over: the shards of the gradient are valid.
-  virtual void settle() = 0;
-  /// Whether something may be under way between reduce and the next call that other work goes on beside.
-  virtual bool reduces() const { return true; }
-  /// Adds the gradient shards of the other rank of a pipeline that holds these weights too.
-  virtual void add_twin() = 0;
-  /// Gradient shards whose optimizer runs on the host set out for it. From here to `arrive` there are none to read.
-  virtual void send_home() {}
-  /// The host has waited for all that set out: the shards are valid there.
+  /// REFRESH: makes the compute copies of this rank's shard, and scales that travel with them, unless their writer has
+  /// (Parameter::send_written).
+  virtual void refresh() = 0;
+  /// UNSHARD: begins to bring the weights into their slot.
+  virtual void unshard() {}
+  /// WAIT_UNSHARD: the handles' weights are valid from here on.
+  virtual void wait_unshard() {}
+  /// SCALE: finds the float8 scales of the unsharded weights.
+  virtual void scale() {}
+  /// RESHARD: the handles' weights are gone after this; the slot keeps its bytes until the next UNSHARD into it.
+  virtual void reshard() {}
+
+  /// OPEN_GRADIENT: the handles' gradients have storage from here on.
+  virtual void open_gradient() = 0;
+  /// CLOSE_GRADIENT: the group's gradient of the step is complete on this rank. Where nothing is to be reduced the
+  /// gradient shards are valid.
+  virtual void close_gradient() = 0;
+  /// REDUCE_SCATTER and ALL_REDUCE: begin the sum over shards, and that of shards over replicas.
+  virtual void reduce_scatter() {}
+  virtual void all_reduce() {}
+  /// WAIT_REDUCE: ends the sum that was begun last. After the last one the gradient shards are valid.
+  virtual void wait_reduce() {}
+  /// REDUCE_PARTIAL: sums the gradient shards of weights that every tensor-parallel rank holds whole.
+  virtual void reduce_partial() {}
+  /// ADD_TIED: adds the gradient shards of the other rank of a pipeline that holds these weights too.
+  virtual void add_tied() {}
+  /// TO_HOST: gradient shards leave for the optimizer on the host. From here to `arrive` there are none to read.
+  virtual void to_host() {}
+  /// The host has waited for all that left: the shards are valid there.
   virtual void arrive() {}
-  /// The optimizer is done with the gradient shards.
-  virtual void finish_step() = 0;
+  /// ZERO_GRADIENT: the optimizer is done with the gradient shards.
+  virtual void zero_gradient() = 0;
+
   /// Memory held now for the gradients that the optimizer reads.
   virtual int64_t gradient_bytes() const { return 0; }
   /// The masters were written (initialisation, load, optimizer): copies made from them are stale, except where the
-  /// writer wrote them too (Parameter::send_written).
+  /// writer wrote them too.
   virtual void weights_changed() = 0;
 
-  // Scales of float8 weights that travel as such, found for all groups at once rather than by each when it needs them.
+  // Scales of float8 weights that travel as such, found for all groups at once rather than by each in `refresh`.
 
   /// The largest magnitude in this rank's shard of each of them, fp32 on the compute device; undefined: there are none.
   virtual at::Tensor largest_magnitudes() { return {}; }
@@ -81,19 +81,19 @@ struct GroupCommunicators {
 class ResidentWeights : public Residency {
  public:
   /// `parameters` in the group's storage order. With `transient_gradients` the gradient block lives from its first use
-  /// in a step to finish_step (an optimizer that steps in backward needs no more).
+  /// in a step to zero_gradient (an optimizer that steps in backward needs no more).
   ResidentWeights(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
                   const at::Device& device, bool transient_gradients, GroupCommunicators communicators = {},
                   Float8Casts casts = make_aten_float8_casts());
 
-  void prefetch(const Use& use) override;
-  void acquire(const Use& use) override;
-  void release(const Use& use) override;
-  void gradient_storage() override;
-  void reduce(bool is_last) override;
-  void settle() override;
-  void add_twin() override;
-  void finish_step() override;
+  void refresh() override;
+  void open_gradient() override;
+  void close_gradient() override;
+  void all_reduce() override;
+  void wait_reduce() override;
+  void reduce_partial() override;
+  void add_tied() override;
+  void zero_gradient() override;
   int64_t gradient_bytes() const override {
     return gradients_.defined() ? static_cast<int64_t>(gradients_.nbytes()) : 0;
   }
@@ -110,13 +110,10 @@ class ResidentWeights : public Residency {
   at::Tensor masters_;
   at::Tensor copies_;     // undefined when the dtypes agree
   at::Tensor gradients_;  // undefined until first used
-  bool gradients_open_ = false;
   Pending reduction_;
   at::Tensor message_;  // the gradients as they travel, while they do
   Float8Scales scales_;
-  uint64_t version_ = 1;
-  uint64_t copied_version_ = 0;
-  uint64_t scaled_version_ = 0;
+  bool copied_ = false;  // the copies are of the present masters
 };
 
 at::ScalarType scalar_type(ElementType type);
@@ -137,8 +134,7 @@ void place_parameters(const WeightGroupPlan& plan, const std::vector<Parameter*>
 /// Sums the gradient shards of all parameters over the two ranks of a pipeline that hold them.
 void reduce_twins(const std::vector<Parameter*>& parameters, Communicator& communicator);
 
-/// Sums the gradient shards of parameters that every tensor-parallel rank holds whole, over those ranks. `communicator`
-/// null: does nothing.
-void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, Communicator* communicator);
+/// Sums the gradient shards of parameters that every tensor-parallel rank holds whole, over those ranks.
+void reduce_copies(const WeightGroupPlan& plan, const std::vector<Parameter*>& parameters, Communicator& communicator);
 
 }  // namespace titan

@@ -11,13 +11,11 @@
 
 namespace titan {
 
-/// Memory that several groups use one after the other. It remembers whose weights it holds and of which version, so
-/// that asking again for what is still there costs nothing.
+/// Memory that several groups use one after the other.
 struct Slot {
-  at::Tensor memory;  // bytes
-  const void* holder = nullptr;
-  uint64_t version = 0;
-  int64_t users = 0;  // acquires without release
+  at::Tensor memory;             // bytes
+  const void* holder = nullptr;  // whose weights or gradients it holds
+  bool in_use = false;           // they are read or written now
   // Gradients that are copied from here to the host: of bytes from this one on.
   Crossing leaving{};
   int64_t leaving_begin = 0;
@@ -51,31 +49,34 @@ class ShardedWeights : public Residency {
                  Float8Casts casts = make_aten_float8_casts());
   ~ShardedWeights() override;
 
-  void prefetch(const Use& use) override;
-  void acquire(const Use& use) override;
-  void release(const Use& use) override;
-  void gradient_storage() override;
-  void reduce(bool is_last) override;
-  bool advance() override;
-  void settle() override;
-  bool reduces() const override {
-    return shards_ > 1;
-  }  // sums over replicas, of what leaves for the host, are waited for
-  void add_twin() override;
-  void send_home() override;
+  void refresh() override;
+  void unshard() override;
+  void wait_unshard() override;
+  void scale() override;
+  void reshard() override;
+  void open_gradient() override;
+  void close_gradient() override;
+  void reduce_scatter() override;
+  void all_reduce() override;
+  void wait_reduce() override;
+  void reduce_partial() override;
+  void add_tied() override;
+  void to_host() override;
   void arrive() override;
-  void finish_step() override;
+  void zero_gradient() override;
   int64_t gradient_bytes() const override { return static_cast<int64_t>(gradient_shards_.nbytes()); }
   void weights_changed() override;
   at::Tensor largest_magnitudes() override;
   void set_largest_magnitudes(const at::Tensor& largest) override;
 
  private:
-  void refresh_sends();
   /// Scales of weights that travel in float8, from the masters of all ranks.
   void refresh_scales();
   void start_gather(const at::Tensor& memory);
-  void start_scatter();
+  /// Gradients that travel narrowed are copied to where they travel.
+  void narrow_gradients();
+  /// The sums of all ranks are there: they become the gradient shards.
+  void complete_gradients();
   /// The gradient slot may be used by others.
   void free_gradient_slot();
   /// What the device writes into the slot from here on comes after copies to the host that read it.
@@ -108,9 +109,8 @@ class ShardedWeights : public Residency {
   at::Tensor copies_;           // home, bytes of the shards as they are gathered; undefined when they are the masters
   at::Tensor gradient_shards_;  // home, fp32
   Float8Scales scales_;         // on the compute device
-  uint64_t version_ = 1;
-  uint64_t sent_version_ = 0;
-  uint64_t scaled_version_ = 0;
+  bool copied_ = false;         // the copies are of the present masters
+  bool scaled_ = false;         // and so are scales of weights that travel in float8
 
   /// A gather or a reduction under way, with what has to be copied when it is over.
   struct Transfer {
@@ -125,7 +125,6 @@ class ShardedWeights : public Residency {
   Transfer gather_;
   Transfer reduction_;
   Pending replication_;  // the sums, over replicas
-  bool gradients_open_ = false;
   // Where gradient shards are that go to the host: complete on the device, or between the two.
   bool may_leave_ = false;
   bool on_their_way_ = false;

@@ -1,6 +1,6 @@
-// One step of a pipeline schedule, and the table of them: for every rank the actions in the order in which it runs
-// them. The words are those of PyTorch 2.11's CSV files, so that tables can be exchanged (docs/schedules.md). Pure
-// data: no tensors, no times, no machine.
+// The one vocabulary of what a rank does. Tables of a pipeline schedule name stages, in the words of PyTorch 2.11's CSV
+// files, so that they can be exchanged (docs/schedules.md); the program of a step (parallel/program.h) names units and
+// weight groups as well (docs/architecture.md). Pure data: no tensors, no times, no machine.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 namespace titan {
 
 enum class ActionKind : uint8_t {
+  // Of a stage. In a program forward and backward name a unit too, unshard and reshard a weight group.
   forward,           ///< F
   backward,          ///< B: both gradients at once
   input_gradient,    ///< I: the gradient of the stage's input, weight gradients deferred
@@ -26,15 +27,52 @@ enum class ActionKind : uint8_t {
   receive_backward,  ///< RECV_B: the gradient of the stage's output from the next stage
   overlap,           ///< OVERLAP_F_B: a forward and a backward of two stages that a runtime may interleave
   batch,             ///< BATCH: sends and receives that are posted together (PyTorch has no word for it)
+
+  // In programs alone. Streams between stages:
+  handoff_forward,   ///< a stage's output becomes the input of the next stage, on this rank: rounded as a message is
+  handoff_backward,  ///< the same with the gradient of a stage's input, to the stage before
+  wait_forward,      ///< the input of a stage has been received
+  wait_backward,     ///< the gradient of a stage's output has been received
+  wait_sends,        ///< everything that was sent has left
+  // Units:
+  evaluate,    ///< a unit's forward that keeps nothing for a backward
+  offload,     ///< what a unit keeps for its backward begins to leave for the host
+  fetch,       ///< and to come back
+  wait_fetch,  ///< and is back
+  graph,       ///< forward and backward of all units, which may be replayed as one CUDA graph
+  // Weights of a group:
+  refresh,       ///< the compute copies of this rank's shard, and their float8 scales, are made anew
+  wait_unshard,  ///< the all-gather is over: units may use the weights
+  scale,         ///< float8 scales are found in the unsharded weights; without a group: in the shards of all groups
+  // Gradients of a group, in this order:
+  open_gradient,   ///< storage for it; what is written first overwrites, later writes add
+  close_gradient,  ///< every microbatch has added its part
+  reduce_scatter,  ///< begins the sum over shards
+  all_reduce,      ///< begins the sum over replicas
+  wait_reduce,     ///< ends the sum that was begun last
+  reduce_partial,  ///< sums what each tensor-parallel rank has of weights that all of them hold whole
+  add_tied,        ///< sums the gradients of tied embeddings over the two pipeline ranks that hold them
+  to_host,         ///< leaves for the optimizer on the host
+  wait_host,       ///< all that left are there, and clip factor and skip flag with them
+  // The step; with a group: of that group alone, when it is stepped within backward.
+  loss_sum,       ///< the loss of all ranks
+  squares,        ///< the exact sum of squares of this rank's gradient shards
+  norm,           ///< and of all ranks'
+  control,        ///< clip factor, skip flag and spike guard, as data on the device
+  before_change,  ///< what a save still needs of weights and moments is copied
+  step,           ///< the optimizer; compute copies and unsharded weights are stale from here on
+  zero_gradient,  ///< the optimizer is done with the gradients
 };
 
-/// `stage` and `microbatch` are -1 where they say nothing: the microbatch of UNSHARD, RESHARD and REDUCE_GRAD, both of
-/// a merged action. `parts` is empty but for merged actions.
+/// A field is -1 where it says nothing. `parts` is empty but for merged actions: overlap, batch and graph.
 struct Action {
   ActionKind kind;
   int stage = -1;
   int microbatch = -1;
   std::vector<Action> parts{};
+  int unit = -1;   // of Plan::units
+  int group = -1;  // of Plan::groups
+  int slot = -1;   // of Plan::weight_slots or gradient_slots, as the kind says; -1: the group's own memory
   bool operator==(const Action&) const = default;
 };
 

@@ -1,6 +1,6 @@
-// One optimizer step: the microbatches forward and backward, then the norm, the clipping and the optimizer; or the
-// optimizer inside the backward, group by group. It reads no data, shows nothing and waits for nothing but gradients
-// that are stepped on the host: the trainer brings the microbatches and looks at the outcome when it likes.
+// One optimizer step: has the executor run the step's programs, and does what they say of norm, clipping and optimizer.
+// It reads no data, shows nothing and waits for nothing but gradients that are stepped on the host: the trainer brings
+// the microbatches and looks at the outcome when it likes.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,14 @@
 #include "titan/optimize/optimizer.h"
 #include "titan/optimize/spike_guard.h"
 #include "titan/parallel/executor.h"
-#include "titan/parallel/pipeline_runner.h"
 #include "titan/train/debug_dump.h"
 
 namespace titan {
-
-struct StepOptions {
-  double max_norm = 0;            // 0: no clipping
-  bool step_in_backward = false;  // a group is stepped right after its reduction; nothing is clipped then
-};
 
 /// Over which ranks the step's scalars add up; null where this process is alone.
 struct StepCommunicators {
   std::shared_ptr<Communicator> loss;   // ranks that read different tokens
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
-  // Those that find the scales of float8 weights in advance: ranks that hold shards of a weight, ranks that share it.
-  std::shared_ptr<Communicator> gather = nullptr;
-  std::shared_ptr<Communicator> tensor = nullptr;
 };
 
 /// What a rank wants all ranks to do after a step: they learn of it with the step's sums.
@@ -51,16 +42,16 @@ struct StepOutcome {
   at::Tensor spike;     // fp64 [3] as SpikeGuard::judge gives it; undefined without a guard
 };
 
-class StepRunner {
+class StepRunner : private StepWork {
  public:
   /// What ranks exchange once a step: the exact sum of squares, or the loss, and their wishes.
   static constexpr int64_t kNormMessageBytes = (kExactSlots + 2) * sizeof(int64_t);
   static constexpr int64_t kLossMessageBytes = 3 * sizeof(double);
 
-  /// `group_parameters` by weight group of the plan. Executor, optimizer and `pipeline` outlive this; with a pipeline
-  /// every microbatch goes through it, cut into the pipeline's own.
+  /// `group_parameters` by weight group of the plan. Executor and optimizer outlive this. `max_norm` 0, or a plan that
+  /// steps in backward: no clipping.
   StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
-             const StepOptions& options, StepCommunicators communicators = {}, PipelineRunner* pipeline = nullptr);
+             double max_norm, StepCommunicators communicators = {});
   /// From now on every step is judged, and left out when the guard skips; null: no longer. It outlives this. A step in
   /// backward has been made when its norm is known: there a guard that skips is refused.
   void guard_with(SpikeGuard* guard);
@@ -70,45 +61,50 @@ class StepRunner {
   StepRunner& operator=(const StepRunner&) = delete;
 
   /// Runs step `step` (1-based) at peak rate `rate`. The microbatches' loss_scale makes the loss a mean over the valid
-  /// tokens of all of them. Loss or gradients that are not finite leave the weights as they are; with step_in_backward,
-  /// those of the groups concerned. `wishes` travel with the step's sums, so that all ranks learn of them after the
-  /// same step. `dump`, when given, gets loss, norm and gradients.
+  /// tokens of all of them; with a pipeline each is cut into the pipeline's own. Loss or gradients that are not finite
+  /// leave the weights as they are; stepping in backward, those of the groups concerned. `wishes` travel with the
+  /// step's sums, so that all ranks learn of them after the same step. `dump`, when given, gets loss, norm and
+  /// gradients; `observer` sees every instruction before it runs.
   StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Wishes wishes = {},
-                  DebugDump* dump = nullptr);
+                  DebugDump* dump = nullptr, const Executor::Observer& observer = {});
 
  private:
-  /// What the step under way has come to, where a part of it is known before the whole backward is over.
+  /// What the step under way has come to.
   struct Progress {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, wishes, squares, any_skipped, own_loss;
+    at::Tensor loss, wishes, any_skipped, own_loss, spike;
+    at::Tensor squares;        // of all groups so far
+    at::Tensor group_squares;  // of the group that is stepped now, in backward
+    StepControl control;       // of the whole step
+    StepControl applied;       // what the optimizer reads, where it runs
   };
 
-  void step_group(size_t group);
-  /// Adds the group's exact sum of squares to the step's: gradients that are stepped on the host leave the device next.
-  void add_squares(size_t group);
-  /// The same over all ranks that hold parts of the gradients.
-  at::Tensor sum_squares(const at::Tensor& squares);
-  /// Clip factor and skip flag where the optimizer runs. On the host, gradients have arrived there when this returns.
-  StepControl for_optimizer(const StepControl& control);
-  /// Forward and backward of all microbatches; leaves the loss of all ranks in progress_.
-  void compute_gradients(std::span<const BatchContext> microbatches);
-  /// Adds up the loss over the ranks, before the backward that would act on it.
-  void sum_loss();
+  // The instructions of a step, as StepWork says.
+  void sum_loss(const at::Tensor& loss) override;
+  void add_squares(int group) override;
+  void sum_norm(int group) override;
+  void control(int group) override;
+  void before_change() override { before_change_(); }
+  std::vector<at::Tensor*> applied_scalars() override { return {&progress_.applied.clip, &progress_.applied.skip}; }
+  void step(int group) override;
+
+  bool steps_in_backward() const { return executor_.plan().request.step_in_backward; }
+  /// Clip factor and skip flag of the whole step, once its norm is known.
+  void control_step();
+  std::vector<BatchContext> microbatches_of(const BatchContext& batch) const;
 
   Executor& executor_;
   Optimizer& optimizer_;
-  PipelineRunner* pipeline_;
   std::vector<std::vector<Parameter*>> group_parameters_;
   std::vector<std::vector<Parameter*>> counted_;  // by group: what this rank counts in the norm
-  StepOptions options_;
+  double max_norm_;
   StepCommunicators communicators_;
   SpikeGuard* guard_ = nullptr;
   std::function<void()> before_change_ = [] {};
   at::Device device_{at::kCPU};
   Progress progress_;
-  std::shared_ptr<const void> reduced_;  // while it lives, the executor tells of groups that are reduced
 };
 
 }  // namespace titan

@@ -22,7 +22,6 @@
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
-#include "titan/parallel/pipeline_runner.h"
 #include "titan/report/memory_snapshot.h"
 #include "titan/report/run_record.h"
 #include "titan/report/status_line.h"
@@ -133,7 +132,7 @@ class Trainer {
   static constexpr std::chrono::milliseconds kLastLinesLimit{1000};
   /// After the first step: whether its loss can be that of the weights that were meant.
   void explain_start(const StepValues& values) const;
-  /// Forward alone, through all stages of the model; what PipelineRunner::infer says of the other ranks.
+  /// Forward alone, through all stages of the model; what Executor::infer says of the other ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
   /// To the last step, or until something asks to stop.
   void train();
@@ -182,7 +181,6 @@ class Trainer {
   ModelDescription description_;
   Assembly assembly_;
   std::vector<Parameter*> all_parameters_;    // of the model, in canonical order; other stages' without memory
-  std::unique_ptr<PipelineRunner> pipeline_;  // null without a pipeline
   std::vector<ParameterGroup> model_groups_;  // of all_parameters_
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<SpikeGuard> guard_;  // null: off

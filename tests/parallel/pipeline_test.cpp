@@ -1,7 +1,5 @@
-// The pipeline's runtime: stand-in stages show that it does what the table says when the table says it, keeps what the
+// A pipeline, run: stand-in stages show that it does what the table says when the table says it, keeps what the
 // simulation says and takes the time that the simulation says; real products show where weight gradients are made.
-#include "titan/parallel/pipeline_runner.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +30,7 @@ std::vector<Action> halves(const std::vector<Action>& actions) {
   return result;
 }
 
-TEST(PipelineRunner, DoesTheTablesActionsInOrderAndKeepsWhatTheSimulationSaysInEveryLegalShape) {
+TEST(Pipeline, DoesTheTablesActionsInOrderAndKeepsWhatTheSimulationSaysInEveryLegalShape) {
   for (const NamedShape& one : shapes(true)) {
     const StandInPipeline pipeline(one);
     ASSERT_TRUE(pipeline.planned.problems.empty()) << one.text();
@@ -78,7 +76,7 @@ Measured run_ranks(const StandInPipeline& pipeline, const ActionTimes& times) {
   return measured;
 }
 
-TEST(PipelineRunner, TakesTheSimulatedTimeInEveryScheduleOnEightRanks) {
+TEST(Pipeline, TakesTheSimulatedTimeInEveryScheduleOnEightRanks) {
   ActionTimes times;
   times.stage = {1, 1.2, 0.8};
   times.transfer = 0.1;
@@ -110,7 +108,7 @@ class CountedProducts : public DenseProducts {
   mutable int inputs = 0, weights = 0;
 };
 
-TEST(PipelineRunner, MakesTheWeightGradientsOfAMicrobatchInItsOwnActionAndNoneInTheInputGradients) {
+TEST(Pipeline, MakesTheWeightGradientsOfAMicrobatchInItsOwnActionAndNoneInTheInputGradients) {
   constexpr int kProducts = 7;  // of a block: wq, wk, wv, wo, w1, w2, w3
   PlanRequest request = small_plan();
   request.accumulation = 3;
@@ -118,30 +116,30 @@ TEST(PipelineRunner, MakesTheWeightGradientsOfAMicrobatchInItsOwnActionAndNoneIn
   part.stages = {{0, 0, 2}, {1, 2, 5}};  // embedding and a block; two blocks and the head
   part.rank_of_stage = {0, 0};
   part.microbatches = 3;
+  part.splits_backward = true;
   request.pipeline = part;
   const auto products = std::make_shared<CountedProducts>();
   SmallModel model(small_request(), request, {}, SmallModel::resident, products);
-  Executor& executor = *model.executor;
-  executor.defer_weight_gradients(true);
-  const BatchContext batch = model.batch();
-  std::vector<Stream> gradients;
-  for (int64_t m = 0; m < 3; ++m) executor.forward_stage(1, executor.forward_stage(0, {}, batch, m), batch, m);
+  const std::vector<BatchContext> batches(3, model.batch());
+  StepWork none;
+  auto run = [&](const std::vector<Action>& table) {
+    model.executor->run(expand(model.plan, table, model.executor->state(), /*is_last=*/false), batches, none);
+  };
+  using enum ActionKind;
+  for (int m : {0, 1, 2}) run({{forward, 0, m}, {forward, 1, m}});
   EXPECT_EQ(products->inputs + products->weights, 0);
-  for (int64_t m = 0; m < 3; ++m) {
-    gradients.push_back(executor.backward_stage(1, Executor::loss_gradient(batch), batch, m));
-    executor.backward_stage(0, gradients.back(), batch, m);
+  for (int m : {0, 1, 2}) {
+    run({{input_gradient, 1, m}, {input_gradient, 0, m}});
     EXPECT_EQ(products->weights, 0) << "microbatch " << m;
   }
   EXPECT_EQ(products->inputs, 3 * 3 * kProducts);
   int expected = 0;
-  for (int64_t m : {2, 0, 1}) {
-    executor.weight_gradients(1, m);
+  for (int m : {2, 0, 1}) {
+    run({{weight_gradient, 1, m}});
     EXPECT_EQ(products->weights, expected += 2 * kProducts) << "microbatch " << m;
-    executor.weight_gradients(0, m);
+    run({{weight_gradient, 0, m}});
     EXPECT_EQ(products->weights, expected += kProducts) << "microbatch " << m;
   }
-  executor.weight_gradients(1, 2);
-  EXPECT_EQ(products->weights, expected) << "once";
   EXPECT_EQ(products->inputs, 3 * 3 * kProducts);
 }
 

@@ -1,0 +1,32 @@
+// Proves programs before anything starts: weights are there when they are used, no slot is overwritten in use,
+// gradients are complete before their step, and the ranks of a mesh send what others receive and call each communicator
+// alike.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/parallel/program.h"
+
+namespace titan {
+
+/// What is wrong with one rank's programs, which run in this order from `programs[0].entry` on and end with a step: the
+/// first problem, with program, position (from 1) and instruction; empty: none.
+std::string program_problem(const Plan& plan, std::span<const Program> programs);
+
+/// A step of a rank, what follows a validation, and a second step: every state that programs start from.
+std::vector<Program> checked_programs(const Plan& plan, bool graphs = false);
+
+/// The programs that one rank of a mesh runs.
+struct RankPrograms {
+  const Plan* plan = nullptr;  // its place says which rank
+  std::span<const Program> programs;
+};
+
+/// What is wrong between the ranks of a mesh, given in order and all of them: the first call or message in which two
+/// differ, or what each rank waits for when none can go on; empty: nothing. A wait is strict: it lasts until all
+/// members have made the call.
+std::string mesh_problem(std::span<const RankPrograms> ranks);
+
+}  // namespace titan

@@ -1,0 +1,198 @@
+// Whether the programs of all ranks of a mesh go together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "titan/parallel/plan_exchanges.h"
+#include "titan/parallel/program_check.h"
+
+namespace titan {
+namespace {
+
+using enum ActionKind;
+
+struct Difference : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// All ranks at once: each does its instructions in order, and waits where it must for what others have to do.
+class MeshWalk {
+ public:
+  explicit MeshWalk(std::span<const RankPrograms> ranks) {
+    for (const RankPrograms& rank : ranks) {
+      ranks_.emplace_back().plan = rank.plan;
+      for (const Program& program : rank.programs) {
+        for (const Action& action : program.actions) ranks_.back().actions.push_back(&action);
+      }
+    }
+  }
+
+  /// What each rank that never comes to its end waits for.
+  std::string run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t r = 0; r < ranks_.size(); ++r) {
+        while (advance(r)) moved = true;
+      }
+    }
+    std::string stuck;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const Rank& rank = ranks_[r];
+      if (rank.next == rank.actions.size()) continue;
+      stuck += fmt::format("rank {} waits for ever in instruction {} ({}); ", r, rank.next + 1,
+                           to_line(*rank.plan, *rank.actions[rank.next]));
+    }
+    return stuck;
+  }
+
+ private:
+  using Members = std::vector<int64_t>;
+  /// The calls of one communicator, as whoever made each first has made it.
+  struct Calls {
+    std::vector<std::string> made;
+    std::map<int64_t, size_t> count;  // by member
+  };
+  struct Call {
+    std::pair<std::string_view, Members> communicator;
+    size_t number = 0;
+  };
+  struct Rank {
+    const Plan* plan = nullptr;
+    std::vector<const Action*> actions;
+    size_t next = 0;
+    bool posted = false;                      // what the next instruction sends is on its way
+    std::vector<Call> now;                    // calls of the next instruction
+    std::map<int, Call> gathers, reductions;  // under way, by group
+    std::map<std::tuple<bool, int, int>, std::pair<Members, size_t>> receives;  // by stream: channel and number
+  };
+
+  bool advance(size_t r) {
+    Rank& rank = ranks_[r];
+    if (rank.next == rank.actions.size()) return false;
+    const Action& action = *rank.actions[rank.next];
+    bool moved = false;
+    if (!std::exchange(rank.posted, true)) {
+      post(static_cast<int64_t>(r), action);
+      moved = true;
+    }
+    if (!is_over(rank, action, static_cast<int64_t>(r))) return moved;
+    rank.posted = false;
+    rank.now.clear();
+    ++rank.next;
+    return true;
+  }
+
+  void post(int64_t r, const Action& action) {
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    if (is_transfer(leaves(action)[0].kind)) return post_messages(r, action);
+    for (const Exchange& exchange : exchanges_of(*rank.plan, action)) {
+      if (ranks_of(*rank.plan, exchange.communicator) == 1) continue;
+      const std::pair communicator{exchange.communicator, members_of(r, exchange.communicator)};
+      Calls& calls = calls_[communicator];
+      const size_t number = calls.count[r]++;
+      std::string call = fmt::format("{} of {} bytes", name(exchange.kind), exchange.traffic.bytes);
+      if (action.group >= 0) {
+        call += " for " + rank.plan->groups[static_cast<size_t>(action.group)].parameters[0].spec.name;
+      }
+      if (number == calls.made.size()) calls.made.push_back(call);
+      if (calls.made[number] != call) {
+        throw Difference(fmt::format("rank {}, {}: its call {} of {} is {}, another member's {}", r,
+                                     to_line(*rank.plan, action), number + 1, exchange.communicator, call,
+                                     calls.made[number]));
+      }
+      const Call made{communicator, number};
+      if (action.kind == unshard) rank.gathers[action.group] = made;
+      if (action.kind == reduce_scatter || action.kind == all_reduce) rank.reductions[action.group] = made;
+      rank.now.push_back(made);
+    }
+  }
+
+  void post_messages(int64_t r, const Action& action) {
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    for (const Action& part : leaves(action)) {
+      const bool back = part.kind == send_backward || part.kind == receive_backward;
+      const bool sends = is_send(part.kind);
+      const int other = part.stage + (back == sends ? -1 : 1);
+      const Members pipeline = rank.plan->request.place.mesh.group(r, std::vector{MeshAxis::pp});
+      const int64_t peer =
+          pipeline[static_cast<size_t>(rank.plan->request.pipeline->rank_of_stage[static_cast<size_t>(other)])];
+      const Members channel = sends ? Members{r, peer} : Members{peer, r};
+      // Both sides name a message by the stage that made it.
+      const std::string message = fmt::format("{} of stage {}, microbatch {}", back ? "gradient" : "output",
+                                              sends ? part.stage : other, part.microbatch);
+      auto& [sent, received] = channels_[channel];
+      auto& own = sends ? sent : received;
+      const auto& others = sends ? received : sent;
+      own.push_back(message);
+      if (own.size() <= others.size() && others[own.size() - 1] != message) {
+        throw Difference(fmt::format(
+            "rank {}, {}: message {} from rank {} to rank {} is the {} for it, the {} for the other", r,
+            to_line(*rank.plan, action), own.size(), channel[0], channel[1], message, others[own.size() - 1]));
+      }
+      if (!sends) rank.receives[{back, part.stage, part.microbatch}] = {channel, own.size()};
+    }
+  }
+
+  bool is_over(Rank& rank, const Action& action, int64_t r) const {
+    if (action.kind == unshard || action.kind == reduce_scatter || action.kind == all_reduce) return true;
+    if (action.kind == wait_unshard) return is_over(rank.gathers, action.group);
+    if (action.kind == wait_reduce) return is_over(rank.reductions, action.group);
+    if (action.kind == wait_forward || action.kind == wait_backward) {
+      const auto found = rank.receives.find({action.kind == wait_backward, action.stage, action.microbatch});
+      if (found == rank.receives.end()) return false;
+      const auto& [channel, number] = found->second;
+      return channels_.at(channel).first.size() >= number;
+    }
+    if (action.kind == wait_sends) {
+      return std::all_of(channels_.begin(), channels_.end(), [&](const auto& channel) {
+        return channel.first[0] != r || channel.second.second.size() >= channel.second.first.size();
+      });
+    }
+    return std::all_of(rank.now.begin(), rank.now.end(), [&](const Call& call) { return is_over(call); });
+  }
+  bool is_over(const std::map<int, Call>& under_way, int group) const {
+    const auto found = under_way.find(group);
+    return found == under_way.end() || is_over(found->second);
+  }
+  bool is_over(const Call& call) const {
+    const Calls& calls = calls_.at(call.communicator);
+    return std::all_of(call.communicator.second.begin(), call.communicator.second.end(), [&](int64_t member) {
+      const auto found = calls.count.find(member);
+      return found != calls.count.end() && found->second > call.number;
+    });
+  }
+
+  Members members_of(int64_t r, std::string_view communicator) const {
+    using enum MeshAxis;
+    const PlanRequest& request = ranks_[static_cast<size_t>(r)].plan->request;
+    auto group = [&](const std::vector<MeshAxis>& axes) { return request.place.mesh.group(r, axes); };
+    if (communicator == group_names::kReplicate) return group({dp_replicate});
+    if (communicator == group_names::kTensor) return group({tp});
+    if (communicator == group_names::kLoss) return group({pp, dp_replicate, dp_shard, cp});
+    if (communicator == group_names::kModel) return group({pp, dp_shard, cp, tp});
+    if (communicator != group_names::kTwins) return group({dp_shard, cp});
+    const Members all = group({pp});
+    const std::vector<int64_t>& owners = request.pipeline->rank_of_stage;
+    return {all[static_cast<size_t>(owners.front())], all[static_cast<size_t>(owners.back())]};
+  }
+
+  std::vector<Rank> ranks_;
+  std::map<std::pair<std::string_view, Members>, Calls> calls_;
+  std::map<Members, std::pair<std::vector<std::string>, std::vector<std::string>>> channels_;  // sent and received
+};
+
+}  // namespace
+
+std::string mesh_problem(std::span<const RankPrograms> ranks) {
+  try {
+    return MeshWalk(ranks).run();
+  } catch (const Difference& difference) {
+    return difference.what();
+  }
+}
+
+}  // namespace titan

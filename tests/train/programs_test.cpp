@@ -1,0 +1,266 @@
+// The programs of every row of the layout matrices are proved, each rank's and all of them together; and the proof
+// notices every instruction that is left out and every two that change places, unless that does no harm.
+#include <map>
+
+#include "ranks.h"
+#include "titan/parallel/plan_exchanges.h"
+#include "titan/parallel/program_check.h"
+#include "titan/schedule/families.h"
+
+namespace titan {
+namespace {
+
+LayoutRow row_with(std::string name, const std::function<void(LayoutRow&)>& change) {
+  LayoutRow row;
+  row.layout = std::move(name);
+  change(row);
+  return row;
+}
+
+/// Rows of layouts.tsv, every schedule with every way in which weights come and go, and what neither holds.
+std::vector<LayoutRow> proved_rows() {
+  std::vector<LayoutRow> all = layout_rows();
+  for (const ScheduleFamily& family : schedule_families()) {
+    for (const char* kind : {"plain", "fsdp_always", "hsdp_never", "offload", "tied_accumulation"}) {
+      LayoutRow row;
+      row.layout = std::string("pp2_") + kind;
+      row.pipeline = 2;
+      row.schedule = family.name;
+      row.stages_per_rank = family.most_stages_per_rank == 1 ? 1 : 2;
+      const std::string_view word = kind;
+      if (word == "fsdp_always") row.shard = 2, row.reshard = "always";
+      if (word == "hsdp_never") row.shard = 2, row.replicate = 2, row.reshard = "never", row.global_batch = 32;
+      if (word == "offload") row.offload = true, row.shard = 2;
+      if (word == "tied_accumulation") row.tied = true, row.accumulation = 2;
+      all.push_back(row);
+    }
+  }
+  const auto narrow = [](LayoutRow& row) { row.compute = row.reduce = ElementType::bfloat16; };
+  const auto float8 = [](LayoutRow& row, bool precomputes) {
+    row.compute = ElementType::bfloat16;
+    row.float8 = Float8Request{};
+    row.float8->gathers = true;
+    row.float8->precomputes = precomputes;
+    row.shard = 2;
+  };
+  all.push_back(row_with("alone", [](LayoutRow&) {}));
+  all.push_back(row_with("alone_graphs", [](LayoutRow& row) { row.graphs = true, row.accumulation = 3; }));
+  all.push_back(row_with("alone_offload", [](LayoutRow& row) { row.offload = true, row.accumulation = 2; }));
+  all.push_back(row_with("alone_activations_away", [](LayoutRow& row) {
+    row.host_activations = true, row.recompute = "full", row.accumulation = 2;
+  }));
+  all.push_back(row_with("ddp2_offload", [&](LayoutRow& row) { row.replicate = 2, row.offload = true, narrow(row); }));
+  all.push_back(row_with("ddp2_narrow", [&](LayoutRow& row) { row.replicate = 2, narrow(row); }));
+  all.push_back(row_with("hsdp_narrow", [&](LayoutRow& row) {
+    row.replicate = row.shard = 2, narrow(row), row.keep_fp32 = {"layers.1"};
+  }));
+  all.push_back(row_with("fsdp2_float8", [&](LayoutRow& row) { float8(row, false), row.accumulation = 2; }));
+  all.push_back(row_with("fsdp2_float8_precomputed", [&](LayoutRow& row) { float8(row, true), row.tensor = 2; }));
+  for (const bool offload : {false, true}) {
+    all.push_back(row_with(offload ? "fsdp2_in_backward_offload" : "fsdp2_in_backward", [&](LayoutRow& row) {
+      row.shard = 2, row.step_in_backward = true, row.accumulation = 2, row.offload = offload;
+    }));
+  }
+  all.push_back(row_with("hsdp2x2_in_backward",
+                         [](LayoutRow& row) { row.shard = row.replicate = 2, row.step_in_backward = true; }));
+  return all;
+}
+
+/// All ranks of a row.
+struct Mesh {
+  explicit Mesh(const LayoutRow& row) {
+    for (int64_t rank = 0; rank < row.world(); ++rank) {
+      plans.push_back(plan_of(row, rank));
+      programs.push_back(checked_programs(plans.back(), row.graphs));
+    }
+  }
+  /// The first problem when rank 0 runs `changed`.
+  std::string problem_with(std::span<const Program> changed) const {
+    std::string problem = program_problem(plans[0], changed);
+    if (!problem.empty() || plans.size() == 1) return problem;
+    std::vector<RankPrograms> ranks;
+    for (size_t r = 0; r < plans.size(); ++r) ranks.push_back({&plans[r], programs[r]});
+    ranks[0].programs = changed;
+    return mesh_problem(ranks);
+  }
+  std::vector<Plan> plans;
+  std::vector<std::vector<Program>> programs;
+};
+
+class Programs : public ::testing::TestWithParam<LayoutRow> {};
+
+TEST_P(Programs, AreProvedForEveryRankAndTogether) {
+  const Mesh mesh(GetParam());
+  for (size_t r = 0; r < mesh.plans.size(); ++r) {
+    EXPECT_EQ(program_problem(mesh.plans[r], mesh.programs[r]), "") << "rank " << r;
+  }
+  EXPECT_EQ(mesh.problem_with(mesh.programs[0]), "");
+}
+
+/// What an instruction does to what. Sums may be added up in any order, but for their rounding.
+enum class Access { reads, adds, changes };
+using Touched = std::map<std::string, Access>;
+
+Touched touched_by(const Plan& plan, const Action& action) {
+  using enum ActionKind;
+  Touched all;
+  auto changes = [&](const std::string& what, int number = 0, int other = 0) {
+    all[fmt::format("{} {} {}", what, number, other)] = Access::changes;
+  };
+  auto adds = [&](const std::string& what, int number = 0) {
+    all.try_emplace(fmt::format("{} {} 0", what, number), Access::adds);
+  };
+  auto reads = [&](const std::string& what, int number = 0) {
+    all.try_emplace(fmt::format("{} {} 0", what, number), Access::reads);
+  };
+  auto each_group = [&](const auto& act) {
+    for (int g = 0; g < std::ssize(plan.groups); ++g) {
+      if (action.group < 0 || action.group == g) act(g);
+    }
+  };
+  for (const Action& part : leaves(action)) {
+    if (part.unit >= 0) {
+      const UnitPlan& unit = plan.units[static_cast<size_t>(part.unit)];
+      const bool writes_gradients = part.kind == backward || (part.kind == forward && unit.gradients_in_forward);
+      changes("kept by", part.unit, part.microbatch);
+      const bool computes = part.kind == forward || part.kind == backward || part.kind == evaluate;
+      if (!computes) continue;
+      changes(part.kind == backward ? "gradient stream" : "stream", part.stage, part.microbatch);
+      if (part.kind == forward && unit.role == UnitRole::head) adds("loss");
+      for (const size_t g : unit.groups) {
+        if (part.kind != backward || unit.weights_in_backward) reads("weights", static_cast<int>(g));
+        if (writes_gradients) adds("gradient", static_cast<int>(g));
+      }
+      continue;
+    }
+    if (part.stage < 0) continue;
+    const bool back = part.kind == send_backward || part.kind == receive_backward || part.kind == wait_backward ||
+                      part.kind == handoff_backward;
+    const char* stream = back ? "gradient stream" : "stream";
+    changes(stream, part.stage, part.microbatch);
+    if (part.kind == handoff_forward || part.kind == handoff_backward) {
+      changes(stream, part.stage + (back ? -1 : 1), part.microbatch);
+    }
+    if (is_transfer(part.kind)) changes("messages");
+    if (part.kind == weight_gradient) {
+      for (const UnitPlan& unit : plan.units) {
+        if (plan.stages[plan.stage_of(static_cast<size_t>(&unit - plan.units.data()))].number != part.stage) continue;
+        for (const size_t g : unit.groups) adds("gradient", static_cast<int>(g));
+      }
+    }
+  }
+  for (const Exchange& exchange : exchanges_of(plan, action)) changes("calls of " + std::string(exchange.communicator));
+  switch (action.kind) {
+    case refresh:
+    case scale:
+    case unshard:
+    case wait_unshard:
+    case reshard:
+      each_group([&](int g) {
+        changes("weights", g);
+        reads("masters", g);
+      });
+      if (action.slot >= 0) changes("weight slot", action.slot);
+      break;
+    case open_gradient:
+    case close_gradient:
+    case reduce_scatter:
+    case all_reduce:
+    case wait_reduce:
+    case reduce_partial:
+    case add_tied:
+    case to_host:
+    case wait_host:
+    case zero_gradient:
+      each_group([&](int g) {
+        const WeightGroupPlan& group = plan.groups[static_cast<size_t>(g)];
+        changes("gradient", g);
+        if (plan.gathers_weights()) changes("gradient slot", static_cast<int>(group.gradient_slot));
+        const bool reduces = action.kind == reduce_scatter || action.kind == all_reduce || action.kind == wait_reduce;
+        if (reduces && group.narrows_gradient()) changes("message slot", static_cast<int>(group.message_slot));
+      });
+      if (action.kind == wait_host) changes("control");
+      break;
+    case wait_sends:
+      changes("messages");
+      break;
+    case loss_sum:
+      changes("loss");
+      break;
+    case squares:
+      each_group([&](int g) { reads("gradient", g); });
+      changes("squares");
+      break;
+    case norm:
+      changes("squares");
+      break;
+    case control:
+      reads("loss");
+      reads("squares");
+      changes("control");
+      break;
+    case before_change:
+      each_group([&](int g) { reads("masters", g); });
+      break;
+    case step:
+      reads("control");
+      each_group([&](int g) {
+        changes("masters", g);
+        changes("weights", g);
+        changes("gradient", g);
+      });
+      break;
+    default:
+      break;
+  }
+  return all;
+}
+
+/// What two instructions both touch and at least one changes; empty: they may stand either way round, and what alone
+/// changes is what overlaps with what.
+std::string shared_by(const Plan& plan, const Action& a, const Action& b) {
+  const Touched first = touched_by(plan, a), second = touched_by(plan, b);
+  for (const auto& [what, access] : first) {
+    const auto found = second.find(what);
+    if (found == second.end()) continue;
+    if (access == Access::changes || access != found->second || found->second == Access::changes) return what;
+  }
+  return {};
+}
+
+TEST_P(Programs, AreNotProvedWithoutAnInstructionOrWithTwoInEachOthersPlaceUnlessThatIsHarmless) {
+  const Mesh mesh(GetParam());
+  const Plan& plan = mesh.plans[0];
+  std::vector<Program> changed = mesh.programs[0];
+  int64_t deleted = 0, swapped = 0, harmless = 0;
+  for (Program& program : changed) {
+    const std::vector<Action> whole = program.actions;
+    for (size_t i = 0; i < whole.size(); ++i) {
+      program.actions.erase(program.actions.begin() + static_cast<std::ptrdiff_t>(i));
+      ++deleted;
+      EXPECT_NE(mesh.problem_with(changed), "") << "without instruction " << i + 1 << ", " << to_line(plan, whole[i]);
+      program.actions = whole;
+      if (i + 1 == whole.size() || whole[i] == whole[i + 1]) continue;
+      std::swap(program.actions[i], program.actions[i + 1]);
+      ++swapped;
+      if (mesh.problem_with(changed).empty()) {
+        ++harmless;
+        EXPECT_EQ(shared_by(plan, whole[i], whole[i + 1]), "")
+            << i + 1 << ", " << to_line(plan, whole[i]) << " behind " << to_line(plan, whole[i + 1]);
+      }
+      program.actions = whole;
+    }
+    if (&program == &changed[std::min<size_t>(changed.size() - 1, 3)]) break;  // the first step
+  }
+  EXPECT_LT(harmless, swapped);
+  RecordProperty("mutations", fmt::format("{} deleted, {} swapped, {} of them harmless", deleted, swapped, harmless));
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, Programs, ::testing::ValuesIn(proved_rows()), [](const auto& info) {
+  std::string name = info.param.name();
+  for (char& letter : name) letter = std::isalnum(static_cast<unsigned char>(letter)) ? letter : '_';
+  return name + (info.param.step_in_backward ? "_step" : "");
+});
+
+}  // namespace
+}  // namespace titan
