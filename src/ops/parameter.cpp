@@ -26,7 +26,7 @@ void Parameter::place(TensorLayout layout, Box shard_box, Box unsharded_box, boo
 }
 
 const at::Tensor& Parameter::weight() const {
-  TITAN_CHECK(weight_.defined() && "the weight is acquired", name());
+  TITAN_CHECK(weight_.defined() && "the weight is unsharded", name());
   return weight_;
 }
 

@@ -44,49 +44,21 @@ StageStreams::Key key_of(Direction direction, const Action& action) {
 std::string_view range_name(ActionKind kind) {
   using enum ActionKind;
   switch (kind) {
-    case forward:
-      return "forward";
-    case backward:
-      return "backward";
-    case evaluate:
-      return "evaluate";
-    case weight_gradient:
-      return "weight gradients";
-    case graph:
-      return "microbatch";  // the units' own are silent when graphs are replayed
-    case refresh:
-    case unshard:
-    case wait_unshard:
-    case scale:
-      return "gather";
-    case close_gradient:
-    case reduce_scatter:
-    case all_reduce:
-      return "reduce";
-    case wait_reduce:
-    case reduce_partial:
-    case add_tied:
-      return "reduce, end";
-    case batch:
-    case send_forward:
-    case receive_forward:
-    case send_backward:
-    case receive_backward:
-      return "send and receive";
-    case wait_forward:
-    case wait_backward:
-    case wait_sends:
-      return "wait for a stage";
-    case wait_host:
-      return "gradients to the host";
-    case squares:
-    case norm:
-    case control:
-      return "gradient norm";
-    case step:
-      return "optimizer";
-    default:
-      return {};
+    // clang-format off
+    case forward: return "forward";
+    case backward: return "backward";
+    case evaluate: return "evaluate";
+    case weight_gradient: return "weight gradients";
+    case graph: return "microbatch";  // the units' own are silent when graphs are replayed
+    case refresh: case unshard: case wait_unshard: case scale: return "gather";
+    case close_gradient: case reduce_scatter: case all_reduce: return "reduce";
+    case wait_reduce: case reduce_partial: case add_tied: return "reduce, end";
+    case wait_forward: case wait_backward: case wait_sends: return "wait for a stage";
+    case wait_host: return "gradients to the host";
+    case squares: case norm: case control: return "gradient norm";
+    case step: return "optimizer";
+    default: return is_transfer(kind) || kind == batch ? "send and receive" : "";
+      // clang-format on
   }
 }
 

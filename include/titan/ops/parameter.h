@@ -40,7 +40,7 @@ class Parameter {
   explicit Parameter(ParameterSpec spec);
 
   /// How it lies over the ranks, and which parts are this rank's: the box it owns (master, optimizer state, reduced
-  /// gradient) and the box that operations see between acquire and release.
+  /// gradient) and the box that operations see between WAIT_UNSHARD and RESHARD.
   /// `speaks`: no other rank with the same box is asked for it first.
   void place(TensorLayout layout, Box shard_box, Box unsharded_box, bool speaks);
 
@@ -56,10 +56,10 @@ class Parameter {
   bool in_float8() const { return in_float8_; }
   void set_in_float8(bool on) { in_float8_ = on; }
 
-  // What operations use, between Residency::acquire and release.
+  // What operations use, between WAIT_UNSHARD and RESHARD of a program.
 
   /// The unsharded weight (the part in `unsharded_box`) in the compute dtype, or in float8 where it travelled so. Fails
-  /// when nobody acquired it.
+  /// when it is not unsharded.
   const at::Tensor& weight() const;
   /// This weight and those that follow it in storage as one matrix of `rows` rows: a fused product's operand.
   at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }

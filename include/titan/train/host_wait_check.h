@@ -14,7 +14,7 @@
 namespace titan {
 
 /// Throws Error(bad_config) for a check on a GPU of steps in which the host waits by design, but for the one wait of an
-/// optimizer on the host (Executor::wait_home), which is let through: LibTorch, which refuses, has no part in it.
+/// optimizer on the host (WAIT_HOST), which is let through: LibTorch, which refuses, has no part in it.
 void refuse_waits_by_design(const JobConfig& config, const at::Device& device);
 
 class HostWaitCheck {
