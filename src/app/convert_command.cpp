@@ -81,7 +81,7 @@ std::string expect_gigabytes(const std::string& word) {
               : fmt::format("{} is no number from {:f} to {:.0f}", word, kLeastGigabytes, kMostGigabytes);
 }
 
-std::optional<ConvertOptions> parse(const Direction& direction, std::span<const std::string> words) {
+std::optional<ConvertOptions> parse_convert(const Direction& direction, std::span<const std::string> words) {
   ConvertOptions options;
   CLI::App app(direction.purpose, std::string("titan_train convert ") + direction.name);
   app.add_option(direction.from, options.from, "What is read")->required();
@@ -143,7 +143,7 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   }
   const Direction* direction = find_direction(arguments[0]);
   if (!direction) fail_unknown(arguments[0]);
-  const std::optional<ConvertOptions> options = parse(*direction, arguments.subspan(1));
+  const std::optional<ConvertOptions> options = parse_convert(*direction, arguments.subspan(1));
   if (!options) return 0;
   LoadedConfig loaded = load_config(schema, options->rest, config_checks());
   if (!loaded.problems.empty()) {

@@ -24,7 +24,7 @@ struct LaunchOptions {
   std::vector<std::string> rest;  // what the ranks are started with
 };
 
-std::optional<LaunchOptions> parse(std::span<const std::string> arguments, std::ostream& out) {
+std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments, std::ostream& out) {
   LaunchOptions options;
   CLI::App app("Train with several processes on this machine", "titan_train launch");
   app.add_option("-n,--ranks", options.ranks, "Number of processes")
@@ -65,7 +65,7 @@ std::set<int64_t> parse_ranks(const std::string& text, int64_t ranks) {
 }  // namespace
 
 int run_launch(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<LaunchOptions> options = parse(arguments, std::cout);
+  const std::optional<LaunchOptions> options = parse_launch(arguments, std::cout);
   if (!options) return 0;
   LaunchRequest request;
   request.ranks = options->ranks;

@@ -25,7 +25,7 @@ struct PlanOptions {
   std::vector<std::string> rest;  // the config and its overrides
 };
 
-std::optional<PlanOptions> parse(std::span<const std::string> arguments) {
+std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
   PlanOptions options;
   CLI::App app("Print layouts, communication and memory of a run on any number of ranks", "titan_train plan");
   app.add_option("--world", options.world, "Number of ranks; else as many as the degrees ask for")
@@ -116,7 +116,7 @@ const char* words_for_world(const PlanOptions& options, const JobConfig& config)
 }  // namespace
 
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<PlanOptions> options = parse(arguments);
+  const std::optional<PlanOptions> options = parse_plan(arguments);
   if (!options) return 0;
   std::vector<ConfigCheck> checks = config_checks();
   int64_t world = 1;

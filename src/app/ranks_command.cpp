@@ -21,7 +21,7 @@ struct RanksOptions {
   std::vector<std::string> rest;  // the config and its overrides
 };
 
-std::optional<RanksOptions> parse(std::span<const std::string> arguments, std::ostream& out) {
+std::optional<RanksOptions> parse_ranks_options(std::span<const std::string> arguments, std::ostream& out) {
   RanksOptions options;
   CLI::App app("Meet the other ranks, show who they are, and check that they agree", "titan_train ranks");
   app.add_option("--hold", options.hold_seconds, "Then stay for so many seconds, watching each other");
@@ -70,12 +70,12 @@ void hold(const World& world, int64_t seconds) {
 
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments) {
   std::ostringstream help;
-  const std::optional<RanksOptions> options = parse(arguments, help);
+  const std::optional<RanksOptions> options = parse_ranks_options(arguments, help);
   return options ? options->rest : std::vector<std::string>{};
 }
 
 int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<RanksOptions> options = parse(arguments, std::cout);
+  const std::optional<RanksOptions> options = parse_ranks_options(arguments, std::cout);
   if (!options) return 0;
   if (!options->rest.empty()) refuse_mistyped_command(options->rest[0]);
   const LoadedConfig loaded = load_config(schema, options->rest, config_checks());

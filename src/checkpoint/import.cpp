@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{128} << 20;
+constexpr int64_t kImportedPieceBytes = int64_t{128} << 20;
 /// Smaller tensors are not cut.
 constexpr int64_t kSmallBytes = int64_t{1} << 20;
 
@@ -49,7 +49,7 @@ Parts cut_into_parts(const std::vector<LogicalTensor>& tensors) {
   Parts parts;
   int64_t largest = 1;
   for (const LogicalTensor& tensor : tensors) largest = std::max(largest, bytes_of(tensor));
-  const int64_t count = (largest + kPieceBytes - 1) / kPieceBytes;
+  const int64_t count = (largest + kImportedPieceBytes - 1) / kImportedPieceBytes;
   for (const LogicalTensor& tensor : tensors) parts.tensors.push_back({tensor, rows_of_part(tensor, count)});
   parts.plan = plan_save(parts.tensors, count);
   return parts;

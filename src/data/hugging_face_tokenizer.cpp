@@ -23,8 +23,6 @@ std::vector<AddedToken> tokens_to_find(const HuggingFaceParts& parts, bool norma
   return tokens;
 }
 
-std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std::to_string(id); }
-
 }  // namespace
 
 struct HuggingFaceTokenizer::Scratch {

@@ -10,7 +10,7 @@
 namespace titan {
 namespace {
 
-constexpr std::string_view kDamaged = "The file may be damaged or cut short: get it again";
+constexpr std::string_view kDamagedJson = "The file may be damaged or cut short: get it again";
 
 }  // namespace
 
@@ -18,20 +18,20 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
   const std::string bytes = read_file(path, ExitCode::bad_data);
   if (valid_utf8_length(bytes) != bytes.size()) {
     throw Error(ExitCode::bad_data, fmt::format("{}: byte {} is no UTF-8, so this is no JSON. {}.", path.string(),
-                                                valid_utf8_length(bytes) + 1, kDamaged));
+                                                valid_utf8_length(bytes) + 1, kDamagedJson));
   }
   try {
     return parse_json(bytes);
   } catch (const nlohmann::json::parse_error& error) {
     throw Error(ExitCode::bad_data,
-                fmt::format("{}: this is no JSON from byte {} on. {}.", path.string(), error.byte, kDamaged));
+                fmt::format("{}: this is no JSON from byte {} on. {}.", path.string(), error.byte, kDamagedJson));
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_data, fmt::format("{}: {}. {}.", path.string(), error.what(), kDamaged));
+    throw Error(ExitCode::bad_data, fmt::format("{}: {}. {}.", path.string(), error.what(), kDamagedJson));
   }
 }
 
 std::optional<JsonNode> JsonNode::find(const std::string& key) const {
-  if (!value_->is_object()) fail(fmt::format("is no object. {}.", kDamaged));
+  if (!value_->is_object()) fail(fmt::format("is no object. {}.", kDamagedJson));
   auto field = value_->find(key);
   if (field == value_->end() || field->is_null()) return std::nullopt;
   return JsonNode(*field, file_, place_.empty() ? key : fmt::format("{}.{}", place_, key));
@@ -39,34 +39,34 @@ std::optional<JsonNode> JsonNode::find(const std::string& key) const {
 
 JsonNode JsonNode::at(const std::string& key) const {
   std::optional<JsonNode> field = find(key);
-  if (!field) fail(fmt::format("has no {}. {}.", key, kDamaged));
+  if (!field) fail(fmt::format("has no {}. {}.", key, kDamagedJson));
   return *field;
 }
 
 JsonNode JsonNode::at(size_t index) const {
-  if (index >= size()) fail(fmt::format("has no element {}. {}.", index, kDamaged));
+  if (index >= size()) fail(fmt::format("has no element {}. {}.", index, kDamagedJson));
   return JsonNode((*value_)[index], file_, fmt::format("{}[{}]", place_, index));
 }
 
 size_t JsonNode::size() const {
-  if (!value_->is_array()) fail(fmt::format("is no list. {}.", kDamaged));
+  if (!value_->is_array()) fail(fmt::format("is no list. {}.", kDamagedJson));
   return value_->size();
 }
 
 std::string JsonNode::text() const {
-  if (!value_->is_string()) fail(fmt::format("is no string. {}.", kDamaged));
+  if (!value_->is_string()) fail(fmt::format("is no string. {}.", kDamagedJson));
   return value_->get<std::string>();
 }
 
 int64_t JsonNode::number() const {
-  if (!value_->is_number_integer()) fail(fmt::format("is no whole number. {}.", kDamaged));
+  if (!value_->is_number_integer()) fail(fmt::format("is no whole number. {}.", kDamagedJson));
   return value_->get<int64_t>();
 }
 
 bool JsonNode::flag(const std::string& key, bool otherwise) const {
   std::optional<JsonNode> field = find(key);
   if (!field) return otherwise;
-  if (!field->value_->is_boolean()) field->fail(fmt::format("is neither true nor false. {}.", kDamaged));
+  if (!field->value_->is_boolean()) field->fail(fmt::format("is neither true nor false. {}.", kDamagedJson));
   return field->value_->get<bool>();
 }
 

@@ -9,12 +9,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-namespace {
-
-std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std::to_string(id); }
-
-}  // namespace
-
 RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (size < 1 || size > kMost) {

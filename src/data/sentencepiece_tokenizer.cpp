@@ -32,8 +32,6 @@ bool no_piece_crosses_words(const SentencePieceModel& model) {
          });
 }
 
-std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std::to_string(id); }
-
 /// Puts decoded pieces together: bytes become characters, and the space that encoding put in front is taken off.
 class Decoder {
  public:

@@ -102,4 +102,6 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
   return std::make_shared<TiktokenTokenizer>(read_tiktoken_file(file));
 }
 
+std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std::to_string(id); }
+
 }  // namespace titan

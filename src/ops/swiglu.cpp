@@ -45,7 +45,7 @@ at::Tensor activate(const at::Tensor& gate, const at::Tensor& up) {
   return result;
 }
 
-struct SwigluBackward : BackwardNode {
+struct SwigluNode : BackwardNode {
   UnitContext* context = nullptr;
   at::Tensor gate;
   at::Tensor up;
@@ -82,7 +82,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& con
     return fused ? *fused : activate(gate, up);
   });
   if (graph) {
-    auto node = std::make_shared<SwigluBackward>();
+    auto node = std::make_shared<SwigluNode>();
     node->context = &context;
     node->gate = gate.detach();
     node->up = up.detach();

@@ -38,7 +38,7 @@ std::string memory_field(int64_t used, int64_t total) {
 }
 
 /// JSON has no NaN or infinity; they become strings, so that no reader takes them for a number or a gap.
-nlohmann::ordered_json number(double value) {
+nlohmann::ordered_json json_number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
@@ -99,18 +99,18 @@ std::string dry_run_line(const StepReport& r) {
 
 std::string json_line(const StepReport& r) {
   nlohmann::ordered_json line{{"step", r.step},
-                              {"loss", number(r.loss)},
-                              {"global_max_loss", number(r.max_loss)},
-                              {"grad_norm", number(r.grad_norm)},
+                              {"loss", json_number(r.loss)},
+                              {"global_max_loss", json_number(r.max_loss)},
+                              {"grad_norm", json_number(r.grad_norm)},
                               {"lr", r.learning_rate},
-                              {"tps", number(r.tokens_per_second)},
+                              {"tps", json_number(r.tokens_per_second)},
                               {"step_seconds", r.step_seconds},
                               {"data_wait_seconds", r.data_wait_seconds},
                               {"memory_peak_bytes", r.memory_bytes},
                               {"memory_peak_rss_bytes", r.host_peak_bytes},
                               {"tokens_seen", r.tokens_seen},
-                              {"tflops", number(teraflops(r))}};
-  if (r.peak_flops) line["mfu_percent"] = number(100 * utilisation(r));
+                              {"tflops", json_number(teraflops(r))}};
+  if (r.peak_flops) line["mfu_percent"] = json_number(100 * utilisation(r));
   line["data_queue_ready"] = r.data_queue_ready;
   line["data_queue_depth"] = r.data_queue_depth;
   line["data_documents"] = r.data_documents;
@@ -119,8 +119,8 @@ std::string json_line(const StepReport& r) {
   line["data_loops"] = r.data_loops;
   line["skipped_steps"] = r.skipped_steps;
   if (r.ranks) {
-    line["ranks"] = {{"fastest_step_seconds", number(r.ranks->fastest_step_seconds)},
-                     {"slowest_step_seconds", number(r.ranks->slowest_step_seconds)},
+    line["ranks"] = {{"fastest_step_seconds", json_number(r.ranks->fastest_step_seconds)},
+                     {"slowest_step_seconds", json_number(r.ranks->slowest_step_seconds)},
                      {"least_memory_bytes", r.ranks->least_memory_bytes},
                      {"most_memory_bytes", r.ranks->most_memory_bytes}};
   }
@@ -141,8 +141,8 @@ std::string console_line(const ValidationReport& r, bool colour) {
 
 std::string json_line(const ValidationReport& r) {
   return nlohmann::ordered_json{{"step", r.step},
-                                {"validation_loss", number(r.loss)},
-                                {"validation_tps", number(r.tokens_per_second)},
+                                {"validation_loss", json_number(r.loss)},
+                                {"validation_tps", json_number(r.tokens_per_second)},
                                 {"memory_peak_bytes", r.memory_bytes}}
       .dump();
 }
@@ -150,8 +150,8 @@ std::string json_line(const ValidationReport& r) {
 std::string json_line(const SpikeReport& r) {
   return nlohmann::ordered_json{{"step", r.step},
                                 {"event", "spike"},
-                                {"loss_deviations", number(r.loss_deviations)},
-                                {"grad_norm_deviations", number(r.norm_deviations)},
+                                {"loss_deviations", json_number(r.loss_deviations)},
+                                {"grad_norm_deviations", json_number(r.norm_deviations)},
                                 {"skipped", r.skipped}}
       .dump();
 }

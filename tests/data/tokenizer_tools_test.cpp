@@ -16,7 +16,7 @@ namespace {
 using test::message_of;
 using test::TemporaryFolder;
 
-const std::filesystem::path kStories = checkout() / "configs/tokenizers/stories.model";
+const std::filesystem::path kStoriesModel = checkout() / "configs/tokenizers/stories.model";
 
 TokenizerTraining training_into(const TemporaryFolder& folder, int64_t size) {
   TokenizerTraining training;
@@ -29,7 +29,7 @@ TEST(TokenizerTools, TheShippedStoryTokenizerIsWhatTheDocumentedCommandMakes) {
   TemporaryFolder folder;
   std::ostringstream said;
   train_tokenizer(training_into(folder, 2048), said);
-  EXPECT_EQ(read_file(folder / "made.model"), read_file(kStories));
+  EXPECT_EQ(read_file(folder / "made.model"), read_file(kStoriesModel));
   EXPECT_PRED_FORMAT2(test::contains, said.str(), "1,792 tokens learned from 8.00 MiB");
 }
 
@@ -37,16 +37,16 @@ TEST(TokenizerTools, EncodingAndDecodingAreInverse) {
   std::string text = "Where is my kite? \xE6\xBC\xA2\n";
   std::istringstream in(text);
   std::ostringstream ids, back;
-  encode_stream(kStories, {.bos = false, .eos = false}, in, ids);
+  encode_stream(kStoriesModel, {.bos = false, .eos = false}, in, ids);
   std::istringstream ids_in(ids.str());
-  decode_stream(kStories, ids_in, back);
+  decode_stream(kStoriesModel, ids_in, back);
   EXPECT_EQ(back.str(), text);
 }
 
 TEST(TokenizerTools, MeasuringPrintsOneLineForEachTime) {
   std::istringstream in("some text to encode");
   std::ostringstream out;
-  encode_stream(kStories, {.measure = 3}, in, out);
+  encode_stream(kStoriesModel, {.measure = 3}, in, out);
   std::string lines = out.str();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
   EXPECT_PRED_FORMAT2(test::contains, lines, "MB/s");

@@ -15,11 +15,11 @@ namespace {
 
 constexpr int64_t kRanks = 3;
 
-enum class Backend { host, gloo };
-class Permute : public ::testing::TestWithParam<Backend> {};
+enum class PermuteBackend { host, gloo };
+class Permute : public ::testing::TestWithParam<PermuteBackend> {};
 
 std::unique_ptr<Communicator> make(const c10::intrusive_ptr<c10d::Store>& store, const GroupRequest& request) {
-  if (Permute::GetParam() == Backend::gloo) return make_gloo_communicator(store, request);
+  if (Permute::GetParam() == PermuteBackend::gloo) return make_gloo_communicator(store, request);
   std::string refusal;
   return make_host_communicator(store, request, refusal);
 }
@@ -140,8 +140,8 @@ TEST_P(Permute, OneCallMayHoldMessagesBothWaysBetweenSeveralPairs) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, Permute, ::testing::Values(Backend::host, Backend::gloo),
-                         [](const auto& backend) { return backend.param == Backend::host ? "Host" : "Gloo"; });
+INSTANTIATE_TEST_SUITE_P(Cpu, Permute, ::testing::Values(PermuteBackend::host, PermuteBackend::gloo),
+                         [](const auto& backend) { return backend.param == PermuteBackend::host ? "Host" : "Gloo"; });
 
 TEST(FakePermute, OfAFakeGroupBringsZeros) {
   const auto group = make_fake_communicator("ring", 1, 4);

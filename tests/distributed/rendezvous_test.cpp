@@ -59,13 +59,13 @@ std::future<Met> meet(const Launch& launch, std::chrono::seconds timeout, RankFa
   });
 }
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kRendezvousPatience{60};
 constexpr std::chrono::seconds kShort{1};
 
 /// Both leave, as they must before either's process could end.
 void part(Met& zero, Met& one) {
-  auto left = std::async(std::launch::async, [&] { return one.rendezvous.watcher->leave(kPatience); });
-  EXPECT_TRUE(zero.rendezvous.watcher->leave(kPatience).empty());
+  auto left = std::async(std::launch::async, [&] { return one.rendezvous.watcher->leave(kRendezvousPatience); });
+  EXPECT_TRUE(zero.rendezvous.watcher->leave(kRendezvousPatience).empty());
   EXPECT_TRUE(left.get().empty());
 }
 
@@ -83,8 +83,8 @@ TEST(Rendezvous, ARankZeroThatIsToldAnotherHostsAddressForItsOwnIsFoundByThoseTh
   const std::vector<uint16_t> at = ports();
   Launch mistaken = launch_of(0, 2, at);
   mistaken.meeting.host = kNobodysHost;
-  auto other = meet(launch_of(1, 2, at), kPatience);
-  Met zero = meet(mistaken, kPatience).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
+  Met zero = meet(mistaken, kRendezvousPatience).get();
   Met one = other.get();
   ASSERT_EQ(zero.error + one.error, "");
   part(zero, one);
@@ -103,8 +103,8 @@ TEST(Rendezvous, RanksThatDoNotComeWhereRankZeroWasToldAnAddressThatIsNotItsOwnA
 
 TEST(Rendezvous, RanksThatMeetShareAStoreAndTheirCores) {
   const std::vector<uint16_t> at = ports();
-  auto other = meet(launch_of(1, 2, at), kPatience);
-  Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
+  Met zero = meet(launch_of(0, 2, at), kRendezvousPatience).get();
   Met one = other.get();
   ASSERT_EQ(zero.error + one.error, "");
   EXPECT_EQ(one.rendezvous.world.rank, 1);
@@ -127,7 +127,7 @@ TEST(Rendezvous, RanksLearnTheirPlaceOnTheirHostWhenNoLauncherSaysIt) {
     launch.local_size.reset();
     RankFacts own = facts_of_a();
     own.host = rank == 1 ? "b" : "a";
-    ranks.push_back(meet(launch, kPatience, own));
+    ranks.push_back(meet(launch, kRendezvousPatience, own));
   }
   std::vector<Met> met;
   for (std::future<Met>& rank : ranks) met.push_back(rank.get());
@@ -138,7 +138,8 @@ TEST(Rendezvous, RanksLearnTheirPlaceOnTheirHostWhenNoLauncherSaysIt) {
   EXPECT_FALSE(met[2].rendezvous.world.is_on_one_host());
   std::vector<std::future<std::vector<int64_t>>> left;
   for (Met& one : met) {
-    left.push_back(std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kPatience); }));
+    left.push_back(
+        std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kRendezvousPatience); }));
   }
   for (auto& unfinished : left) EXPECT_TRUE(unfinished.get().empty());
 }
@@ -150,8 +151,8 @@ TEST(Rendezvous, APortThatAnotherProgramHasIsPassedOverByAllRanks) {
   options.isServer = true;
   options.waitWorkers = false;
   const c10d::TCPStore foreign("127.0.0.1", options);
-  auto other = meet(launch_of(1, 2, at), kPatience);
-  Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
+  Met zero = meet(launch_of(0, 2, at), kRendezvousPatience).get();
   Met one = other.get();
   ASSERT_EQ(zero.error + one.error, "");
   part(zero, one);
@@ -161,7 +162,7 @@ TEST(Rendezvous, TwoRunsOnTheSamePortsDoNotMeetEachOther) {
   const std::vector<uint16_t> at = ports();
   std::vector<std::future<Met>> ranks;
   for (const char* run : {"first", "second"}) {
-    for (const int64_t rank : {0, 1}) ranks.push_back(meet(launch_of(rank, 2, at, run), kPatience));
+    for (const int64_t rank : {0, 1}) ranks.push_back(meet(launch_of(rank, 2, at, run), kRendezvousPatience));
   }
   std::vector<Met> met;
   for (std::future<Met>& rank : ranks) met.push_back(rank.get());
@@ -189,7 +190,7 @@ TEST(Rendezvous, ATakenPortThatMustBeUsedIsRefusedByItsNumber) {
 
 TEST(Rendezvous, ARankThatDoesNotComeIsNamedToAllWhoDid) {
   const std::vector<uint16_t> at = ports();
-  auto other = meet(launch_of(2, 3, at), kPatience);
+  auto other = meet(launch_of(2, 3, at), kRendezvousPatience);
   const Met zero = meet(launch_of(0, 3, at), kShort).get();
   EXPECT_EQ(zero.code, 69);
   EXPECT_NE(zero.error.find("rank 1 of 3 did not come within 1 s"), std::string::npos) << zero.error;
@@ -213,8 +214,8 @@ TEST(Rendezvous, AnotherConfigEndsAllRanksWithOneText) {
   different.config = "{\"a\":1}";
   RankFacts usual = facts_of_a();
   usual.config = "{\"a\":2}";
-  auto other = meet(launch_of(1, 2, at), kPatience, different);
-  const Met zero = meet(launch_of(0, 2, at), kPatience, usual).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience, different);
+  const Met zero = meet(launch_of(0, 2, at), kRendezvousPatience, usual).get();
   EXPECT_EQ(zero.code, 69);
   EXPECT_NE(zero.error.find("a is 1 there and 2 on rank 0"), std::string::npos) << zero.error;
   EXPECT_EQ(other.get().error, zero.error);
@@ -225,17 +226,17 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   RankFacts troubled = facts_of_a();
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
-  auto other = meet(launch_of(1, 2, at), kPatience, troubled);
-  const Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience, troubled);
+  const Met zero = meet(launch_of(0, 2, at), kRendezvousPatience).get();
   EXPECT_EQ(zero.code, 64);
   EXPECT_EQ(other.get().code, 64);
 }
 
-const std::string kKey = "\ntest";  // of a run named "test" without a secret
+const std::string kStoreKey = "\ntest";  // of a run named "test" without a secret
 
 /// A channel to a rank 0 that believes it to be rank `rank`.
 Channel proven(uint16_t port, int64_t rank = 1) {
-  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
   std::optional<Channel> channel;
   for (std::string reason; !channel && std::chrono::steady_clock::now() < limit;) {
     channel = Channel::connect("127.0.0.1", port, kShort, reason);
@@ -243,7 +244,7 @@ Channel proven(uint16_t port, int64_t rank = 1) {
   const std::optional<std::string> greeting = channel ? channel->wait_line(limit) : std::nullopt;
   EXPECT_TRUE(greeting) << "rank 0 did not greet";
   if (!greeting) return {};
-  const Handshake handshake{kKey, port, parse_message(*greeting).greeting.value_or(""), "nonce", rank};
+  const Handshake handshake{kStoreKey, port, parse_message(*greeting).greeting.value_or(""), "nonce", rank};
   EXPECT_TRUE(channel->send_line(hello_line({rank, handshake.caller_nonce, handshake.caller_proof()})));
   const std::optional<std::string> proof = channel->wait_line(limit);
   EXPECT_TRUE(proof && parse_message(*proof).proof == handshake.zero_proof()) << "rank 0 proves nothing";
@@ -255,15 +256,15 @@ TEST(Rendezvous, AProblemOfRankZeroEndsTheOthersWithIt) {
   RankFacts troubled = facts_of_a();
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
-  auto other = meet(launch_of(1, 2, at), kPatience);
-  const Met zero = meet(launch_of(0, 2, at), kPatience, troubled).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
+  const Met zero = meet(launch_of(0, 2, at), kRendezvousPatience, troubled).get();
   EXPECT_EQ(zero.error, "no GPU");
   EXPECT_EQ(other.get().code, 64);
 }
 
 TEST(Rendezvous, ARankOnItsWayWhenTheRunIsRefusedIsToldWhy) {
   const std::vector<uint16_t> at = ports();
-  auto zero = meet(launch_of(0, 3, at), kPatience);
+  auto zero = meet(launch_of(0, 3, at), kRendezvousPatience);
   Channel one = proven(at[0]);
   RankFacts troubled = facts_of_a();
   troubled.rank = 1;
@@ -287,7 +288,7 @@ TEST(Rendezvous, ARankWithAProblemThatFindsNobodyKeepsItsOwnWords) {
 
 TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   const std::vector<uint16_t> at = ports();
-  auto zero = meet(launch_of(0, 3, at), kPatience);
+  auto zero = meet(launch_of(0, 3, at), kRendezvousPatience);
   Channel one = proven(at[0]);
   RankFacts own = facts_of_a();
   own.rank = 1;
@@ -303,7 +304,7 @@ TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
 
 TEST(Rendezvous, StrangersAreDroppedAndDoNotKeepTheRanksFromMeeting) {
   const std::vector<uint16_t> at = ports();
-  auto zero = meet(launch_of(0, 2, at), kPatience);
+  auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);
   Channel greeted = proven(at[0]);  // rank 0 listens
   greeted.close();
   std::string reason;
@@ -315,17 +316,17 @@ TEST(Rendezvous, StrangersAreDroppedAndDoNotKeepTheRanksFromMeeting) {
   std::vector<Channel> strangers;
   for (const std::string& words : {std::string("GET / HTTP/1.1"), forged.to_json(), nested, refused_line({0, "forged"}),
                                    std::string(), hello_line({1, "nonce", std::string(40, '0')})}) {
-    strangers.push_back(*Channel::connect("127.0.0.1", at[0], kPatience, reason));
+    strangers.push_back(*Channel::connect("127.0.0.1", at[0], kRendezvousPatience, reason));
     if (!words.empty()) strangers.back().send_line(words);
   }
   for (Channel& stranger : strangers) {
-    const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+    const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
     const std::optional<std::string> greeting = stranger.wait_line(limit);
     EXPECT_TRUE(!greeting || parse_message(*greeting).greeting);
     EXPECT_FALSE(stranger.wait_line(limit)) << "rank 0 said more than its greeting";
     EXPECT_FALSE(stranger.is_open()) << "the silent one, too, within about a second";
   }
-  Met one = meet(launch_of(1, 2, at), kPatience).get();
+  Met one = meet(launch_of(1, 2, at), kRendezvousPatience).get();
   Met met = zero.get();
   ASSERT_EQ(met.error + one.error, "");
   part(met, one);
@@ -360,8 +361,8 @@ TEST(Rendezvous, ARankThatWasNotGreetedSaysSoEvenIfTheListenerHasGoneSince) {
 
 TEST(Rendezvous, AMemberThatDoesNotReadKeepsNoOtherWaiting) {
   const std::vector<uint16_t> at = ports();
-  auto joins = meet(launch_of(0, 3, at), kPatience);
-  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  auto joins = meet(launch_of(0, 3, at), kRendezvousPatience);
+  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
   std::vector<Channel> others;
   for (const int64_t rank : {1, 2}) {
     RankFacts own = facts_of_a();
@@ -375,15 +376,15 @@ TEST(Rendezvous, AMemberThatDoesNotReadKeepsNoOtherWaiting) {
   Channel &reads_nothing = others[0], &reads = others[1];
   zero.rendezvous.world.store->set("big", std::vector<uint8_t>(30 << 20));
   const auto got = [](int64_t id) {
-    return store_line({.kind = StoreCall::Kind::get, .keys = {"big"}, .within = kPatience, .id = id});
+    return store_line({.kind = StoreCall::Kind::get, .keys = {"big"}, .within = kRendezvousPatience, .id = id});
   };
   EXPECT_TRUE(reads.wait_line(limit)) << "its welcome";
   EXPECT_TRUE(reads_nothing.wait_line(limit));
   reads_nothing.send_line(got(1));
   pollfd begins{reads_nothing.descriptor(), POLLIN, 0};
   ASSERT_EQ(::poll(&begins, 1, 60000), 1) << "the answer, of which most finds no room";
-  reads.send_line(asks_line(2 * kPatience));  // has rank 0 ask them all
-  reads.send_line(store_line({.kind = StoreCall::Kind::count, .within = kPatience, .id = 2}));
+  reads.send_line(asks_line(2 * kRendezvousPatience));  // has rank 0 ask them all
+  reads.send_line(store_line({.kind = StoreCall::Kind::count, .within = kRendezvousPatience, .id = 2}));
   bool is_answered = false;
   const Deadline soon = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   while (const std::optional<std::string> line = reads.wait_line(soon)) {
@@ -393,13 +394,13 @@ TEST(Rendezvous, AMemberThatDoesNotReadKeepsNoOtherWaiting) {
   reads_nothing.set_longest_line(kMembersLine);
   EXPECT_TRUE(reads_nothing.wait_line(limit)) << "what found no room is sent as soon as it does";
   for (Channel& other : others) other.send_line(leaving_line());
-  EXPECT_TRUE(zero.rendezvous.watcher->leave(kPatience).empty());
+  EXPECT_TRUE(zero.rendezvous.watcher->leave(kRendezvousPatience).empty());
 }
 
 TEST(Rendezvous, AReportWithoutAnExitCodeOfTheTableIsNoReport) {
   for (const int code : {0, 1, 63, 78, 128, 255, -1}) {
     const std::vector<uint16_t> at = ports();
-    auto zero = meet(launch_of(0, 2, at), kPatience);
+    auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);
     Channel one = proven(at[0]);
     RankFacts forged = facts_of_a();
     forged.rank = 1;
@@ -419,16 +420,16 @@ TEST(Rendezvous, AListenerThatAnswersFirstIsPassedOverAndIsToldNothingOfTheConfi
   ASSERT_TRUE(listener);
   RankFacts own = facts_of_a();
   own.config = "{\"secret\":1}";
-  auto one = meet(launch_of(1, 2, at), kPatience, own);
+  auto one = meet(launch_of(1, 2, at), kRendezvousPatience, own);
   std::optional<Channel> caller;
   while (!caller) caller = Channel::accept(listener);
-  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
   caller->send_line(greeting_line("nonce"));
   const std::optional<std::string> hello = caller->wait_line(limit);
   ASSERT_TRUE(hello && parse_message(*hello).hello) << hello.value_or("nothing");
   caller->send_line(refused_line({64, "forged"}));
   EXPECT_FALSE(caller->wait_line(limit)) << "it went on with a stranger";
-  Met zero = meet(launch_of(0, 2, at), kPatience, own).get();  // on the next port
+  Met zero = meet(launch_of(0, 2, at), kRendezvousPatience, own).get();  // on the next port
   Met met = one.get();
   ASSERT_EQ(zero.error + met.error, "");
   part(zero, met);
@@ -439,8 +440,8 @@ class RunStoreTest : public testing::Test {
  protected:
   void SetUp() override {
     const std::vector<uint16_t> at = ports();
-    auto other = meet(launch_of(1, 2, at), kPatience);
-    zero_ = meet(launch_of(0, 2, at), kPatience).get();
+    auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
+    zero_ = meet(launch_of(0, 2, at), kRendezvousPatience).get();
     one_ = other.get();
     ASSERT_EQ(zero_.error + one_.error, "");
   }
@@ -533,7 +534,7 @@ TEST(KeyedHash, AProofIsOfOneSideOnePortAndOneRank) {
 
 /// Waits until `waits` has heard since `then` that the others live.
 bool hears_of_life(const PeerWaits& waits, PeerWaits::Clock::time_point then) {
-  const Deadline limit = std::chrono::steady_clock::now() + kPatience;
+  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
   while (!waits.were_alive_since(then)) {
     if (std::chrono::steady_clock::now() > limit) return false;
     std::this_thread::yield();
@@ -544,10 +545,10 @@ bool hears_of_life(const PeerWaits& waits, PeerWaits::Clock::time_point then) {
 // A rank that gives no sign of life ends processes: tests/behaviour/long_save_test.py.
 TEST(Rendezvous, WhoeverWaitsPatientlyHearsAgainAndAgainThatTheOthersLiveAndTheRunGoesOn) {
   const std::vector<uint16_t> at = ports();
-  auto second = meet(launch_of(1, 3, at), kPatience);
-  auto third = meet(launch_of(2, 3, at), kPatience);
+  auto second = meet(launch_of(1, 3, at), kRendezvousPatience);
+  auto third = meet(launch_of(2, 3, at), kRendezvousPatience);
   std::vector<Met> met;
-  met.push_back(meet(launch_of(0, 3, at), kPatience).get());
+  met.push_back(meet(launch_of(0, 3, at), kRendezvousPatience).get());
   met.push_back(second.get());
   met.push_back(third.get());
   for (const Met& one : met) ASSERT_EQ(one.error, "");
@@ -564,15 +565,16 @@ TEST(Rendezvous, WhoeverWaitsPatientlyHearsAgainAndAgainThatTheOthersLiveAndTheR
   }
   std::vector<std::future<std::vector<int64_t>>> left;
   for (Met& one : met) {
-    left.push_back(std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kPatience); }));
+    left.push_back(
+        std::async(std::launch::async, [&one] { return one.rendezvous.watcher->leave(kRendezvousPatience); }));
   }
   for (auto& unfinished : left) EXPECT_TRUE(unfinished.get().empty());
 }
 
 TEST(Rendezvous, RankZeroLeavesAtItsLimitAndNamesWhoHasNot) {
   const std::vector<uint16_t> at = ports();
-  auto other = meet(launch_of(1, 2, at), kPatience);
-  Met zero = meet(launch_of(0, 2, at), kPatience).get();
+  auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
+  Met zero = meet(launch_of(0, 2, at), kRendezvousPatience).get();
   Met one = other.get();
   ASSERT_EQ(zero.error + one.error, "");
   EXPECT_EQ(zero.rendezvous.watcher->leave(kShort), std::vector<int64_t>{1});

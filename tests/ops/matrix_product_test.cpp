@@ -11,21 +11,21 @@
 namespace titan {
 namespace {
 
-struct Sizes {
+struct ProductSizes {
   int64_t rows, inner, columns;
 };
 
-void PrintTo(const Sizes& s, std::ostream* out) { *out << s.rows << "x" << s.inner << "x" << s.columns; }
+void PrintTo(const ProductSizes& s, std::ostream* out) { *out << s.rows << "x" << s.inner << "x" << s.columns; }
 
 /// fp32, bf16 and fp64 take different libraries on a CPU.
-class ProductInPlace : public ::testing::TestWithParam<std::tuple<Sizes, at::ScalarType>> {
+class ProductInPlace : public ::testing::TestWithParam<std::tuple<ProductSizes, at::ScalarType>> {
  protected:
   ProductInPlace()
       : dy(normal({sizes.rows, sizes.inner}, 1, type).to(device)),
         weight(normal({sizes.inner, sizes.columns}, 2, type).to(device)),
         exact(as_double(dy).mm(as_double(weight))) {}
 
-  Sizes sizes = std::get<0>(GetParam());
+  ProductSizes sizes = std::get<0>(GetParam());
   at::ScalarType type = std::get<1>(GetParam());
   at::Device device = has_gpu() ? at::kCUDA : at::kCPU;
   at::Tensor dy, weight, exact;
@@ -52,8 +52,8 @@ TEST_P(ProductInPlace, AddsNoLessExactlyThanTheSumOfTwoRoundedProducts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Products, ProductInPlace,
-                         ::testing::Combine(::testing::Values(Sizes{5, 7, 3}, Sizes{64, 32, 128}, Sizes{31, 300, 17},
-                                                              Sizes{1, 1, 1}),
+                         ::testing::Combine(::testing::Values(ProductSizes{5, 7, 3}, ProductSizes{64, 32, 128},
+                                                              ProductSizes{31, 300, 17}, ProductSizes{1, 1, 1}),
                                             ::testing::Values(at::kFloat, at::kBFloat16, at::kDouble)));
 
 TEST(ProductInPlaceOfNoRows, OfNothingSummedIsZeroAndAddsNothing) {
@@ -88,7 +88,7 @@ TEST(PeakAllocation, HoldsNoMoreTensorsThanTheResultWhateverOneDnnPacks) {
     at::mkldnn_convolution(image, kernel, std::nullopt, {1, 1}, {1, 1}, {1, 1}, /*groups=*/1);
   });
   EXPECT_EQ(convolution.tensors, 32 * 24 * 24 * 4);
-  for (const Sizes& s : {Sizes{384, 88, 64}, Sizes{384, 64, 176}, Sizes{31, 300, 17}}) {
+  for (const ProductSizes& s : {ProductSizes{384, 88, 64}, ProductSizes{384, 64, 176}, ProductSizes{31, 300, 17}}) {
     const at::Tensor x = normal({s.rows, s.inner}, 1, at::kBFloat16);
     const at::Tensor weight = normal({s.columns, s.inner}, 2, at::kBFloat16);
     const PeakBytes product = peak_allocation([&] { product_with_transposed(x, weight); });

@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-StepReport a_step() {
+StepReport a_whole_step() {
   StepReport report;
   report.step = 7;
   report.total_steps = 1000;
@@ -31,19 +31,19 @@ StepReport a_step() {
 }
 
 TEST(ConsoleLine, BeginsWithTorchtitansFieldsUnchangedThenRateWaitAndTimeLeft) {
-  EXPECT_EQ(console_line(a_step(), false),
+  EXPECT_EQ(console_line(a_whole_step(), false),
             "step:  7  loss:  3.14159  grad_norm:  1.5000  memory:  5.00GiB(6.25%)  tps: 12,346  tflops: 714.99  "
             "mfu: 72.29%  lr: 3.00e-04  data: 1.2ms  eta: 4.2s");
 }
 
 TEST(DryRunLine, ShowsMemoryAndNeitherALossNorAPace) {
-  EXPECT_EQ(dry_run_line(a_step()),
+  EXPECT_EQ(dry_run_line(a_whole_step()),
             "dry run, step  7: no loss, as nothing came from the other ranks; memory:  5.00GiB(6.25%)  "
             "computing: 500.0ms");
 }
 
 TEST(ConsoleLine, FieldsGrowWithTheirNumbers) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   report.step = 12345;
   report.loss = 1234.5;
   report.grad_norm = 98765.4321;
@@ -54,13 +54,13 @@ TEST(ConsoleLine, FieldsGrowWithTheirNumbers) {
 }
 
 TEST(ConsoleLine, ADeviceWithoutAKnownPeakShowsNoUtilisation) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   report.peak_flops.reset();
   EXPECT_NE(console_line(report, false).find("  mfu: n/a  "), std::string::npos);
 }
 
 TEST(ConsoleLine, SkippedStepsAndBadRecordsAreShownOnceThereAreAny) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   EXPECT_EQ(console_line(report, false).find("skipped"), std::string::npos);
   report.skipped_steps = 2;
   report.bad_records = 3;
@@ -68,7 +68,7 @@ TEST(ConsoleLine, SkippedStepsAndBadRecordsAreShownOnceThereAreAny) {
 }
 
 TEST(ConsoleLine, ANonFiniteLossIsWrittenAsSuch) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   report.loss = NAN;
   report.grad_norm = INFINITY;
   const std::string line = console_line(report, false);
@@ -76,7 +76,7 @@ TEST(ConsoleLine, ANonFiniteLossIsWrittenAsSuch) {
 }
 
 TEST(ConsoleLine, ColoursAreTorchtitansAndSurroundTheSameText) {
-  const std::string line = console_line(a_step(), true);
+  const std::string line = console_line(a_whole_step(), true);
   EXPECT_TRUE(
       line.starts_with("\x1b[31mstep:  7\x1b[39m  \x1b[32mloss:  3.14159\x1b[39m  "
                        "\x1b[38;2;180;60;0mgrad_norm:  1.5000\x1b[39m  "
@@ -91,7 +91,7 @@ TEST(ConsoleLine, ColoursAreTorchtitansAndSurroundTheSameText) {
       plain += line[i];
     }
   }
-  EXPECT_EQ(plain, console_line(a_step(), false));
+  EXPECT_EQ(plain, console_line(a_whole_step(), false));
 }
 
 TEST(ConsoleLine, OfAValidationHasItsOwnFields) {
@@ -102,7 +102,7 @@ TEST(ConsoleLine, OfAValidationHasItsOwnFields) {
 }
 
 TEST(JsonLine, HoldsEveryFieldAsANumber) {
-  const auto line = nlohmann::json::parse(json_line(a_step()));
+  const auto line = nlohmann::json::parse(json_line(a_whole_step()));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["loss"], 3.14159265);
   EXPECT_EQ(line["global_max_loss"], 4.5);
@@ -119,17 +119,17 @@ TEST(JsonLine, HoldsEveryFieldAsANumber) {
   EXPECT_EQ(line["data_bad_records"], 0);
   EXPECT_EQ(line["data_loops"], 0);
   EXPECT_EQ(line["skipped_steps"], 0);
-  EXPECT_EQ(json_line(a_step()).find('\n'), std::string::npos);
+  EXPECT_EQ(json_line(a_whole_step()).find('\n'), std::string::npos);
 }
 
 TEST(JsonLine, WithoutAKnownPeakThereIsNoUtilisation) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   report.peak_flops.reset();
   EXPECT_FALSE(nlohmann::json::parse(json_line(report)).contains("mfu_percent"));
 }
 
 TEST(JsonLine, NumbersThatAreNotFiniteBecomeWordsAndTheLineStaysJson) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   report.loss = NAN;
   report.grad_norm = -INFINITY;
   report.tokens_per_second = INFINITY;
@@ -161,7 +161,7 @@ std::vector<std::string> tags_of(const std::vector<TaggedValue>& values) {
 }
 
 TEST(TaggedValues, AreTorchtitansInItsOrderThenOurs) {
-  EXPECT_EQ(tags_of(tagged_values(a_step())),
+  EXPECT_EQ(tags_of(tagged_values(a_whole_step())),
             (std::vector<std::string>{"loss_metrics/global_avg_loss", "loss_metrics/global_max_loss", "throughput(tps)",
                                       "tflops", "mfu(%)", "time_metrics/end_to_end(s)", "time_metrics/data_loading(s)",
                                       "time_metrics/data_loading(%)", "memory/max_active(GiB)", "memory/max_active(%)",
@@ -175,7 +175,7 @@ TEST(TaggedValues, AreTorchtitansInItsOrderThenOurs) {
 }
 
 TEST(TaggedValues, AreInTheUnitsOfTheirNames) {
-  StepReport report = a_step();
+  StepReport report = a_whole_step();
   report.active_bytes = int64_t{4} << 30;
   report.allocation_retries = 3;
   std::map<std::string, double> values;

@@ -93,4 +93,8 @@ std::vector<T> column(const std::vector<nlohmann::json>& lines, const std::strin
   return values;
 }
 
+inline std::vector<double> losses(const TestFolder& folder) {
+  return column<double>(metrics_of(folder, "loss"), "loss");
+}
+
 }  // namespace titan

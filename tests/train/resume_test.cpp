@@ -46,7 +46,6 @@ std::string run(const TestFolder& folder, const std::vector<std::string>& more) 
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-std::vector<double> losses(const TestFolder& folder) { return column<double>(metrics_of(folder, "loss"), "loss"); }
 std::vector<double> norms(const TestFolder& folder) {
   return column<double>(metrics_of(folder, "grad_norm"), "grad_norm");
 }

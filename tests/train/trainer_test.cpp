@@ -24,8 +24,6 @@ std::string run(const JobConfig& config, ExitCode expected = ExitCode::success) 
   return ::testing::internal::GetCapturedStdout();
 }
 
-std::vector<double> losses(const TestFolder& folder) { return column<double>(metrics_of(folder, "loss"), "loss"); }
-
 size_t occurrences(const std::string& text, const std::string& part) {
   size_t count = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;

@@ -62,4 +62,7 @@ class Tokenizer {
 /// do.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::filesystem::path& path);
 
+/// An id for people: "none" for kNoId.
+std::string shown_id(int32_t id);
+
 }  // namespace titan
