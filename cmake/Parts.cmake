@@ -81,7 +81,7 @@ if(TITAN_TORCH)
   add_library(titan_app STATIC ${app_sources})
   target_link_libraries(titan_app PUBLIC titan_core titan_cli)
   target_precompile_headers(titan_app REUSE_FROM titan_core)
-  titan_compile_together(titan_app)
+  titan_compile_together(titan_app 8) # last, when there is nothing else for a second core
   include(Version)
   add_dependencies(titan_app titan_commit)
   set(kernels "none: built for the CPU only")

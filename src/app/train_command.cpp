@@ -32,7 +32,8 @@ std::string renaming_line(const LoadedConfig& loaded) {
   const size_t more = loaded.renamed.size() - 1;
   const std::string& file = loaded.config.job.config_file;
   return fmt::format("{}{}; `titan_train config show {}` prints today's spelling", loaded.renamed.front(),
-                     more == 0 ? "" : fmt::format(", and {} more former spellings", more), file.empty() ? "…" : file);
+                     more == 0 ? "" : fmt::format(", and {} more former spelling{}", more, more == 1 ? "" : "s"),
+                     file.empty() ? "…" : file);
 }
 
 /// The lines about the config itself; `located` are those about its files.

@@ -45,7 +45,10 @@ int run_schedule(const Schema&, Words arguments) {
   return 0;
 }
 
+bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
+
 int run_help(const Schema& schema, Words arguments) {
+  if (!arguments.empty() && asks_for_help(arguments[0])) arguments = {};
   if (!arguments.empty() && help_text(schema, arguments[0]).empty()) {
     const std::vector<std::string> close = schema.suggest_section(arguments[0]);
     throw Error(ExitCode::bad_config,
@@ -64,8 +67,6 @@ int run_help(const Schema& schema, Words arguments) {
   std::cout << help_text(schema, arguments.empty() ? std::string_view() : std::string_view(arguments[0]));
   return 0;
 }
-
-bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
 
 }  // namespace
 

@@ -80,9 +80,8 @@ class Planner {
                                : fmt::format("a batch of {} does not divide into pieces of {}", batch, size);
     const std::string batches = nearest_batches(batch, size, legal);
     add(kMicrobatchSize, std::move(what),
-        sizes.empty()
-            ? fmt::format("no size fits a batch of {}: training.local_batch_size = {} would", batch, batches)
-            : fmt::format("the nearest legal sizes are {}; or set training.local_batch_size to {}", sizes, batches));
+        sizes.empty() ? fmt::format("no size fits a batch of {}: training.local_batch_size = {} would", batch, batches)
+                      : fmt::format("legal sizes nearby: {}; or set training.local_batch_size to {}", sizes, batches));
   }
 
   void split_layers() {

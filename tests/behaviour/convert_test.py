@@ -10,7 +10,6 @@ import subprocess
 import sys
 import unittest
 
-import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
@@ -227,7 +226,6 @@ class Memory(Conversions):
                 state[f"{block}{ours}.weight"] = piece.bfloat16().clone()
             torch.save(state, folder / f"consolidated.{part:02}.pth")
 
-    @pytest.mark.full
     def test_a_model_four_times_as_large_takes_no_more_memory(self):
         """Stretches are at most 128 MiB; the models have 0.1 and 0.4 GB."""
         peaks = {}
