@@ -34,6 +34,11 @@ num_workers = 2
   EXPECT_EQ(loaded.config.parallelism.module_fqns_per_model_part.at(1).at(1), "output");
 }
 
+TEST(Toml, every_number_of_a_list_is_held_against_the_range) {
+  EXPECT_EQ(load("[debug]\ndump_steps = [0, 5]").problems.size(), 1u);
+  EXPECT_EQ(load("[debug]\ndump_steps = [5, 0]").problems.size(), 1u);
+}
+
 TEST(Toml, a_list_of_words_may_be_one_comma_separated_string) {
   LoadedConfig loaded = load("[checkpoint]\nenable = true\nexclude_from_loading = \"optimizer, dataloader\"");
   EXPECT_EQ(said(loaded), "");
