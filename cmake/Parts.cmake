@@ -30,7 +30,7 @@ if(TITAN_TORCH)
   # Everything that knows tensors shares one precompiled header of what its files include anyway: torch's headers cost 12 s
   # a file without it. Nothing relies on it being there; clang-tidy reads the sources without it. No path of this checkout
   # is in it, so that checkouts share ccache's results.
-  set(TITAN_TENSOR_PARTS gpu distributed kernels ops model parallel optimize checkpoint inference report train tools)
+  set(TITAN_TENSOR_PARTS gpu distributed kernels ops model parallel optimize checkpoint report train tools)
   set(sources)
   foreach(part ${TITAN_TENSOR_PARTS})
     file(GLOB_RECURSE part_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${part}/*.cpp)

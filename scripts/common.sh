@@ -79,6 +79,8 @@ libtorch_kind() {
   nvcc=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v nvcc || true)
   if [ "${TITAN_CUDA:-AUTO}" != OFF ] && [ -n "$nvcc" ] && [[ $("$nvcc" --version) = *'release 13.'* ]]; then
     printf -- --cuda
+  elif [ "${TITAN_CUDA:-AUTO}" = ON ]; then
+    fail 70 "TITAN_CUDA=ON needs a CUDA 13 compiler: nvcc on PATH or in CUDA_HOME/bin; found: ${nvcc:-none}"
   else
     printf -- --cpu
   fi
@@ -86,14 +88,15 @@ libtorch_kind() {
 
 # fetch_while_compiling: downloads LibTorch if necessary, and compiles at the same time what does not need it.
 fetch_while_compiling() {
-  local ninja status=0
+  local ninja kind status=0
+  kind=$(libtorch_kind)
   run_cmake -DTITAN_TORCH=OFF -DTITAN_TESTS=OFF >/dev/null
   # In the background, since ninja stops at Ctrl-C there too, and pip would not.
   (cd "$TITAN_BUILD" && NINJA_STATUS=$ninja_state exec ninja -j "$(build_jobs)" titan_train) \
     > >(show_progress "Building what needs no LibTorch" >&2) 2>&1 &
   ninja=$!
-  "$TITAN_ROOT/scripts/libtorch.sh" "$(libtorch_kind)" >/dev/null || status=$?
-  [ "$status" -eq 0 ] || kill -INT "$ninja" || true
+  "$TITAN_ROOT/scripts/libtorch.sh" "$kind" >/dev/null || status=$?
+  [ "$status" -eq 0 ] || kill -INT "$ninja" 2>/dev/null || true # it may have ended
   wait "$ninja" || [ "$status" -ne 0 ] || fail 70 "the build failed; the compiler's message is above"
   [ "$status" -eq 0 ] || exit "$status" # its message is above
 }
@@ -116,7 +119,7 @@ configure_build() {
 
 # What training needs here: what the program opens on a GPU is compiled where a driver is, or TITAN_CUDA=ON asks for it.
 program_target() {
-  if [ "${TITAN_CUDA:-AUTO}" = ON ] || [ -n "$(type -P nvidia-smi)" ] || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+  if [ "${TITAN_CUDA:-AUTO}" = ON ] || [ -n "$(type -P nvidia-smi)" ] || /sbin/ldconfig -p 2>/dev/null | grep 'libcuda\.so\.1 ' >/dev/null; then
     printf titan_program
   else
     printf titan_train

@@ -6,7 +6,7 @@
 #                              operations and training with kernels of older processors
 #   scripts/test.sh --update-support    what every change must pass; docs/support.md is written instead of checked
 #   scripts/test.sh PART       while working: builds and runs the C++ tests of one folder of tests/, or the Python tests
-#                              whose file or name has PART in it (pytest's -k)
+#                              whose file or name has PART in it (pytest's -k); --full PART adds the long ones
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 results=$TITAN_BUILD/test-results
@@ -104,7 +104,7 @@ run_part() {
   rm -rf "$results"
   if compgen -G "$TITAN_ROOT/tests/$1/*_test.cpp" >/dev/null; then
     build_targets "$1_tests"
-    run_unit_tests "$results" "--label-regex ^$1\$"
+    run_unit_tests "$results" "$unit_tests --label-regex ^$1\$"
   else
     mkdir -p "$results"
     build_targets python_tests
@@ -123,12 +123,16 @@ run_all() {
 }
 
 support_argument='' part='' unit_tests='--exclude-regex kernels_checked' python_left_out=' and not full'
+if [ "${1:-}" = --full ]; then
+  export TITAN_TEST_FULL=1 TITAN_FUZZ_SECONDS=60
+  unit_tests='' python_left_out=''
+  shift
+fi
 case ${1:-} in
   '') ;;
-  --full) export TITAN_TEST_FULL=1 TITAN_FUZZ_SECONDS=60 unit_tests='' python_left_out='' ;;
   --update-support) support_argument=--write ;;
   -*) fail 64 "unknown argument $1 (there are --full, --update-support and the name of a part)" ;;
-  *) part=$1 python_left_out='' ;;
+  *) part=$1 ;;
 esac
 section "Set-up and build"
 "$TITAN_ROOT/scripts/setup.sh"

@@ -26,11 +26,10 @@ bool has_driver() { return ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr; }
 
 const Cuda* open(const std::filesystem::path& library) {
   if (!std::filesystem::exists(library)) {
-    throw Error(
-        ExitCode::bad_config,
-        fmt::format("there is an NVIDIA driver, and this build's {} is missing: build it (scripts/train.sh does "
-                    "where a driver is), or say training.device = \"cpu\"",
-                    library.string()));
+    throw Error(ExitCode::bad_config,
+                fmt::format("there is an NVIDIA driver, and this build's {} is missing: build it (TITAN_CUDA=ON "
+                            "scripts/train.sh does), or say training.device = \"cpu\"",
+                            library.string()));
   }
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   void* const parts = handle ? ::dlsym(handle, "titan_cuda") : nullptr;

@@ -39,9 +39,14 @@ TEST(Initialise, ABoxOfTheTensorIsTheSliceOfTheWholeForEveryLayout) {
     for (const TensorLayout& layout : {TensorLayout(shape, {{"dp_shard", 4, 0}}), TensorLayout(shape, {{"tp", 3, 1}}),
                                        TensorLayout(shape, {{"tp", 2, 0}, {"dp_shard", 3, 0}}),
                                        TensorLayout(shape, {{"tp", 5, 1}, {"dp_shard", 2, 0}})}) {
-      std::vector<int64_t> coordinates(layout.splits().size(), 0);
-      for (int64_t i = 0; i < layout.splits()[0].parts; ++i) {
-        coordinates[0] = i;
+      int64_t ranks = 1;
+      for (const auto& split : layout.splits()) ranks *= split.parts;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        std::vector<int64_t> coordinates;
+        for (int64_t left = rank; const auto& split : layout.splits()) {
+          coordinates.push_back(left % split.parts);
+          left /= split.parts;
+        }
         const Box box = layout.box(coordinates);
         const at::Tensor slice = all.narrow(0, box.offset[0], box.extent[0]).narrow(1, box.offset[1], box.extent[1]);
         EXPECT_TRUE(same_bits(drawn("w", shape, initialiser, box), slice));

@@ -181,6 +181,14 @@ fetches_while_it_compiles() {
   [ -e compiling ] && [ -e fetching ]
 }
 
+old_cuda_compiler() {
+  make_unconfigured_checkout
+  program nvcc <<<'echo "Cuda compilation tools, release 12.4"'
+  TITAN_CUDA=ON expect 70 "$root/scripts/train.sh"
+  expect_text "TITAN_CUDA=ON needs a CUDA 13 compiler"
+  [ ! -e fetching ]
+}
+
 failed_fetch() {
   make_unconfigured_checkout
   program ninja <<<"trap 'touch \"$PWD/stopped\"; exit 2' INT; touch '$PWD/compiling'; sleep 20 & wait"
@@ -214,6 +222,7 @@ check "train.sh shows a build's progress in a log by a line every half minute" p
 check "train.sh shows a build's progress on a terminal in one line" progress_on_a_terminal
 check "train.sh says why few compilers run where memory is short" little_memory
 check "train.sh fetches LibTorch while it compiles what does not need it" fetches_while_it_compiles
+check "train.sh asked for CUDA fetches nothing where no CUDA 13 compiler is" old_cuda_compiler
 check "train.sh stops compiling when LibTorch cannot be fetched" failed_fetch
 check "train.sh that is interrupted while it builds calls it no failure" interrupted_build
 finish

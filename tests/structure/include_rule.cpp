@@ -53,9 +53,9 @@ std::string objection(std::string_view part, std::string_view path) {
 }  // namespace
 
 const std::vector<std::string>& parts_lowest_first() {
-  static const std::vector<std::string> parts{
-      "base",     "schedule",   "config",    "data",   "gpu",  "distributed", "kernels", "ops", "model", "parallel",
-      "optimize", "checkpoint", "inference", "report", "cuda", "train",       "tools",   "cli", "app"};
+  static const std::vector<std::string> parts{"base",    "schedule", "config", "data",     "gpu",      "distributed",
+                                              "kernels", "ops",      "model",  "parallel", "optimize", "checkpoint",
+                                              "report",  "cuda",     "train",  "tools",    "cli",      "app"};
   return parts;
 }
 
