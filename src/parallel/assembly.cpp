@@ -9,7 +9,6 @@
 #include "titan/ops/float8_products.h"
 #include "titan/ops/fused_float8.h"
 #include "titan/parallel/graph_runner.h"
-#include "titan/parallel/sharded_weights.h"
 
 namespace titan {
 namespace {
@@ -59,22 +58,15 @@ std::shared_ptr<HostLink> link_of(const at::Device& device, bool crosses) {
   return std::make_shared<HostLink>(std::move(home), std::move(on_device));
 }
 
-std::vector<std::unique_ptr<Residency>> residencies_of(const Plan& plan, const Assembly& assembly,
-                                                       const MeshGroups& groups, const at::Device& device,
-                                                       const Float8Casts& casts) {
-  const GroupCommunicators communicators{groups.gather, groups.scatter, groups.replicate, groups.tensor, groups.twins};
-  std::vector<std::unique_ptr<Residency>> residencies;
+WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshGroups& groups, const at::Device& device,
+                        const Float8Casts& casts) {
+  const std::shared_ptr<HostLink> link = assembly.link ? assembly.link : link_of(device, /*crosses=*/false);
+  WeightStores weights;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const std::vector<Parameter*>& members = assembly.group_parameters[g];
-    if (assembly.slots) {
-      residencies.push_back(std::make_unique<ShardedWeights>(plan.groups[g], members, plan.request, assembly.slots,
-                                                             assembly.link, communicators, casts));
-    } else {
-      residencies.push_back(std::make_unique<ResidentWeights>(plan.groups[g], members, plan.request, device,
-                                                              plan.request.step_in_backward, communicators, casts));
-    }
+    weights.push_back(std::make_unique<WeightStore>(plan.groups[g], assembly.group_parameters[g], plan.request, link,
+                                                    assembly.slots, groups, casts));
   }
-  return residencies;
+  return weights;
 }
 
 std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std::unique_ptr<WorkRecorder> recorder) {
@@ -132,7 +124,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   options.pipeline = groups.pipeline;
   options.gather = groups.gather;
   options.tensor = groups.tensor;
-  std::vector<std::unique_ptr<Residency>> residencies = residencies_of(plan, assembly, groups, device, casts);
+  WeightStores weights = weights_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage
     initialise(*parameter, parameter->shard_box(), seed);
@@ -144,7 +136,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     graphs = std::make_unique<MicrobatchGraphs>(assembly.parameters, std::move(recorder));
   }
   assembly.executor =
-      std::make_unique<Executor>(plan, assembly.model->chain(), std::move(residencies),
+      std::make_unique<Executor>(plan, assembly.model->chain(), std::move(weights),
                                  runner_of(plan, *assembly.model, std::move(recorder)), options, std::move(graphs));
   return assembly;
 }

@@ -64,11 +64,11 @@ std::string_view range_name(ActionKind kind) {
 
 }  // namespace
 
-Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
-                   std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
-                   ExecutorOptions options, std::unique_ptr<MicrobatchGraphs> graphs)
+Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,
+                   std::unique_ptr<UnitRunner> runner, ExecutorOptions options,
+                   std::unique_ptr<MicrobatchGraphs> graphs)
     : plan_(plan),
-      residencies_(std::move(residencies)),
+      weights_(std::move(weights)),
       runner_(std::move(runner)),
       graphs_(std::move(graphs)),
       options_(std::move(options)),
@@ -76,7 +76,7 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       defers_weight_gradients_(plan.request.pipeline && plan.request.pipeline->splits_backward),
       streams_(plan_, options_.pipeline) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
-  TITAN_CHECK(residencies_.size() == plan_.groups.size(), residencies_.size(), plan_.groups.size());
+  TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
   // Whether products ask for magnitudes that kernels can find while they write.
   scales_.wanted = options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
   if (!plan_.request.offload_activations) return;
@@ -120,7 +120,7 @@ void Executor::execute(const Action& action, const Run& run) {
   std::optional<ProfileRange> range;
   if (const std::string_view name = range_name(action.kind); !name.empty()) range.emplace(name, unit_name(action));
   auto microbatch = [&]() -> const BatchContext& { return run.microbatches[static_cast<size_t>(action.microbatch)]; };
-  auto weights = [&]() -> Residency& { return *residencies_[static_cast<size_t>(action.group)]; };
+  auto weights = [&]() -> WeightStore& { return *weights_[static_cast<size_t>(action.group)]; };
   switch (action.kind) {
     // clang-format off
     case forward: return run_forward(action, microbatch());
@@ -259,16 +259,16 @@ void Executor::bring_to_host(StepWork& work) {
   for (const at::Tensor* scalar : scalars) numbers.push_back(*scalar);
   const std::vector<at::Tensor> here = options_.weight_link->wait_home(numbers);
   for (size_t i = 0; i < scalars.size(); ++i) *scalars[i] = here[i];
-  for (auto& residency : residencies_) residency->arrive();
+  for (auto& store : weights_) store->arrive();
 }
 
 void Executor::scale_all_weights() {
-  std::vector<Residency*> owners;
+  std::vector<WeightStore*> owners;
   std::vector<at::Tensor> magnitudes;
-  for (auto& residency : residencies_) {
-    at::Tensor mine = residency->largest_magnitudes();
+  for (auto& store : weights_) {
+    at::Tensor mine = store->largest_magnitudes();
     if (!mine.defined()) continue;
-    owners.push_back(residency.get());
+    owners.push_back(store.get());
     magnitudes.push_back(std::move(mine));
   }
   if (owners.empty()) return;
@@ -285,15 +285,15 @@ void Executor::scale_all_weights() {
 }
 
 void Executor::weights_written(int group) {
-  if (group >= 0) return residencies_[static_cast<size_t>(group)]->weights_changed();
-  for (auto& residency : residencies_) residency->weights_changed();
+  if (group >= 0) return weights_[static_cast<size_t>(group)]->weights_changed();
+  for (auto& store : weights_) store->weights_changed();
 }
 
 void Executor::drop_gradients(int group) {
-  if (group >= 0) return residencies_[static_cast<size_t>(group)]->zero_gradient();
+  if (group >= 0) return weights_[static_cast<size_t>(group)]->zero_gradient();
   runner_->finish_step();
   if (graphs_) graphs_->finish_step();
-  for (auto& residency : residencies_) residency->zero_gradient();
+  for (auto& store : weights_) store->zero_gradient();
 }
 
 void Executor::weights_changed() {
@@ -310,7 +310,7 @@ void Executor::zero_gradient() {
 
 int64_t Executor::gradient_bytes() const {
   int64_t bytes = 0;
-  for (const auto& residency : residencies_) bytes += residency->gradient_bytes();
+  for (const auto& store : weights_) bytes += store->gradient_bytes();
   return bytes;
 }
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "titan/base/error.h"
-#include "titan/parallel/residency.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 

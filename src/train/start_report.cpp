@@ -6,7 +6,6 @@
 #include "titan/base/printable.h"
 #include "titan/base/text.h"
 #include "titan/data/utf8.h"
-#include "titan/parallel/sharded_weights.h"
 #include "titan/train/job.h"
 #include "titan/train/trainer.h"
 

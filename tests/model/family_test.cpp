@@ -1,4 +1,4 @@
-// Another decoder than Llama, in one file: what a family must offer is enough for plan, residency and executor.
+// Another decoder than Llama, in one file: what a family must offer is enough for plan, weight store and executor.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -107,14 +107,16 @@ struct RunningToy {
     PlanRequest request;
     request.samples = 2, request.sequence_length = 5, request.recompute.mode = mode;
     const Plan plan = make_plan(family.describe({}), family, request);
-    std::vector<std::unique_ptr<Residency>> residencies;
+    const auto arena = std::make_shared<MemoryArena>(at::kCPU);
+    const auto link = std::make_shared<HostLink>(arena, arena);
+    WeightStores weights;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      residencies.push_back(std::make_unique<ResidentWeights>(group, members, request, at::kCPU, false));
+      weights.push_back(std::make_unique<WeightStore>(group, members, request, link));
     }
     for (const auto& p : model->parameter_handles()) initialise(*p, p->layout().first_box(), 3);
-    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), std::make_unique<EagerRunner>(),
+    executor = std::make_unique<Executor>(plan, model->chain(), std::move(weights), std::make_unique<EagerRunner>(),
                                           ExecutorOptions{.count_saved_bytes = true});
   }
   std::unique_ptr<Model> model;

@@ -17,7 +17,8 @@ inline void PrintTo(OptimizerImplementation implementation, std::ostream* out) {
 
 namespace {
 
-/// Parameters with masters and gradient shards, in one block of memory (as residency lays them) or each on its own.
+/// Parameters with masters and gradient shards, in one block of memory (as the weight store lays them) or each on its
+/// own.
 struct Shards {
   Shards(const std::vector<std::vector<int64_t>>& shapes, bool one_block, at::ScalarType master = at::kFloat) {
     int64_t total = 0;

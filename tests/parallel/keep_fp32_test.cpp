@@ -6,7 +6,7 @@
 
 #include "support/model.h"
 #include "titan/distributed/communicator.h"
-#include "titan/parallel/sharded_weights.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 namespace {
@@ -109,18 +109,19 @@ struct Kept {
     plan = make_plan(description, family, plan_request);
     model = family.build(request, {});
     model->prepare(at::kCPU);
-    auto arena = std::make_shared<MemoryArena>(at::kCPU);
-    auto link = std::make_shared<HostLink>(arena, arena);
-    auto slots = std::make_shared<SlotPool>(plan, *arena);
-    std::vector<std::unique_ptr<Residency>> residencies;
+    const auto link = link_without_crossings();
+    const auto slots = std::make_shared<SlotPool>(plan, link->device());
+    MeshGroups groups;
+    groups.gather = gather;
+    groups.scatter = scatter;
+    WeightStores weights;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      residencies.push_back(std::make_unique<ShardedWeights>(
-          group, members, plan.request, slots, link, GroupCommunicators{gather, scatter, nullptr, nullptr, nullptr}));
+      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, link, slots, groups));
     }
     for (const auto& parameter : model->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
-    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies),
+    executor = std::make_unique<Executor>(plan, model->chain(), std::move(weights),
                                           std::make_unique<NotingRunner>(model.get(), &plan, &seen));
     batch.tokens = integers({2, request.sequence_length}, description.vocabulary, 5);
     batch.labels = integers({2, request.sequence_length}, description.vocabulary, 6);

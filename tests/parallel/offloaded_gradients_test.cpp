@@ -6,7 +6,7 @@
 
 #include "support/model.h"
 #include "titan/gpu/cuda.h"
-#include "titan/parallel/sharded_weights.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 namespace {
@@ -83,20 +83,20 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     auto link = std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
                                            std::make_shared<MemoryArena>(device_));
     auto slots = std::make_shared<SlotPool>(plan, link->device());
-    GroupCommunicators communicators;
+    MeshGroups groups;
     if (layout.ranks > 1) {
-      communicators.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
-      communicators.scatter = make_fake_communicator("fsdp_scatter", 0, layout.ranks);
+      groups.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
+      groups.scatter = make_fake_communicator("fsdp_scatter", 0, layout.ranks);
     }
-    if (layout.replicas > 1) communicators.replicate = make_fake_communicator("dp_replicate", 0, layout.replicas);
+    if (layout.replicas > 1) groups.replicate = make_fake_communicator("dp_replicate", 0, layout.replicas);
     model_ = family.build(request, {});
     model_->prepare(device_);
-    std::vector<std::unique_ptr<Residency>> residencies;
+    WeightStores weights;
     std::map<std::string, std::vector<Parameter*>> parameters_of_unit;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model_->parameter(planned.spec.name));
-      residencies.push_back(std::make_unique<ShardedWeights>(group, members, plan.request, slots, link, communicators));
+      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, link, slots, groups));
       std::vector<Parameter*>& of_unit = parameters_of_unit[plan.units[group.reduce_after].name];
       of_unit.insert(of_unit.end(), members.begin(), members.end());
       parameters_.insert(parameters_.end(), members.begin(), members.end());
@@ -106,8 +106,8 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     runner_ = runner.get();
     ExecutorOptions options;
     options.weight_link = link;
-    executor_ = std::make_unique<Executor>(plan, model_->chain(), std::move(residencies), std::move(runner),
-                                           std::move(options));
+    executor_ =
+        std::make_unique<Executor>(plan, model_->chain(), std::move(weights), std::move(runner), std::move(options));
   }
 
   at::Device device_{at::kCPU};
@@ -129,7 +129,7 @@ TEST_P(OffloadedGradients, AreThoseOfTheirBlockAndStepWhenTheHostHasWaited) {
       backward(*executor_, batch, 0, /*is_last=*/a + 1 == microbatches);
     }
     for (const Parameter* parameter : parameters_) ASSERT_FALSE(parameter->gradient_shard.defined());
-    wait_host(*executor_);
+    wait_host(*executor_, device_);
     runner_->expect_weights_as_their_masters();
     for (Parameter* parameter : parameters_) {
       const at::Tensor& gradient = parameter->gradient_shard;

@@ -70,16 +70,6 @@ class StandInStages : public UnitRunner {
   uint8_t memory_ = 0;
 };
 
-/// Has no weights to bring.
-class NoWeights : public Residency {
- public:
-  void refresh() override {}
-  void open_gradient() override {}
-  void close_gradient() override {}
-  void zero_gradient() override {}
-  void weights_changed() override {}
-};
-
 /// A schedule over a model that has just enough layers.
 struct StandInPipeline {
   explicit StandInPipeline(const NamedShape& named) : shape(named.shape) {
@@ -122,11 +112,15 @@ class StandInRank {
     request.place = {DeviceMesh({.pp = pipeline.shape.ranks, .dp_shard = 1}, pipeline.shape.ranks), rank};
     request.pipeline = pipeline_part(pipeline.planned, pipeline.model, rank);
     const Plan plan = make_plan(pipeline.model, *pipeline.family, request);
-    std::vector<std::unique_ptr<Residency>> residencies;
-    for (size_t group = 0; group < plan.groups.size(); ++group) residencies.push_back(std::make_unique<NoWeights>());
+    const auto arena = std::make_shared<MemoryArena>(at::kCPU);
+    const auto link = std::make_shared<HostLink>(arena, arena);
+    WeightStores weights;  // of no parameters
+    for (size_t group = 0; group < plan.groups.size(); ++group) {
+      weights.push_back(std::make_unique<WeightStore>(WeightGroupPlan(), std::vector<Parameter*>(), request, link));
+    }
     ExecutorOptions options;
     options.pipeline = std::move(communicator);
-    executor_ = std::make_unique<Executor>(plan, pipeline.built->chain(), std::move(residencies),
+    executor_ = std::make_unique<Executor>(plan, pipeline.built->chain(), std::move(weights),
                                            std::make_unique<StandInStages>(plan, times, now, log_), options);
     // Every microbatch is one sample that holds its number.
     for (int64_t m = 0; m < pipeline.shape.microbatches; ++m) {

@@ -15,7 +15,7 @@
 #include "titan/model/model.h"
 #include "titan/parallel/executor.h"
 #include "titan/parallel/plan.h"
-#include "titan/parallel/residency.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 
@@ -46,14 +46,19 @@ inline PlanRequest plan_in(ElementType compute, const RecomputeSelection& select
   return request;
 }
 
-struct SmallModel {
-  using MakeResidency =
-      std::function<std::unique_ptr<Residency>(const WeightGroupPlan&, std::vector<Parameter*>, const PlanRequest&)>;
+/// Shards live where units run.
+inline std::shared_ptr<HostLink> link_without_crossings() {
+  const auto arena = std::make_shared<MemoryArena>(at::kCPU);
+  return std::make_shared<HostLink>(arena, arena);
+}
 
+struct SmallModel {
+  /// The store of the plan's weight group of that number.
+  using MakeWeights = std::function<std::unique_ptr<WeightStore>(const Plan&, size_t, std::vector<Parameter*>)>;
   using MakeRunner = std::function<std::unique_ptr<UnitRunner>(const SmallModel&)>;
 
   explicit SmallModel(const ModelRequest& model_request, PlanRequest plan_request = small_plan(),
-                      ExecutorOptions options = {}, const MakeResidency& make_residency = resident,
+                      ExecutorOptions options = {}, const MakeWeights& make_weights = resident,
                       std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>(),
                       const MakeRunner& make_runner = eager)
       : request(model_request), family(*find_model_family(request.name)) {
@@ -62,25 +67,27 @@ struct SmallModel {
     model = family.build(request, {std::move(products), plan_request.loss_chunks, false});
     model->prepare(at::kCPU);
     plan = make_plan(description, family, plan_request);
-    std::vector<std::unique_ptr<Residency>> residencies;
-    for (const WeightGroupPlan& group : plan.groups) {
+    WeightStores weights;
+    for (size_t g = 0; g < plan.groups.size(); ++g) {
       std::vector<Parameter*> members;
-      for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      residencies.push_back(make_residency(group, members, plan.request));
+      for (const ParameterPlan& planned : plan.groups[g].parameters) {
+        members.push_back(&model->parameter(planned.spec.name));
+      }
+      weights.push_back(make_weights(plan, g, std::move(members)));
     }
     for (const auto& parameter : model->parameter_handles()) {
       initialise(*parameter, parameter->shard_box(), /*seed=*/11);
       // Norm weights of exactly one would hide a forgotten weight.
-      if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->spec().shape, 77).mul_(0.1));
+      if (parameter->spec().shape.size() == 1) parameter->master.add_(normal(parameter->master.sizes(), 77).mul_(0.1));
     }
-    executor = std::make_unique<Executor>(plan, model->chain(), std::move(residencies), make_runner(*this), options);
+    executor = std::make_unique<Executor>(plan, model->chain(), std::move(weights), make_runner(*this), options);
   }
 
   static std::unique_ptr<UnitRunner> eager(const SmallModel&) { return std::make_unique<EagerRunner>(); }
 
-  static std::unique_ptr<Residency> resident(const WeightGroupPlan& group, std::vector<Parameter*> members,
-                                             const PlanRequest& request) {
-    return std::make_unique<ResidentWeights>(group, std::move(members), request, at::kCPU, false);
+  static std::unique_ptr<WeightStore> resident(const Plan& plan, size_t group, std::vector<Parameter*> members) {
+    return std::make_unique<WeightStore>(plan.groups[group], std::move(members), plan.request,
+                                         link_without_crossings());
   }
 
   /// Random tokens and labels, some ignored; `loss_scale` is one over the valid ones.

@@ -10,11 +10,12 @@
 namespace titan {
 
 /// Forward of one microbatch through the whole chain, of a rank without a pipeline: its loss. Its state is kept.
-inline at::Tensor forward(Executor& executor, const BatchContext& batch, int64_t microbatch = 0) {
+inline at::Tensor forward(Executor& executor, const BatchContext& batch, int64_t microbatch = 0,
+                          const Executor::Observer& observer = {}) {
   const std::vector<BatchContext> batches(static_cast<size_t>(microbatch) + 1, batch);
   const std::vector<Action> table{{ActionKind::forward, 0, static_cast<int>(microbatch)}};
   StepWork none;
-  return executor.run(expand(executor.plan(), table, executor.state(), /*is_last=*/false), batches, none);
+  return executor.run(expand(executor.plan(), table, executor.state(), /*is_last=*/false), batches, none, observer);
 }
 
 /// Backward of a microbatch whose forward ran. `is_last`: gradients are reduced and become shards.
@@ -31,12 +32,13 @@ inline void execute(Executor& executor, const Action& action, StepWork& work) {
   executor.run({executor.state(), executor.state(), {action}}, {}, work);
 }
 
-/// Where gradients leave for the host: waits for them.
-inline void wait_host(Executor& executor) {
+/// Where gradients leave for the host: waits for them, behind a number that is on `device` as those of a step are.
+inline void wait_host(Executor& executor, const at::Device& device = at::kCPU) {
   struct Scalar : StepWork {
     std::vector<at::Tensor*> applied_scalars() override { return {&one}; }
-    at::Tensor one = at::ones({});
+    at::Tensor one;
   } scalar;
+  scalar.one = at::ones({}, at::TensorOptions(device));
   execute(executor, {.kind = ActionKind::wait_host}, scalar);
 }
 

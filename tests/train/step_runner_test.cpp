@@ -21,11 +21,7 @@ struct StepOptions {
 /// A model with its optimizer, ready to step; and what its weights and gradients are.
 struct Steps {
   explicit Steps(const StepOptions& options = {}, const std::string& family = "llama3", int64_t samples = 2)
-      : small(request_of(family), plan_of(options, samples), {},
-              [](const WeightGroupPlan& group, std::vector<Parameter*> members, const PlanRequest& request) {
-                return std::make_unique<ResidentWeights>(group, std::move(members), request, at::kCPU,
-                                                         request.step_in_backward);
-              }) {
+      : small(request_of(family), plan_of(options, samples)) {
     for (const auto& parameter : small.model->parameter_handles()) parameters.push_back(parameter.get());
     ParameterGroup all;
     for (size_t i = 0; i < parameters.size(); ++i) all.members.push_back(i);

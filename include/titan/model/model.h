@@ -1,5 +1,5 @@
-// A built model: its parameters (handles, without memory until residency gives them some) and its chain of units; and
-// what a model family must offer so that a new one is a folder and a line in registry.cpp.
+// A built model: its parameters (handles, without memory until a weight store gives them some) and its chain of units;
+// and what a model family must offer so that a new one is a folder and a line in registry.cpp.
 #pragma once
 
 #include <functional>

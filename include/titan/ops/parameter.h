@@ -1,5 +1,5 @@
 // The one owner of a weight. Operations hold a Parameter and ask it for the current weight, in forward and again in
-// backward; where that weight lives, and for how long, is Residency's business. It is never an autograd variable.
+// backward; the weight store decides where that weight lives, and for how long. It is never an autograd variable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -75,8 +75,8 @@ class Parameter {
   at::Tensor master;
   /// This rank's shard in the dtype that travels and multiplies; the master itself when the dtypes agree.
   at::Tensor send;
-  /// Whoever wrote the whole master wrote `send` with it, so that it is no stale copy. Read and reset by Residency when
-  /// it is told that weights changed.
+  /// Whoever wrote the whole master wrote `send` with it, so that it is no stale copy. Read and reset by the
+  /// weight store when weights have changed.
   bool send_written = false;
   /// Of the weight as a whole, one number where the weight is; undefined where nobody keeps it.
   Float8Scale float8_scale;

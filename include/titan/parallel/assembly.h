@@ -1,4 +1,4 @@
-// From a plan to a model that runs on this rank: the model with its handles, the residency of every weight group, the
+// From a plan to a model that runs on this rank: the model with its handles, the store of every weight group, the
 // initial weights and the executor. The only place that knows which implementation carries out which choice of a plan.
 #pragma once
 
@@ -14,8 +14,6 @@
 #include "titan/parallel/work_graph.h"
 
 namespace titan {
-
-class SlotPool;
 
 struct Assembly {
   std::unique_ptr<Model> model;

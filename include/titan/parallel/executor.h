@@ -1,5 +1,5 @@
 // The executor runs programs (program.h): one switch over their instructions, for one device and for a pipeline alike.
-// It decides nothing; the program says when anything happens, each weight group's Residency knows how.
+// It decides nothing; the program says when anything happens, each weight group's store knows how.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -18,8 +18,8 @@
 #include "titan/parallel/activation_offload.h"
 #include "titan/parallel/microbatch_graphs.h"
 #include "titan/parallel/program.h"
-#include "titan/parallel/residency.h"
 #include "titan/parallel/stage_streams.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 
@@ -84,11 +84,11 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  /// `chain` is the whole model's; `residencies` lie in the plan's order (one per weight group). With `graphs` whole
+  /// `chain` is the whole model's; `weights`: one store per weight group, in the plan's order. With `graphs` whole
   /// microbatches may be recorded; `runner` is an eager one then, and weights stay where they are.
-  Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain,
-           std::vector<std::unique_ptr<Residency>> residencies, std::unique_ptr<UnitRunner> runner,
-           ExecutorOptions options = {}, std::unique_ptr<MicrobatchGraphs> graphs = nullptr);
+  Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,
+           std::unique_ptr<UnitRunner> runner, ExecutorOptions options = {},
+           std::unique_ptr<MicrobatchGraphs> graphs = nullptr);
 
   /// The program of this kind that starts from what is there now; made once for each such state.
   const Program& program(ProgramKind kind);
@@ -154,7 +154,7 @@ class Executor {
 
   Plan plan_;
   std::vector<std::shared_ptr<Unit>> chain_;
-  std::vector<std::unique_ptr<Residency>> residencies_;
+  WeightStores weights_;
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<MicrobatchGraphs> graphs_;  // null: units run one by one
   ExecutorOptions options_;

@@ -45,7 +45,7 @@ struct PipelinePart {
   std::vector<int64_t> rank_of_stage;  // coordinate on the mesh's axis pp, of every stage
   std::vector<int64_t> rank_of_unit;   // and of every unit of the model's chain
   int64_t microbatches = 1;            // that go through in one pass; a step's accumulation is a multiple
-  std::vector<Action> actions;         // of one pass, lowered, without gathers: those are the residency's
+  std::vector<Action> actions;         // of one pass, lowered, without gathers: expand() adds those
   bool splits_backward = false;        // weight gradients wait for actions of their own
 
   int64_t stage_count() const { return static_cast<int64_t>(rank_of_stage.size()); }

@@ -1,0 +1,157 @@
+// The weight store: where the weights and gradients of one weight group live. Each call is one instruction of a program
+// (program.h), which decides when. Each rank owns a shard of every parameter and gathers the group's shards into a slot
+// of memory before a unit runs (FSDP; HSDP with replicas). Groups take turns in the slots as the plan says. Without
+// slots there is one shard and weights are resident: units see the masters or their compute copies, and the unsharded
+// gradient is the gradient shard (one device; DDP with replicas).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "titan/distributed/mesh_groups.h"
+#include "titan/ops/float8.h"
+#include "titan/ops/parameter.h"
+#include "titan/parallel/memory_arena.h"
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+at::ScalarType scalar_type(ElementType type);
+
+/// Memory that several groups use one after the other.
+struct Slot {
+  at::Tensor memory;             // bytes
+  const void* holder = nullptr;  // the group whose weights or gradients it holds
+  bool in_use = false;           // they are read or written now
+  // The copy of gradients from here to the host, and the first byte that it reads.
+  Crossing leaving{};
+  int64_t leaving_begin = 0;
+
+  /// Orders what the device writes from here on behind that copy.
+  void order_leaving();
+};
+
+/// The slots of a plan on the compute device, shared by all groups.
+struct SlotPool {
+  SlotPool(const Plan& plan, MemoryArena& device);
+
+  /// Weight slots in use now.
+  int64_t in_use() const;
+  int64_t weight_bytes() const;
+  int64_t gradient_bytes() const;
+
+  std::vector<Slot> weights;
+  std::vector<Slot> gradients;
+  std::vector<at::Tensor> messages;  // bytes: gradients in a narrower dtype, while they are reduced
+};
+
+class WeightStore {
+ public:
+  /// `parameters` in the group's storage order: neighbours form fused operands. `link`: from where shards live to where
+  /// units run. `slots` null: weights are resident.
+  WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
+              std::shared_ptr<HostLink> link, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
+              Float8Casts casts = make_aten_float8_casts());
+
+  /// REFRESH: makes the compute copies of this rank's shard, and the float8 scales they need, unless the writer of the
+  /// masters has made them (Parameter::send_written).
+  void refresh();
+  /// UNSHARD: begins to gather the weights into their slot.
+  void unshard();
+  /// WAIT_UNSHARD: Parameter::weight() is valid from here on.
+  void wait_unshard();
+  /// SCALE: computes the float8 scales of the unsharded weights.
+  void scale();
+  /// RESHARD: ends what WAIT_UNSHARD began; the slot keeps its bytes until the next UNSHARD into it.
+  void reshard();
+
+  /// OPEN_GRADIENT: Parameter::gradient() has storage from here on.
+  void open_gradient();
+  /// CLOSE_GRADIENT: the group's gradient of the step is complete on this rank. Without a reduction the gradient shards
+  /// are valid.
+  void close_gradient();
+  /// REDUCE_SCATTER and ALL_REDUCE: begin the sum over shards, and the sum of shards over replicas.
+  void reduce_scatter();
+  void all_reduce();
+  /// WAIT_REDUCE: ends the sum that was begun last. After the last one the gradient shards are valid.
+  void wait_reduce();
+  /// REDUCE_PARTIAL: sums the gradient shards of weights that every tensor-parallel rank holds whole.
+  void reduce_partial();
+  /// ADD_TIED: adds the gradient shards of the other pipeline rank that holds these weights.
+  void add_tied();
+  /// TO_HOST: begins to copy the gradient shards to the optimizer on the host. They are undefined until `arrive`.
+  void to_host();
+  /// The host has waited for the copies: the gradient shards are valid there.
+  void arrive();
+  /// ZERO_GRADIENT: the optimizer has read the gradient shards.
+  void zero_gradient();
+
+  /// Memory held now for the gradients that the optimizer reads.
+  int64_t gradient_bytes() const {
+    return gradient_shards_.defined() ? static_cast<int64_t>(gradient_shards_.nbytes()) : 0;
+  }
+  /// The masters were written (initialisation, load, optimizer): their compute copies are stale, except where the
+  /// writer wrote them too.
+  void weights_changed();
+
+  /// The largest magnitude in this rank's shard of each weight that is gathered in float8, fp32 on the compute device;
+  /// undefined: there are none. The executor reduces those of all groups together.
+  at::Tensor largest_magnitudes() const;
+  /// The largest over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
+  void set_largest_magnitudes(const at::Tensor& largest);
+
+ private:
+  /// The unsharded gradients (bytes) in the dtype of their reduction.
+  const at::Tensor& narrowed_gradients();
+  /// This rank's sums: as the reduction writes them, and in fp32 on the device.
+  at::Tensor reduced_sums() const;
+  at::Tensor reduced_gradients() const;
+  /// The sums of all ranks are there: they become the gradient shards.
+  void complete_gradients();
+  void free_gradient_slot();
+
+  WeightGroupPlan plan_;
+  std::vector<Parameter*> parameters_;
+  int64_t shards_;
+  bool transient_gradients_;  // resident: the gradients' memory lives from OPEN_GRADIENT to ZERO_GRADIENT
+  std::shared_ptr<HostLink> link_;
+  std::shared_ptr<SlotPool> slots_;  // null: weights are resident
+  MeshGroups groups_;
+  Float8Casts casts_;
+
+  // Where shards live.
+  at::Tensor masters_;          // training.dtype
+  at::Tensor copies_;           // bytes of the shards as they are gathered; undefined when those are the masters
+  at::Tensor gradient_shards_;  // fp32; resident: undefined until OPEN_GRADIENT
+
+  at::Tensor message_;   // resident: the gradients as they are reduced, until they are
+  Float8Scales scales_;  // on the compute device
+  bool copied_ = false;  // the copies are of the present masters
+  bool scaled_ = false;  // the scales are of the present masters, where these are gathered in float8
+
+  /// A gather or a reduction under way, and the copies to make when it ends.
+  struct Transfer {
+    Crossing crossing;
+    Pending pending;
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
+    std::vector<at::Tensor> padded_inputs;  // kept to the end, however early the transport has read them: as planned
+    bool under_way = false;
+
+    void finish();
+  };
+  Transfer gather_;
+  Transfer reduction_;
+  Pending replication_;  // the all-reduce over replicas
+  // CPU offload: the gradient shards are complete on the device, or on their way to the host.
+  bool may_leave_ = false;
+  bool on_their_way_ = false;
+};
+
+/// One for each weight group, in the plan's order.
+using WeightStores = std::vector<std::unique_ptr<WeightStore>>;
+
+}  // namespace titan

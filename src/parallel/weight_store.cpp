@@ -1,0 +1,396 @@
+#include "titan/parallel/weight_store.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+at::Tensor as_type(const at::Tensor& bytes, int64_t offset, int64_t numel, at::ScalarType type) {
+  const auto size = static_cast<int64_t>(c10::elementSize(type));
+  return bytes.narrow(0, offset * size, numel * size).view(type);
+}
+
+bool gathered_in_float8(const WeightGroupPlan& plan, size_t index) {
+  return plan.gathers_float8 && plan.parameters[index].in_float8;
+}
+
+/// One view into `memory` for each parameter, side by side: of its `box` in `type`, by default in the dtype in which
+/// the parameter is gathered.
+std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan& plan, Box ParameterPlan::*box,
+                                 std::optional<at::ScalarType> type = std::nullopt) {
+  const at::Tensor bytes = memory.view(at::kByte);
+  std::vector<at::Tensor> views;
+  int64_t offset = 0;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const Box& part = plan.parameters[i].*box;
+    const at::ScalarType gathered =
+        gathered_in_float8(plan, i) ? scalar_type(Float8Format::e4m3) : scalar_type(plan.compute);
+    const at::ScalarType as = type.value_or(gathered);
+    const int64_t size = part.numel() * static_cast<int64_t>(c10::elementSize(as));
+    views.push_back(bytes.narrow(0, offset, size).view(as).view(part.extent));
+    offset += size;
+  }
+  return views;
+}
+
+/// Uninitialised, as `like` but with that many rows.
+at::Tensor with_rows(MemoryArena& arena, const at::Tensor& like, int64_t rows) {
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape[0] = rows;
+  return arena.allocate(c10::multiply_integers(shape), like.scalar_type()).view(shape);
+}
+
+/// `chunk` becomes `rows` [n, …] with zero rows below; both may be the same.
+void pad(const at::Tensor& chunk, const at::Tensor& rows) {
+  if (chunk.is_same(rows)) return;
+  const int64_t given = rows.size(0);
+  chunk.narrow(0, 0, given).copy_(rows);
+  chunk.narrow(0, given, chunk.size(0) - given).zero_();
+}
+
+/// Where `rows` [n, …] fit with zero rows below it up to `count`, still to be written; itself when it has that many.
+at::Tensor room_for(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
+  return rows.size(0) == count ? rows : with_rows(arena, rows, count);
+}
+
+int64_t bytes_of(const std::vector<Slot>& slots) {
+  int64_t bytes = 0;
+  for (const Slot& slot : slots) bytes += static_cast<int64_t>(slot.memory.nbytes());
+  return bytes;
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(ElementType type) { return type == ElementType::float32 ? at::kFloat : at::kBFloat16; }
+
+void Slot::order_leaving() {
+  leaving.order();
+  leaving = {};
+}
+
+SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
+  for (int64_t bytes : plan.weight_slots) weights.emplace_back().memory = device.allocate(bytes, at::kByte);
+  for (int64_t bytes : plan.gradient_slots) gradients.emplace_back().memory = device.allocate(bytes, at::kByte);
+  for (int64_t bytes : plan.message_slots) messages.push_back(device.allocate(bytes, at::kByte));
+}
+
+int64_t SlotPool::in_use() const {
+  return std::count_if(weights.begin(), weights.end(), [](const Slot& slot) { return slot.in_use; });
+}
+
+int64_t SlotPool::weight_bytes() const { return bytes_of(weights); }
+int64_t SlotPool::gradient_bytes() const { return bytes_of(gradients); }
+
+void WeightStore::Transfer::finish() {
+  if (!under_way) return;
+  under_way = false;
+  crossing.order();
+  if (pending) pending->wait();
+  pending.reset();
+  for (auto& [target, source] : copies) target.copy_(source);
+  copies.clear();
+  padded_inputs.clear();
+}
+
+WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
+                         std::shared_ptr<HostLink> link, std::shared_ptr<SlotPool> slots, MeshGroups groups,
+                         Float8Casts casts)
+    : plan_(plan),
+      parameters_(std::move(parameters)),
+      shards_(request.shards()),
+      transient_gradients_(!slots && request.step_in_backward),
+      link_(std::move(link)),
+      slots_(std::move(slots)),
+      groups_(std::move(groups)),
+      casts_(std::move(casts)) {
+  TITAN_CHECK(shards_ == 1 || (slots_ && groups_.gather && groups_.scatter), plan_.name, shards_);
+  TITAN_CHECK(slots_ || !link_->crosses(), plan_.name);
+  TITAN_CHECK(parameters_.size() == plan_.parameters.size(), plan_.name, parameters_.size(), plan_.parameters.size());
+  const bool pinned = link_->pins();
+  masters_ = link_->home().allocate(plan_.shard_numel, scalar_type(request.master), pinned);
+  const std::vector<at::Tensor> masters = views_in(masters_, plan_, &ParameterPlan::shard, scalar_type(request.master));
+  std::vector<at::Tensor> sends = masters;
+  if (plan_.gathers_float8 || plan_.compute != request.master) {
+    copies_ = link_->home().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
+    sends = views_in(copies_, plan_, &ParameterPlan::shard);
+  }
+  if (slots_) gradient_shards_ = link_->home().allocate(plan_.shard_numel, at::kFloat, pinned);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterPlan& planned = plan_.parameters[i];
+    Parameter& parameter = *parameters_[i];
+    parameter.place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
+    parameter.master = masters[i];
+    parameter.send = sends[i];
+    if (gathered_in_float8(plan_, i)) parameter.float8_send = std::exchange(parameter.send, masters[i]);
+    parameter.set_in_float8(planned.in_float8);
+  }
+}
+
+void WeightStore::refresh() {
+  if (!std::exchange(copied_, true)) {
+    if (plan_.gathers_float8 && !scaled_) {
+      const at::Tensor largest = largest_magnitudes();
+      if (groups_.gather) groups_.gather->all_reduce({largest}, Reduction::max)->wait();
+      if (groups_.tensor) groups_.tensor->all_reduce({largest}, Reduction::max)->wait();
+      set_largest_magnitudes(largest);
+    }
+    if (copies_.defined() && !plan_.gathers_float8) copies_.view(scalar_type(plan_.compute)).copy_(masters_);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      Parameter& parameter = *parameters_[i];
+      if (gathered_in_float8(plan_, i)) {
+        const at::Tensor scale = parameter.float8_scale.value.to(parameter.master.device());
+        parameter.float8_send.copy_(casts_.cast(parameter.master, scale, Float8Format::e4m3, Float8Sides::data).data);
+      } else if (plan_.gathers_float8) {
+        parameter.send.copy_(parameter.master);
+      }
+      if (!slots_) parameter.set_weight(parameter.send);
+    }
+  }
+  if (!slots_) scale();
+}
+
+at::Tensor WeightStore::largest_magnitudes() const {
+  std::vector<at::Tensor> shards;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (gathered_in_float8(plan_, i)) shards.push_back(parameters_[i]->master);
+  }
+  return shards.empty() ? at::Tensor() : casts_.largest_magnitudes(shards, {}).to(link_->device().device());
+}
+
+void WeightStore::set_largest_magnitudes(const at::Tensor& largest) {
+  scaled_ = true;
+  Float8Scales scales = casts_.scales(largest.unbind(), Float8Format::e4m3, /*power_of_two=*/false);
+  if (scales_.block.defined()) {
+    scales_.block.copy_(scales.block);
+    return;
+  }
+  scales_ = std::move(scales);
+  int64_t next = 0;
+  for (Parameter* parameter : parameters_) {
+    if (parameter->in_float8()) parameter->float8_scale = scales_[next++];
+  }
+}
+
+void WeightStore::weights_changed() {
+  copied_ = copied_ && std::all_of(parameters_.begin(), parameters_.end(),
+                                   [](const Parameter* parameter) { return parameter->send_written; });
+  scaled_ = false;
+  for (Parameter* parameter : parameters_) parameter->send_written = false;
+}
+
+void WeightStore::unshard() {
+  Slot& slot = slots_->weights.at(plan_.weight_slot);
+  TITAN_CHECK(!slot.in_use && "a slot is free before another group's weights arrive in it", plan_.name);
+  slot.holder = this;
+  const at::Tensor home = copies_.defined() ? copies_ : masters_.view(at::kByte);
+  gather_.under_way = true;
+  if (shards_ == 1) {  // offload alone: the shard is the weight, and comes while the unit before this one runs
+    gather_.crossing = link_->start_to_device(slot.memory.narrow(0, 0, home.numel()), home);
+    return;
+  }
+  const at::Tensor shards = link_->crosses() ? slot.memory.narrow(0, plan_.gathered_bytes(), home.numel()) : home;
+  std::vector<at::Tensor> rows = views_in(shards, plan_, &ParameterPlan::shard);
+  std::vector<at::Tensor> outputs = views_in(slot.memory, plan_, &ParameterPlan::unsharded);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (gathered_in_float8(plan_, i)) rows[i] = rows[i].view(at::kByte), outputs[i] = outputs[i].view(at::kByte);
+  }
+  // Memory of the stream that computes, which waits for the gather, whichever stream fills it.
+  std::vector<at::Tensor> inputs = rows;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ParameterPlan& parameter = plan_.parameters[i];
+    if (parameter.even(shards_)) continue;
+    inputs[i] = room_for(link_->device(), rows[i], parameter.chunk_rows);
+    gather_.padded_inputs.push_back(inputs[i]);
+    const at::Tensor weight = outputs[i];
+    outputs[i] = with_rows(link_->device(), weight, parameter.chunk_rows * shards_);
+    gather_.copies.emplace_back(weight, outputs[i].narrow(0, 0, weight.size(0)));
+  }
+  const auto gather = [&] {
+    for (size_t i = 0; i < inputs.size(); ++i) pad(inputs[i], rows[i]);
+    // One call takes tensors of one dtype: what is mixed travels as bytes.
+    for (size_t i = 0; plan_.gathers_float8 && i < inputs.size(); ++i) {
+      inputs[i] = inputs[i].view({-1}).view(at::kByte);
+      outputs[i] = outputs[i].view({-1}).view(at::kByte);
+    }
+    gather_.pending = groups_.gather->all_gather(std::move(outputs), std::move(inputs));
+  };
+  if (!link_->crosses()) return gather();
+  gather_.crossing = link_->start_to_device(shards, home, gather);
+}
+
+void WeightStore::wait_unshard() {
+  gather_.finish();
+  Slot& slot = slots_->weights.at(plan_.weight_slot);
+  TITAN_CHECK(slot.holder == this && !slot.in_use, plan_.name);
+  slot.in_use = true;
+  const std::vector<at::Tensor> weights = views_in(slot.memory, plan_, &ParameterPlan::unsharded);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_weight(weights[i]);
+}
+
+void WeightStore::scale() {
+  if (plan_.scaled_weights() == 0) return;
+  std::vector<at::Tensor> weights;
+  for (const Parameter* parameter : parameters_) {
+    if (parameter->in_float8()) weights.push_back(parameter->weight());
+  }
+  const at::Tensor largest = casts_.largest_magnitudes(weights, {});
+  if (groups_.tensor) groups_.tensor->all_reduce({largest}, Reduction::max)->wait();
+  set_largest_magnitudes(largest);
+}
+
+void WeightStore::reshard() {
+  Slot& slot = slots_->weights.at(plan_.weight_slot);
+  TITAN_CHECK(slot.holder == this && slot.in_use, plan_.name);
+  slot.in_use = false;
+  for (Parameter* parameter : parameters_) parameter->set_weight({});
+}
+
+void WeightStore::open_gradient() {
+  at::Tensor memory;
+  if (slots_) {
+    Slot& slot = slots_->gradients.at(plan_.gradient_slot);
+    TITAN_CHECK(!slot.in_use && "a slot's last gradients are reduced before others are written", plan_.name);
+    slot.holder = this;
+    slot.in_use = true;
+    if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) slot.order_leaving();
+    memory = slot.memory;
+  } else {
+    if (!gradient_shards_.defined()) gradient_shards_ = link_->device().allocate(plan_.numel, at::kFloat);
+    memory = gradient_shards_;
+  }
+  const std::vector<at::Tensor> gradients = views_in(memory, plan_, &ParameterPlan::unsharded, at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(gradients[i]);
+}
+
+void WeightStore::close_gradient() {
+  for (Parameter* parameter : parameters_) {
+    if (!parameter->gradient_written()) parameter->gradient().zero_();
+  }
+  if (shards_ == 1 && !groups_.replicate) complete_gradients();
+}
+
+const at::Tensor& WeightStore::narrowed_gradients() {
+  const at::Tensor& wide = slots_->gradients.at(plan_.gradient_slot).memory;
+  if (!plan_.narrows_gradient()) return wide;
+  const at::Tensor& narrow = slots_->messages.at(plan_.message_slot);
+  as_type(narrow, 0, plan_.numel, scalar_type(plan_.reduce)).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
+  return narrow;
+}
+
+// In a slot the sums follow the unsharded gradients; with one shard they are these.
+
+at::Tensor WeightStore::reduced_sums() const {
+  if (!plan_.narrows_gradient()) return reduced_gradients();
+  if (!slots_) return message_;
+  const at::Tensor& memory = slots_->messages.at(plan_.message_slot);
+  return as_type(memory, shards_ == 1 ? 0 : plan_.numel, plan_.shard_numel, scalar_type(plan_.reduce));
+}
+
+at::Tensor WeightStore::reduced_gradients() const {
+  if (!link_->crosses()) return gradient_shards_;
+  const at::Tensor& memory = slots_->gradients.at(plan_.gradient_slot).memory;
+  return as_type(memory, shards_ == 1 ? 0 : plan_.numel, plan_.shard_numel, at::kFloat);
+}
+
+void WeightStore::reduce_scatter() {
+  reduction_.under_way = true;
+  const at::Tensor& unsharded = narrowed_gradients();
+  slots_->gradients.at(plan_.gradient_slot).order_leaving();
+  const at::ScalarType type = scalar_type(plan_.reduce);
+  std::vector<at::Tensor> inputs = views_in(unsharded, plan_, &ParameterPlan::unsharded, type);
+  const std::vector<at::Tensor> shards = views_in(reduced_sums(), plan_, &ParameterPlan::shard, type);
+  std::vector<at::Tensor> outputs = shards;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ParameterPlan& parameter = plan_.parameters[i];
+    if (parameter.even(shards_)) continue;
+    const at::Tensor chunk = room_for(link_->device(), inputs[i], parameter.chunk_rows * shards_);
+    pad(chunk, inputs[i]);
+    inputs[i] = chunk;
+    reduction_.padded_inputs.push_back(inputs[i]);
+    outputs[i] = with_rows(link_->device(), shards[i], parameter.chunk_rows);
+    reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));
+  }
+  reduction_.pending = groups_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));
+}
+
+void WeightStore::all_reduce() {
+  TITAN_CHECK(groups_.replicate, plan_.name);
+  if (!slots_) {
+    message_ = gradient_shards_.to(scalar_type(plan_.reduce));
+  } else if (shards_ == 1) {
+    narrowed_gradients();
+  }
+  replication_ = groups_.replicate->all_reduce({reduced_sums()});
+}
+
+void WeightStore::wait_reduce() {
+  if (replication_) {
+    replication_->wait();
+    replication_.reset();
+    return complete_gradients();
+  }
+  TITAN_CHECK(reduction_.under_way, plan_.name);
+  reduction_.finish();
+  // The sums are no longer in the slot.
+  if (!plan_.narrows_gradient() && !link_->crosses()) free_gradient_slot();
+  if (!groups_.replicate) complete_gradients();
+}
+
+void WeightStore::complete_gradients() {
+  const at::Tensor reduced = reduced_gradients();
+  if (plan_.narrows_gradient()) reduced.copy_(reduced_sums());
+  message_.reset();
+  const std::vector<at::Tensor> shards = views_in(reduced, plan_, &ParameterPlan::shard, at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
+  may_leave_ = link_->crosses();
+  if (slots_ && plan_.narrows_gradient() && !may_leave_) free_gradient_slot();
+}
+
+void WeightStore::free_gradient_slot() {
+  slots_->gradients.at(plan_.gradient_slot).in_use = false;
+  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+}
+
+void WeightStore::reduce_partial() {
+  std::vector<at::Tensor> shards;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (plan_.parameters[i].copied_over_tensor) shards.push_back(parameters_[i]->gradient_shard);
+  }
+  groups_.tensor->all_reduce(std::move(shards))->wait();
+}
+
+void WeightStore::add_tied() {
+  std::vector<at::Tensor> shards;
+  for (const Parameter* parameter : parameters_) shards.push_back(parameter->gradient_shard);
+  groups_.twins->all_reduce(std::move(shards))->wait();
+}
+
+void WeightStore::to_host() {
+  TITAN_CHECK(std::exchange(may_leave_, false), plan_.name);
+  on_their_way_ = true;
+  for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
+  Slot& slot = slots_->gradients.at(plan_.gradient_slot);
+  const at::Tensor reduced = reduced_gradients();
+  slot.leaving = link_->start_to_home(gradient_shards_, reduced);
+  slot.leaving_begin = reduced.storage_offset() * size_of(ElementType::float32);
+  free_gradient_slot();
+}
+
+void WeightStore::arrive() {
+  if (!std::exchange(on_their_way_, false)) return;
+  const std::vector<at::Tensor> home = views_in(gradient_shards_, plan_, &ParameterPlan::shard, at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
+}
+
+void WeightStore::zero_gradient() {
+  TITAN_CHECK(!may_leave_ && !on_their_way_ && "the optimizer has read these gradients", plan_.name);
+  for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
+  if (!transient_gradients_) return;
+  for (Parameter* parameter : parameters_) parameter->set_gradient({});
+  gradient_shards_.reset();
+}
+
+}  // namespace titan
