@@ -284,7 +284,8 @@ class Expansion {
     }
   }
 
-  /// Whether it may be under way beside another unit's backward: sums that lie in a slot others need are waited for.
+  /// Begins the all-reduce over replicas. True if it may overlap with another unit's backward; false if its result is
+  /// in a slot that another group needs, so it must be waited for at once.
   bool begin_second_leg(size_t g) {
     if (!plan_.gathers_weights()) return false;
     if (plan_.request.shards() > 1) add_group(wait_reduce, g);

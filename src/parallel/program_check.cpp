@@ -157,7 +157,7 @@ class Checker {
   using Place = std::tuple<bool, int, int>;  // backward, stage, microbatch
   static constexpr int kDone = -2;           // in place of a unit: the stream has left the stage's last one
 
-  /// The stream at `place` is where unit `u` takes it, and goes on to `next`.
+  /// Moves the hidden states at `place` from unit `u` to `next`; an error if they are not at `u`.
   void flow(const Place& place, int u, int next) {
     const auto found = streams_.find(place);
     require(found != streams_.end() && found->second == u, "its input is not there");
@@ -293,7 +293,7 @@ class Checker {
     for (const Group& group : groups_) require(group.at == 0, "a group has not been stepped");
     if (kind == control) require(!std::exchange(judged_, true), "it is known");
     if (kind != zero_gradient) return;
-    require(judged_, "nobody has judged the step");
+    require(judged_, "no CONTROL comes before it");
     loss_summed_ = may_change_ = judged_ = false;
   }
 

@@ -4,7 +4,7 @@
 // A session is text with indented lines in it: `  $ command`, more lines of it (`  > …`), what it printed, standard
 // error marked with `! `, and the exit code in brackets unless it is 0. titan_train, with variables before it and < or
 // > and a file behind it, runs in this process, anything else in a shell, all of it in one folder with the checkout's
-// configs and what lies in tests/golden/files.
+// configs and a copy of tests/golden/files.
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -24,9 +24,9 @@ struct RankPrograms {
   std::span<const Program> programs;
 };
 
-/// What is wrong between the ranks of a mesh, given in order and all of them: the first call or message in which two
-/// differ, or what each rank waits for when none can go on; empty: nothing. A wait is strict: it lasts until all
-/// members have made the call.
+/// Checks the programs of all ranks of a mesh, given in rank order. Returns the first collective or message in which
+/// two ranks differ, or, in a deadlock, what each rank waits for; empty if there is no problem. Every collective is
+/// assumed to block until all members have called it.
 std::string mesh_problem(std::span<const RankPrograms> ranks);
 
 }  // namespace titan
