@@ -160,7 +160,8 @@ class Chaos:
 
     def kill_once(self) -> None:
         number = len(self.kills) + 1
-        aim_at_save = 2 * sum(kill.in_save for kill in self.kills) < number
+        # One ahead of half of them, since an aimed kill may come when the save has just ended.
+        aim_at_save = 2 * sum(kill.in_save for kill in self.kills) <= number
         mode = "async" if number % 2 == 0 else "disabled"
         more = ["--checkpoint.interval=2", "--checkpoint.keep_latest_k=2", f"--checkpoint.async_mode={mode}"]
         run = Launched(self.binary, self.words(1_000_000, self.run, *more), self.folder / "output.txt")
