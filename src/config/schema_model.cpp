@@ -66,7 +66,7 @@ void describe_model(Schema& schema) {
   model.add("tokenizer_path", &S::tokenizer_path, std::nullopt)
       .in_2024(Value("./torchtitan/datasets/tokenizer/tokenizer.model"))
       .not_empty()
-      .help("tokenizer, a file or a folder; none: what lies in model.hf_assets_path");
+      .help("tokenizer, a file or a folder; none: the one in model.hf_assets_path");
   model.add("converters", &S::converters, {})
       .later()
       .choices({"quantize.linear.float8"})

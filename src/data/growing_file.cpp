@@ -137,12 +137,11 @@ void GrowingFile::check_identity(const nlohmann::json& note) const {
   for (const auto& [key, value] : identity_.items()) {
     if (note.is_object() && note.contains(key) && note.at(key) == value) continue;
     if (const std::string change = key == "corpus or text field" ? changed_file(note) : ""; !change.empty()) {
-      refuse(fmt::format("what lies in {} was begun before the corpus changed: {}", part(".part").filename().string(),
-                         change),
-             "Put the corpus back as it was to go on, or say --overwrite to begin anew with it as it is");
+      refuse(fmt::format("{} was begun before the corpus changed: {}", part(".part").filename().string(), change),
+             "Restore the corpus to continue, or pass --overwrite to start again with the changed one");
     }
-    refuse(fmt::format("what lies in {} was begun with another {}", part(".part").filename().string(), key),
-           "Give the command it was begun with, or say --overwrite to begin anew");
+    refuse(fmt::format("{} was begun with another {}", part(".part").filename().string(), key),
+           "Repeat the command that began it, or pass --overwrite to start again");
   }
 }
 

@@ -77,7 +77,7 @@ void expect_folder(const std::filesystem::path& folder) {
   std::error_code unknown;
   if (std::filesystem::is_directory(folder, unknown)) return;
   throw Error(ExitCode::storage, std::filesystem::exists(folder, unknown)
-                                     ? fmt::format("{} is a file; name the folder that it lies in", folder.string())
+                                     ? fmt::format("{} is a file; name the folder that contains it", folder.string())
                                      : fmt::format("there is no folder {}", folder.string()));
 }
 

@@ -295,7 +295,7 @@ ExitCode Trainer::finish() {
     log_.info("Training completed");
   }
   if (last_told_ && !world_.fake) log_.info("final loss {:.5f} at step {}", last_told_->loss, last_told_->step);
-  log_.info("outputs lie in {}", config_.job.dump_folder);
+  log_.info("outputs are in {}", config_.job.dump_folder);
   if (record_) close_record(stopped);
   if (!stopped) return ExitCode::success;
   return saved ? ExitCode::requeue : ExitCode::interrupted;

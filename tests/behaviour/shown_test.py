@@ -55,7 +55,7 @@ class Shown(BehaviourTest):
         for usual in ("Defaults and formulas", "rotary scaling", "spelling", "nan"):
             self.assertNotIn(usual, text)
         self.assertEqual(run.messages("WARNING") + run.errors.splitlines(), [])
-        self.assertIn(f"outputs lie in {run.folder}", run.messages()[-3])
+        self.assertIn(f"outputs are in {run.folder}", run.messages()[-3])
         self.assertEqual([message.split()[-1] for message in run.messages()[-2:]],
                          [str(run.folder / name) for name in ("metrics.jsonl", "report.html")])  # fmt: skip
 

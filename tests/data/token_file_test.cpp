@@ -243,7 +243,7 @@ TEST(Tokenize, DoesNotOverwriteAndDoesNotGoOnWithAnothersOutput) {
                       fmt::format("begun before the corpus changed: {} had {} bytes and now has {}", corpus,
                                   with_thousands(static_cast<int64_t>(before)),
                                   with_thousands(static_cast<int64_t>(fs::file_size(corpus)))));
-  EXPECT_PRED_FORMAT2(test::contains, changed, "say --overwrite to begin anew with it as it is");
+  EXPECT_PRED_FORMAT2(test::contains, changed, "pass --overwrite to start again with the changed one");
 }
 
 TEST(Tokenize, BadRecordsEndItOrAreCountedAndWhatIsEmptyIsNamed) {

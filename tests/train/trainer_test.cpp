@@ -118,7 +118,7 @@ TEST(Trainer, AWishToStopEndsTheRunBeforeItsLastStepWithAClosingLine) {
   await_stop_signal();
   const std::string shown = run(small_job(folder), ExitCode::interrupted);
   EXPECT_NE(shown.find("stopped by a signal after step 0 of 3"), std::string::npos) << shown;
-  EXPECT_NE(shown.find("outputs lie in "), std::string::npos) << shown;
+  EXPECT_NE(shown.find("outputs are in "), std::string::npos) << shown;
 }
 
 /// While it lives, the optimizer of every step asks the host for a number.
