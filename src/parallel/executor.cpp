@@ -73,7 +73,6 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       graphs_(std::move(graphs)),
       options_(std::move(options)),
       state_(stale_state(plan)),
-      defers_weight_gradients_(plan.request.pipeline && plan.request.pipeline->splits_backward),
       streams_(plan_, options_.pipeline) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
@@ -85,10 +84,10 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
 }
 
 const Program& Executor::program(ProgramKind kind) {
-  for (const auto& [made, program] : programs_) {
-    if (made == kind && program.entry == state_) return program;
+  for (const Program& program : programs_) {
+    if (program.kind == kind && program.entry == state_) return program;
   }
-  return programs_.emplace_back(kind, expand(plan_, kind, state_, records_microbatches())).second;
+  return programs_.emplace_back(expand(plan_, kind, state_, records_microbatches()));
 }
 
 at::Tensor Executor::run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
@@ -166,7 +165,8 @@ void Executor::execute(const Action& action, const Run& run) {
     case input_gradient: case reduce_grad: case overlap: break;  // of tables: expand() writes others for them
       // clang-format on
   }
-  throw InvariantError(fmt::format("internal error: {} stands in no program", word_of(action.kind)));
+  throw InvariantError(
+      fmt::format("internal error: {} is an action of schedule tables, which expand() replaces", word_of(action.kind)));
 }
 
 void Executor::run_forward(const Action& action, const BatchContext& batch) {
@@ -189,7 +189,7 @@ void Executor::run_backward(const Action& action, const BatchContext& batch) {
   Stream gradients = is_models_last(unit) ? Stream{at::ones({}, loss_options(batch))}
                                           : as_computed_in(unit, streams_.take(key_of(Direction::backward, action)));
   gradients = runner_->backward(unit_of(action), gradients, batch, state_of(action));
-  if (enters_stage(action) && !defers_weight_gradients_) --live_;
+  if (enters_stage(action) && !plan_.request.splits_backward()) --live_;
   if (unit.chain_index > 0) streams_.put(key_of(Direction::backward, action), std::move(gradients));
 }
 
@@ -238,7 +238,7 @@ bool Executor::enters_stage(const Action& action) const {
 
 std::unique_ptr<UnitContext> Executor::training_context(const Action& action) {
   WeightGradientSink* sink = &immediate_;
-  if (defers_weight_gradients_) sink = &deferred_products_[{action.stage, action.microbatch}];
+  if (plan_.request.splits_backward()) sink = &deferred_products_[{action.stage, action.microbatch}];
   auto context = std::make_unique<UnitContext>(UnitMode::train, plan_of(action).policy, *sink);
   hand_kernels(*context);
   context->count_saved = options_.count_saved_bytes;
@@ -252,7 +252,7 @@ void Executor::hand_kernels(UnitContext& context) const {
   context.scales = scales_;
 }
 
-// The one wait of a step whose optimizer runs on the host.
+// Waits for the gradients on their way to the host: once per step, or once per group when stepping in backward.
 void Executor::bring_to_host(StepWork& work) {
   const std::vector<at::Tensor*> scalars = work.applied_scalars();
   std::vector<at::Tensor> numbers;
@@ -329,11 +329,9 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
 
 std::string Executor::position() const {
   if (!position_) return {};
-  const std::string_view what = position_->unit < 0                       ? word_of(position_->kind)
-                                : position_->kind == ActionKind::backward ? "backward"
-                                                                          : "forward";
+  const std::string_view range = range_name(position_->kind);
   return fmt::format(
-      "{} of {}", what,
+      "{} of {}", range.empty() ? word_of(position_->kind) : range,
       position_->unit < 0 ? plan_.groups[static_cast<size_t>(position_->group)].name : plan_of(*position_).name);
 }
 

@@ -36,14 +36,14 @@ class MeshWalk {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t r = 0; r < ranks_.size(); ++r) {
-        while (advance(r)) moved = true;
+        while (advance(r) || advance_transfers(ranks_[r])) moved = true;
       }
     }
     std::string stuck;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const Rank& rank = ranks_[r];
       if (rank.next == rank.actions.size()) continue;
-      stuck += fmt::format("rank {} waits for ever in instruction {} ({}); ", r, rank.next + 1,
+      stuck += fmt::format("rank {} deadlocks at instruction {} ({}); ", r, rank.next + 1,
                            to_line(*rank.plan, *rank.actions[rank.next]));
     }
     return stuck;
@@ -60,6 +60,21 @@ class MeshWalk {
     std::pair<std::string_view, Members> communicator;
     size_t number = 0;
   };
+  /// Messages from one rank to another, in order.
+  struct Channel {
+    std::vector<std::string> sent, received;
+    size_t started_sends = 0, started_receives = 0;
+  };
+  /// One call. NCCL runs the calls of a rank on one stream: each starts when the one before it has completed, and
+  /// completes when the other ends of all its messages have started.
+  struct Transfer {
+    struct Part {
+      Channel* channel;
+      bool sends;
+      size_t number;
+    };
+    std::vector<Part> parts;
+  };
   struct Rank {
     const Plan* plan = nullptr;
     std::vector<const Action*> actions;
@@ -67,7 +82,11 @@ class MeshWalk {
     bool posted = false;                      // what the next instruction sends is on its way
     std::vector<Call> now;                    // calls of the next instruction
     std::map<int, Call> gathers, reductions;  // under way, by group
-    std::map<std::tuple<bool, int, int>, std::pair<Members, size_t>> receives;  // by stream: channel and number
+    std::vector<Transfer> transfers;
+    size_t completed = 0;                                    // of the transfers
+    bool started = false;                                    // the next of them
+    std::map<std::tuple<bool, int, int>, size_t> receiving;  // number of the transfer that receives these hidden states
+    size_t sent = 0;                                         // transfers up to the last one that sends
   };
 
   bool advance(size_t r) {
@@ -79,7 +98,7 @@ class MeshWalk {
       post(static_cast<int64_t>(r), action);
       moved = true;
     }
-    if (!is_over(rank, action, static_cast<int64_t>(r))) return moved;
+    if (!is_over(rank, action)) return moved;
     rank.posted = false;
     rank.now.clear();
     ++rank.next;
@@ -111,8 +130,23 @@ class MeshWalk {
     }
   }
 
+  bool advance_transfers(Rank& rank) {
+    if (rank.completed == rank.transfers.size()) return false;
+    const Transfer& next = rank.transfers[rank.completed];
+    const bool starts = !std::exchange(rank.started, true);
+    for (const Transfer::Part& part : next.parts) {
+      if (starts) ++(part.sends ? part.channel->started_sends : part.channel->started_receives);
+    }
+    const bool completes = std::all_of(next.parts.begin(), next.parts.end(), [](const Transfer::Part& part) {
+      return std::min(part.channel->started_sends, part.channel->started_receives) >= part.number;
+    });
+    if (completes) rank.started = false, ++rank.completed;
+    return starts || completes;
+  }
+
   void post_messages(int64_t r, const Action& action) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
+    Transfer& transfer = rank.transfers.emplace_back();
     for (const Action& part : leaves(action)) {
       const bool back = part.kind == send_backward || part.kind == receive_backward;
       const bool sends = is_send(part.kind);
@@ -120,38 +154,34 @@ class MeshWalk {
       const Members pipeline = rank.plan->request.place.mesh.group(r, std::vector{MeshAxis::pp});
       const int64_t peer =
           pipeline[static_cast<size_t>(rank.plan->request.pipeline->rank_of_stage[static_cast<size_t>(other)])];
-      const Members channel = sends ? Members{r, peer} : Members{peer, r};
+      const Members ends = sends ? Members{r, peer} : Members{peer, r};
+      Channel& channel = channels_[ends];
       // Both sides name a message by the stage that made it.
       const std::string message = fmt::format("{} of stage {}, microbatch {}", back ? "gradient" : "output",
                                               sends ? part.stage : other, part.microbatch);
-      auto& [sent, received] = channels_[channel];
-      auto& own = sends ? sent : received;
-      const auto& others = sends ? received : sent;
+      auto& own = sends ? channel.sent : channel.received;
+      const auto& others = sends ? channel.received : channel.sent;
       own.push_back(message);
       if (own.size() <= others.size() && others[own.size() - 1] != message) {
-        throw Difference(fmt::format(
-            "rank {}, {}: message {} from rank {} to rank {} is the {} for it, the {} for the other", r,
-            to_line(*rank.plan, action), own.size(), channel[0], channel[1], message, others[own.size() - 1]));
+        throw Difference(
+            fmt::format("rank {}, {}: message {} from rank {} to rank {} is the {} for it, the {} for the other", r,
+                        to_line(*rank.plan, action), own.size(), ends[0], ends[1], message, others[own.size() - 1]));
       }
-      if (!sends) rank.receives[{back, part.stage, part.microbatch}] = {channel, own.size()};
+      transfer.parts.push_back({&channel, sends, own.size()});
+      if (sends) rank.sent = rank.transfers.size();
+      if (!sends) rank.receiving[{back, part.stage, part.microbatch}] = rank.transfers.size();
     }
   }
 
-  bool is_over(Rank& rank, const Action& action, int64_t r) const {
+  bool is_over(Rank& rank, const Action& action) const {
     if (action.kind == unshard || action.kind == reduce_scatter || action.kind == all_reduce) return true;
     if (action.kind == wait_unshard) return is_over(rank.gathers, action.group);
     if (action.kind == wait_reduce) return is_over(rank.reductions, action.group);
     if (action.kind == wait_forward || action.kind == wait_backward) {
-      const auto found = rank.receives.find({action.kind == wait_backward, action.stage, action.microbatch});
-      if (found == rank.receives.end()) return false;
-      const auto& [channel, number] = found->second;
-      return channels_.at(channel).first.size() >= number;
+      const auto found = rank.receiving.find({action.kind == wait_backward, action.stage, action.microbatch});
+      return found != rank.receiving.end() && rank.completed >= found->second;
     }
-    if (action.kind == wait_sends) {
-      return std::all_of(channels_.begin(), channels_.end(), [&](const auto& channel) {
-        return channel.first[0] != r || channel.second.second.size() >= channel.second.first.size();
-      });
-    }
+    if (action.kind == wait_sends) return rank.completed >= rank.sent;
     return std::all_of(rank.now.begin(), rank.now.end(), [&](const Call& call) { return is_over(call); });
   }
   bool is_over(const std::map<int, Call>& under_way, int group) const {
@@ -182,7 +212,7 @@ class MeshWalk {
 
   std::vector<Rank> ranks_;
   std::map<std::pair<std::string_view, Members>, Calls> calls_;
-  std::map<Members, std::pair<std::vector<std::string>, std::vector<std::string>>> channels_;  // sent and received
+  std::map<Members, Channel> channels_;  // by sender and receiver
 };
 
 }  // namespace

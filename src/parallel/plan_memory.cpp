@@ -103,7 +103,7 @@ int64_t largest_group(const Plan& plan) {
 /// The most that units keep from forward to backward at any time, on the host or where they run: of one microbatch, or
 /// of those that the schedule lets pile up.
 int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step, bool offloaded) {
-  const bool deferred = plan.request.pipeline && plan.request.pipeline->splits_backward;
+  const bool deferred = plan.request.splits_backward();
   int64_t now = 0, most = 0;
   auto bytes_of = [&](const UnitPlan& unit) { return unit.offloaded == offloaded ? unit.saved_bytes : 0; };
   auto stage_bytes = [&](int number) {

@@ -47,8 +47,7 @@ class Expansion {
     add({.kind = loss_sum});
   }
 
-  /// Weights that stay are refreshed once for both directions, and nothing is reduced before all gradients are there:
-  /// forward and backward of all units stand side by side.
+  /// Refreshes all weights, runs forward and backward of all units as one graph, and reduces afterwards.
   void graph_pass(bool is_last) {
     for (size_t u = 0; u < plan_.units.size(); ++u) {
       bring(u);
@@ -85,6 +84,7 @@ class Expansion {
 
   /// One batch through the stages, one after the other.
   void evaluation() {
+    bool sends = false;
     for (const StagePlan& stage : plan_.stages) {
       if (stage.number > 0 && !is_here(stage.number - 1)) {
         add({receive_forward, static_cast<int>(stage.number), 0});
@@ -99,8 +99,9 @@ class Expansion {
       if (is_models_last(stage)) continue;
       const bool stays = is_here(stage.number + 1);
       add({stays ? handoff_forward : send_forward, static_cast<int>(stage.number), 0});
-      if (!stays) add({.kind = wait_sends});
+      sends = sends || !stays;
     }
+    if (sends) add({.kind = wait_sends});
   }
 
  private:
@@ -132,7 +133,7 @@ class Expansion {
         return forward_stage(action.stage, action.microbatch);
       case backward:
         backward_stage(action.stage, action.microbatch, is_last);
-        if (plan_.request.pipeline && plan_.request.pipeline->splits_backward) {
+        if (plan_.request.splits_backward()) {
           add({weight_gradient, action.stage, action.microbatch});
         }
         return hand_back(action.stage, action.microbatch);
@@ -260,8 +261,8 @@ class Expansion {
   }
 
   // A group's reduction overlaps with the next unit's backward, and its slot is free before the one after that needs
-  // it. The second leg, over replicas, overlaps with one more unit's backward. A group that travels nowhere is complete
-  // at once where it leaves for the host.
+  // it. The second leg, over replicas, overlaps with one more unit's backward. With one shard and
+  // CPU offload there is nothing to reduce, so the gradient is complete at once.
   void reduce(size_t g) {
     add_group(close_gradient, g);
     const bool scatters = plan_.request.shards() > 1;
@@ -365,7 +366,7 @@ Program expand(const Plan& plan, std::span<const Action> table, const WeightStat
 }
 
 std::vector<RepeatedProgram> step_programs(const Plan& plan, const WeightState& entry) {
-  const int64_t together = plan.request.pipeline ? plan.request.pipeline->microbatches : 1;
+  const int64_t together = plan.request.microbatches_per_pass();
   std::vector<RepeatedProgram> programs;
   WeightState state = entry;
   auto next = [&](ProgramKind kind) {

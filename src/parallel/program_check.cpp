@@ -34,7 +34,7 @@ class Checker {
   }
 
   void begin(const Program& program) {
-    require(program.entry == state(), "it was made for another state");
+    require(program.entry == state(), "its entry state differs from the state reached before it");
     ran_ = 0;
   }
 
@@ -57,14 +57,14 @@ class Checker {
 
   void end(const Program& program) const {
     const bool passes = program.kind == ProgramKind::pass || program.kind == ProgramKind::last_pass;
-    const int64_t together = plan_.request.pipeline && passes ? plan_.request.pipeline->microbatches : 1;
+    const int64_t together = passes ? plan_.request.microbatches_per_pass() : 1;
     const bool computes = program.kind != ProgramKind::update;
     require(ran_ == (computes ? together * std::ssize(plan_.units) : 0), "a unit has not run for every microbatch");
     require(streams_.empty() && arriving_.empty(), "a stream has not reached its end");
     require(sending_ == 0, "what was sent may not have left");
     require(kept_.empty() && owed_.empty(), "a backward is missing");
     require(std::none_of(bound_.begin(), bound_.end(), [](bool bound) { return bound; }), "weights are still in use");
-    require(program.exit == state(), "it says that it leaves another state behind");
+    require(program.exit == state(), "its exit state differs from the state reached");
   }
 
   void finish() const {
@@ -195,7 +195,7 @@ class Checker {
         if (models_last) streams_[backward_place] = action.unit;
         flow(backward_place, action.unit, u == stage.first ? kDone : action.unit - 1);
         if (unit.chain_index == 0) streams_.erase(backward_place);
-        if (u == stage.first && plan_.request.pipeline && plan_.request.pipeline->splits_backward) {
+        if (u == stage.first && plan_.request.splits_backward()) {
           owed_.insert({action.stage, action.microbatch});
         }
         return;
@@ -384,18 +384,18 @@ std::string program_problem(const Plan& plan, std::span<const Program> programs)
 }
 
 std::vector<Program> checked_programs(const Plan& plan, bool graphs) {
-  const int64_t together = plan.request.pipeline ? plan.request.pipeline->microbatches : 1;
-  const bool several = plan.request.accumulation > together;
+  const int64_t passes = std::min<int64_t>(plan.request.accumulation / plan.request.microbatches_per_pass() - 1, 2);
   std::vector<Program> programs;
   auto add = [&](ProgramKind kind) {
     const WeightState entry = programs.empty() ? stale_state(plan) : programs.back().exit;
     programs.push_back(expand(plan, kind, entry, graphs));
   };
   auto add_step = [&] {
-    for (int pass = 0; pass < 2 && several; ++pass) add(ProgramKind::pass);
+    for (int64_t pass = 0; pass < passes; ++pass) add(ProgramKind::pass);
     add(ProgramKind::last_pass);
     add(ProgramKind::update);
   };
+  add(ProgramKind::evaluation);
   add_step();
   add_step();
   add(ProgramKind::evaluation);

@@ -253,7 +253,6 @@ void WeightStore::open_gradient() {
   if (slots_) {
     Slot& slot = slots_->gradients.at(plan_.gradient_slot);
     TITAN_CHECK(!slot.in_use && "a slot's last gradients are reduced before others are written", plan_.name);
-    slot.holder = this;
     slot.in_use = true;
     if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) slot.order_leaving();
     memory = slot.memory;

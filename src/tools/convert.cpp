@@ -75,7 +75,7 @@ Fit check_checkpoint(const WeightConversion& conversion, const ModelRequest& req
 
 void convert_from_hugging_face(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
-  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
+  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Format::hugging_face);
   const std::unique_ptr<Storage> storage = make_posix_storage();
   SafetensorsFolder stored = open_safetensors(*storage, conversion.from);
   const ModelRequest request = model_of(conversion, stored.manifest(), settings);
@@ -86,7 +86,7 @@ void convert_from_hugging_face(const WeightConversion& conversion, std::ostream&
 
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
-  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::meta);
+  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Format::meta);
   const ModelRequest request = model_of(conversion, std::nullopt, settings);
   const ForeignModel model = exchange_of(request).meta(request);
   const std::unique_ptr<Storage> storage = make_posix_storage();

@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-using Form = ForeignSettings::Program;
+using Form = ForeignSettings::Format;
 
 /// The request with a vocabulary of `words`, where the flavor leaves that to the tokenizer.
 ModelRequest with_vocabulary(ModelRequest request, int64_t words) {
@@ -61,7 +61,7 @@ int64_t vocabulary_in(const ForeignSettings& settings) {
 std::vector<std::string> differences(const ForeignSettings& settings, const ModelRequest& request) {
   const ModelExchange& exchange = exchange_of(request);
   std::vector<std::string> sentences;
-  for (const SettingDifference& difference : settings.program == Form::meta
+  for (const SettingDifference& difference : settings.format == Form::meta
                                                  ? exchange.meta_differences(settings.json, request)
                                                  : exchange.hugging_face_differences(settings.json, request)) {
     sentences.push_back(difference.sentence);
@@ -111,8 +111,8 @@ std::vector<LogicalTensor> parameters_of(const ModelRequest& request) {
   return parameters;
 }
 
-ForeignSettings read_settings(const std::filesystem::path& folder, Form program) {
-  const std::filesystem::path path = folder / (program == Form::meta ? "params.json" : "config.json");
+ForeignSettings read_settings(const std::filesystem::path& folder, Form format) {
+  const std::filesystem::path path = folder / (format == Form::meta ? "params.json" : "config.json");
   std::error_code unknown;
   if (!std::filesystem::exists(path, unknown)) {
     if (std::filesystem::is_regular_file(folder, unknown)) expect_folder(folder);
@@ -122,7 +122,7 @@ ForeignSettings read_settings(const std::filesystem::path& folder, Form program)
     }
     refuse_other_forms(folder);
   }
-  return {program, path.string(), read_settings_file(path)};
+  return {format, path.string(), read_settings_file(path)};
 }
 
 std::optional<ModelRequest> recognised(const ForeignSettings& settings) {

@@ -16,14 +16,14 @@ namespace titan {
 
 /// The settings file of another program that lies beside its weights.
 struct ForeignSettings {
-  enum class Program { hugging_face, meta };
-  Program program = Program::hugging_face;
+  enum class Format { hugging_face, meta };
+  Format format = Format::hugging_face;
   std::string shown;  // its path
   nlohmann::json json;
 };
 
 /// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is no JSON.
-ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Program program);
+ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Format format);
 
 /// The model that the user names, when the settings are of that model; or else the one that an export of ours recorded,
 /// or the one among all flavors that they are of. Throws Error(bad_config) with what differs.

@@ -68,7 +68,7 @@ void verify_hugging_face(const WeightConversion& conversion, std::ostream& out) 
   out << fmt::format("bytes   {}\n", weights.verified() ? "verified: every byte has the hash it was saved with"
                                                         : "unverified: no hashes were saved; headers fit the files");
   out << fmt::format("model   {}\n", described(weights));
-  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Program::hugging_face);
+  const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Format::hugging_face);
   const ModelRequest request = model_of(conversion, weights.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
   compare(exchange_of(request).hugging_face(request), as_numbers(weights, settings, scaled), request, out);

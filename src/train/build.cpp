@@ -53,6 +53,28 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   return seed;
 }
 
+/// Rank 0 proves the programs of all ranks together in jobs of at most so many ranks: it makes the plan of each.
+constexpr int64_t kRanksProvedTogether = 64;
+
+/// Throws InvariantError unless the programs of `plan`, and in a small job those of all ranks, can run: nothing is used
+/// before it is there, and no rank waits for a message or a collective that another does not make.
+void prove_programs(const Plan& plan, bool graphs, const std::function<Plan(int64_t rank)>& plan_of) {
+  std::vector<std::vector<Program>> programs{checked_programs(plan, graphs)};
+  const std::string problem = program_problem(plan, programs[0]);
+  TITAN_CHECK(problem.empty(), problem);
+  const int64_t world = plan.request.place.mesh.world();
+  if (plan.request.place.rank != 0 || world == 1 || world > kRanksProvedTogether) return;
+  std::vector<Plan> plans{plan};
+  for (int64_t rank = 1; rank < world; ++rank) {
+    plans.push_back(plan_of(rank));
+    programs.push_back(checked_programs(plans.back(), graphs));
+  }
+  std::vector<RankPrograms> ranks;
+  for (size_t r = 0; r < plans.size(); ++r) ranks.push_back({&plans[r], programs[r]});
+  const std::string between_ranks = mesh_problem(ranks);
+  TITAN_CHECK(between_ranks.empty(), between_ranks);
+}
+
 /// The cores that this rank may count on.
 int64_t default_threads(const World& world) {
   return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
@@ -138,9 +160,8 @@ void Trainer::join_ranks() {
   share_ = make_sequence_share(config_, place_);
   // Which units and which shared weights there are does not depend on the vocabulary, which the tokenizer may settle.
   const ModelDescription model = find_model_family(config_.model.name)->describe(make_model_request(config_, 1));
-  plan_request_ = make_plan_request(config_, place_, !device_.device.is_cpu());
-  add_pipeline(plan_request_, config_, model);
-  const bool groups_of_one = plan_request_.groups_of_one = config_.debug.groups_of_one && !world_.fake;
+  plan_request_ = plan_request(place_, model);
+  const bool groups_of_one = plan_request_.groups_of_one;
   if (!world_.is_distributed() && !groups_of_one) return;
   if (world_.is_distributed()) log_.info(mesh_line(place_.mesh));
   if (!world_.store && groups_of_one) world_.store = c10::make_intrusive<c10d::HashStore>();
@@ -160,14 +181,19 @@ void Trainer::join_ranks() {
       peer_memory_maker(world_, place_.mesh, device_.device, std::chrono::seconds(config_.comm.init_timeout_seconds));
 }
 
+PlanRequest Trainer::plan_request(const MeshPlace& place, const ModelDescription& model) const {
+  PlanRequest request = make_plan_request(config_, place, !device_.device.is_cpu());
+  add_pipeline(request, config_, model);
+  request.groups_of_one = config_.debug.groups_of_one && !world_.fake;
+  return request;
+}
+
 void Trainer::build_model() {
   const ModelFamily& family = *find_model_family(config_.model.name);
   const ModelRequest request = make_model_request(config_, tokenizer_->vocabulary_size());
   description_ = family.describe(request);
   log_.info("Building {} {} with {}", description_.name, description_.flavor, description_.summary);
   const Plan plan = make_plan(description_, family, plan_request_);
-  const std::string problem = program_problem(plan, checked_programs(plan));
-  TITAN_CHECK(problem.empty(), problem);
   if (const std::optional<std::string> idle = precision_warning(plan)) log_.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log_.info(line);
   if (config_.model.print_after_conversion) {
@@ -177,10 +203,14 @@ void Trainer::build_model() {
   ModelStrategies strategies = strategies_for(config_);
   strategies.attention_kernel = attention_kernel_for(plan);
   strategies.tell = [this](const std::string& what) { log_.shared_warning(what); };
+  std::unique_ptr<WorkRecorder> recorder = recorder_for(plan);
+  prove_programs(plan, recorder && records_microbatches(plan, groups_), [&](int64_t rank) {
+    return make_plan(description_, family, plan_request({place_.mesh, rank}, description_));
+  });
   with_memory_report([] { return "building the model"; },
                      [&] {
                        assembly_ = assemble(family, request, strategies, plan, groups_, device_.device, seed_,
-                                            choose_kernels(config_, device_, log_), recorder_for(plan));
+                                            choose_kernels(config_, device_, log_), std::move(recorder));
                      });
   std::vector<std::string> names;
   for (const auto& parameter : assembly_.model->parameter_handles()) {

@@ -89,6 +89,8 @@ class Executor {
   Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,
            std::unique_ptr<UnitRunner> runner, ExecutorOptions options = {},
            std::unique_ptr<MicrobatchGraphs> graphs = nullptr);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   /// The program of this kind that starts from what is there now; made once for each such state.
   const Program& program(ProgramKind kind);
@@ -158,11 +160,10 @@ class Executor {
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<MicrobatchGraphs> graphs_;  // null: units run one by one
   ExecutorOptions options_;
-  std::deque<std::pair<ProgramKind, Program>> programs_;  // made so far
+  std::deque<Program> programs_;  // made so far
   WeightState state_;
   ScaleTable scales_;  // of all units
   ImmediateSink immediate_;
-  bool defers_weight_gradients_;
   std::map<std::pair<int, int>, QueueSink> deferred_products_;  // by stage and microbatch
   std::unique_ptr<ActivationOffload> offload_;                  // null unless the plan offloads a unit
   std::vector<std::vector<UnitState>> states_;                  // [microbatch][unit]

@@ -99,6 +99,10 @@ struct PlanRequest {
   bool reduces_gradients() const { return shards() > 1 || place.mesh.size(MeshAxis::dp_replicate) > 1; }
   /// How samples are dealt out over the context-parallel ranks, and what one of them computes.
   SequenceSplit split() const { return {place.mesh.size(MeshAxis::cp), load_balance}; }
+  /// Microbatches of one pass: one, or those that go through a pipeline together.
+  int64_t microbatches_per_pass() const { return pipeline ? pipeline->microbatches : 1; }
+  /// Whether weight gradients wait for actions of their own.
+  bool splits_backward() const { return pipeline && pipeline->splits_backward; }
   int64_t local_length() const { return sequence_length / place.mesh.size(MeshAxis::cp); }
   int64_t tokens() const { return samples * local_length(); }
 };

@@ -1,6 +1,6 @@
 // The program of a step: the list of everything that one rank does, in order. `expand` writes it, a pure function of
 // the plan; there is no decision left for the executor, which runs it (Executor::run). Whatever else wants to know
-// about a step reads the same list: program_problems proves it, the plan counts its traffic and memory from it, and
+// about a step reads the same list: program_problem proves it, the plan counts its traffic and memory from it, and
 // `titan_train plan --program` prints it.
 #pragma once
 
@@ -17,13 +17,14 @@ namespace titan {
 /// pass needs fewer gathers after a pass or a validation than after a step.
 struct WeightState {
   std::vector<int> held;     // by weight slot: the group whose unsharded weights it holds, -1: none
-  std::vector<bool> fresh;   // by group: its compute copies are those of the present masters
+  std::vector<bool> fresh;   // by group: its compute copies match the current masters
   std::vector<bool> scaled;  // and so are the float8 scales that it keeps
   std::vector<bool> open;    // its gradient has storage: microbatches of this step have added to it
   bool operator==(const WeightState&) const = default;
 };
 
-/// At the start of a run, and whenever masters were written from outside: nothing is there.
+/// At the start of a run, and whenever masters were written from outside: no slot holds weights, and all copies are
+/// stale.
 WeightState stale_state(const Plan& plan);
 
 /// A step is passes, the last of them another program, and the update. A pass is one microbatch forward and backward,

@@ -1,6 +1,7 @@
-// Proves programs before anything starts: weights are there when they are used, no slot is overwritten in use,
-// gradients are complete before their step, and the ranks of a mesh send what others receive and call each communicator
-// alike.
+// Proves programs before anything starts: weights are there when they are used, no slot is overwritten in use, and
+// gradients are complete before their step. For all ranks of a mesh: each message is received, and all members of a
+// communicator make the same calls in the same order. A run proves its own rank; rank 0 of a job of at most 64 ranks
+// proves the mesh (train/build.cpp), tests do it for every row of the layout matrices.
 #pragma once
 
 #include <span>
@@ -15,7 +16,8 @@ namespace titan {
 /// first problem, with program, position (from 1) and instruction; empty: none.
 std::string program_problem(const Plan& plan, std::span<const Program> programs);
 
-/// A step of a rank, what follows a validation, and a second step: every state that programs start from.
+/// The programs of a rank in an order that has each of them start from every state it can meet in a run: after the
+/// start, a pass, a step and a validation.
 std::vector<Program> checked_programs(const Plan& plan, bool graphs = false);
 
 /// The programs that one rank of a mesh runs.

@@ -25,7 +25,7 @@ at::ScalarType scalar_type(ElementType type);
 /// Memory that several groups use one after the other.
 struct Slot {
   at::Tensor memory;             // bytes
-  const void* holder = nullptr;  // the group whose weights or gradients it holds
+  const void* holder = nullptr;  // the group whose unsharded weights it holds; unused for gradients
   bool in_use = false;           // they are read or written now
   // The copy of gradients from here to the host, and the first byte that it reads.
   Crossing leaving{};

@@ -36,9 +36,9 @@ enum class ActionKind : uint8_t {
   wait_sends,        ///< everything that was sent has left
   // Units:
   evaluate,    ///< a unit's forward that keeps nothing for a backward
-  offload,     ///< what a unit keeps for its backward begins to leave for the host
-  fetch,       ///< and to come back
-  wait_fetch,  ///< and is back
+  offload,     ///< starts the copy of a unit's saved activations to the host
+  fetch,       ///< starts the copy back
+  wait_fetch,  ///< waits for it
   graph,       ///< forward and backward of all units, which may be replayed as one CUDA graph
   // Weights of a group:
   refresh,       ///< the compute copies of this rank's shard, and their float8 scales, are made anew
@@ -53,7 +53,7 @@ enum class ActionKind : uint8_t {
   reduce_partial,  ///< sums what each tensor-parallel rank has of weights that all of them hold whole
   add_tied,        ///< sums the gradients of tied embeddings over the two pipeline ranks that hold them
   to_host,         ///< leaves for the optimizer on the host
-  wait_host,       ///< all that left are there, and clip factor and skip flag with them
+  wait_host,       ///< waits until gradients, clip factor and skip flag are on the host
   // The step; with a group: of that group alone, when it is stepped within backward.
   loss_sum,       ///< the loss of all ranks
   squares,        ///< the exact sum of squares of this rank's gradient shards
@@ -64,7 +64,7 @@ enum class ActionKind : uint8_t {
   zero_gradient,  ///< the optimizer is done with the gradients
 };
 
-/// A field is -1 where it says nothing. `parts` is empty but for merged actions: overlap, batch and graph.
+/// Fields that do not apply are -1. `parts` is empty but for merged actions: overlap, batch and graph.
 struct Action {
   ActionKind kind;
   int stage = -1;

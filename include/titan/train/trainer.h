@@ -72,6 +72,7 @@ class Trainer {
   };
 
   void join_ranks();
+  PlanRequest plan_request(const MeshPlace& place, const ModelDescription& model) const;
   void build_model();
   /// Measured on a GPU, and shown.
   AttentionKernel attention_kernel_for(const Plan& plan);
