@@ -1,0 +1,154 @@
+"""The rows of torchtitan's published tables: each has a config that is planned for its GPUs, and a dry run; and the scripts
+that reproduce rows and compare losses."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import tomllib
+import unittest
+
+from program import FULL, OK, BehaviourTest
+from titan import ROOT
+
+CONFIGS = sorted((ROOT / "configs" / "bench").glob("*.toml"))
+HEADER = re.compile(
+    r"# Row (?P<row>\w+): .* on (?P<gpus>\d+) [AH]100 of .*\n"
+    r"# Published: (?P<tps>[\d.]+) tokens/s per GPU(, (?P<mfu>[\d.]+) % MFU)?(, (?P<gib>[\d.]+) GiB)? \(.*\)\.\n"
+)
+
+
+def header(path: pathlib.Path) -> re.Match:
+    found = HEADER.match(path.read_text())
+    assert found, path
+    return found
+
+
+class ScriptTest(BehaviourTest):
+    def script(self, name: str, *words: str, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [ROOT / "scripts" / name, *map(str, words)],
+            env={**os.environ, "TITAN_TRAIN": str(self.program), **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+
+class PublishedRows(ScriptTest):
+    def test_every_config_divides_the_gpus_of_its_row_and_is_planned_for_them(self):
+        for path in CONFIGS:
+            with self.subTest(path.stem):
+                row = header(path)
+                self.assertEqual(row["row"], path.stem)
+                config = tomllib.loads(path.read_text())
+                degrees = config["parallelism"]
+                product = degrees["data_parallel_shard_degree"]
+                for kind in ("context", "tensor", "pipeline"):
+                    product *= degrees.get(f"{kind}_parallel_degree", 1)
+                self.assertEqual(product, int(row["gpus"]))
+                plan = self.titan("plan", path, "--world", row["gpus"])
+                self.expect(plan, OK)
+                self.assertIn("together", plan.output)
+
+    def test_every_row_has_a_dry_run(self):
+        # With --full every row; else one of each layout.
+        rows = [path for path in CONFIGS if FULL or path.stem in ("A1", "A4", "B2", "S2f", "T1c", "T2d", "T4b", "T5b", "T6d")]
+        run = self.script("bench/reproduce.sh", "--dry-run", *(path.stem for path in rows))
+        self.assertEqual(run.returncode, 0, run.stderr[-3000:])
+        self.assertEqual(run.stderr.count("Training completed"), len(rows))
+        for path in rows:
+            self.assertIn(f"dry run of {path.stem}: rank 0 of {header(path)['gpus']}, ", run.stderr)
+
+    def test_the_numbers_are_those_of_the_published_tables(self):
+        table = ROOT.parent / "shared" / "spec" / "targets.md"
+        if not table.exists():
+            self.skipTest(f"{table} does not exist")
+        rows = {}
+        for line in table.read_text().splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if re.fullmatch(r"[TAB]\d[a-d]?", cells[0]):
+                rows[cells[0]] = (cells[2].split()[0], *re.match(r"([\d.]+)(?: \(([\d.]+) %)?", cells[-2]).groups(), cells[-1])
+        self.assertGreaterEqual(len(rows), 29)
+        for name, (gpus, tps, mfu, gib) in rows.items():
+            with self.subTest(name):
+                row = header(ROOT / "configs" / "bench" / f"{name}.toml")
+                self.assertEqual((row["gpus"], float(row["tps"])), (gpus, float(tps)))
+                if mfu:
+                    self.assertEqual(float(row["mfu"]), float(mfu))
+                if gib:
+                    self.assertEqual(float(row["gib"]), float(gib))
+
+    def test_a_row_is_measured_at_step_90_and_its_line_has_the_published_number(self):
+        fake = self.write("titan_train", f'''#!/bin/sh
+[ "$1 $2 $3" = "launch -n 8" ] || exit 9
+mkdir -p {ROOT}/outputs/bench/T1b
+for step in 80 90 100; do
+  echo '{{"step":'$step',"loss":7.5,"tps":'$step'00.25,"ranks":{{"least_memory_bytes":1,"most_memory_bytes":75161927680}}}}'
+done >{ROOT}/outputs/bench/T1b/metrics.jsonl
+''')
+        fake.chmod(0o755)
+        self.program = fake
+        page = self.folder / "page.md"
+        run = self.script("bench/reproduce.sh", "T1b", f"--out={page}", "--with=launch")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(page.read_text(), r"\| T1b \| 6667 tokens/s per GPU, 77 GiB \(.*\) \| 9000 tokens/s per GPU, 70\.0 GiB \|")
+
+    def test_launchers_are_given_the_nodes_and_ranks_of_a_row(self):
+        said = self.folder / "said"
+        for launcher, wanted in (
+            ("srun", "-K --nodes 16 --ntasks 128 --ntasks-per-node 8 "),
+            ("mpirun", "-n 128 --map-by ppr:8:node "),
+            ("torchrun", "--no-python --nnodes 16 --nproc-per-node 8 --rdzv-backend c10d "),
+        ):
+            stand_in = self.write(launcher, f'#!/bin/sh\necho "" "$@" >{said}\nexit 9\n')
+            stand_in.chmod(0o755)
+            run = self.script("bench/reproduce.sh", "T3a", f"--with={launcher}", "--training.seed=3",
+                              PATH=f"{self.folder}:{os.environ['PATH']}", TORCHRUN_OPTIONS="--rdzv-backend c10d")  # fmt: skip
+            self.assertEqual(run.returncode, 9, run.stderr)
+            self.assertTrue(said.read_text().startswith(" " + wanted), said.read_text())
+            self.assertTrue(said.read_text().endswith("configs/bench/T3a.toml --training.seed=3\n"), said.read_text())
+
+    def test_what_cannot_be_reproduced_is_refused(self):
+        for words, said in (
+            (["T9x"], "T9x is no row; --list shows them"),
+            ([], "name the rows to reproduce"),
+            (["T1a", "--with=kubectl"], "--with kubectl: launch, torchrun, mpirun or srun"),
+            (["T1a", "--gpus-per-node=none"], "--gpus-per-node none: a number of GPUs is wanted"),
+            (["T3a", "--with=launch"], "128 GPUs are 16 nodes: --with torchrun, mpirun or srun"),
+        ):
+            run = self.script("bench/reproduce.sh", *words)
+            self.assertEqual((run.returncode, said in run.stderr), (64, True), run.stderr)
+
+
+class LossCompare(ScriptTest):
+    def compare(self, *words: str) -> subprocess.CompletedProcess:
+        return self.script("loss_compare.sh", ".", ".", "--steps=3", f"--output-folder={self.folder}/compared", *words)
+
+    def test_equal_runs_are_equal_and_different_ones_differ_from_a_step_on(self):
+        kept = self.folder / "losses"
+        same = self.compare("--assert-equal", f"--export-result={kept}")
+        self.assertEqual(same.returncode, 0, same.stderr)
+        self.assertIn("3 steps: largest difference 0.00e+00, mean 0.00e+00; all losses are equal", same.stdout)
+        self.assertIn("<html", (self.folder / "compared" / "compared.html").read_text())
+        other = self.compare("--assert-equal", f"--import-result={kept}", "--test-options=--optimizer.lr=0.01")
+        self.assertEqual(other.returncode, 1, other.stderr)
+        self.assertIn("they differ from step 2 on", other.stdout)
+        self.assertEqual(self.compare(f"--import-result={kept}", "--test-options=--optimizer.lr=0.01").returncode, 0)
+
+    def test_what_cannot_be_compared_is_refused(self):
+        for words, said in (
+            ([".", "no-such-commit"], "no-such-commit is no commit"),
+            (["."], "name a baseline and a test"),
+            ([".", ".", "--steps=many"], "--steps many: a number of steps is wanted"),
+            ([".", ".", "--import-result=/nowhere"], "--import-result: /nowhere does not exist"),
+            ([".", ".", "--baseline-options=--training.foo=1"], "the baseline run failed"),
+        ):
+            run = self.script("loss_compare.sh", *words, f"--output-folder={self.folder}/compared")
+            self.assertEqual((run.returncode, said in run.stderr), (64, True), run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
