@@ -149,7 +149,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
   if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
-  for (const std::string& line : crossing_lines(plan)) std::cout << line << '\n';
+  for (const std::string& line : offload_lines(plan)) std::cout << line << '\n';
   if (options->verbose) print_groups(plan);
   if (options->program) print_programs(plan);
   return 0;

@@ -21,7 +21,7 @@ constexpr size_t kPiece = size_t{1} << 18;  // taken from the source at once: it
 struct StateSnapshot::Part {
   at::Tensor source;            // of this save
   at::Tensor buffer;            // undefined until it is needed, then kept
-  Crossing to_read, to_change;  // the copy from a GPU: before the buffer is read, before the source is changed
+  HostCopy to_read, to_change;  // the copy from a GPU: before the buffer is read, before the source is changed
   std::mutex mutex;             // of what follows, and of a piece that is taken from the source
   bool in_buffer = false;       // what is not taken yet
   size_t taken = 0;             // bytes from the source
@@ -85,14 +85,14 @@ void StateSnapshot::copy_at_once(Part& part) {
     part.buffer.copy_(part.source);
     return;
   }
-  part.to_read = part.to_change = copy_beside(part.buffer, part.source, copies_);
+  part.to_read = part.to_change = copy_async(part.buffer, part.source, copies_);
 }
 
 void StateSnapshot::detach() {
   if (!std::exchange(attached_, false)) return;
   bool is_needed = false;
   for (const std::unique_ptr<Part>& part : parts_) {
-    part->to_change.order();
+    part->to_change.block_stream();
     is_needed |= !over_ && part->left() > 0;
   }
   if (!is_needed) return;
@@ -103,7 +103,7 @@ void StateSnapshot::detach() {
 
 TensorBytes StateSnapshot::read(size_t index) {
   Part& part = *parts_[index];
-  part.to_read.wait();
+  part.to_read.synchronize();
   const auto piece = std::make_shared<std::string>();
   return {part.source.scalar_type(), part.source.sizes().vec(),
           [&part, piece](size_t offset, size_t most) { return part.take(offset, most, *piece); }};

@@ -12,7 +12,7 @@ namespace titan {
 
 std::vector<Communicator*> MeshGroups::all() const {
   std::vector<Communicator*> groups;
-  for (const auto& group : {gather, scatter, replicate, tensor, context, loss, data, pipeline, twins, model, world}) {
+  for (const auto& group : {gather, scatter, replicate, tensor, context, loss, data, pipeline, tied, model, world}) {
     const bool known = std::find(groups.begin(), groups.end(), group.get()) != groups.end();
     if (group && !known) groups.push_back(group.get());
   }
@@ -33,7 +33,7 @@ void MeshGroups::reset_traffic() {
 
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                             const MakeCommunicator& make, bool groups_of_one,
-                            const std::optional<std::pair<int64_t, int64_t>>& twins) {
+                            const std::optional<std::pair<int64_t, int64_t>>& tied) {
   auto group_of = [&](const char* name, const std::vector<int64_t>& ranks,
                       const char* queue) -> std::shared_ptr<Communicator> {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank);
@@ -62,10 +62,10 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
   groups.loss = group("loss", {pp, dp_replicate, dp_shard, cp});
   groups.data = mesh.size(pp) == 1 ? groups.loss : group("data", {dp_replicate, dp_shard, cp});
   groups.pipeline = group("pp", {pp}, "pp");
-  if (twins) {
+  if (tied) {
     const std::vector<int64_t> line = mesh.group(rank, std::array{pp});
-    groups.twins =
-        group_of("twins", {line[static_cast<size_t>(twins->first)], line[static_cast<size_t>(twins->second)]}, "");
+    groups.tied =
+        group_of("tied", {line[static_cast<size_t>(tied->first)], line[static_cast<size_t>(tied->second)]}, "");
   }
   groups.model = group("model", {pp, dp_shard, cp, tp});
   groups.world = group("world", {pp, dp_replicate, dp_shard, cp, tp});

@@ -17,12 +17,12 @@ Parameter::Parameter(ParameterSpec spec)
       shard_box_(layout_.first_box()),
       unsharded_box_(layout_.first_box()) {}
 
-void Parameter::place(TensorLayout layout, Box shard_box, Box unsharded_box, bool speaks) {
+void Parameter::place(TensorLayout layout, Box shard_box, Box unsharded_box, bool owns_shard) {
   TITAN_CHECK(layout.global_shape() == spec_.shape, name());
   layout_ = std::move(layout);
   shard_box_ = std::move(shard_box);
   unsharded_box_ = std::move(unsharded_box);
-  speaks_ = speaks;
+  owns_shard_ = owns_shard;
 }
 
 const at::Tensor& Parameter::weight() const {

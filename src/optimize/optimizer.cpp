@@ -40,8 +40,8 @@ OptimizerOptions make_optimizer_options(const JobConfig& config) {
 }
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-                     const OptimizerOptions& options, std::shared_ptr<HostLink> link)
-    : options_(options), link_(std::move(link)), states_(parameters.size()) {
+                     const OptimizerOptions& options, std::shared_ptr<HostOffload> offload)
+    : options_(options), offload_(std::move(offload)), states_(parameters.size()) {
   for (const ParameterGroup& group : groups) {
     for (size_t index : group.members) {
       states_[index].lr_multiplier = group.lr_multiplier;
@@ -62,8 +62,8 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   if (by_address.empty()) return;
   const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(options.state_type);
   const auto zeros = [&] {
-    return link_ ? link_->home().allocate(total, options.state_type, link_->pins()).zero_()
-                 : at::zeros({total}, layout);
+    return offload_ ? offload_->host().allocate(total, options.state_type, offload_->pins()).zero_()
+                    : at::zeros({total}, layout);
   };
   at::Tensor first = zeros();
   at::Tensor second = zeros();
@@ -77,12 +77,12 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
 }
 
 const at::Tensor& Optimizer::first_moment(size_t index) const {
-  for (Crossing& crossing : returns_) crossing.wait();
+  for (HostCopy& copy : returns_) copy.synchronize();
   return states_[index].first;
 }
 
 const at::Tensor& Optimizer::second_moment(size_t index) const {
-  for (Crossing& crossing : returns_) crossing.wait();
+  for (HostCopy& copy : returns_) copy.synchronize();
   return states_[index].second;
 }
 
@@ -99,7 +99,7 @@ void Optimizer::step(int64_t step, double lr, const StepControl& control) {
   for (const State& state : states_) {
     if (state.parameter->gradient_shard.defined() && state.parameter->trainable()) ready.push_back(&state);
   }
-  link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
+  offload_ ? step_offloaded(ready, step, lr, control) : step_states(ready, step, lr, control);
 }
 
 void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) {
@@ -108,20 +108,20 @@ void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, 
     const bool wanted = std::find(parameters.begin(), parameters.end(), state.parameter) != parameters.end();
     if (wanted && state.parameter->trainable()) ready.push_back(&state);
   }
-  link_ ? step_from_home(ready, step, lr, control) : step_states(ready, step, lr, control);
+  offload_ ? step_offloaded(ready, step, lr, control) : step_states(ready, step, lr, control);
 }
 
-// While one parameter is stepped the next one's moments come and the previous one's go home.
-void Optimizer::step_from_home(const std::vector<const State*>& states, int64_t step, double lr,
+// While one parameter is stepped, the next one's moments are copied to the device and the previous one's to the host.
+void Optimizer::step_offloaded(const std::vector<const State*>& states, int64_t step, double lr,
                                const StepControl& control) {
   struct Visit {
     State state;
-    Crossing first, second;
+    HostCopy first, second;
   };
   const auto fetch = [&](const State& state) {
-    const auto to_device = [&](const at::Tensor& home, at::Tensor& here) {
-      here = link_->device().allocate(home.numel(), home.scalar_type()).view(home.sizes());
-      return link_->start_to_device(here, home);
+    const auto to_device = [&](const at::Tensor& host, at::Tensor& here) {
+      here = offload_->device().allocate(host.numel(), host.scalar_type()).view(host.sizes());
+      return offload_->to_device(here, host);
     };
     Visit visit{state, {}, {}};
     visit.first = to_device(state.first, visit.state.first);
@@ -132,15 +132,15 @@ void Optimizer::step_from_home(const std::vector<const State*>& states, int64_t 
   for (size_t i = 0; i < states.size(); ++i) {
     Visit visit = next ? *std::exchange(next, std::nullopt) : fetch(*states[i]);
     if (i + 1 < states.size()) next = fetch(*states[i + 1]);
-    for (Crossing& crossing : returns_) crossing.order();
+    for (HostCopy& copy : returns_) copy.block_stream();
     returns_.clear();
-    visit.first.order();
-    visit.second.order();
+    visit.first.block_stream();
+    visit.second.block_stream();
     step_states({&visit.state}, step, lr, control);
-    returns_.push_back(link_->start_to_home(states[i]->first, visit.state.first));
-    returns_.push_back(link_->start_to_home(states[i]->second, visit.state.second));
+    returns_.push_back(offload_->to_host(states[i]->first, visit.state.first));
+    returns_.push_back(offload_->to_host(states[i]->second, visit.state.second));
   }
-  for (Crossing& crossing : returns_) crossing.order();
+  for (HostCopy& copy : returns_) copy.block_stream();
 }
 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,

@@ -52,18 +52,19 @@ std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const
                                .tell = strategies.tell});
 }
 
-std::shared_ptr<HostLink> link_of(const at::Device& device, bool crosses) {
+std::shared_ptr<HostOffload> offload_of(const at::Device& device, bool enabled) {
   auto on_device = std::make_shared<MemoryArena>(device);
-  auto home = crosses ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
-  return std::make_shared<HostLink>(std::move(home), std::move(on_device));
+  auto host = enabled ? std::make_shared<MemoryArena>(at::Device(at::kCPU)) : on_device;
+  return std::make_shared<HostOffload>(std::move(host), std::move(on_device));
 }
 
 WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshGroups& groups, const at::Device& device,
                         const Float8Casts& casts) {
-  const std::shared_ptr<HostLink> link = assembly.link ? assembly.link : link_of(device, /*crosses=*/false);
+  const std::shared_ptr<HostOffload> offload =
+      assembly.offload ? assembly.offload : offload_of(device, /*enabled=*/false);
   WeightStores weights;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    weights.push_back(std::make_unique<WeightStore>(plan.groups[g], assembly.group_parameters[g], plan.request, link,
+    weights.push_back(std::make_unique<WeightStore>(plan.groups[g], assembly.group_parameters[g], plan.request, offload,
                                                     assembly.slots, groups, casts));
   }
   return weights;
@@ -114,13 +115,13 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     assembly.group_parameters.push_back(std::move(members));
   }
   if (plan.gathers_weights()) {
-    assembly.link = link_of(device, plan.request.cpu_offload);
-    assembly.slots = std::make_shared<SlotPool>(plan, assembly.link->device());
+    assembly.offload = offload_of(device, plan.request.cpu_offload);
+    assembly.slots = std::make_shared<SlotPool>(plan, assembly.offload->device());
   }
-  if (plan.request.offload_activations) assembly.activation_link = link_of(device, /*crosses=*/true);
-  if (plan.request.offload_optimizer) assembly.optimizer_link = link_of(device, /*crosses=*/true);
-  options.activation_link = assembly.activation_link;
-  if (plan.request.cpu_offload) options.weight_link = assembly.link;
+  if (plan.request.offload_activations) assembly.activation_offload = offload_of(device, /*enabled=*/true);
+  if (plan.request.offload_optimizer) assembly.optimizer_offload = offload_of(device, /*enabled=*/true);
+  options.activation_offload = assembly.activation_offload;
+  if (plan.request.cpu_offload) options.weight_offload = assembly.offload;
   options.pipeline = groups.pipeline;
   options.gather = groups.gather;
   options.tensor = groups.tensor;
@@ -151,7 +152,7 @@ at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, C
   world->all_reduce({type}, Reduction::max)->wait();
   at::Tensor whole =
       at::zeros(parameter.spec().shape, options.dtype(static_cast<at::ScalarType>(type.item<uint8_t>())));
-  if (shard.defined() && parameter.speaks_for_shard()) {
+  if (shard.defined() && parameter.owns_shard()) {
     at::Tensor mine = whole;
     for (int64_t d = 0; d < whole.dim(); ++d) {
       const auto i = static_cast<size_t>(d);

@@ -79,8 +79,8 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
   // Whether products ask for magnitudes that kernels can find while they write.
   scales_.wanted = options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
   if (!plan_.request.offload_activations) return;
-  TITAN_CHECK(options_.activation_link && "offloaded activations have a link to cross");
-  offload_ = std::make_unique<ActivationOffload>(options_.activation_link);
+  TITAN_CHECK(options_.activation_offload && "offloaded activations need host memory");
+  offload_ = std::make_unique<ActivationOffload>(options_.activation_offload);
 }
 
 const Program& Executor::program(ProgramKind kind) {
@@ -127,9 +127,9 @@ void Executor::execute(const Action& action, const Run& run) {
     case weight_gradient: return run_weight_gradient(action);
     case graph: return run_graph(action, run);
     case evaluate: return run_evaluate(action, microbatch(), run.mode);
-    case offload: state_of(action).put_away = offload_->put_away(tensors_of(state_of(action))); return;
-    case fetch: return offload_->start_back(state_of(action).put_away);
-    case wait_fetch: return offload_->bring_back(state_of(action).put_away, tensors_of(state_of(action)));
+    case offload: state_of(action).offloaded = offload_->offload(tensors_of(state_of(action))); return;
+    case fetch: return offload_->fetch(state_of(action).offloaded);
+    case wait_fetch: return offload_->wait_fetch(state_of(action).offloaded, tensors_of(state_of(action)));
 
     case refresh: return weights().refresh();
     case unshard: return weights().unshard();
@@ -145,7 +145,7 @@ void Executor::execute(const Action& action, const Run& run) {
     case reduce_partial: return weights().reduce_partial();
     case add_tied: return weights().add_tied();
     case to_host: return weights().to_host();
-    case wait_host: return bring_to_host(run.work);
+    case wait_host: return wait_host(run.work);
     case zero_gradient: return drop_gradients(action.group);
 
     case send_forward: case receive_forward: case send_backward: case receive_backward:
@@ -253,13 +253,13 @@ void Executor::hand_kernels(UnitContext& context) const {
 }
 
 // Waits for the gradients on their way to the host: once per step, or once per group when stepping in backward.
-void Executor::bring_to_host(StepWork& work) {
+void Executor::wait_host(StepWork& work) {
   const std::vector<at::Tensor*> scalars = work.applied_scalars();
   std::vector<at::Tensor> numbers;
   for (const at::Tensor* scalar : scalars) numbers.push_back(*scalar);
-  const std::vector<at::Tensor> here = options_.weight_link->wait_home(numbers);
+  const std::vector<at::Tensor> here = options_.weight_offload->wait_to_host(numbers);
   for (size_t i = 0; i < scalars.size(); ++i) *scalars[i] = here[i];
-  for (auto& store : weights_) store->arrive();
+  for (auto& store : weights_) store->end_to_host();
 }
 
 void Executor::scale_all_weights() {

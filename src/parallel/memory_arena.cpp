@@ -40,19 +40,19 @@ at::Tensor MemoryArena::allocate(int64_t numel, at::ScalarType type, bool pinned
   return tensor;
 }
 
-void Crossing::order() {
+void HostCopy::block_stream() {
   if (done_) done_->block(c10::impl::VirtualGuardImpl(done_->device_type()).getStream(done_->device()));
   target_.reset();
   source_.reset();
 }
 
-void Crossing::wait() {
+void HostCopy::synchronize() {
   if (done_) done_->synchronize();
   *this = {};
 }
 
-Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
-                     const std::function<void()>& then) {
+HostCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
+                    const std::function<void()>& then) {
   const at::Device device = source.is_cpu() ? target.device() : source.device();
   if (device.is_cpu()) {
     target.copy_(source);
@@ -72,27 +72,26 @@ Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::op
   return {target, source, std::move(done)};
 }
 
-Crossing HostLink::start_to_device(const at::Tensor& target, const at::Tensor& source,
-                                   const std::function<void()>& then) {
+HostCopy HostOffload::to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then) {
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
-  return copy_beside(target, source, copies_to_device_, then);
+  return copy_async(target, source, copies_to_device_, then);
 }
 
-Crossing HostLink::start_to_home(const at::Tensor& target, const at::Tensor& source) {
-  to_home_bytes_ += static_cast<int64_t>(source.nbytes());
-  return copy_beside(target, source, copies_to_home_);
+HostCopy HostOffload::to_host(const at::Tensor& target, const at::Tensor& source) {
+  to_host_bytes_ += static_cast<int64_t>(source.nbytes());
+  return copy_async(target, source, copies_to_host_);
 }
 
-std::vector<at::Tensor> HostLink::wait_home(const std::vector<at::Tensor>& numbers) {
+std::vector<at::Tensor> HostOffload::wait_to_host(const std::vector<at::Tensor>& numbers) {
   TITAN_CHECK(!numbers.empty());
   if (!pins()) return numbers;
   std::vector<at::Tensor> here;
-  Crossing last;  // of one stream, whose copies are over when it is
+  HostCopy last;  // of one stream, whose copies are over when it is
   for (const at::Tensor& number : numbers) {
     here.push_back(at::empty(number.sizes(), at::TensorOptions(number.scalar_type()).pinned_memory(true)));
-    last = copy_beside(here.back(), number, copies_to_home_);
+    last = copy_async(here.back(), number, copies_to_host_);
   }
-  last.wait();
+  last.synchronize();
   return here;
 }
 

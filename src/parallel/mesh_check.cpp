@@ -204,7 +204,7 @@ class MeshWalk {
     if (communicator == group_names::kTensor) return group({tp});
     if (communicator == group_names::kLoss) return group({pp, dp_replicate, dp_shard, cp});
     if (communicator == group_names::kModel) return group({pp, dp_shard, cp, tp});
-    if (communicator != group_names::kTwins) return group({dp_shard, cp});
+    if (communicator != group_names::kTied) return group({dp_shard, cp});
     const Members all = group({pp});
     const std::vector<int64_t>& owners = request.pipeline->rank_of_stage;
     return {all[static_cast<size_t>(owners.front())], all[static_cast<size_t>(owners.back())]};

@@ -62,7 +62,7 @@ int64_t planned_live(const PipelinePart& part) {
   return most;
 }
 
-std::optional<std::pair<int64_t, int64_t>> twins_of(const PlanRequest& request, const ModelDescription& model) {
+std::optional<std::pair<int64_t, int64_t>> tied_ranks_of(const PlanRequest& request, const ModelDescription& model) {
   if (!request.pipeline) return std::nullopt;
   const bool shared = std::any_of(model.units.begin(), model.units.end(),
                                   [](const UnitDescription& unit) { return !unit.borrowed.empty(); });

@@ -43,8 +43,8 @@ WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& para
       alone.name = unit.name + " (copy)";
       alone.parameters = {spec};
       WeightGroupPlan group = plan_group(alone, request);
-      group.parameters[0].speaks = false;
-      group.has_twin = group.is_copy = true;
+      group.parameters[0].owns_shard = false;
+      group.is_tied = group.is_copy = true;
       return group;
     }
   }
@@ -75,13 +75,13 @@ void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
 }
 
 /// Groups here that a unit elsewhere has a copy of.
-void mark_twins(Plan& plan, const ModelDescription& model) {
+void mark_tied(Plan& plan, const ModelDescription& model) {
   for (size_t index = 0; index < model.units.size(); ++index) {
     const bool is_here = std::any_of(plan.units.begin(), plan.units.end(),
                                      [&](const UnitPlan& unit) { return unit.chain_index == index; });
     if (is_here) continue;
     for (const std::string& parameter : model.units[index].borrowed) {
-      if (const std::optional<size_t> owner = group_with(plan, parameter)) plan.groups[*owner].has_twin = true;
+      if (const std::optional<size_t> owner = group_with(plan, parameter)) plan.groups[*owner].is_tied = true;
     }
   }
 }
@@ -105,7 +105,7 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
     }
     plan.stages.push_back({span.number, first, plan.units.size()});
   }
-  mark_twins(plan, model);
+  mark_tied(plan, model);
   // Backward walks the chain from its end: a group is complete after its first user.
   for (size_t u = plan.units.size(); u-- > 0;) {
     for (size_t g : plan.units[u].groups) plan.groups[g].reduce_after = u;

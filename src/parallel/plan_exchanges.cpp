@@ -67,7 +67,7 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
       all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
       break;
     case ActionKind::add_tied:
-      all.push_back({group_names::kTwins, Collective::all_reduce, {1, group.shard_numel * kFloat32}});
+      all.push_back({group_names::kTied, Collective::all_reduce, {1, group.shard_numel * kFloat32}});
       break;
     case ActionKind::norm:
       all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});

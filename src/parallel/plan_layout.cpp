@@ -29,9 +29,9 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& reque
   TensorLayout layout(spec.shape, splits);
   Box shard = layout.box(coordinates);
   const int64_t rows = (unsharded.extent[0] + request.shards() - 1) / request.shards();
-  const bool speaks = layout.owns(coordinates);
+  const bool owns_shard = layout.owns(coordinates);
   const bool copied = tensor_ranks > 1 && !spec.tensor_parallel_dimension;
-  return {spec, std::move(layout), unsharded, std::move(shard), rows, speaks, copied};
+  return {spec, std::move(layout), unsharded, std::move(shard), rows, owns_shard, copied};
 }
 
 namespace {

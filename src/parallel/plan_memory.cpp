@@ -126,7 +126,7 @@ int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step,
 }
 
 /// Of offloaded activations: one unit's that leave or are read, and one's that come back beside them.
-int64_t crossing_activations(const Plan& plan) {
+int64_t offloaded_activations(const Plan& plan) {
   int64_t most = 0;
   for (const UnitPlan& unit : plan.units) {
     if (unit.offloaded) most = std::max(most, unit.saved_bytes);
@@ -135,7 +135,7 @@ int64_t crossing_activations(const Plan& plan) {
 }
 
 /// Of offloaded moments: those of a parameter that is stepped, of the next one and of the one before, on their way.
-int64_t crossing_moments(const Plan& plan) {
+int64_t offloaded_moments(const Plan& plan) {
   std::vector<int64_t> numels;
   for (const WeightGroupPlan& group : plan.groups) {
     for (const ParameterPlan& parameter : group.parameters) numels.push_back(parameter.shard.numel());
@@ -178,7 +178,7 @@ std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescri
   std::vector<MemoryPurpose> table;
   add(table, "activations kept", activation_peak(plan, step, /*offloaded=*/false));
   add(table, "activations on the host", activation_peak(plan, step, /*offloaded=*/true), /*on_host=*/true);
-  add(table, "activations on their way", crossing_activations(plan));
+  add(table, "activations on their way", offloaded_activations(plan));
   add(table, "one block recomputed", replay_bytes(plan, model));
   add(table, "keys and values on their way", ring_bytes(plan, model));
   if (plan.units.back().role != UnitRole::head) return table;
@@ -217,7 +217,7 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, model, step);
   plan.memory = standing;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
-  if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on its way", crossing_moments(plan));
+  if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on its way", offloaded_moments(plan));
   append(plan.memory, microbatch);
   if (!plan.request.validation) return;
   plan.validation_memory = standing;

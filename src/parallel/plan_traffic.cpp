@@ -100,7 +100,7 @@ void add_tensor_parallel(const Plan& plan, const ModelDescription& model, GroupT
 }
 
 /// Per microbatch and block with attention: keys and values go round in forward, again where attention is replayed, and
-/// in backward, where the gradients of each rank's go once round and home.
+/// in backward, where the gradients of each rank's keys and values travel once around the ring.
 void add_context_parallel(const Plan& plan, const ModelDescription& model, GroupTraffic& traffic) {
   const int64_t ranks = traffic.ranks;
   for (size_t u = 0; u < plan.units.size(); ++u) {
@@ -125,9 +125,9 @@ void add_context_parallel(const Plan& plan, const ModelDescription& model, Group
 void add_traffic(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
   using namespace group_names;
   add_offload(plan, step);
-  for (const char* name : {kGather, kScatter, kReplicate, kTensor, kPipeline, kTwins, kContext, kLoss, kModel}) {
+  for (const char* name : {kGather, kScatter, kReplicate, kTensor, kPipeline, kTied, kContext, kLoss, kModel}) {
     GroupTraffic traffic = programs_traffic(plan, name, step);
-    if (traffic.ranks == 1 || (name == kTwins && traffic.table == TrafficTable{})) continue;
+    if (traffic.ranks == 1 || (name == kTied && traffic.table == TrafficTable{})) continue;
     if (name == kTensor) add_tensor_parallel(plan, model, traffic);
     if (name == kContext) add_context_parallel(plan, model, traffic);
     plan.traffic.push_back(std::move(traffic));

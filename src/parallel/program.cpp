@@ -40,7 +40,7 @@ class Expansion {
     add({.kind = wait_sends});
     if (!is_last) return;
     for (size_t g = groups(); g-- > 0;) {
-      if (!group(g).has_twin) continue;
+      if (!group(g).is_tied) continue;
       add_group(add_tied, g);
       complete(g);
     }
@@ -297,7 +297,7 @@ class Expansion {
   void end_reduction(size_t g) {
     if (replicates_) add_group(wait_reduce, g);
     if (group(g).partial_numel() > 0) add_group(reduce_partial, g);
-    if (!group(g).has_twin) complete(g);
+    if (!group(g).is_tied) complete(g);
   }
 
   void end_reductions() {

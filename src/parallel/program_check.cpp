@@ -261,7 +261,7 @@ class Checker {
     if (request.shards() > 1) path.insert(path.end(), {reduce_scatter, wait_reduce});
     if (request.replicates()) path.insert(path.end(), {all_reduce, wait_reduce});
     if (group.partial_numel() > 0) path.push_back(reduce_partial);
-    if (group.has_twin) path.push_back(add_tied);
+    if (group.is_tied) path.push_back(add_tied);
     path.push_back(squares);
     if (!request.step_in_backward && request.cpu_offload) path.push_back(to_host);
     path.insert(path.end(), {norm, control});

@@ -67,7 +67,7 @@ int64_t bytes_of(const std::vector<Slot>& slots) {
 at::ScalarType scalar_type(ElementType type) { return type == ElementType::float32 ? at::kFloat : at::kBFloat16; }
 
 void Slot::order_leaving() {
-  leaving.order();
+  leaving.block_stream();
   leaving = {};
 }
 
@@ -87,7 +87,7 @@ int64_t SlotPool::gradient_bytes() const { return bytes_of(gradients); }
 void WeightStore::Transfer::finish() {
   if (!under_way) return;
   under_way = false;
-  crossing.order();
+  copy.block_stream();
   if (pending) pending->wait();
   pending.reset();
   for (auto& [target, source] : copies) target.copy_(source);
@@ -96,32 +96,32 @@ void WeightStore::Transfer::finish() {
 }
 
 WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-                         std::shared_ptr<HostLink> link, std::shared_ptr<SlotPool> slots, MeshGroups groups,
+                         std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots, MeshGroups groups,
                          Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
       shards_(request.shards()),
       transient_gradients_(!slots && request.step_in_backward),
-      link_(std::move(link)),
+      offload_(std::move(offload)),
       slots_(std::move(slots)),
       groups_(std::move(groups)),
       casts_(std::move(casts)) {
   TITAN_CHECK(shards_ == 1 || (slots_ && groups_.gather && groups_.scatter), plan_.name, shards_);
-  TITAN_CHECK(slots_ || !link_->crosses(), plan_.name);
+  TITAN_CHECK(slots_ || !offload_->enabled(), plan_.name);
   TITAN_CHECK(parameters_.size() == plan_.parameters.size(), plan_.name, parameters_.size(), plan_.parameters.size());
-  const bool pinned = link_->pins();
-  masters_ = link_->home().allocate(plan_.shard_numel, scalar_type(request.master), pinned);
+  const bool pinned = offload_->pins();
+  masters_ = offload_->host().allocate(plan_.shard_numel, scalar_type(request.master), pinned);
   const std::vector<at::Tensor> masters = views_in(masters_, plan_, &ParameterPlan::shard, scalar_type(request.master));
   std::vector<at::Tensor> sends = masters;
   if (plan_.gathers_float8 || plan_.compute != request.master) {
-    copies_ = link_->home().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
+    copies_ = offload_->host().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
     sends = views_in(copies_, plan_, &ParameterPlan::shard);
   }
-  if (slots_) gradient_shards_ = link_->home().allocate(plan_.shard_numel, at::kFloat, pinned);
+  if (slots_) gradient_shards_ = offload_->host().allocate(plan_.shard_numel, at::kFloat, pinned);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterPlan& planned = plan_.parameters[i];
     Parameter& parameter = *parameters_[i];
-    parameter.place(planned.layout, planned.shard, planned.unsharded, planned.speaks);
+    parameter.place(planned.layout, planned.shard, planned.unsharded, planned.owns_shard);
     parameter.master = masters[i];
     parameter.send = sends[i];
     if (gathered_in_float8(plan_, i)) parameter.float8_send = std::exchange(parameter.send, masters[i]);
@@ -157,7 +157,7 @@ at::Tensor WeightStore::largest_magnitudes() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (gathered_in_float8(plan_, i)) shards.push_back(parameters_[i]->master);
   }
-  return shards.empty() ? at::Tensor() : casts_.largest_magnitudes(shards, {}).to(link_->device().device());
+  return shards.empty() ? at::Tensor() : casts_.largest_magnitudes(shards, {}).to(offload_->device().device());
 }
 
 void WeightStore::set_largest_magnitudes(const at::Tensor& largest) {
@@ -185,13 +185,13 @@ void WeightStore::unshard() {
   Slot& slot = slots_->weights.at(plan_.weight_slot);
   TITAN_CHECK(!slot.in_use && "a slot is free before another group's weights arrive in it", plan_.name);
   slot.holder = this;
-  const at::Tensor home = copies_.defined() ? copies_ : masters_.view(at::kByte);
+  const at::Tensor host = copies_.defined() ? copies_ : masters_.view(at::kByte);
   gather_.under_way = true;
   if (shards_ == 1) {  // offload alone: the shard is the weight, and comes while the unit before this one runs
-    gather_.crossing = link_->start_to_device(slot.memory.narrow(0, 0, home.numel()), home);
+    gather_.copy = offload_->to_device(slot.memory.narrow(0, 0, host.numel()), host);
     return;
   }
-  const at::Tensor shards = link_->crosses() ? slot.memory.narrow(0, plan_.gathered_bytes(), home.numel()) : home;
+  const at::Tensor shards = offload_->enabled() ? slot.memory.narrow(0, plan_.gathered_bytes(), host.numel()) : host;
   std::vector<at::Tensor> rows = views_in(shards, plan_, &ParameterPlan::shard);
   std::vector<at::Tensor> outputs = views_in(slot.memory, plan_, &ParameterPlan::unsharded);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -202,10 +202,10 @@ void WeightStore::unshard() {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
-    inputs[i] = room_for(link_->device(), rows[i], parameter.chunk_rows);
+    inputs[i] = room_for(offload_->device(), rows[i], parameter.chunk_rows);
     gather_.padded_inputs.push_back(inputs[i]);
     const at::Tensor weight = outputs[i];
-    outputs[i] = with_rows(link_->device(), weight, parameter.chunk_rows * shards_);
+    outputs[i] = with_rows(offload_->device(), weight, parameter.chunk_rows * shards_);
     gather_.copies.emplace_back(weight, outputs[i].narrow(0, 0, weight.size(0)));
   }
   const auto gather = [&] {
@@ -217,8 +217,8 @@ void WeightStore::unshard() {
     }
     gather_.pending = groups_.gather->all_gather(std::move(outputs), std::move(inputs));
   };
-  if (!link_->crosses()) return gather();
-  gather_.crossing = link_->start_to_device(shards, home, gather);
+  if (!offload_->enabled()) return gather();
+  gather_.copy = offload_->to_device(shards, host, gather);
 }
 
 void WeightStore::wait_unshard() {
@@ -257,7 +257,7 @@ void WeightStore::open_gradient() {
     if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) slot.order_leaving();
     memory = slot.memory;
   } else {
-    if (!gradient_shards_.defined()) gradient_shards_ = link_->device().allocate(plan_.numel, at::kFloat);
+    if (!gradient_shards_.defined()) gradient_shards_ = offload_->device().allocate(plan_.numel, at::kFloat);
     memory = gradient_shards_;
   }
   const std::vector<at::Tensor> gradients = views_in(memory, plan_, &ParameterPlan::unsharded, at::kFloat);
@@ -289,7 +289,7 @@ at::Tensor WeightStore::reduced_sums() const {
 }
 
 at::Tensor WeightStore::reduced_gradients() const {
-  if (!link_->crosses()) return gradient_shards_;
+  if (!offload_->enabled()) return gradient_shards_;
   const at::Tensor& memory = slots_->gradients.at(plan_.gradient_slot).memory;
   return as_type(memory, shards_ == 1 ? 0 : plan_.numel, plan_.shard_numel, at::kFloat);
 }
@@ -305,11 +305,11 @@ void WeightStore::reduce_scatter() {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
     if (parameter.even(shards_)) continue;
-    const at::Tensor chunk = room_for(link_->device(), inputs[i], parameter.chunk_rows * shards_);
+    const at::Tensor chunk = room_for(offload_->device(), inputs[i], parameter.chunk_rows * shards_);
     pad(chunk, inputs[i]);
     inputs[i] = chunk;
     reduction_.padded_inputs.push_back(inputs[i]);
-    outputs[i] = with_rows(link_->device(), shards[i], parameter.chunk_rows);
+    outputs[i] = with_rows(offload_->device(), shards[i], parameter.chunk_rows);
     reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));
   }
   reduction_.pending = groups_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));
@@ -334,7 +334,7 @@ void WeightStore::wait_reduce() {
   TITAN_CHECK(reduction_.under_way, plan_.name);
   reduction_.finish();
   // The sums are no longer in the slot.
-  if (!plan_.narrows_gradient() && !link_->crosses()) free_gradient_slot();
+  if (!plan_.narrows_gradient() && !offload_->enabled()) free_gradient_slot();
   if (!groups_.replicate) complete_gradients();
 }
 
@@ -344,7 +344,7 @@ void WeightStore::complete_gradients() {
   message_.reset();
   const std::vector<at::Tensor> shards = views_in(reduced, plan_, &ParameterPlan::shard, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
-  may_leave_ = link_->crosses();
+  may_leave_ = offload_->enabled();
   if (slots_ && plan_.narrows_gradient() && !may_leave_) free_gradient_slot();
 }
 
@@ -364,7 +364,7 @@ void WeightStore::reduce_partial() {
 void WeightStore::add_tied() {
   std::vector<at::Tensor> shards;
   for (const Parameter* parameter : parameters_) shards.push_back(parameter->gradient_shard);
-  groups_.twins->all_reduce(std::move(shards))->wait();
+  groups_.tied->all_reduce(std::move(shards))->wait();
 }
 
 void WeightStore::to_host() {
@@ -373,15 +373,15 @@ void WeightStore::to_host() {
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
   Slot& slot = slots_->gradients.at(plan_.gradient_slot);
   const at::Tensor reduced = reduced_gradients();
-  slot.leaving = link_->start_to_home(gradient_shards_, reduced);
+  slot.leaving = offload_->to_host(gradient_shards_, reduced);
   slot.leaving_begin = reduced.storage_offset() * size_of(ElementType::float32);
   free_gradient_slot();
 }
 
-void WeightStore::arrive() {
+void WeightStore::end_to_host() {
   if (!std::exchange(on_their_way_, false)) return;
-  const std::vector<at::Tensor> home = views_in(gradient_shards_, plan_, &ParameterPlan::shard, at::kFloat);
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = home[i];
+  const std::vector<at::Tensor> host = views_in(gradient_shards_, plan_, &ParameterPlan::shard, at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = host[i];
 }
 
 void WeightStore::zero_gradient() {

@@ -174,7 +174,7 @@ void Trainer::join_ranks() {
   };
   groups_ = make_mesh_groups(place_.mesh, world_.rank, std::chrono::seconds(config_.comm.init_timeout_seconds),
                              communicator_maker(world_, device_.device, transport), groups_of_one,
-                             twins_of(plan_request_, model));
+                             tied_ranks_of(plan_request_, model));
   for (Communicator* group : groups_.all()) group->record_in(world_.trace);
   if (groups_.world) log_.info("Ranks talk through {}", groups_.world->transport());
   groups_.make_peer_memory =
@@ -222,7 +222,7 @@ void Trainer::build_model() {
                      [&] {
                        optimizer_ = std::make_unique<Optimizer>(
                            assembly_.parameters, groups_of(model_groups_, all_parameters_, assembly_.parameters),
-                           make_optimizer_options(config_), assembly_.optimizer_link);
+                           make_optimizer_options(config_), assembly_.optimizer_offload);
                      });
   step_runner_ =
       std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters,

@@ -141,7 +141,7 @@ std::vector<std::string> converted_lines(const Plan& plan) {
   return lines;
 }
 
-std::vector<std::string> crossing_lines(const Plan& plan) {
+std::vector<std::string> offload_lines(const Plan& plan) {
   std::vector<std::string> lines;
   const auto add = [&](const char* what, int64_t to_device, int64_t to_host) {
     if (to_device + to_host == 0) return;
@@ -233,7 +233,7 @@ std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
   const Plan& plan = assembly_.executor->plan();
   measured.device_only = !device_.device.is_cpu();
   if (optimizer_) measured.optimizer_bytes = optimizer_->state_bytes();
-  if (assembly_.activation_link) measured.host_activation_bytes = assembly_.activation_link->home().peak_bytes();
+  if (assembly_.activation_offload) measured.host_activation_bytes = assembly_.activation_offload->host().peak_bytes();
   if (assembly_.slots) {
     measured.weight_slot_bytes = assembly_.slots->weight_bytes();
     measured.gradient_slot_bytes = assembly_.slots->gradient_bytes();

@@ -108,12 +108,12 @@ struct RunningToy {
     request.samples = 2, request.sequence_length = 5, request.recompute.mode = mode;
     const Plan plan = make_plan(family.describe({}), family, request);
     const auto arena = std::make_shared<MemoryArena>(at::kCPU);
-    const auto link = std::make_shared<HostLink>(arena, arena);
+    const auto host_offload = std::make_shared<HostOffload>(arena, arena);
     WeightStores weights;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      weights.push_back(std::make_unique<WeightStore>(group, members, request, link));
+      weights.push_back(std::make_unique<WeightStore>(group, members, request, host_offload));
     }
     for (const auto& p : model->parameter_handles()) initialise(*p, p->layout().first_box(), 3);
     executor = std::make_unique<Executor>(plan, model->chain(), std::move(weights), std::make_unique<EagerRunner>(),

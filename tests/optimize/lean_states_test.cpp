@@ -105,7 +105,7 @@ struct Rank {
     for (size_t i = 0; i < shapes.size(); ++i) {
       owned.push_back(std::make_unique<Parameter>(ParameterSpec{"layer." + std::to_string(i), shapes[i], {}}));
       const Box box = layouts[i].box(coordinates);
-      owned.back()->place(layouts[i], box, box, /*speaks=*/true);
+      owned.back()->place(layouts[i], box, box, /*owns_shard=*/true);
       owned.back()->master = part_of(normal(shapes[i], 77 + i), box).to(std::get<0>(dtypes)).contiguous();
       all.push_back(owned.back().get());
     }

@@ -31,37 +31,38 @@ class OffloadedMoments : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(OffloadedMoments, ChangeNoBitAndCrossOnceEachWayInAStep) {
   const std::vector<ParameterGroup> groups{{"", 1, 1, {0, 1, 2, 3}}};
-  const auto link =
-      std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
+  const auto host_offload =
+      std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
   Weights near, far;
-  Optimizer here(near.all, groups, {.state_type = GetParam()}), away(far.all, groups, {.state_type = GetParam()}, link);
+  Optimizer here(near.all, groups, {.state_type = GetParam()}),
+      away(far.all, groups, {.state_type = GetParam()}, host_offload);
   for (int64_t step = 1; step <= 3; ++step) {
-    link->reset();
+    host_offload->reset();
     here.step(step, 0.01, near.draw(step, step == 2));
     away.step(step, 0.01, far.draw(step, step == 2));
-    EXPECT_EQ(link->to_device_bytes(), away.state_bytes());
-    EXPECT_EQ(link->to_home_bytes(), away.state_bytes());
+    EXPECT_EQ(host_offload->to_device_bytes(), away.state_bytes());
+    EXPECT_EQ(host_offload->to_host_bytes(), away.state_bytes());
   }
   for (size_t i = 0; i < near.all.size(); ++i) {
     EXPECT_TRUE(same_bits(near.all[i]->master, far.all[i]->master));
     EXPECT_TRUE(same_bits(here.first_moment(i), away.first_moment(i)));
     EXPECT_TRUE(same_bits(here.second_moment(i), away.second_moment(i)));
   }
-  EXPECT_EQ(link->home().held_bytes(), away.state_bytes());
-  EXPECT_EQ(link->device().held_bytes(), 0);
+  EXPECT_EQ(host_offload->host().held_bytes(), away.state_bytes());
+  EXPECT_EQ(host_offload->device().held_bytes(), 0);
   // One parameter's go home, one's are stepped, one's come: the first three are larger than the last three.
-  EXPECT_EQ(link->device().peak_bytes(),
+  EXPECT_EQ(host_offload->device().peak_bytes(),
             (40 * 3 + 7 + 64 * 5) * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));
 }
 
 TEST_P(OffloadedMoments, OfAGroupAloneCrossAlone) {
-  const auto link =
-      std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
+  const auto host_offload =
+      std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
   Weights weights;
-  Optimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, {.state_type = GetParam()}, link);
+  Optimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, {.state_type = GetParam()}, host_offload);
   const StepControl control = weights.draw(1, false);
   optimizer.step_some(std::span(weights.all).subspan(1, 1), 1, 0.01, control);
-  EXPECT_EQ(link->to_device_bytes(), 7 * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));
+  EXPECT_EQ(host_offload->to_device_bytes(), 7 * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizer, OffloadedMoments, ::testing::Values(at::kFloat, at::kBFloat16));

@@ -8,17 +8,18 @@
 namespace titan {
 namespace {
 
-std::shared_ptr<HostLink> two_arenas() {
-  return std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
+std::shared_ptr<HostOffload> two_arenas() {
+  return std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU),
+                                       std::make_shared<MemoryArena>(at::kCPU));
 }
 
 /// A small model whose checkpointed units keep their activations on the host, and one whose units do not.
 struct Pair {
   explicit Pair(const RecomputeSelection& selection, ElementType compute = ElementType::float32)
-      : link(two_arenas()),
+      : host_offload(two_arenas()),
         here(small_request(), request(selection, compute, false)),
         away(small_request(), request(selection, compute, true),
-             {.count_saved_bytes = true, .check_kept_tensors = true, .activation_link = link}) {}
+             {.count_saved_bytes = true, .check_kept_tensors = true, .activation_offload = host_offload}) {}
 
   static PlanRequest request(const RecomputeSelection& selection, ElementType compute, bool offload) {
     PlanRequest plan = small_plan();
@@ -33,7 +34,7 @@ struct Pair {
     return bytes;
   }
 
-  std::shared_ptr<HostLink> link;
+  std::shared_ptr<HostOffload> host_offload;
   SmallModel here, away;
 };
 
@@ -44,17 +45,17 @@ TEST_P(ActivationsOnTheHost, GiveTheSameBitsAndCrossAsPlanned) {
     Pair pair(GetParam().selection, compute);
     const at::Tensor loss = forward(*pair.here.executor, pair.here.batch(), 0);
     EXPECT_TRUE(same_bits(forward(*pair.away.executor, pair.away.batch(), 0), loss));
-    EXPECT_EQ(pair.link->to_home_bytes(), pair.planned());
-    EXPECT_EQ(pair.link->home().held_bytes(), pair.planned()) << "and there they are";
-    EXPECT_EQ(pair.link->device().held_bytes(), 0);
+    EXPECT_EQ(pair.host_offload->to_host_bytes(), pair.planned());
+    EXPECT_EQ(pair.host_offload->host().held_bytes(), pair.planned()) << "and there they are";
+    EXPECT_EQ(pair.host_offload->device().held_bytes(), 0);
     for (size_t u = 0; u < pair.away.plan.units.size(); ++u) {
       const UnitPlan& unit = pair.away.plan.units[u];
       EXPECT_EQ(pair.away.executor->saved_bytes(u, 0), unit.offloaded ? 0 : unit.saved_bytes) << unit.name;
     }
     for (SmallModel* model : {&pair.here, &pair.away}) backward(*model->executor, model->batch(), 0, /*is_last=*/true);
-    EXPECT_EQ(pair.link->to_device_bytes(), pair.planned());
+    EXPECT_EQ(pair.host_offload->to_device_bytes(), pair.planned());
     EXPECT_EQ(pair.away.plan.activation_offload_bytes, pair.planned());
-    EXPECT_EQ(pair.link->home().held_bytes() + pair.link->device().held_bytes(), 0) << "nothing stays";
+    EXPECT_EQ(pair.host_offload->host().held_bytes() + pair.host_offload->device().held_bytes(), 0) << "nothing stays";
     for (const auto& parameter : pair.here.model->parameter_handles()) {
       EXPECT_TRUE(same_bits(pair.away.model->parameter(parameter->name()).gradient_shard, parameter->gradient_shard))
           << parameter->name();
@@ -69,13 +70,13 @@ TEST(ActivationsOnTheHost, TakeAtMostTwoUnitsOfTheDevice) {
   forward(*pair.away.executor, pair.away.batch(), 0);
   backward(*pair.away.executor, pair.away.batch(), 0, true);
   const int64_t unit = pair.away.plan.units[1].saved_bytes;
-  EXPECT_EQ(pair.link->device().peak_bytes(), 2 * unit) << "one that is read and one that comes";
+  EXPECT_EQ(pair.host_offload->device().peak_bytes(), 2 * unit) << "one that is read and one that comes";
   for (const MemoryPurpose& purpose : pair.away.plan.memory) {
     if (purpose.name == "activations on their way") {
       EXPECT_EQ(purpose.bytes, 2 * unit);
     }
     if (purpose.name == "activations on the host") {
-      EXPECT_EQ(purpose.bytes, pair.link->home().peak_bytes());
+      EXPECT_EQ(purpose.bytes, pair.host_offload->host().peak_bytes());
     }
     EXPECT_EQ(purpose.on_host, purpose.name == "activations on the host") << purpose.name;
   }
@@ -85,20 +86,20 @@ TEST(ActivationsOnTheHost, AreGoneFromTheDeviceBeforeAnyComeBack) {
   ActivationOffload offload(two_arenas());
   at::Tensor tensor = normal({6, 4}, 1);
   const auto original = tensor.storage().getWeakStorageImpl();
-  PutAway away = offload.put_away({&tensor});
+  OffloadedTensors away = offload.offload({&tensor});
   EXPECT_FALSE(original.expired()) << "a copy under way reads it";
-  offload.start_back(away);
+  offload.fetch(away);
   EXPECT_TRUE(original.expired());
 }
 
 TEST(ActivationsOnTheHost, OfSeveralMicrobatchesWaitSideBySide) {
   Pair pair(selection(RecomputeSelection::Mode::full));
   for (const int64_t m : {0, 1}) forward(*pair.away.executor, pair.away.batch(), m);
-  EXPECT_EQ(pair.link->home().held_bytes(), 2 * pair.planned());
+  EXPECT_EQ(pair.host_offload->host().held_bytes(), 2 * pair.planned());
   backward(*pair.away.executor, pair.away.batch(), 0, false);
-  EXPECT_EQ(pair.link->home().held_bytes(), pair.planned());
+  EXPECT_EQ(pair.host_offload->host().held_bytes(), pair.planned());
   backward(*pair.away.executor, pair.away.batch(), 1, true);
-  EXPECT_EQ(pair.link->home().held_bytes(), 0);
+  EXPECT_EQ(pair.host_offload->host().held_bytes(), 0);
 }
 
 TEST(ActivationsOnTheHost, ComeBackWithTheirShapesAndWhatTheyShared) {
@@ -108,11 +109,11 @@ TEST(ActivationsOnTheHost, ComeBackWithTheirShapesAndWhatTheyShared) {
   leaf.set_requires_grad(true);
   const at::Tensor expected_rows = rows.clone(), expected_turned = turned.clone(),
                    expected_leaf = leaf.detach().clone();
-  PutAway away = offload.put_away({&rows, &turned, &leaf, &nothing});
+  OffloadedTensors away = offload.offload({&rows, &turned, &leaf, &nothing});
   EXPECT_FALSE(rows.defined() || turned.defined() || leaf.defined());
   EXPECT_EQ(away.blocks.size(), 2u) << "a storage crosses once";
-  offload.start_back(away);
-  offload.bring_back(away, {&rows, &turned, &leaf, &nothing});
+  offload.fetch(away);
+  offload.wait_fetch(away, {&rows, &turned, &leaf, &nothing});
   EXPECT_TRUE(same_bits(rows.clone(), expected_rows));
   EXPECT_TRUE(same_bits(turned.contiguous(), expected_turned.contiguous()));
   EXPECT_TRUE(same_bits(leaf.detach(), expected_leaf));

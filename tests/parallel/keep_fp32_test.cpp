@@ -109,8 +109,8 @@ struct Kept {
     plan = make_plan(description, family, plan_request);
     model = family.build(request, {});
     model->prepare(at::kCPU);
-    const auto link = link_without_crossings();
-    const auto slots = std::make_shared<SlotPool>(plan, link->device());
+    const auto host_offload = no_offload();
+    const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
     MeshGroups groups;
     groups.gather = gather;
     groups.scatter = scatter;
@@ -118,7 +118,7 @@ struct Kept {
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, link, slots, groups));
+      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, groups));
     }
     for (const auto& parameter : model->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
     executor = std::make_unique<Executor>(plan, model->chain(), std::move(weights),

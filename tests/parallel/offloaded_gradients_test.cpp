@@ -80,9 +80,9 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     plan_request.accumulation = layout.microbatches;
     plan_request.place = {DeviceMesh({1, layout.replicas, layout.ranks, 1, 1}, layout.replicas * layout.ranks), 0};
     const Plan plan = make_plan(family.describe(request), family, plan_request);
-    auto link = std::make_shared<HostLink>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
-                                           std::make_shared<MemoryArena>(device_));
-    auto slots = std::make_shared<SlotPool>(plan, link->device());
+    auto host_offload = std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
+                                                      std::make_shared<MemoryArena>(device_));
+    auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
     MeshGroups groups;
     if (layout.ranks > 1) {
       groups.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
@@ -96,7 +96,7 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model_->parameter(planned.spec.name));
-      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, link, slots, groups));
+      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, groups));
       std::vector<Parameter*>& of_unit = parameters_of_unit[plan.units[group.reduce_after].name];
       of_unit.insert(of_unit.end(), members.begin(), members.end());
       parameters_.insert(parameters_.end(), members.begin(), members.end());
@@ -105,7 +105,7 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     auto runner = std::make_unique<NumberingRunner>(std::move(parameters_of_unit));
     runner_ = runner.get();
     ExecutorOptions options;
-    options.weight_link = link;
+    options.weight_offload = host_offload;
     executor_ =
         std::make_unique<Executor>(plan, model_->chain(), std::move(weights), std::move(runner), std::move(options));
   }

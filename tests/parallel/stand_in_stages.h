@@ -113,10 +113,11 @@ class StandInRank {
     request.pipeline = pipeline_part(pipeline.planned, pipeline.model, rank);
     const Plan plan = make_plan(pipeline.model, *pipeline.family, request);
     const auto arena = std::make_shared<MemoryArena>(at::kCPU);
-    const auto link = std::make_shared<HostLink>(arena, arena);
+    const auto host_offload = std::make_shared<HostOffload>(arena, arena);
     WeightStores weights;  // of no parameters
     for (size_t group = 0; group < plan.groups.size(); ++group) {
-      weights.push_back(std::make_unique<WeightStore>(WeightGroupPlan(), std::vector<Parameter*>(), request, link));
+      weights.push_back(
+          std::make_unique<WeightStore>(WeightGroupPlan(), std::vector<Parameter*>(), request, host_offload));
     }
     ExecutorOptions options;
     options.pipeline = std::move(communicator);

@@ -125,8 +125,8 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   request.place = {DeviceMesh({1, replicas, 2, 1, 1}, replicas * 2), 0};
   const Plan plan = make_plan(family.describe(model), family, request);
 
-  const auto link = link_without_crossings();
-  const auto slots = std::make_shared<SlotPool>(plan, link->device());
+  const auto host_offload = no_offload();
+  const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
   MeshGroups groups;
   groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
   groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
@@ -137,7 +137,7 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   for (const WeightGroupPlan& group : plan.groups) {
     std::vector<Parameter*> members;
     for (const ParameterPlan& planned : group.parameters) members.push_back(&built->parameter(planned.spec.name));
-    weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, link, slots, groups));
+    weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, groups));
   }
   for (const auto& parameter : built->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
   Executor executor(plan, built->chain(), std::move(weights), std::make_unique<TracedRunner>(&trace, slots));
@@ -191,12 +191,12 @@ struct PoisonedModel {
   PoisonedModel(const ModelRequest& request, PlanRequest plan)
       : small(request, placed(std::move(plan)), {},
               [this](const Plan& made, size_t group, std::vector<Parameter*> members) {
-                if (!slots) slots = std::make_shared<SlotPool>(made, link->device());
+                if (!slots) slots = std::make_shared<SlotPool>(made, host_offload->device());
                 MeshGroups groups;
                 groups.gather = gather;
                 groups.scatter = scatter;
-                return std::make_unique<WeightStore>(made.groups[group], std::move(members), made.request, link, slots,
-                                                     groups);
+                return std::make_unique<WeightStore>(made.groups[group], std::move(members), made.request, host_offload,
+                                                     slots, groups);
               }) {}
 
   static PlanRequest placed(PlanRequest plan) {
@@ -219,7 +219,7 @@ struct PoisonedModel {
     };
   }
 
-  std::shared_ptr<HostLink> link = link_without_crossings();
+  std::shared_ptr<HostOffload> host_offload = no_offload();
   std::shared_ptr<LateCommunicator> gather = std::make_shared<LateCommunicator>("fsdp_gather");
   std::shared_ptr<LateCommunicator> scatter = std::make_shared<LateCommunicator>("fsdp_scatter");
   std::shared_ptr<SlotPool> slots;
@@ -326,7 +326,7 @@ TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) 
   auto transient = [](const Plan& plan, size_t group, std::vector<Parameter*> members) {
     PlanRequest request = plan.request;
     request.step_in_backward = true;
-    return std::make_unique<WeightStore>(plan.groups[group], std::move(members), request, link_without_crossings());
+    return std::make_unique<WeightStore>(plan.groups[group], std::move(members), request, no_offload());
   };
   SmallModel small(small_request(), small_plan(), {}, transient);
   SmallModel usual(small_request());
@@ -352,7 +352,7 @@ TEST(ResidentWeights, AGroupThatNoMicrobatchTouchedReducesToZero) {
   group.name = "unused";
   group.parameters = {{spec, parameter.layout(), box, box, 3}};
   group.numel = group.shard_numel = 6;
-  WeightStore weights(group, {&parameter}, {}, link_without_crossings());
+  WeightStore weights(group, {&parameter}, {}, no_offload());
   weights.open_gradient();
   parameter.gradient().fill_(NAN);
   EXPECT_FALSE(parameter.gradient_shard.defined());
@@ -446,19 +446,19 @@ TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
     for (int64_t bytes : sharded.plan.gradient_slots) slots += bytes;
     EXPECT_EQ(sharded.assembly.slots->weight_bytes() + sharded.assembly.slots->gradient_bytes(), slots);
     for (int64_t bytes : sharded.plan.message_slots) slots += bytes;
-    HostLink& link = *sharded.assembly.link;
+    HostOffload& host_offload = *sharded.assembly.offload;
     if (offload) {
-      EXPECT_EQ(link.home().held_bytes(), shards) << "masters, bf16 copies and reduced gradients";
-      EXPECT_EQ(link.device().held_bytes(), slots);
+      EXPECT_EQ(host_offload.host().held_bytes(), shards) << "masters, bf16 copies and reduced gradients";
+      EXPECT_EQ(host_offload.device().held_bytes(), slots);
     } else {
-      EXPECT_EQ(link.device().held_bytes(), shards + slots);
+      EXPECT_EQ(host_offload.device().held_bytes(), shards + slots);
     }
     forward(*sharded.assembly.executor, sharded.batch(), 0);
     backward(*sharded.assembly.executor, sharded.batch(), 0, true);
     const auto padding = std::find_if(sharded.plan.memory.begin(), sharded.plan.memory.end(),
                                       [](const auto& purpose) { return purpose.name == "padding of uneven shards"; });
     ASSERT_NE(padding, sharded.plan.memory.end());
-    const int64_t most = link.device().peak_bytes() - (offload ? slots : shards + slots);
+    const int64_t most = host_offload.device().peak_bytes() - (offload ? slots : shards + slots);
     EXPECT_GT(most, 0) << "padding is counted";
     EXPECT_LE(most, padding->bytes) << "nothing more during a step";
   }
@@ -481,7 +481,7 @@ TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited
     };
     forward(executor, sharded.batch());
     backward(executor, sharded.batch(), 0, /*is_last=*/true, before_they_leave);
-    EXPECT_EQ(sharded.assembly.link->to_home_bytes(), sharded.plan.to_host_bytes) << "they have left";
+    EXPECT_EQ(sharded.assembly.offload->to_host_bytes(), sharded.plan.to_host_bytes) << "they have left";
     for (const Parameter* parameter : sharded.assembly.parameters) {
       EXPECT_FALSE(parameter->gradient_shard.defined()) << parameter->name();
     }

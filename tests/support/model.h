@@ -47,9 +47,9 @@ inline PlanRequest plan_in(ElementType compute, const RecomputeSelection& select
 }
 
 /// Shards live where units run.
-inline std::shared_ptr<HostLink> link_without_crossings() {
+inline std::shared_ptr<HostOffload> no_offload() {
   const auto arena = std::make_shared<MemoryArena>(at::kCPU);
-  return std::make_shared<HostLink>(arena, arena);
+  return std::make_shared<HostOffload>(arena, arena);
 }
 
 struct SmallModel {
@@ -86,8 +86,7 @@ struct SmallModel {
   static std::unique_ptr<UnitRunner> eager(const SmallModel&) { return std::make_unique<EagerRunner>(); }
 
   static std::unique_ptr<WeightStore> resident(const Plan& plan, size_t group, std::vector<Parameter*> members) {
-    return std::make_unique<WeightStore>(plan.groups[group], std::move(members), plan.request,
-                                         link_without_crossings());
+    return std::make_unique<WeightStore>(plan.groups[group], std::move(members), plan.request, no_offload());
   }
 
   /// Random tokens and labels, some ignored; `loss_scale` is one over the valid ones.

@@ -29,7 +29,7 @@ int64_t planned_bytes(const Plan& plan, const std::set<std::string>& purposes) {
 
 void expect_planned_peaks(const RankResult& rank) {
   EXPECT_EQ(rank.device_peak, slot_bytes(rank.plan) + planned_bytes(rank.plan, {"padding of uneven shards"}));
-  EXPECT_EQ(rank.home_peak, planned_bytes(rank.plan, {"parameters", "parameters, compute copy", "gradients"}));
+  EXPECT_EQ(rank.host_peak, planned_bytes(rank.plan, {"parameters", "parameters, compute copy", "gradients"}));
 }
 
 class Layouts : public ::testing::TestWithParam<LayoutRow> {};
@@ -40,7 +40,7 @@ TEST_P(Layouts, TrainAsASingleProcessDoesAndSendWhatThePlanSays) {
   ASSERT_FALSE(HasFailure());
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     EXPECT_EQ(ranks[rank].to_device_bytes, ranks[rank].plan.to_device_bytes);
-    EXPECT_EQ(ranks[rank].to_home_bytes, ranks[rank].plan.to_host_bytes);
+    EXPECT_EQ(ranks[rank].to_host_bytes, ranks[rank].plan.to_host_bytes);
     if (row.offload) expect_planned_peaks(ranks[rank]);
   }
 }

@@ -68,7 +68,7 @@ TEST_P(NarrowReductions, AreWithinTheRoundingOfWhatTravels) {
     EXPECT_EQ(traffic_difference(rank), "");
     EXPECT_EQ(rank.losses, ranks[0].losses);
     EXPECT_EQ(rank.norms, ranks[0].norms) << "every rank has the same sums";
-    EXPECT_EQ(rank.to_home_bytes, rank.plan.to_host_bytes) << "which are fp32 again";
+    EXPECT_EQ(rank.to_host_bytes, rank.plan.to_host_bytes) << "which are fp32 again";
   }
   for (const auto& [name, gradient] : wide.gradients) {
     const double error = gradient_error(ranks[0].gradients.at(name), gradient);
@@ -109,7 +109,7 @@ TEST(NarrowReductions, OfReplicasWhoseWeightsLiveOnTheHostAreBackThereInFp32) {
   row.offload = true;
   row.compute = row.reduce = ElementType::bfloat16;
   const std::vector<RankResult> ranks = train_ranks(row, 2);
-  for (const RankResult& rank : ranks) EXPECT_EQ(rank.to_home_bytes, rank.plan.to_host_bytes);
+  for (const RankResult& rank : ranks) EXPECT_EQ(rank.to_host_bytes, rank.plan.to_host_bytes);
   expect_as_close_as_one_process(row, ranks);
 }
 

@@ -168,11 +168,11 @@ at::Tensor part_of(at::Tensor whole, const Box& box) {
   return whole.contiguous();
 }
 
-/// Bytes that went over the link, which must be as many each way.
-int64_t crossed(const std::shared_ptr<HostLink>& link) {
-  if (!link) return 0;
-  EXPECT_EQ(link->to_device_bytes(), link->to_home_bytes());
-  return link->to_device_bytes();
+/// Bytes copied to the device, which must be those copied to the host.
+int64_t offloaded_bytes(const std::shared_ptr<HostOffload>& host_offload) {
+  if (!host_offload) return 0;
+  EXPECT_EQ(host_offload->to_device_bytes(), host_offload->to_host_bytes());
+  return host_offload->to_device_bytes();
 }
 
 /// One rank from its first to its last step.
@@ -189,7 +189,7 @@ class RankRun {
     const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
     groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60),
                                communicator_maker(world, at::kCPU, transport),
-                               /*groups_of_one=*/false, twins_of(plan, model));
+                               /*groups_of_one=*/false, tied_ranks_of(plan, model));
     groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
     for (const Communicator* group : groups_.all()) {
       EXPECT_EQ(group->transport(), row.sockets ? "Gloo" : "shared memory") << group->name();
@@ -208,7 +208,8 @@ class RankRun {
     OptimizerOptions options;
     options.state_type = scalar_type(row.state);
     options.rounding_seed = row.rounding_seed;
-    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options, assembly_.optimizer_link);
+    optimizer_ =
+        std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options, assembly_.optimizer_offload);
     runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
                                            StepCommunicators{groups_.loss, groups_.model});
   }
@@ -229,8 +230,8 @@ class RankRun {
     };
     for (int64_t step = 1; step <= steps; ++step) {
       if (step == 2) made_.reset_traffic();
-      for (const auto& link : {assembly_.link, assembly_.activation_link, assembly_.optimizer_link}) {
-        if (step == 2 && link) link->reset();
+      for (const auto& host_offload : {assembly_.offload, assembly_.activation_offload, assembly_.optimizer_offload}) {
+        if (step == 2 && host_offload) host_offload->reset();
       }
       const GlobalBatch batch = global_batch(step, row_);
       const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
@@ -265,13 +266,13 @@ class RankRun {
   void note_traffic() {
     result_.traffic = traffic_of(made_);
     result_.reported = check_traffic(result_.plan, made_).differences;
-    result_.activation_bytes = crossed(assembly_.activation_link);
-    result_.moment_bytes = crossed(assembly_.optimizer_link);
-    if (!assembly_.link) return;
-    result_.to_device_bytes = assembly_.link->to_device_bytes();
-    result_.to_home_bytes = assembly_.link->to_home_bytes();
-    result_.device_peak = assembly_.link->device().peak_bytes();
-    result_.home_peak = assembly_.link->home().peak_bytes();
+    result_.activation_bytes = offloaded_bytes(assembly_.activation_offload);
+    result_.moment_bytes = offloaded_bytes(assembly_.optimizer_offload);
+    if (!assembly_.offload) return;
+    result_.to_device_bytes = assembly_.offload->to_device_bytes();
+    result_.to_host_bytes = assembly_.offload->to_host_bytes();
+    result_.device_peak = assembly_.offload->device().peak_bytes();
+    result_.host_peak = assembly_.offload->host().peak_bytes();
   }
 
   LayoutRow row_;

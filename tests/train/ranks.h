@@ -74,8 +74,8 @@ struct RankResult {
   std::map<std::string, TrafficTable> traffic;  // of one later step, by communicator
   std::vector<std::string> reported;            // by check_traffic, of that step
   Plan plan;
-  int64_t to_device_bytes = 0, to_home_bytes = 0;  // of that step
-  int64_t device_peak = 0, home_peak = 0;          // of weights that live on the host
+  int64_t to_device_bytes = 0, to_host_bytes = 0;  // of that step
+  int64_t device_peak = 0, host_peak = 0;          // of weights that live on the host
   int64_t activation_bytes = 0, moment_bytes = 0;  // that crossed in that step, each way
   int64_t most_live = 0;                           // of a pipeline
   ReplayCounts replays;                            // of recorded graphs

@@ -112,7 +112,7 @@ void RecordedCalls::listen_to(MeshGroups& groups) {
   if (!lines_) return;
   for (const auto group :
        {&MeshGroups::gather, &MeshGroups::scatter, &MeshGroups::replicate, &MeshGroups::tensor, &MeshGroups::context,
-        &MeshGroups::loss, &MeshGroups::pipeline, &MeshGroups::twins, &MeshGroups::model}) {
+        &MeshGroups::loss, &MeshGroups::pipeline, &MeshGroups::tied, &MeshGroups::model}) {
     if (groups.*group) groups.*group = std::make_shared<RecordingCommunicator>(groups.*group, lines_);
   }
 }
@@ -145,8 +145,8 @@ void RecordedCalls::write(const LayoutRow& row, int64_t rank, const RankResult& 
   for (const MemoryPurpose& purpose : result.plan.memory) file << purpose.name << ' ' << purpose.bytes << '\n';
   for (const MemoryPurpose& purpose : result.plan.validation_memory)
     file << purpose.name << ' ' << purpose.bytes << '\n';
-  file << "crossed " << result.to_device_bytes << ' ' << result.to_home_bytes << ' ' << result.activation_bytes << ' '
-       << result.moment_bytes << " peaks " << result.device_peak << ' ' << result.home_peak << '\n';
+  file << "crossed " << result.to_device_bytes << ' ' << result.to_host_bytes << ' ' << result.activation_bytes << ' '
+       << result.moment_bytes << " peaks " << result.device_peak << ' ' << result.host_peak << '\n';
 }
 
 }  // namespace titan

@@ -27,7 +27,7 @@ struct MeshGroups {
   std::shared_ptr<Communicator> loss;       // pp × dp_replicate × dp_shard × cp: ranks whose losses add up
   std::shared_ptr<Communicator> data;       // dp_replicate × dp_shard × cp: ranks that read different tokens
   std::shared_ptr<Communicator> pipeline;   // pp
-  std::shared_ptr<Communicator> twins;      // the two ranks of pp that hold the same weights; null on the others
+  std::shared_ptr<Communicator> tied;       // the two ranks of pp with tied embeddings; null on the others
   std::shared_ptr<Communicator> model;      // pp × dp_shard × cp × tp: ranks that hold one copy of the model
   std::shared_ptr<Communicator> world;
   /// Memory that the ranks of `tensor` share, `capacity` bytes each; empty where there is none to be had. All of them
@@ -41,11 +41,11 @@ struct MeshGroups {
   void shut_down();
 };
 
-/// With `groups_of_one` also those of one rank, where every collective is a copy (to see a backend work). `twins`: two
-/// coordinates on the axis pp whose stages share weights; none when no weights are shared or one rank has both.
+/// With `groups_of_one` also those of one rank, where every collective is a copy (to see a backend work). `tied`: the
+/// two coordinates on the axis pp with tied embeddings; none if weights are not tied or one rank has both.
 MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                             const MakeCommunicator& make, bool groups_of_one = false,
-                            const std::optional<std::pair<int64_t, int64_t>>& twins = std::nullopt);
+                            const std::optional<std::pair<int64_t, int64_t>>& tied = std::nullopt);
 
 struct TransportOptions {
   /// Between CPU ranks of one host: memory that they share; false: sockets.

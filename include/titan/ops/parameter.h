@@ -41,8 +41,8 @@ class Parameter {
 
   /// How it lies over the ranks, and which parts are this rank's: the box it owns (master, optimizer state, reduced
   /// gradient) and the box that operations see between WAIT_UNSHARD and RESHARD.
-  /// `speaks`: no other rank with the same box is asked for it first.
-  void place(TensorLayout layout, Box shard_box, Box unsharded_box, bool speaks);
+  /// `owns_shard`: of the ranks with the same box, this one reports and saves it.
+  void place(TensorLayout layout, Box shard_box, Box unsharded_box, bool owns_shard);
 
   const std::string& name() const { return spec_.name; }
   const ParameterSpec& spec() const { return spec_; }
@@ -50,7 +50,7 @@ class Parameter {
   const Box& shard_box() const { return shard_box_; }
   const Box& unsharded_box() const { return unsharded_box_; }
   /// Of the ranks that hold the same box exactly one does.
-  bool speaks_for_shard() const { return speaks_; }
+  bool owns_shard() const { return owns_shard_; }
   bool trainable() const { return spec_.trainable; }
   /// Products with it are made in float8.
   bool in_float8() const { return in_float8_; }
@@ -95,7 +95,7 @@ class Parameter {
   TensorLayout layout_;
   Box shard_box_;
   Box unsharded_box_;
-  bool speaks_ = true;
+  bool owns_shard_ = true;
   bool in_float8_ = false;
   at::Tensor weight_;
   at::Tensor gradient_;

@@ -37,10 +37,10 @@ OptimizerOptions make_optimizer_options(const JobConfig& config);
 
 class Optimizer {
  public:
-  /// `parameters` in canonical order, masters allocated; `groups` index into them. With a `link` the moments live in
-  /// its home, and those of one parameter after the other come to the device to be stepped there.
+  /// `parameters` in canonical order, masters allocated; `groups` index into them. With `offload` the moments
+  /// live on the host and are copied to the device for the step, one parameter after the other.
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-            const OptimizerOptions& options, std::shared_ptr<HostLink> link = nullptr);
+            const OptimizerOptions& options, std::shared_ptr<HostOffload> offload = nullptr);
 
   /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor
   /// and the skip flag are read where the tensors are. Fused, a step of fp32 masters writes bf16 send shards in the
@@ -73,7 +73,7 @@ class Optimizer {
   static bool writes_copy(const Parameter& parameter);
   static bool copies_join(const Parameter& before, const Parameter& after);
   /// step_states for moments that live elsewhere.
-  void step_from_home(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
+  void step_offloaded(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
@@ -86,9 +86,9 @@ class Optimizer {
   void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
 
   OptimizerOptions options_;
-  std::shared_ptr<HostLink> link_;
+  std::shared_ptr<HostOffload> offload_;
   std::vector<State> states_;
-  mutable std::vector<Crossing> returns_;  // of moments to their home, the latest
+  mutable std::vector<HostCopy> returns_;  // of moments to the host, the latest
 };
 
 }  // namespace titan

@@ -1,5 +1,4 @@
-// Activations on the host between a unit's forward and its backward. Knows tensors and the link they cross; which
-// unit's, and when, the executor says.
+// Copies activations to the host between a unit's forward and its backward: OFFLOAD, FETCH and WAIT_FETCH of programs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +11,13 @@
 
 namespace titan {
 
-/// Tensors that were put away: whole storages on the host, and how the tensors lay in them, so that what shared memory
-/// shares it again.
-struct PutAway {
+/// Offloaded tensors: whole storages on the host, and each tensor's view of its storage, so that tensors that shared
+/// memory share it again.
+struct OffloadedTensors {
   struct Block {
     at::Tensor host;    // bytes
-    at::Tensor device;  // undefined until they begin to come back
-    Crossing back;
+    at::Tensor device;  // undefined until fetch()
+    HostCopy copy_back;
   };
   struct View {
     int64_t block = -1;  // -1: the tensor was undefined
@@ -33,22 +32,21 @@ struct PutAway {
 
 class ActivationOffload {
  public:
-  explicit ActivationOffload(std::shared_ptr<HostLink> link) : link_(std::move(link)) {}
+  explicit ActivationOffload(std::shared_ptr<HostOffload> offload) : offload_(std::move(offload)) {}
 
-  /// Copies what the tensors hold to the host and takes the tensors away; each storage crosses once. The
-  /// memory is free for what is enqueued after the next call, be it start_back.
-  PutAway put_away(const std::vector<at::Tensor*>& tensors);
-  /// Storages begin to come back; bring_back will find them on their way.
-  void start_back(PutAway& away);
-  /// Puts the tensors back, in the order they were given to put_away, once start_back was called; forgets the copies on
-  /// the host.
-  void bring_back(PutAway& away, const std::vector<at::Tensor*>& tensors);
+  /// Starts the copies to the host, one per storage, and resets the tensors. Their memory is free for what is enqueued
+  /// after the next call of offload() or fetch().
+  OffloadedTensors offload(const std::vector<at::Tensor*>& tensors);
+  /// Starts the copies back.
+  void fetch(OffloadedTensors& offloaded);
+  /// Restores the tensors, in the order given to offload(); frees the host's memory.
+  void wait_fetch(OffloadedTensors& offloaded, const std::vector<at::Tensor*>& tensors);
 
  private:
-  void let_go();
+  void free_sources();
 
-  std::shared_ptr<HostLink> link_;
-  std::vector<Crossing> leaving_;  // of the last call of put_away
+  std::shared_ptr<HostOffload> offload_;
+  std::vector<HostCopy> copies_;  // of the last call of offload()
 };
 
 }  // namespace titan

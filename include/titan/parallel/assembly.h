@@ -19,10 +19,10 @@ struct Assembly {
   std::unique_ptr<Model> model;
   std::vector<Parameter*> parameters;                     // in canonical order
   std::vector<std::vector<Parameter*>> group_parameters;  // the same by weight group of the plan
-  std::shared_ptr<HostLink> link;                         // null when weights stay where they are
+  std::shared_ptr<HostOffload> offload;                   // null unless weights are gathered
   std::shared_ptr<SlotPool> slots;                        // null when weights are not gathered
-  std::shared_ptr<HostLink> activation_link;              // null when activations stay where they are
-  std::shared_ptr<HostLink> optimizer_link;               // the same for moments
+  std::shared_ptr<HostOffload> activation_offload;        // null unless activations are offloaded
+  std::shared_ptr<HostOffload> optimizer_offload;         // null unless moments are offloaded
   std::shared_ptr<PeerMemory> peer_memory;                // null without async tensor parallelism
   std::unique_ptr<Executor> executor;
 };

@@ -27,7 +27,7 @@ namespace titan {
 /// gradient edges of its outputs (not the outputs), and the context its operations point to.
 struct UnitState {
   Stream leaves;
-  PutAway put_away;  // where the leaves and what the context's recorder keeps have gone
+  OffloadedTensors offloaded;  // where the leaves and what the context's recorder keeps have gone
   std::vector<torch::autograd::Edge> edges;
   std::unique_ptr<UnitContext> context;
 };
@@ -73,8 +73,8 @@ struct ExecutorOptions {
   std::shared_ptr<const FusedKernels> kernels = nullptr;
   std::shared_ptr<const FusedKernels> loss_kernels = nullptr;
   // To where units that the plan offloads keep their activations, and to where weights are stepped, if on the host.
-  std::shared_ptr<HostLink> activation_link = nullptr;
-  std::shared_ptr<HostLink> weight_link = nullptr;
+  std::shared_ptr<HostOffload> activation_offload = nullptr;
+  std::shared_ptr<HostOffload> weight_offload = nullptr;
   std::shared_ptr<Communicator> pipeline = nullptr;  // the ranks of the axis pp
   // Over which float8 scales of all weights are found together: ranks that hold shards of a weight, ranks that share
   // it.
@@ -139,7 +139,7 @@ class Executor {
   void run_weight_gradient(const Action& action);
   /// Forward and backward of all units as one graph, recorded or replayed.
   void run_graph(const Action& action, const Run& run);
-  void bring_to_host(StepWork& work);
+  void wait_host(StepWork& work);
   void scale_all_weights();
   // Of one group, or of all (-1).
   void weights_written(int group);

@@ -1,6 +1,5 @@
-// An account of memory: what is allocated through it, how much of it lives now and at most. Under CPU offload the host
-// and the device have one each, and everything that crosses between them goes through one counted link; on a machine
-// without a GPU both lie in the same memory and the accounts still hold.
+// Memory accounts of the host and the device, and the counted copies between them. On a machine without a GPU both are
+// host memory; accounts and counts are the same.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,60 +37,59 @@ class MemoryArena {
   int64_t peak_ = 0;
 };
 
-/// A copy under way between the host and the device, beside the device's other work. Both ends live until it is over.
-class Crossing {
+/// An asynchronous copy between host and device. Keeps both tensors alive until one of the two calls.
+class HostCopy {
  public:
-  Crossing() = default;
-  Crossing(at::Tensor target, at::Tensor source, std::shared_ptr<c10::Event> done)
+  HostCopy() = default;
+  HostCopy(at::Tensor target, at::Tensor source, std::shared_ptr<c10::Event> done)
       : target_(std::move(target)), source_(std::move(source)), done_(std::move(done)) {}
 
-  /// What the device's current stream does from here on comes after the copy; lets go of both ends.
-  void order();
-  /// The host waits for the copy, ordered or not; lets go of both ends.
-  void wait();
+  /// The device's current stream waits for the copy.
+  void block_stream();
+  /// The host waits for the copy.
+  void synchronize();
 
  private:
   at::Tensor target_, source_;
-  std::shared_ptr<c10::Event> done_;  // null on a CPU: the copy is over when it has begun, but both ends live as long
+  std::shared_ptr<c10::Event> done_;  // null on a CPU, where the copy is synchronous
 };
 
-/// Begins to copy between the host and a device, behind what the device's current stream has to do by now, on a stream
-/// beside it: `copies`, which the first call makes. `then` enqueues on that stream what belongs to the copy. Between
-/// tensors on the CPU the copy is over when this returns.
-Crossing copy_beside(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
-                     const std::function<void()>& then = {});
+/// Starts a copy between host and device on the stream `copies` (made by the first call), behind the work that is
+/// enqueued on the device's current stream now. `then` enqueues more work on `copies`, which counts as part of the
+/// copy. Between tensors on the CPU the copy is done when this returns.
+HostCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
+                    const std::function<void()>& then = {});
 
-/// Where shards live and where units run, and what crosses between the two. One arena for both: nothing crosses.
-class HostLink {
+/// Memory of the host and of the device, and copies between the two. The same arena for both: offload is disabled.
+class HostOffload {
  public:
-  HostLink(std::shared_ptr<MemoryArena> home, std::shared_ptr<MemoryArena> device)
-      : home_(std::move(home)), device_(std::move(device)) {}
+  HostOffload(std::shared_ptr<MemoryArena> host, std::shared_ptr<MemoryArena> device)
+      : host_(std::move(host)), device_(std::move(device)) {}
 
-  MemoryArena& home() { return *home_; }
+  MemoryArena& host() { return *host_; }
   MemoryArena& device() { return *device_; }
-  bool crosses() const { return home_ != device_; }
+  bool enabled() const { return host_ != device_; }
 
-  /// On streams of the link's own, one each way, behind what the device's current stream has to do by now; the host
-  /// does not wait where the home's memory is pinned. A copy that reads what one the other way writes has to begin
-  /// after that one's order(). What `then` enqueues comes behind the copy on its stream, and belongs to it.
-  Crossing start_to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then = {});
-  Crossing start_to_home(const at::Tensor& target, const at::Tensor& source);
-  /// The host waits, once, for all copies home that were started, and for those of `numbers` [at least one], which
-  /// follow them and are not counted: what it returns. On a CPU those are the numbers themselves.
-  std::vector<at::Tensor> wait_home(const std::vector<at::Tensor>& numbers);
-  /// Whether memory of the home is best pinned.
-  bool pins() const { return crosses() && !device_->device().is_cpu(); }
+  /// copy_async on one stream per direction. A copy that reads what a copy in the other direction writes must be
+  /// started after that copy's block_stream().
+  HostCopy to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then = {});
+  HostCopy to_host(const at::Tensor& target, const at::Tensor& source);
+  /// The host waits, once, for all copies to the host that were started, and for copies of `numbers` [at least one],
+  /// which are not counted. Returns these; on a CPU the numbers themselves.
+  std::vector<at::Tensor> wait_to_host(const std::vector<at::Tensor>& numbers);
+  /// Whether memory of the host should be pinned.
+  bool pins() const { return enabled() && !device_->device().is_cpu(); }
   /// Bytes since the last reset.
   int64_t to_device_bytes() const { return to_device_bytes_; }
-  int64_t to_home_bytes() const { return to_home_bytes_; }
-  void reset() { to_device_bytes_ = to_home_bytes_ = 0; }
+  int64_t to_host_bytes() const { return to_host_bytes_; }
+  void reset() { to_device_bytes_ = to_host_bytes_ = 0; }
 
  private:
-  std::optional<c10::Stream> copies_to_device_, copies_to_home_;  // made with the first copy
-  std::shared_ptr<MemoryArena> home_;
+  std::optional<c10::Stream> copies_to_device_, copies_to_host_;  // made with the first copy
+  std::shared_ptr<MemoryArena> host_;
   std::shared_ptr<MemoryArena> device_;
   int64_t to_device_bytes_ = 0;
-  int64_t to_home_bytes_ = 0;
+  int64_t to_host_bytes_ = 0;
 };
 
 }  // namespace titan

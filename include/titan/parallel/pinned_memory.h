@@ -12,8 +12,8 @@
 
 namespace titan {
 
-/// Keeps blocks that were given back for the next request of their size. A copy may still read one that was given back:
-/// whoever writes into it next does so behind that copy, as what a HostLink starts does.
+/// Keeps freed blocks for the next request of their size. A copy may still read a freed block, so its next user must
+/// write on the stream of that copy, as HostOffload does.
 class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
  public:
   /// Whose memory it is: CUDA's, or in tests any.

@@ -22,6 +22,6 @@ int64_t planned_live(const PipelinePart& part);
 
 /// The two coordinates of the axis pp that hold the same weights (tied embeddings); none when one rank has both ends,
 /// or nothing is shared.
-std::optional<std::pair<int64_t, int64_t>> twins_of(const PlanRequest& request, const ModelDescription& model);
+std::optional<std::pair<int64_t, int64_t>> tied_ranks_of(const PlanRequest& request, const ModelDescription& model);
 
 }  // namespace titan

@@ -110,11 +110,11 @@ struct PlanRequest {
 /// One parameter over the ranks, and on this one.
 struct ParameterPlan {
   ParameterSpec spec;
-  TensorLayout layout;  // the tensor-parallel cut, then FSDP's of dimension 0 of what that leaves
-  Box unsharded;        // what operations see on this rank
-  Box shard;            // what this rank owns
-  int64_t chunk_rows;   // rows of dimension 0 that each rank contributes to a collective, the last ones padded
-  bool speaks = true;   // for its shard, among the ranks that hold the same
+  TensorLayout layout;     // the tensor-parallel cut, then FSDP's of dimension 0 of what that leaves
+  Box unsharded;           // what operations see on this rank
+  Box shard;               // what this rank owns
+  int64_t chunk_rows;      // rows of dimension 0 that each rank contributes to a collective, the last ones padded
+  bool owns_shard = true;  // of the ranks that hold the same shard, this one reports and saves it
   bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
   bool in_float8 = false;           // products with it are made in float8
 
@@ -136,8 +136,8 @@ struct WeightGroupPlan {
   size_t gradient_slot = 0;                   // of Plan::gradient_slots, when weights are gathered
   bool gathers_float8 = false;                // its float8 weights travel as such
   bool keeps_scales = false;  // one of each float8 weight as a whole, found whenever the weights have changed
-  bool has_twin = false;      // another rank of the pipeline holds it too (tied weights); their gradients add up
-  bool is_copy = false;       // and that rank speaks for it
+  bool is_tied = false;       // tied embeddings of two pipeline ranks, whose gradients add up
+  bool is_copy = false;       // the other rank owns it
   size_t message_slot = 0;    // of Plan::message_slots, when its gradient is narrowed
 
   /// Its gradient is narrowed before it travels and widened after.
@@ -247,7 +247,7 @@ inline constexpr const char* kContext = "cp";
 inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kModel = "model";
 inline constexpr const char* kPipeline = "pp";
-inline constexpr const char* kTwins = "twins";
+inline constexpr const char* kTied = "tied";
 }  // namespace group_names
 
 /// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not

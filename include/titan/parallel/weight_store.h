@@ -28,7 +28,7 @@ struct Slot {
   const void* holder = nullptr;  // the group whose unsharded weights it holds; unused for gradients
   bool in_use = false;           // they are read or written now
   // The copy of gradients from here to the host, and the first byte that it reads.
-  Crossing leaving{};
+  HostCopy leaving{};
   int64_t leaving_begin = 0;
 
   /// Orders what the device writes from here on behind that copy.
@@ -51,10 +51,10 @@ struct SlotPool {
 
 class WeightStore {
  public:
-  /// `parameters` in the group's storage order: neighbours form fused operands. `link`: from where shards live to where
-  /// units run. `slots` null: weights are resident.
+  /// `parameters` in the group's storage order: neighbours form fused operands. `offload`: shards are in
+  /// its host memory, units run on its device. `slots` null: weights are resident.
   WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-              std::shared_ptr<HostLink> link, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
+              std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
               Float8Casts casts = make_aten_float8_casts());
 
   /// REFRESH: makes the compute copies of this rank's shard, and the float8 scales they need, unless the writer of the
@@ -83,10 +83,10 @@ class WeightStore {
   void reduce_partial();
   /// ADD_TIED: adds the gradient shards of the other pipeline rank that holds these weights.
   void add_tied();
-  /// TO_HOST: begins to copy the gradient shards to the optimizer on the host. They are undefined until `arrive`.
+  /// TO_HOST: begins to copy the gradient shards to the optimizer on the host. They are undefined until `end_to_host`.
   void to_host();
   /// The host has waited for the copies: the gradient shards are valid there.
-  void arrive();
+  void end_to_host();
   /// ZERO_GRADIENT: the optimizer has read the gradient shards.
   void zero_gradient();
 
@@ -118,7 +118,7 @@ class WeightStore {
   std::vector<Parameter*> parameters_;
   int64_t shards_;
   bool transient_gradients_;  // resident: the gradients' memory lives from OPEN_GRADIENT to ZERO_GRADIENT
-  std::shared_ptr<HostLink> link_;
+  std::shared_ptr<HostOffload> offload_;
   std::shared_ptr<SlotPool> slots_;  // null: weights are resident
   MeshGroups groups_;
   Float8Casts casts_;
@@ -135,7 +135,7 @@ class WeightStore {
 
   /// A gather or a reduction under way, and the copies to make when it ends.
   struct Transfer {
-    Crossing crossing;
+    HostCopy copy;
     Pending pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
     std::vector<at::Tensor> padded_inputs;  // kept to the end, however early the transport has read them: as planned

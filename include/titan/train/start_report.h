@@ -27,7 +27,7 @@ std::string mesh_line(const DeviceMesh& mesh);
 /// What was applied to the model, in torchtitan's words, and what a step sends; nothing for a single process.
 std::vector<std::string> parallelism_lines(const Plan& plan);
 /// What crosses between host and device in a step, where weights, activations or moments do.
-std::vector<std::string> crossing_lines(const Plan& plan);
+std::vector<std::string> offload_lines(const Plan& plan);
 
 /// That float8 is on and every layer left out of it, and why; nothing where a layer is converted and without float8.
 std::optional<std::string> precision_warning(const Plan& plan);
