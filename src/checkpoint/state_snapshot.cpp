@@ -19,12 +19,12 @@ constexpr size_t kPiece = size_t{1} << 18;  // taken from the source at once: it
 }  // namespace
 
 struct StateSnapshot::Part {
-  at::Tensor source;            // of this save
-  at::Tensor buffer;            // undefined until it is needed, then kept
-  HostCopy to_read, to_change;  // the copy from a GPU: before the buffer is read, before the source is changed
-  std::mutex mutex;             // of what follows, and of a piece that is taken from the source
-  bool in_buffer = false;       // what is not taken yet
-  size_t taken = 0;             // bytes from the source
+  at::Tensor source;             // of this save
+  at::Tensor buffer;             // undefined until it is needed, then kept
+  AsyncCopy to_read, to_change;  // the copy from a GPU: before the buffer is read, before the source is changed
+  std::mutex mutex;              // of what follows, and of a piece that is taken from the source
+  bool in_buffer = false;        // what is not taken yet
+  size_t taken = 0;              // bytes from the source
 
   /// `piece`: where bytes go that do not stay.
   std::string_view take(size_t offset, size_t most, std::string& piece) {

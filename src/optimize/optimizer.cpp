@@ -77,12 +77,12 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
 }
 
 const at::Tensor& Optimizer::first_moment(size_t index) const {
-  for (HostCopy& copy : returns_) copy.synchronize();
+  for (AsyncCopy& copy : returns_) copy.synchronize();
   return states_[index].first;
 }
 
 const at::Tensor& Optimizer::second_moment(size_t index) const {
-  for (HostCopy& copy : returns_) copy.synchronize();
+  for (AsyncCopy& copy : returns_) copy.synchronize();
   return states_[index].second;
 }
 
@@ -116,7 +116,7 @@ void Optimizer::step_offloaded(const std::vector<const State*>& states, int64_t 
                                const StepControl& control) {
   struct Visit {
     State state;
-    HostCopy first, second;
+    AsyncCopy first, second;
   };
   const auto fetch = [&](const State& state) {
     const auto to_device = [&](const at::Tensor& host, at::Tensor& here) {
@@ -132,7 +132,7 @@ void Optimizer::step_offloaded(const std::vector<const State*>& states, int64_t 
   for (size_t i = 0; i < states.size(); ++i) {
     Visit visit = next ? *std::exchange(next, std::nullopt) : fetch(*states[i]);
     if (i + 1 < states.size()) next = fetch(*states[i + 1]);
-    for (HostCopy& copy : returns_) copy.block_stream();
+    for (AsyncCopy& copy : returns_) copy.block_stream();
     returns_.clear();
     visit.first.block_stream();
     visit.second.block_stream();
@@ -140,7 +140,7 @@ void Optimizer::step_offloaded(const std::vector<const State*>& states, int64_t 
     returns_.push_back(offload_->to_host(states[i]->first, visit.state.first));
     returns_.push_back(offload_->to_host(states[i]->second, visit.state.second));
   }
-  for (HostCopy& copy : returns_) copy.block_stream();
+  for (AsyncCopy& copy : returns_) copy.block_stream();
 }
 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,

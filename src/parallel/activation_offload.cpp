@@ -27,7 +27,7 @@ OffloadedTensors::View view_of(const at::Tensor& tensor, int64_t block) {
 
 // The last copies had one unit's compute time to finish: the stream hardly waits for them.
 void ActivationOffload::free_sources() {
-  for (HostCopy& copy : copies_) copy.block_stream();
+  for (AsyncCopy& copy : copies_) copy.block_stream();
   copies_.clear();
 }
 

@@ -145,7 +145,7 @@ void Executor::execute(const Action& action, const Run& run) {
     case reduce_partial: return weights().reduce_partial();
     case add_tied: return weights().add_tied();
     case to_host: return weights().to_host();
-    case wait_host: return wait_host(run.work);
+    case wait_host: return wait_for_host(run.work);
     case zero_gradient: return drop_gradients(action.group);
 
     case send_forward: case receive_forward: case send_backward: case receive_backward:
@@ -253,7 +253,7 @@ void Executor::hand_kernels(UnitContext& context) const {
 }
 
 // Waits for the gradients on their way to the host: once per step, or once per group when stepping in backward.
-void Executor::wait_host(StepWork& work) {
+void Executor::wait_for_host(StepWork& work) {
   const std::vector<at::Tensor*> scalars = work.applied_scalars();
   std::vector<at::Tensor> numbers;
   for (const at::Tensor* scalar : scalars) numbers.push_back(*scalar);

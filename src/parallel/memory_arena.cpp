@@ -40,19 +40,19 @@ at::Tensor MemoryArena::allocate(int64_t numel, at::ScalarType type, bool pinned
   return tensor;
 }
 
-void HostCopy::block_stream() {
+void AsyncCopy::block_stream() {
   if (done_) done_->block(c10::impl::VirtualGuardImpl(done_->device_type()).getStream(done_->device()));
   target_.reset();
   source_.reset();
 }
 
-void HostCopy::synchronize() {
+void AsyncCopy::synchronize() {
   if (done_) done_->synchronize();
   *this = {};
 }
 
-HostCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
-                    const std::function<void()>& then) {
+AsyncCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
+                     const std::function<void()>& then) {
   const at::Device device = source.is_cpu() ? target.device() : source.device();
   if (device.is_cpu()) {
     target.copy_(source);
@@ -72,12 +72,13 @@ HostCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::opt
   return {target, source, std::move(done)};
 }
 
-HostCopy HostOffload::to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then) {
+AsyncCopy HostOffload::to_device(const at::Tensor& target, const at::Tensor& source,
+                                 const std::function<void()>& then) {
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
   return copy_async(target, source, copies_to_device_, then);
 }
 
-HostCopy HostOffload::to_host(const at::Tensor& target, const at::Tensor& source) {
+AsyncCopy HostOffload::to_host(const at::Tensor& target, const at::Tensor& source) {
   to_host_bytes_ += static_cast<int64_t>(source.nbytes());
   return copy_async(target, source, copies_to_host_);
 }
@@ -86,7 +87,7 @@ std::vector<at::Tensor> HostOffload::wait_to_host(const std::vector<at::Tensor>&
   TITAN_CHECK(!numbers.empty());
   if (!pins()) return numbers;
   std::vector<at::Tensor> here;
-  HostCopy last;  // of one stream, whose copies are over when it is
+  AsyncCopy last;  // of one stream, whose copies are over when it is
   for (const at::Tensor& number : numbers) {
     here.push_back(at::empty(number.sizes(), at::TensorOptions(number.scalar_type()).pinned_memory(true)));
     last = copy_async(here.back(), number, copies_to_host_);

@@ -155,7 +155,7 @@ void Trainer::tell_what_has_come(std::chrono::milliseconds patience) {
   };
   const auto comes = [&](const auto& result) {
     return succeeds([&] {
-      while (!result.has_arrived()) {
+      while (!result.is_done()) {
         if (std::chrono::steady_clock::now() >= limit) return false;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

@@ -88,7 +88,7 @@ class Optimizer {
   OptimizerOptions options_;
   std::shared_ptr<HostOffload> offload_;
   std::vector<State> states_;
-  mutable std::vector<HostCopy> returns_;  // of moments to the host, the latest
+  mutable std::vector<AsyncCopy> returns_;  // of moments to the host, the latest
 };
 
 }  // namespace titan

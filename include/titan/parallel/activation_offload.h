@@ -17,7 +17,7 @@ struct OffloadedTensors {
   struct Block {
     at::Tensor host;    // bytes
     at::Tensor device;  // undefined until fetch()
-    HostCopy copy_back;
+    AsyncCopy copy_back;
   };
   struct View {
     int64_t block = -1;  // -1: the tensor was undefined
@@ -46,7 +46,7 @@ class ActivationOffload {
   void free_sources();
 
   std::shared_ptr<HostOffload> offload_;
-  std::vector<HostCopy> copies_;  // of the last call of offload()
+  std::vector<AsyncCopy> copies_;  // of the last call of offload()
 };
 
 }  // namespace titan

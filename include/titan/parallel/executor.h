@@ -139,7 +139,7 @@ class Executor {
   void run_weight_gradient(const Action& action);
   /// Forward and backward of all units as one graph, recorded or replayed.
   void run_graph(const Action& action, const Run& run);
-  void wait_host(StepWork& work);
+  void wait_for_host(StepWork& work);
   void scale_all_weights();
   // Of one group, or of all (-1).
   void weights_written(int group);

@@ -38,10 +38,10 @@ class MemoryArena {
 };
 
 /// An asynchronous copy between host and device. Keeps both tensors alive until one of the two calls.
-class HostCopy {
+class AsyncCopy {
  public:
-  HostCopy() = default;
-  HostCopy(at::Tensor target, at::Tensor source, std::shared_ptr<c10::Event> done)
+  AsyncCopy() = default;
+  AsyncCopy(at::Tensor target, at::Tensor source, std::shared_ptr<c10::Event> done)
       : target_(std::move(target)), source_(std::move(source)), done_(std::move(done)) {}
 
   /// The device's current stream waits for the copy.
@@ -57,8 +57,8 @@ class HostCopy {
 /// Starts a copy between host and device on the stream `copies` (made by the first call), behind the work that is
 /// enqueued on the device's current stream now. `then` enqueues more work on `copies`, which counts as part of the
 /// copy. Between tensors on the CPU the copy is done when this returns.
-HostCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
-                    const std::function<void()>& then = {});
+AsyncCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
+                     const std::function<void()>& then = {});
 
 /// Memory of the host and of the device, and copies between the two. The same arena for both: offload is disabled.
 class HostOffload {
@@ -72,8 +72,8 @@ class HostOffload {
 
   /// copy_async on one stream per direction. A copy that reads what a copy in the other direction writes must be
   /// started after that copy's block_stream().
-  HostCopy to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then = {});
-  HostCopy to_host(const at::Tensor& target, const at::Tensor& source);
+  AsyncCopy to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then = {});
+  AsyncCopy to_host(const at::Tensor& target, const at::Tensor& source);
   /// The host waits, once, for all copies to the host that were started, and for copies of `numbers` [at least one],
   /// which are not counted. Returns these; on a CPU the numbers themselves.
   std::vector<at::Tensor> wait_to_host(const std::vector<at::Tensor>& numbers);

@@ -28,7 +28,7 @@ struct Slot {
   const void* holder = nullptr;  // the group whose unsharded weights it holds; unused for gradients
   bool in_use = false;           // they are read or written now
   // The copy of gradients from here to the host, and the first byte that it reads.
-  HostCopy leaving{};
+  AsyncCopy leaving{};
   int64_t leaving_begin = 0;
 
   /// Orders what the device writes from here on behind that copy.
@@ -135,7 +135,7 @@ class WeightStore {
 
   /// A gather or a reduction under way, and the copies to make when it ends.
   struct Transfer {
-    HostCopy copy;
+    AsyncCopy copy;
     Pending pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
     std::vector<at::Tensor> padded_inputs;  // kept to the end, however early the transport has read them: as planned

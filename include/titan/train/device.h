@@ -95,7 +95,7 @@ class HostCopy {
  public:
   explicit HostCopy(const at::Tensor& values);
   /// Whether wait() would return at once.
-  bool has_arrived() const { return !copied_ || copied_->query(); }
+  bool is_done() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
   /// Of a copy that has arrived.
   std::span<const double> values() const;
@@ -109,7 +109,7 @@ class HostCopy {
 class StepReadback {
  public:
   explicit StepReadback(const StepOutcome& outcome);
-  bool has_arrived() const { return copy_.has_arrived(); }
+  bool is_done() const { return copy_.is_done(); }
   StepValues wait();
 
  private:

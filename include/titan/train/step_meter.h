@@ -21,7 +21,7 @@ class RankComparison {
  public:
   /// `own_loss`: mean over this rank's valid tokens; none when it has none.
   RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world, const at::Device& device);
-  bool has_arrived() const { return extremes_.has_arrived(); }
+  bool is_done() const { return extremes_.is_done(); }
   void wait() { extremes_.wait(); }
   /// Once it has arrived.
   void add_to(StepReport& report) const;
