@@ -10,7 +10,7 @@
 #include "titan/config/config_command.h"
 #include "titan/config/limits.h"
 #include "titan/config/load.h"
-#include "titan/parallel/plan_exchanges.h"
+#include "titan/parallel/program.h"
 #include "titan/train/start_report.h"
 #include "titan/train/world_problems.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "streamed_copy.h"
-#include "titan/parallel/memory_arena.h"
+#include "titan/parallel/host_offload.h"
 
 namespace titan {
 namespace {

@@ -11,11 +11,10 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/schedule/check.h"
-#include "titan/schedule/closed_form.h"
-#include "titan/schedule/csv.h"
+#include "titan/schedule/table.h"
+#include "titan/schedule/simulator.h"
+#include "titan/schedule/action.h"
 #include "titan/schedule/families.h"
-#include "titan/schedule/lowering.h"
 
 namespace titan {
 namespace {

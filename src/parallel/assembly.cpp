@@ -8,7 +8,7 @@
 #include "titan/model/initialise.h"
 #include "titan/ops/float8_products.h"
 #include "titan/ops/fused_float8.h"
-#include "titan/parallel/graph_runner.h"
+#include "titan/parallel/unit_runner.h"
 
 namespace titan {
 namespace {

@@ -7,8 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "titan/parallel/plan_exchanges.h"
-#include "titan/parallel/program_check.h"
+#include "titan/parallel/program.h"
 
 namespace titan {
 namespace {

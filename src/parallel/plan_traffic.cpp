@@ -1,14 +1,101 @@
-// What one training step sends, by communicator: what its programs say, and what units communicate within themselves.
-// Formulas are in docs/distributed.md; tests compare them with what the communicators counted.
+// What one training step sends, by communicator: what its programs say (exchanges_of), and what units communicate
+// within themselves. Formulas are in docs/distributed.md; tests compare them with what the communicators counted.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
 
 #include "plan_parts.h"
-#include "titan/parallel/plan_exchanges.h"
+#include "titan/base/text.h"
 
 namespace titan {
 namespace {
 
-constexpr int64_t kFp32 = 4;
+constexpr int64_t kFloat32 = 4;
+
+/// Elements of all ranks' chunks of a group, padding included.
+int64_t collective_numel(const WeightGroupPlan& group, int64_t shards) {
+  int64_t total = 0;
+  for (const ParameterPlan& parameter : group.parameters) total += shards * parameter.chunk_numel();
+  return total;
+}
+
+/// Bytes of all ranks' chunks of a group as its weights are gathered.
+int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
+  int64_t total = 0;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    total += shards * group.parameters[i].chunk_numel() * group.gathered_size(i);
+  }
+  return total;
+}
+
+/// The largest magnitudes of `scales` weights: over the ranks that hold shards of them, where scales are found before
+/// weights are gathered, and over those that share matrices.
+void add_scales(std::vector<Exchange>& all, int64_t scales, bool of_shards) {
+  if (scales == 0) return;
+  const Traffic traffic{1, scales * kFloat32};
+  if (of_shards) all.push_back({group_names::kGather, Collective::all_reduce, traffic});
+  all.push_back({group_names::kTensor, Collective::all_reduce, traffic});
+}
+
+std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
+  using enum Collective;
+  const WeightGroupPlan& group = plan.groups[static_cast<size_t>(action.group)];
+  const int64_t shards = plan.request.shards();
+  std::vector<Exchange> all;
+  switch (action.kind) {
+    case ActionKind::refresh: {
+      const bool finds = !plan.gathers_weights() || (group.gathers_float8 && !plan.precomputes_scales());
+      if (finds) add_scales(all, group.scaled_weights(), group.gathers_float8);
+      break;
+    }
+    case ActionKind::scale:
+      add_scales(all, group.scaled_weights(), /*of_shards=*/false);
+      break;
+    case ActionKind::unshard:
+      all.push_back({group_names::kGather, all_gather, {1, gathered_bytes(group, shards)}});
+      break;
+    case ActionKind::reduce_scatter: {
+      const int64_t numel = collective_numel(group, shards);
+      all.push_back({group_names::kScatter, Collective::reduce_scatter, {1, numel * size_of(group.reduce)}});
+      break;
+    }
+    case ActionKind::all_reduce:
+      all.push_back({group_names::kReplicate, Collective::all_reduce, {1, group.shard_numel * size_of(group.reduce)}});
+      break;
+    case ActionKind::reduce_partial:
+      all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
+      break;
+    case ActionKind::add_tied:
+      all.push_back({group_names::kTied, Collective::all_reduce, {1, group.shard_numel * kFloat32}});
+      break;
+    case ActionKind::norm:
+      all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});
+      break;
+    default:
+      break;
+  }
+  return all;
+}
+
+std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
+  std::vector<Exchange> all;
+  if (action.kind == ActionKind::loss_sum) {
+    all.push_back({group_names::kLoss, Collective::all_reduce, {1, plan.request.loss_message_bytes}});
+  } else if (action.kind == ActionKind::norm) {
+    all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});
+  } else if (action.kind == ActionKind::scale) {
+    int64_t scales = 0;
+    for (const WeightGroupPlan& group : plan.groups) scales += group.gathers_float8 ? group.scaled_weights() : 0;
+    add_scales(all, scales, /*of_shards=*/true);
+  } else if (is_transfer(leaves(action)[0].kind)) {
+    const int64_t stream = plan.stream_rows * plan.stream_width * size_of(plan.request.compute);
+    const auto parts = leaves(action);
+    const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
+    all.push_back({group_names::kPipeline, Collective::permute, {1, sends * stream}});
+  }
+  return all;
+}
 
 void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
   group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
@@ -35,7 +122,7 @@ void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
         plan.to_device_bytes += times * plan.groups[static_cast<size_t>(action.group)].gathered_shard_bytes();
       }
       if (action.kind == ActionKind::to_host) {
-        plan.to_host_bytes += plan.groups[static_cast<size_t>(action.group)].shard_numel * kFp32;
+        plan.to_host_bytes += plan.groups[static_cast<size_t>(action.group)].shard_numel * kFloat32;
       }
     }
   }
@@ -48,7 +135,7 @@ void add_loss(const Plan& plan, const ModelDescription& model, GroupTraffic& tra
   const int64_t chunks = (rows + chunk - 1) / chunk;
   const int64_t microbatches = plan.request.accumulation;
   if (plan.request.loss_parallel) {
-    add(traffic, Collective::all_reduce, microbatches * 2 * chunks, microbatches * 3 * rows * kFp32);
+    add(traffic, Collective::all_reduce, microbatches * 2 * chunks, microbatches * 3 * rows * kFloat32);
   } else {
     const int64_t padded = (model.vocabulary + traffic.ranks - 1) / traffic.ranks * traffic.ranks;
     add(traffic, Collective::all_gather, microbatches * chunks,
@@ -82,7 +169,7 @@ void add_linear_group(const Plan& plan, const UnitPlan& unit, const StreamGroup&
   }
   if (!scales) return;
   const int64_t of_inputs = microbatches * (unit.policy.checkpointed() ? 2 : 1);
-  add(traffic, Collective::all_reduce, of_inputs + microbatches, (of_inputs + microbatches * converted) * kFp32);
+  add(traffic, Collective::all_reduce, of_inputs + microbatches, (of_inputs + microbatches * converted) * kFloat32);
 }
 
 void add_tensor_parallel(const Plan& plan, const ModelDescription& model, GroupTraffic& traffic) {
@@ -116,11 +203,67 @@ void add_context_parallel(const Plan& plan, const ModelDescription& model, Group
       add(traffic, Collective::permute, rounds * (ranks - 1), rounds * (ranks - 1) * bytes);
     }
     const int64_t hops = plan.request.accumulation * ranks;
-    add(traffic, Collective::permute, hops, hops * numel * kFp32);
+    add(traffic, Collective::permute, hops, hops * numel * kFloat32);
   }
 }
 
 }  // namespace
+
+std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
+  return action.group >= 0 ? group_exchanges(plan, action) : step_exchanges(plan, action);
+}
+
+int64_t ranks_of(const Plan& plan, std::string_view communicator) {
+  using enum MeshAxis;
+  const DeviceMesh& mesh = plan.request.place.mesh;
+  if (communicator == group_names::kGather || communicator == group_names::kScatter) return plan.request.shards();
+  if (communicator == group_names::kReplicate) return mesh.size(dp_replicate);
+  if (communicator == group_names::kTensor) return mesh.size(tp);
+  if (communicator == group_names::kContext) return mesh.size(cp);
+  if (communicator == group_names::kLoss) return mesh.size(pp) * mesh.size(dp_replicate) * plan.request.shards();
+  if (communicator == group_names::kModel) return mesh.size(pp) * plan.request.shards() * mesh.size(tp);
+  if (communicator == group_names::kPipeline) return mesh.size(pp);
+  return 2;  // tied embeddings
+}
+
+std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan) {
+  std::vector<std::vector<Exchange>> all(plan.groups.size());
+  for (const auto& [program, times] : step_programs(plan, stale_state(plan))) {
+    for (const Action& action : program.actions) {
+      if (action.group < 0 || action.kind == ActionKind::norm) continue;
+      std::vector<Exchange>& own = all[static_cast<size_t>(action.group)];
+      for (const Exchange& exchange : exchanges_of(plan, action)) {
+        if (ranks_of(plan, exchange.communicator) == 1) continue;
+        const auto same = std::find_if(own.begin(), own.end(), [&](const Exchange& other) {
+          return other.communicator == exchange.communicator && other.kind == exchange.kind &&
+                 other.traffic.bytes == exchange.traffic.bytes * other.traffic.calls;
+        });
+        const Traffic traffic{exchange.traffic.calls * times, exchange.traffic.bytes * times};
+        if (same == own.end()) {
+          own.push_back({exchange.communicator, exchange.kind, traffic});
+        } else {
+          same->traffic += traffic;
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::string layout_words(const TensorLayout& layout) {
+  std::vector<std::string> words;
+  std::set<int64_t> cut;
+  for (const Split& split : layout.splits()) {
+    if (split.parts == 1) continue;
+    if (!split.dimension) {
+      words.push_back(split.axis + " Replicate");
+      continue;
+    }
+    const bool strided = !cut.insert(*split.dimension).second;
+    words.push_back(fmt::format("{} {}Shard({})", split.axis, strided ? "Strided" : "", *split.dimension));
+  }
+  return words.empty() ? "whole" : join(words, ", ");
+}
 
 void add_traffic(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
   using namespace group_names;

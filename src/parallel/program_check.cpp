@@ -1,4 +1,4 @@
-#include "titan/parallel/program_check.h"
+#include "titan/parallel/program.h"
 
 #include <fmt/format.h>
 

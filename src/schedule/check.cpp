@@ -1,4 +1,4 @@
-#include "titan/schedule/check.h"
+#include "titan/schedule/table.h"
 
 #include <fmt/format.h>
 
@@ -7,14 +7,84 @@
 #include <set>
 #include <tuple>
 
-#include "deadlock.h"
-#include "messages.h"
 #include "titan/base/text.h"
 
 namespace titan {
 namespace {
 
-using detail::Message;
+/// Every rank does its actions in order, and each waits for what it needs: a compute action for the message it takes
+/// (in a table without transfers, straight from the action that makes it), a transfer or batch for the other sides.
+class Walk {
+ public:
+  Walk(const ScheduleTable& table, const TableFacts& facts)
+      : table_(table), facts_(facts), next_(table.size()), posted_until_(table.size(), 0) {}
+
+  std::vector<std::string> run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (size_t rank = 0; rank < table_.size(); ++rank) {
+        while (advance(rank)) moved = true;
+      }
+    }
+    std::vector<std::string> stuck;
+    for (size_t rank = 0; rank < table_.size(); ++rank) {
+      if (next_[rank] == table_[rank].size()) continue;
+      const Action& action = table_[rank][next_[rank]];
+      stuck.push_back(fmt::format("deadlock: rank {}, action {} ({}) waits for ever for {}", rank, next_[rank] + 1,
+                                  to_string(action), missing(action)));
+    }
+    return stuck;
+  }
+
+ private:
+  bool advance(size_t rank) {
+    if (next_[rank] == table_[rank].size()) return false;
+    const Action& action = table_[rank][next_[rank]];
+    bool moved = false;
+    if (posted_until_[rank] == next_[rank]) {  // a transfer is posted before it waits
+      posted_until_[rank] = next_[rank] + 1;
+      for (const Action& leaf : leaves(action)) {
+        if (is_transfer(leaf.kind)) moved = posted_.insert({is_send(leaf.kind), carried_by(leaf)}).second || moved;
+      }
+    }
+    if (!missing(action).empty()) return moved;
+    for (const Action& leaf : leaves(action)) {
+      if (const std::optional<StageMessage> made = made_by(leaf, facts_.stages)) made_.insert(*made);
+    }
+    ++next_[rank];
+    return true;
+  }
+
+  /// What the action waits for, in words; empty when it need not wait.
+  std::string missing(const Action& action) const {
+    for (const Action& leaf : leaves(action)) {
+      if (is_transfer(leaf.kind)) {
+        const StageMessage message = carried_by(leaf);
+        if (posted_.count({!is_send(leaf.kind), message}) > 0) continue;
+        return to_string(is_send(leaf.kind) ? receive_of(message) : send_of(message));
+      }
+      const std::optional<StageMessage> needed = needed_by(leaf, facts_.stages);
+      // With transfers, a message from another rank is there: its receive stands before this action.
+      if (!needed || made_.count(*needed) > 0) continue;
+      return fmt::format("{} stage {} makes for microbatch {}", needed->backward ? "the gradient that" : "what",
+                         needed->stage, needed->microbatch);
+    }
+    return {};
+  }
+
+  const ScheduleTable& table_;
+  const TableFacts& facts_;
+  std::vector<size_t> next_;
+  std::vector<size_t> posted_until_;
+  std::set<std::pair<bool, StageMessage>> posted_;  // (is a send, what it carries)
+  std::set<StageMessage> made_;
+};
+
+/// One sentence for every rank that never ends: what it waits for.
+std::vector<std::string> deadlocks(const ScheduleTable& table, const TableFacts& facts) {
+  return Walk(table, facts).run();
+}
 
 constexpr size_t kMostProblems = 20;
 
@@ -40,7 +110,7 @@ class Checker {
     if (facts_.has_transfers) check_message_order();
     if (facts_.has_weights) check_weights();
     if (facts_.has_reductions) check_reductions();
-    if (problems_.empty()) problems_ = detail::deadlocks(table_, facts_);
+    if (problems_.empty()) problems_ = deadlocks(table_, facts_);
     return std::move(problems_);
   }
 
@@ -70,10 +140,10 @@ class Checker {
   }
   const Place* find(const Action& action) const { return find(action.kind, action.stage, action.microbatch); }
   /// The action of the table that makes the message.
-  std::optional<Action> find_maker(const Message& message) const {
+  std::optional<Action> find_maker(const StageMessage& message) const {
     for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::input_gradient}) {
       const Action maker{kind, message.stage, message.microbatch};
-      if (detail::makes_gradient(kind) == message.backward && find(maker) != nullptr) return maker;
+      if (makes_gradient(kind) == message.backward && find(maker) != nullptr) return maker;
     }
     return std::nullopt;
   }
@@ -83,7 +153,9 @@ class Checker {
   int rank_of(int stage) const {
     return stage < 0 || stage >= facts_.stages ? -1 : facts_.rank_of_stage[static_cast<size_t>(stage)];
   }
-  bool crosses_ranks(const Message& message) const { return rank_of(message.stage) != rank_of(message.receiver()); }
+  bool crosses_ranks(const StageMessage& message) const {
+    return rank_of(message.stage) != rank_of(message.receiver());
+  }
 
   void check_size(const ExpectedPipeline& expected) {
     auto compare = [&](int found, int wanted, std::string_view what) {
@@ -139,22 +211,22 @@ class Checker {
       const Place* found = find(earlier);
       if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " has to come before it");
     };
-    if (detail::makes_gradient(action.kind)) require({ActionKind::forward, action.stage, action.microbatch});
+    if (makes_gradient(action.kind)) require({ActionKind::forward, action.stage, action.microbatch});
     if (action.kind == ActionKind::weight_gradient) {
       require({ActionKind::input_gradient, action.stage, action.microbatch});
     }
-    const std::optional<Message> needed = detail::needed_by(action, facts_.stages);
+    const std::optional<StageMessage> needed = needed_by(action, facts_.stages);
     if (!needed) return;
     if (!crosses_ranks(*needed)) {
       const std::optional<Action> maker = find_maker(*needed);
       if (maker) require(*maker);
-    } else if (facts_.has_transfers && !before(find(detail::receive_of(*needed)), place)) {
-      add(action, place, fmt::format("{} has to come before it", to_string(detail::receive_of(*needed))));
+    } else if (facts_.has_transfers && !before(find(receive_of(*needed)), place)) {
+      add(action, place, fmt::format("{} has to come before it", to_string(receive_of(*needed))));
     }
   }
 
   void check_transfer(const Action& action, const Place& place) {
-    const Message message = detail::carried_by(action);
+    const StageMessage message = carried_by(action);
     const bool real =
         std::min(message.stage, message.receiver()) >= 0 && std::max(message.stage, message.receiver()) < facts_.stages;
     if (!real) return add(action, place, "no other stage takes part in it");
@@ -162,24 +234,24 @@ class Checker {
     if (is_send(action.kind)) {
       const std::optional<Action> maker = find_maker(message);
       if (!maker || !before(find(*maker), place)) add(action, place, "what it sends has to be computed before");
-      if (find(detail::receive_of(message)) == nullptr) {
-        add(action, place, to_string(detail::receive_of(message)) + " is missing, so nobody receives it");
+      if (find(receive_of(message)) == nullptr) {
+        add(action, place, to_string(receive_of(message)) + " is missing, so nobody receives it");
       }
-    } else if (find(detail::send_of(message)) == nullptr) {
-      add(action, place, to_string(detail::send_of(message)) + " is missing, so nobody sends it");
+    } else if (find(send_of(message)) == nullptr) {
+      add(action, place, to_string(send_of(message)) + " is missing, so nobody sends it");
     }
   }
 
   /// Between two ranks messages have to be received in the order in which they are sent.
   void check_message_order() {
     struct Channel {
-      std::vector<Message> sent;
+      std::vector<StageMessage> sent;
       std::vector<std::pair<Action, Place>> received;
     };
     std::map<std::pair<int, int>, Channel> channels;  // (from, to)
     visit([&](const Action& action, const Place& place) {
       if (!is_transfer(action.kind)) return;
-      const Message message = detail::carried_by(action);
+      const StageMessage message = carried_by(action);
       Channel& channel = channels[{rank_of(message.stage), rank_of(message.receiver())}];
       if (is_send(action.kind)) channel.sent.push_back(message);
       if (is_receive(action.kind)) channel.received.emplace_back(action, place);
@@ -188,10 +260,10 @@ class Checker {
       if (channel.sent.size() != channel.received.size()) continue;  // one is missing, which has been said
       for (size_t i = 0; i < channel.sent.size(); ++i) {
         const auto& [action, place] = channel.received[i];
-        if (detail::carried_by(action) == channel.sent[i]) continue;
+        if (carried_by(action) == channel.sent[i]) continue;
         add(action, place,
             fmt::format("out of order: message {} from rank {} to rank {} is {}", i + 1, ends.first, ends.second,
-                        to_string(detail::send_of(channel.sent[i]))));
+                        to_string(send_of(channel.sent[i]))));
         break;
       }
     }
@@ -222,7 +294,7 @@ class Checker {
       if (action.kind == ActionKind::reduce_grad && !reductions.insert({action.stage, {action, place}}).second) {
         add(action, place, "a stage's gradients are reduced once");
       }
-      if (!detail::finishes(action.kind)) return;
+      if (!finishes(action.kind)) return;
       auto reduced = reductions.find(action.stage);
       if (reduced != reductions.end()) {
         add(reduced->second.first, reduced->second.second, to_string(action) + " has to come before it");

@@ -4,13 +4,243 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <map>
 
-#include "orders.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 
 namespace titan {
 namespace {
+
+/// Collects the actions of one rank. Microbatches of a stage pass in order, so an action only names its stage: forwards
+/// are counted for themselves, and so are the two halves of backward, which B does at once.
+class Order {
+ public:
+  void forward(int stage) { add(next_forward(stage)); }
+  void backward(int stage) { add(next_backward(stage)); }
+  void input_gradient(int stage) {
+    const int microbatch = backwards_[stage]++;
+    add({ActionKind::input_gradient, stage, microbatch});
+    deferred_.push_back({ActionKind::weight_gradient, stage, microbatch});
+  }
+  /// Of the oldest input gradient, of whatever stage, that still lacks it. Does nothing when none does.
+  void oldest_weight_gradient() {
+    weight_gradient_where([](const Action&) { return true; });
+  }
+  /// The same among those of one stage.
+  void weight_gradient(int stage) {
+    weight_gradient_where([stage](const Action& action) { return action.stage == stage; });
+  }
+  void overlapped(int forward_stage, int backward_stage) {
+    Action both{ActionKind::overlap};
+    both.parts = {next_forward(forward_stage), next_backward(backward_stage)};
+    add(std::move(both));
+  }
+
+  int forwards(int stage) { return forwards_[stage]; }
+  int deferred(int stage) const {
+    return static_cast<int>(
+        std::count_if(deferred_.begin(), deferred_.end(), [&](const Action& w) { return w.stage == stage; }));
+  }
+  bool has_deferred() const { return !deferred_.empty(); }
+  std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  Action next_forward(int stage) { return {ActionKind::forward, stage, forwards_[stage]++}; }
+  Action next_backward(int stage) { return {ActionKind::backward, stage, backwards_[stage]++}; }
+  void add(Action action) { actions_.push_back(std::move(action)); }
+  template <class Wanted>
+  void weight_gradient_where(const Wanted& wanted) {
+    auto found = std::find_if(deferred_.begin(), deferred_.end(), wanted);
+    if (found == deferred_.end()) return;
+    add(*found);
+    deferred_.erase(found);
+  }
+
+  std::vector<Action> actions_;
+  std::map<int, int> forwards_;
+  std::map<int, int> backwards_;
+  std::deque<Action> deferred_;
+};
+
+/// The skeleton of all schedules that alternate: `warm` forwards, then a forward and a backward in turn, then the
+/// backwards that are left. `total` of each; forward(k) and backward(k) do the k-th.
+template <class Forward, class Backward>
+void alternate(int total, int warm, const Forward& forward, const Backward& backward) {
+  for (int k = 0; k < total + warm; ++k) {
+    if (k < total) forward(k);
+    if (k >= warm) backward(k - warm);
+  }
+}
+
+/// How an interleaved schedule goes through the stages of a rank: a round of microbatches through one stage, the same
+/// microbatches through the next, then the next round. Backward does it from the last stage to the first.
+struct Interleaving {
+  PipelineShape shape;
+  int rank;
+  int round = shape.microbatches / std::max(1, shape.microbatches / shape.ranks);
+
+  int total() const { return shape.microbatches * shape.stages_per_rank; }
+  int forward_stage(int k) const { return k / round % shape.stages_per_rank * shape.ranks + rank; }
+  int backward_stage(int k) const {
+    return (shape.stages_per_rank - 1 - k / round % shape.stages_per_rank) * shape.ranks + rank;
+  }
+  /// Forwards before the first backward: what the rank's last stage waits for, and `per_hop` more for every rank that
+  /// lies between this one and the last.
+  int warm_up(int per_hop) const {
+    return std::min((shape.stages_per_rank - 1) * round + per_hop * (shape.ranks - 1 - rank), total());
+  }
+};
+
+/// A V schedule's two stages of a rank.
+std::array<int, 2> v_stages(const PipelineShape& shape, int rank) { return {rank, 2 * shape.ranks - 1 - rank}; }
+
+// All orders agree with PyTorch 2.11 (tests/reference/schedules_test.py); docs/schedules.md explains them with
+// pictures.
+
+/// Microbatches that an interleaved schedule takes through one stage before the rank's next stage: those of one round.
+/// There are max(1, microbatches / ranks) rounds, which have to be equal.
+bool rounds_are_equal(const PipelineShape& shape) {
+  return shape.microbatches % std::max(1, shape.microbatches / shape.ranks) == 0;
+}
+
+std::vector<Action> gpipe_order(const PipelineShape& shape, int rank) {
+  Order order;
+  alternate(
+      shape.microbatches, shape.microbatches, [&](int) { order.forward(rank); }, [&](int) { order.backward(rank); });
+  return order.take();
+}
+
+std::vector<Action> one_forward_one_backward_order(const PipelineShape& shape, int rank) {
+  Order order;
+  alternate(
+      shape.microbatches, shape.ranks - 1 - rank, [&](int) { order.forward(rank); },
+      [&](int) { order.backward(rank); });
+  return order.take();
+}
+
+std::vector<Action> looped_breadth_first_order(const PipelineShape& shape, int rank) {
+  const std::vector<int> stages = stages_of_rank(Placement::loop, shape, rank);
+  std::vector<Action> actions;
+  for (const int stage : stages) {
+    for (int m = 0; m < shape.microbatches; ++m) actions.push_back({ActionKind::forward, stage, m});
+  }
+  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+    for (int m = shape.microbatches - 1; m >= 0; --m) actions.push_back({ActionKind::backward, *stage, m});
+  }
+  return actions;
+}
+
+std::vector<Action> interleaved_order(const PipelineShape& shape, int rank) {
+  const Interleaving path{shape, rank};
+  Order order;
+  alternate(
+      path.total(), path.warm_up(2), [&](int k) { order.forward(path.forward_stage(k)); },
+      [&](int k) { order.backward(path.backward_stage(k)); });
+  return order.take();
+}
+
+std::vector<Action> interleaved_zero_bubble_order(const PipelineShape& shape, int rank) {
+  const Interleaving path{shape, rank};
+  Order order;
+  auto backward = [&](int k) {
+    order.input_gradient(path.backward_stage(k));
+    // A rank keeps as many weight gradients back as there are ranks before it: they fill its wait at the end.
+    if (k >= rank) order.oldest_weight_gradient();
+  };
+  alternate(
+      path.total(), path.warm_up(1), [&](int k) { order.forward(path.forward_stage(k)); }, backward);
+  while (order.has_deferred()) order.oldest_weight_gradient();
+  return order.take();
+}
+
+std::vector<Action> v_zero_bubble_order(const PipelineShape& shape, int rank) {
+  const auto [down, up] = v_stages(shape, rank);
+  const int after = shape.ranks - rank;  // ranks from this one to the turn of the V
+  // The pattern needs that many microbatches; those that do not exist are dropped at the end.
+  const int microbatches = std::max(2 * shape.ranks - 1, shape.microbatches);
+  Order order;
+  auto whole_backward = [&order](int stage) {
+    order.input_gradient(stage);
+    order.weight_gradient(stage);
+  };
+  for (int i = 0; i < 2 * after - 1; ++i) order.forward(down);
+  for (int i = 0; i < rank; ++i) {
+    order.forward(up);
+    order.forward(down);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.forward(up);
+    whole_backward(up);
+  }
+  while (order.forwards(up) < microbatches) {
+    if (order.forwards(down) < microbatches) order.forward(down);
+    whole_backward(down);
+    order.forward(up);
+    whole_backward(up);
+  }
+  for (int i = 0; i < rank; ++i) {
+    order.input_gradient(down);
+    order.input_gradient(up);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.input_gradient(down);
+    order.weight_gradient(down);
+  }
+  for (const int stage : {up, down}) {
+    while (order.deferred(stage) > 0) order.weight_gradient(stage);
+  }
+  std::vector<Action> actions = order.take();
+  std::erase_if(actions, [&](const Action& action) { return action.microbatch >= shape.microbatches; });
+  return actions;
+}
+
+std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
+  const auto [down, up] = v_stages(shape, rank);
+  const int after = shape.ranks - 1 - rank;
+  Order order;
+  for (int i = 0; i < 2 * after; ++i) order.forward(down);
+  for (int i = 0; i <= rank; ++i) {
+    order.forward(down);
+    order.forward(up);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.input_gradient(up);
+    order.oldest_weight_gradient();
+    order.forward(up);
+  }
+  for (int i = 0; i < shape.microbatches - 2 * shape.ranks + rank + 1; ++i) {
+    if (i == 0 && after == 0) {  // at the turn of the V, the first pair one after the other
+      order.forward(down);
+      order.backward(up);
+    } else {
+      order.overlapped(down, up);
+    }
+    order.overlapped(up, down);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.backward(up);
+    order.overlapped(up, down);
+  }
+  // From half way on, weight gradients are deferred into the wait at the end. In a rank with an odd number the half
+  // falls on a backward of the upper stage, else on one of the lower.
+  const int last_whole = (rank + 1) / 2 * 2 - (rank % 2 == 1 ? 1 : 0);
+  auto late_backward = [&](int number, int stage) {
+    if (number > last_whole) return order.input_gradient(stage);
+    order.backward(stage);
+  };
+  for (int i = 0; i <= rank; ++i) {
+    late_backward(2 * i, up);
+    late_backward(2 * i + 1, down);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.oldest_weight_gradient();
+    order.input_gradient(down);
+  }
+  while (order.has_deferred()) order.oldest_weight_gradient();
+  return order.take();
+}
 
 constexpr int kAnyNumber = 1'000;
 
@@ -22,17 +252,16 @@ constexpr std::string_view kRounds =
     "takes microbatches in rounds, as many rounds as ranks fit into their number, which have to be equal";
 
 constexpr std::array<ScheduleFamily, 7> kFamilies{{
-    {"GPipe", Placement::loop, 1, 1, false, any_number, "", detail::gpipe_order},
+    {"GPipe", Placement::loop, 1, 1, false, any_number, "", gpipe_order},
     {"1F1B", Placement::loop, 1, 1, false, at_least_ranks, "needs at least as many microbatches as ranks",
-     detail::one_forward_one_backward_order},
-    {"Interleaved1F1B", Placement::loop, 2, kAnyNumber, false, detail::rounds_are_equal, kRounds,
-     detail::interleaved_order},
-    {"LoopedBFS", Placement::loop, 2, kAnyNumber, false, any_number, "", detail::looped_breadth_first_order},
-    {"InterleavedZeroBubble", Placement::loop, 2, kAnyNumber, true, detail::rounds_are_equal, kRounds,
-     detail::interleaved_zero_bubble_order},
-    {"ZBVZeroBubble", Placement::v, 2, 2, true, any_number, "", detail::v_zero_bubble_order},
+     one_forward_one_backward_order},
+    {"Interleaved1F1B", Placement::loop, 2, kAnyNumber, false, rounds_are_equal, kRounds, interleaved_order},
+    {"LoopedBFS", Placement::loop, 2, kAnyNumber, false, any_number, "", looped_breadth_first_order},
+    {"InterleavedZeroBubble", Placement::loop, 2, kAnyNumber, true, rounds_are_equal, kRounds,
+     interleaved_zero_bubble_order},
+    {"ZBVZeroBubble", Placement::v, 2, 2, true, any_number, "", v_zero_bubble_order},
     {"DualPipeV", Placement::v, 2, 2, true, at_least_stages, "needs at least as many microbatches as stages",
-     detail::dual_pipe_v_order},
+     dual_pipe_v_order},
 }};
 
 bool stages_fit(const ScheduleFamily& family, int stages_per_rank) {

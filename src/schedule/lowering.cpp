@@ -1,16 +1,12 @@
-#include "titan/schedule/lowering.h"
+#include "titan/schedule/table.h"
 
 #include <algorithm>
 #include <map>
 
-#include "messages.h"
 #include "titan/base/error.h"
-#include "titan/schedule/check.h"
 
 namespace titan {
 namespace {
-
-using detail::Message;
 
 /// The table with `change` applied to each rank's list.
 template <class Change>
@@ -77,7 +73,7 @@ std::vector<Action> with_reductions(const std::vector<Action>& actions) {
   std::map<int, size_t> last;  // stage → position of the action that completes its gradients
   for (size_t i = 0; i < actions.size(); ++i) {
     for (const Action& leaf : leaves(actions[i])) {
-      if (detail::finishes(leaf.kind)) last[leaf.stage] = i;
+      if (finishes(leaf.kind)) last[leaf.stage] = i;
     }
   }
   std::vector<Action> all;
@@ -100,9 +96,9 @@ class TransferPlan {
       : table_(table), facts_(facts_of(table)), simulation_(simulate(table, times)), added_(table.size()) {
     for (size_t rank = 0; rank < table.size(); ++rank) added_[rank].resize(table[rank].size() + 1);
     for (const Sent& sent : in_global_order()) {
-      added_[sent.rank][sent.place].push_back(detail::send_of(sent.message));
+      added_[sent.rank][sent.place].push_back(send_of(sent.message));
       const size_t receiver = rank_of(sent.message.receiver());
-      added_[receiver][place_of_receive(receiver, sent.when)].push_back(detail::receive_of(sent.message));
+      added_[receiver][place_of_receive(receiver, sent.when)].push_back(receive_of(sent.message));
     }
   }
 
@@ -122,7 +118,7 @@ class TransferPlan {
     double when = 0;
     size_t rank = 0;   // that sends
     size_t place = 0;  // of the send in that rank's list
-    Message message;
+    StageMessage message;
   };
 
   size_t rank_of(int stage) const { return static_cast<size_t>(facts_.rank_of_stage[static_cast<size_t>(stage)]); }
@@ -133,7 +129,7 @@ class TransferPlan {
     for (size_t rank = 0; rank < table_.size(); ++rank) {
       for (size_t i = 0; i < table_[rank].size(); ++i) {
         for (const Action& leaf : leaves(table_[rank][i])) {
-          const std::optional<Message> made = detail::made_by(leaf, facts_.stages);
+          const std::optional<StageMessage> made = made_by(leaf, facts_.stages);
           if (made && rank_of(made->receiver()) != rank)
             all.push_back({simulation_.spans[rank][i].end, rank, i + 1, *made});
         }
@@ -160,21 +156,21 @@ class TransferPlan {
 };
 
 /// Where a rank's list needs each message.
-std::map<Message, size_t> consumers_of(const std::vector<Action>& actions, int stages) {
-  std::map<Message, size_t> consumers;
+std::map<StageMessage, size_t> consumers_of(const std::vector<Action>& actions, int stages) {
+  std::map<StageMessage, size_t> consumers;
   for (size_t position = 0; position < actions.size(); ++position) {
     for (const Action& leaf : leaves(actions[position])) {
-      if (const std::optional<Message> needed = detail::needed_by(leaf, stages)) consumers[*needed] = position;
+      if (const std::optional<StageMessage> needed = needed_by(leaf, stages)) consumers[*needed] = position;
     }
   }
   return consumers;
 }
 
 std::vector<Action> with_batches(const std::vector<Action>& actions, int stages) {
-  const std::map<Message, size_t> consumers = consumers_of(actions, stages);
+  const std::map<StageMessage, size_t> consumers = consumers_of(actions, stages);
   // Who waits for one message of a batch waits for all: those that are needed at different times come apart.
   auto consumer = [&](const Action& receive) {
-    const auto found = consumers.find(detail::carried_by(receive));
+    const auto found = consumers.find(carried_by(receive));
     return found == consumers.end() ? actions.size() : found->second;
   };
   auto waits_elsewhere = [&](const Action& one, const Action& other) {

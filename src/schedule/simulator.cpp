@@ -4,25 +4,22 @@
 #include <memory>
 #include <tuple>
 
-#include "messages.h"
 #include "titan/base/error.h"
-#include "titan/schedule/check.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {
-
-using detail::Message;
 
 /// When messages can be used by their receivers.
 class Arrivals {
  public:
   Arrivals(const TableFacts& facts, double transfer) : facts_(facts), transfer_(transfer) {}
 
-  std::optional<double> of(const Message& message) const {
+  std::optional<double> of(const StageMessage& message) const {
     const auto batch = batches_.find(message);
     if (batch == batches_.end()) return alone(message);
     double last = 0;
-    for (const Message& other : *batch->second) {
+    for (const StageMessage& other : *batch->second) {
       const std::optional<double> arrival = alone(other);
       if (!arrival) return std::nullopt;
       last = std::max(last, *arrival);
@@ -31,20 +28,20 @@ class Arrivals {
   }
 
   /// These are received by one call, and whoever waits for one waits for all.
-  void received_together(const std::vector<Message>& messages) {
+  void received_together(const std::vector<StageMessage>& messages) {
     if (messages.size() < 2) return;
-    const auto batch = std::make_shared<const std::vector<Message>>(messages);
-    for (const Message& message : messages) batches_[message] = batch;
+    const auto batch = std::make_shared<const std::vector<StageMessage>>(messages);
+    for (const StageMessage& message : messages) batches_[message] = batch;
   }
 
-  void made(const Message& message, double when) {
+  void made(const StageMessage& message, double when) {
     const bool local = rank_of(message.stage) == rank_of(message.receiver());
     if (local) arrived_[message] = when;
     if (!local && !facts_.has_transfers) arrived_[message] = when + transfer_;
   }
 
   /// A side of a transfer is posted; the second one decides when the message arrives.
-  void posted(const Message& message, double when) {
+  void posted(const StageMessage& message, double when) {
     const auto [first, alone] = posted_.insert({message, when});
     if (alone) return;
     double& channel = channels_[{message.backward, rank_of(message.stage), rank_of(message.receiver())}];
@@ -55,16 +52,16 @@ class Arrivals {
  private:
   int rank_of(int stage) const { return facts_.rank_of_stage[static_cast<size_t>(stage)]; }
 
-  std::optional<double> alone(const Message& message) const {
+  std::optional<double> alone(const StageMessage& message) const {
     const auto found = arrived_.find(message);
     return found == arrived_.end() ? std::nullopt : std::optional(found->second);
   }
 
   const TableFacts& facts_;
   double transfer_;
-  std::map<Message, double> arrived_;
-  std::map<Message, double> posted_;
-  std::map<Message, std::shared_ptr<const std::vector<Message>>> batches_;
+  std::map<StageMessage, double> arrived_;
+  std::map<StageMessage, double> posted_;
+  std::map<StageMessage, std::shared_ptr<const std::vector<StageMessage>>> batches_;
   std::map<std::tuple<bool, int, int>, double> channels_;  // (direction, from, to) → when the last message arrives
 };
 
@@ -121,9 +118,9 @@ class Simulator {
       result_.ranks[rank].busy += duration;
     }
     count(state, action, result_.ranks[rank]);
-    std::vector<Message> received;
+    std::vector<StageMessage> received;
     for (const Action& leaf : leaves(action)) {
-      if (is_receive(leaf.kind)) received.push_back(detail::carried_by(leaf));
+      if (is_receive(leaf.kind)) received.push_back(carried_by(leaf));
     }
     arrivals_.received_together(received);
     for (const Action& leaf : leaves(action)) post(state, leaf, end);
@@ -137,7 +134,7 @@ class Simulator {
   std::optional<double> earliest(const RankState& state, const Action& action) const {
     double begin = state.clock;
     for (const Action& leaf : leaves(action)) {
-      if (const std::optional<Message> needed = detail::needed_by(leaf, facts_.stages)) {
+      if (const std::optional<StageMessage> needed = needed_by(leaf, facts_.stages)) {
         const std::optional<double> arrival = arrivals_.of(*needed);
         if (!arrival) return std::nullopt;
         begin = std::max(begin, *arrival);
@@ -150,8 +147,8 @@ class Simulator {
 
   /// What an action that ends at `when` sets going.
   void post(RankState& state, const Action& leaf, double when) {
-    if (const std::optional<Message> made = detail::made_by(leaf, facts_.stages)) arrivals_.made(*made, when);
-    if (is_transfer(leaf.kind)) arrivals_.posted(detail::carried_by(leaf), when);
+    if (const std::optional<StageMessage> made = made_by(leaf, facts_.stages)) arrivals_.made(*made, when);
+    if (is_transfer(leaf.kind)) arrivals_.posted(carried_by(leaf), when);
     if (leaf.kind == ActionKind::unshard) {
       state.gathers_end = std::max(state.gathers_end, when) + times_.gather;
       state.weights[leaf.stage] = state.gathers_end;
@@ -169,7 +166,7 @@ class Simulator {
     load.peak_live = std::max(load.peak_live, state.live);
     load.peak_deferred = std::max(load.peak_deferred, state.deferred);
     for (const Action& leaf : leaves(action)) {
-      state.live -= detail::finishes(leaf.kind);
+      state.live -= finishes(leaf.kind);
       state.deferred -= leaf.kind == ActionKind::weight_gradient;
     }
   }
@@ -212,5 +209,37 @@ double Simulation::bubble() const {
 }
 
 Simulation simulate(const ScheduleTable& table, const ActionTimes& times) { return Simulator(table, times).run(); }
+
+std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const PipelineShape& shape,
+                                      const StageTimes& times) {
+  const int p = shape.ranks;
+  const int v = shape.stages_per_rank;
+  const int m = shape.microbatches;
+  const double forward = times.forward;
+  const double backward = times.of(ActionKind::backward);
+  const bool equal = times.input_gradient == forward && times.weight_gradient == forward && backward == 2 * forward;
+  if (family.splits_backward && !equal) return std::nullopt;
+  ClosedForm form;
+  const int missing = std::max(0, p - m);  // microbatches short of filling every rank
+  if (family.name == "GPipe" || family.name == "1F1B") {
+    form.formula = "(p-1)(F+B)";
+    form.idle = (p - 1) * (forward + backward);
+  } else if (!family.splits_backward) {
+    form.formula = missing == 0 ? "(p-1)(F+B)" : "(p-1 + (v-1)(p-m))(F+B)";
+    form.idle = (p - 1 + (v - 1) * missing) * (forward + backward);
+  } else if (family.name == "InterleavedZeroBubble") {
+    const int short_of_half = std::max(0, p - 2 * m);
+    form.formula = missing == 0 ? "(p-1)F" : short_of_half == 0 ? "(p-1 + v(p-m))F" : "(p-1 + v(p-m) + (v-1)(p-2m))F";
+    form.idle = (p - 1 + v * missing + (v - 1) * short_of_half) * forward;
+  } else {  // the V schedules
+    const int few = 4 * p - 2 - 2 * m;
+    const bool is_few = few > p - 1 && p > 1;
+    form.formula = is_few ? "(4p-2-2m)F" : "(p-1)F";
+    form.idle = (is_few ? few : p - 1) * forward;
+  }
+  const double computing = v * m * (forward + (family.splits_backward ? 2 * forward : backward));
+  form.bubble = form.idle / (form.idle + computing);
+  return form;
+}
 
 }  // namespace titan

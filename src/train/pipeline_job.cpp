@@ -3,8 +3,8 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/config/start.h"
-#include "titan/parallel/pipeline_part.h"
-#include "titan/schedule/csv.h"
+#include "titan/parallel/plan.h"
+#include "titan/schedule/action.h"
 
 namespace titan {
 namespace {

@@ -12,7 +12,7 @@
 #include "titan/checkpoint/store_meeting.h"
 #include "titan/data/find_position.h"
 #include "titan/distributed/own_device.h"
-#include "titan/parallel/pipeline_part.h"
+#include "titan/parallel/plan.h"
 #include "titan/train/batch.h"
 #include "titan/train/host_wait_check.h"
 #include "titan/train/job.h"

@@ -7,6 +7,7 @@
 #include "support/model.h"
 #include "support/selections.h"
 #include "titan/base/error.h"
+#include "titan/parallel/program.h"
 
 namespace titan {
 namespace {
@@ -301,5 +302,22 @@ TEST(Plan, OfTheLargestModelNeedsNoTensor) {
   EXPECT_EQ(plan.units[5].saved_bytes, int64_t{2} * 8192 * 16384 * 4);
 }
 
+TensorLayout layout(int64_t replicas, int64_t tensor_ranks, std::optional<int64_t> tensor_dimension, int64_t shards) {
+  return TensorLayout(
+      {8, 8}, {{"dp_replicate", replicas, std::nullopt}, {"tp", tensor_ranks, tensor_dimension}, {"fsdp", shards, 0}});
+}
+
+TEST(LayoutWords, NameTheAxesOfSeveralRanksInTheOrderInWhichTheyCut) {
+  EXPECT_EQ(layout_words(layout(1, 1, std::nullopt, 1)), "whole");
+  EXPECT_EQ(layout_words(layout(1, 1, std::nullopt, 4)), "fsdp Shard(0)");
+  EXPECT_EQ(layout_words(layout(2, 2, 1, 2)), "dp_replicate Replicate, tp Shard(1), fsdp Shard(0)");
+  EXPECT_EQ(layout_words(layout(1, 2, std::nullopt, 2)), "tp Replicate, fsdp Shard(0)");
+}
+
+TEST(LayoutWords, ACutWithinThePiecesOfAnotherIsStrided) {
+  EXPECT_EQ(layout_words(layout(1, 2, 0, 2)), "tp Shard(0), fsdp StridedShard(0)");
+}
+
 }  // namespace
+
 }  // namespace titan

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "titan/schedule/csv.h"
-
 namespace titan {
 namespace {
 

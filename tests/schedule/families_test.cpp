@@ -6,7 +6,7 @@
 #include <set>
 
 #include "shapes.h"
-#include "titan/schedule/check.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {

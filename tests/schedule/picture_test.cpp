@@ -7,7 +7,7 @@
 #include "shapes.h"
 #include "support/checkout.h"
 #include "titan/base/filesystem.h"
-#include "titan/schedule/lowering.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "titan/base/text.h"
-#include "titan/schedule/csv.h"
+#include "titan/schedule/action.h"
 #include "titan/schedule/families.h"
 
 namespace titan {

@@ -6,8 +6,7 @@
 #include <array>
 
 #include "shapes.h"
-#include "titan/schedule/closed_form.h"
-#include "titan/schedule/lowering.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "titan/base/text.h"
 #include "titan/optimize/exact_sum.h"
-#include "titan/parallel/pipeline_part.h"
+#include "titan/parallel/plan.h"
 
 namespace titan {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "job.h"
 #include "said.h"
-#include "titan/parallel/parameter_places.h"
 #include "titan/parallel/plan.h"
 
 namespace titan {

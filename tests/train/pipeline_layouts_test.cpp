@@ -6,7 +6,7 @@
 #include "support/checkout.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/schedule/csv.h"
+#include "titan/schedule/action.h"
 #include "titan/schedule/families.h"
 
 namespace titan {

@@ -3,8 +3,7 @@
 #include <map>
 
 #include "ranks.h"
-#include "titan/parallel/plan_exchanges.h"
-#include "titan/parallel/program_check.h"
+#include "titan/parallel/program.h"
 #include "titan/schedule/families.h"
 
 namespace titan {

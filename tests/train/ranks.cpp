@@ -13,8 +13,8 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
-#include "titan/parallel/pipeline_part.h"
-#include "titan/schedule/csv.h"
+#include "titan/parallel/plan.h"
+#include "titan/schedule/action.h"
 #include "titan/train/traffic_check.h"
 
 namespace titan {

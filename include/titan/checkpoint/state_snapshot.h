@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "titan/checkpoint/save.h"
-#include "titan/parallel/pinned_memory.h"
+#include "titan/parallel/host_offload.h"
 
 namespace titan {
 

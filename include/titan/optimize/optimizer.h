@@ -17,7 +17,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/optimize/parameter_groups.h"
-#include "titan/parallel/memory_arena.h"
+#include "titan/parallel/host_offload.h"
 
 namespace titan {
 

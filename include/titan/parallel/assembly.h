@@ -10,7 +10,7 @@
 #include "titan/distributed/mesh_groups.h"
 #include "titan/model/model.h"
 #include "titan/parallel/executor.h"
-#include "titan/parallel/memory_arena.h"
+#include "titan/parallel/host_offload.h"
 #include "titan/parallel/work_graph.h"
 
 namespace titan {

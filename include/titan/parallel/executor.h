@@ -2,8 +2,6 @@
 // It decides nothing; the program says when anything happens, each weight group's store knows how.
 #pragma once
 
-#include <torch/csrc/autograd/edge.h>
-
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -14,40 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "titan/distributed/communicator.h"
 #include "titan/model/unit.h"
-#include "titan/parallel/activation_offload.h"
-#include "titan/parallel/microbatch_graphs.h"
 #include "titan/parallel/program.h"
-#include "titan/parallel/stage_streams.h"
+#include "titan/parallel/unit_runner.h"
 #include "titan/parallel/weight_store.h"
 
 namespace titan {
-
-/// What stays of one unit and one microbatch from its forward to its backward: the leaves its graph ends in, the
-/// gradient edges of its outputs (not the outputs), and the context its operations point to.
-struct UnitState {
-  Stream leaves;
-  OffloadedTensors offloaded;  // where the leaves and what the context's recorder keeps have gone
-  std::vector<torch::autograd::Edge> edges;
-  std::unique_ptr<UnitContext> context;
-};
-
-/// Runs one unit's forward or backward: eagerly, or through recorded graphs (graph_runner.h).
-class UnitRunner {
- public:
-  virtual ~UnitRunner() = default;
-  virtual Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) = 0;
-  /// Gradients of the outputs → gradients of the inputs. Consumes the state.
-  virtual Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) = 0;
-  /// The next forward is the first of a step.
-  virtual void finish_step() {}
-};
-
-class EagerRunner : public UnitRunner {
- public:
-  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override;
-  Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
-};
 
 /// The instructions of a step that are about neither units nor weights. `group` is -1 for all of them together. The
 /// default does nothing: gradients are computed and no step is made.
@@ -80,6 +51,51 @@ struct ExecutorOptions {
   // it.
   std::shared_ptr<Communicator> gather = nullptr;
   std::shared_ptr<Communicator> tensor = nullptr;
+};
+
+/// The hidden states and gradients between units, between stages of this rank, and in messages to and from the other
+/// ranks of a pipeline.
+class StageStreams {
+ public:
+  enum class Direction { forward, backward };
+  /// One stream: at a stage of the model, of a microbatch.
+  struct Key {
+    Direction direction;
+    int stage;
+    int microbatch;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  /// `pipeline` joins the ranks of the axis pp; null where there is one.
+  StageStreams(const Plan& plan, std::shared_ptr<Communicator> pipeline);
+
+  void put(Key key, Stream stream) { parcels_[key] = {std::move(stream), nullptr}; }
+  Stream take(Key key);
+  /// HANDOFF: to the neighbouring stage on this rank, rounded as a message is.
+  void hand_off(const Action& action);
+  /// SEND, RECEIVE or a BATCH of them: posted as one call. `batch` has the shape of all microbatches.
+  void transfer(const Action& action, const BatchContext& batch);
+  /// WAIT_F, WAIT_B: what was received for this stage and microbatch is here.
+  void wait(Key key);
+  void wait_sends();
+  /// Nothing flows, nothing is being sent.
+  bool empty() const { return parcels_.empty() && sends_.empty(); }
+
+ private:
+  struct Parcel {
+    Stream stream;
+    std::shared_ptr<PendingCollective> arrival;  // null: it is here
+  };
+
+  int64_t rank_of(int stage) const { return plan_.request.pipeline->rank_of_stage[static_cast<size_t>(stage)]; }
+  /// As it travels: in one piece, in the dtype that units compute in.
+  Stream packed(Stream stream) const;
+  Stream room_for_message(const BatchContext& batch) const;
+
+  const Plan& plan_;
+  std::shared_ptr<Communicator> pipeline_;
+  std::map<Key, Parcel> parcels_;
+  std::deque<std::pair<std::shared_ptr<PendingCollective>, Stream>> sends_;
 };
 
 class Executor {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "titan/distributed/communicator.h"
@@ -19,6 +20,9 @@
 #include "titan/schedule/action.h"
 
 namespace titan {
+
+struct ModelChain;
+struct PipelinePlan;
 
 enum class ElementType { float32, bfloat16 };
 int64_t size_of(ElementType type);
@@ -253,5 +257,31 @@ inline constexpr const char* kTied = "tied";
 /// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not
 /// divide what they cut, and for samples that do not divide among the context-parallel ranks.
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request);
+
+// ---- a pipeline's part, and where parameters are
+
+/// The modules of a model as a pipeline may cut them: the head's norm and product stay together.
+ModelChain chain_of(const ModelDescription& model);
+
+/// What coordinate `rank` of the axis pp runs. `pipeline` has no problems and was made for chain_of(model).
+PipelinePart pipeline_part(const PipelinePlan& pipeline, const ModelDescription& model, int64_t rank);
+
+/// The most pairs of stage and microbatch whose activations the part's actions keep at once: what a simulation of the
+/// schedule says of this rank.
+int64_t planned_live(const PipelinePart& part);
+
+/// The two coordinates of the axis pp that hold the same weights (tied embeddings); none when one rank has both ends,
+/// or nothing is shared.
+std::optional<std::pair<int64_t, int64_t>> tied_ranks_of(const PlanRequest& request, const ModelDescription& model);
+
+struct ParameterPlace {
+  ParameterSpec spec;
+  TensorLayout layout;
+  std::vector<int64_t> stages;  // coordinates along pp that hold it, rising; none: all of them do
+};
+
+/// Every parameter once, in the chain's order, whichever rank `request` is made for. Weights that stages share (tied
+/// embeddings) have the stages of all their users.
+std::vector<ParameterPlace> place_parameters(const ModelDescription& model, const PlanRequest& request);
 
 }  // namespace titan

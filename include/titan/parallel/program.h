@@ -1,12 +1,12 @@
 // The program of a step: the list of everything that one rank does, in order. `expand` writes it, a pure function of
-// the plan; there is no decision left for the executor, which runs it (Executor::run). Whatever else wants to know
-// about a step reads the same list: program_problem proves it, the plan counts its traffic and memory from it, and
-// `titan_train plan --program` prints it.
+// the plan; the executor runs it (executor.h) and decides nothing. The same list is proved before a run starts
+// (program_problem, mesh_problem), counted for traffic and memory, and printed by `titan_train plan --program`.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "titan/parallel/plan.h"
@@ -54,5 +54,45 @@ std::vector<RepeatedProgram> step_programs(const Plan& plan, const WeightState& 
 
 /// One line: "BACKWARD layers.3 microbatch 0", "UNSHARD layers.4 slot 1".
 std::string to_line(const Plan& plan, const Action& action);
+
+/// Calls of one communicator. Bytes are those of whole tensors (docs/distributed.md).
+struct Exchange {
+  std::string_view communicator;  // of group_names
+  Collective kind;
+  Traffic traffic;
+};
+
+/// What an instruction has communicators do, in order. What units communicate within themselves (tensor and context
+/// parallel) is not in it, and groups of one rank are.
+std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action);
+
+/// Members of the communicator of that name (group_names).
+int64_t ranks_of(const Plan& plan, std::string_view communicator);
+
+/// What each weight group sends in a step, in the plan's order.
+std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan);
+
+/// "tp Shard(0), fsdp StridedShard(0)": the axes of more than one rank that a tensor is cut or copied over. Strided:
+/// cut within the pieces of an earlier cut of the same dimension. "whole" on a single rank.
+std::string layout_words(const TensorLayout& layout);
+
+/// What is wrong with one rank's programs, which run in this order from `programs[0].entry` on and end with a step: the
+/// first problem, with program, position (from 1) and instruction; empty: none.
+std::string program_problem(const Plan& plan, std::span<const Program> programs);
+
+/// The programs of a rank in an order that has each of them start from every state it can meet in a run: after the
+/// start, a pass, a step and a validation.
+std::vector<Program> checked_programs(const Plan& plan, bool graphs = false);
+
+/// The programs that one rank of a mesh runs.
+struct RankPrograms {
+  const Plan* plan = nullptr;  // its place says which rank
+  std::span<const Program> programs;
+};
+
+/// Checks the programs of all ranks of a mesh, given in rank order. Returns the first collective or message in which
+/// two ranks differ, or, in a deadlock, what each rank waits for; empty if there is no problem. Every collective is
+/// assumed to block until all members have called it.
+std::string mesh_problem(std::span<const RankPrograms> ranks);
 
 }  // namespace titan

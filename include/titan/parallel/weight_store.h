@@ -15,7 +15,7 @@
 #include "titan/distributed/mesh_groups.h"
 #include "titan/ops/float8.h"
 #include "titan/ops/parameter.h"
-#include "titan/parallel/memory_arena.h"
+#include "titan/parallel/host_offload.h"
 #include "titan/parallel/plan.h"
 
 namespace titan {

@@ -3,6 +3,7 @@
 // weight groups as well (docs/architecture.md). Pure data: no tensors, no times, no machine.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -96,5 +97,45 @@ std::string_view word_of(ActionKind kind);
 
 /// The inverse of to_string, spaces around the word ignored; nothing for a word that is no action.
 std::optional<Action> parse_action(std::string_view word);
+
+// ---- what stages exchange: the rules that checks, simulator, lowering and programs share
+
+/// What passes between two stages. `backward`: the gradient of that stage's input, for the stage before; else its
+/// output, for the stage after.
+struct StageMessage {
+  bool backward = false;
+  int stage = 0;  ///< that made it
+  int microbatch = 0;
+  auto operator<=>(const StageMessage&) const = default;
+  int receiver() const { return backward ? stage - 1 : stage + 1; }
+};
+
+/// Whether the action computes the gradient of its stage's input.
+bool makes_gradient(ActionKind kind);
+/// The end of a stage's work on a microbatch: its weight gradients are complete and its activations are freed.
+bool finishes(ActionKind kind);
+/// What a compute action hands to another stage; none for the last stage's output and the first stage's gradient.
+std::optional<StageMessage> made_by(const Action& action, int stages);
+/// What a compute action takes from another stage.
+std::optional<StageMessage> needed_by(const Action& action, int stages);
+/// What a send, receive, wait or handoff is about.
+StageMessage carried_by(const Action& transfer);
+Action send_of(const StageMessage& message);
+Action receive_of(const StageMessage& message);
+
+// ---- tables as text: one line per rank, cells separated by commas, an empty cell for idle time. PyTorch 2.11 reads
+// what to_csv writes and the other way round (docs/schedules.md).
+
+struct CsvTable {
+  ScheduleTable table;
+  std::vector<std::string> problems;  ///< sentences; empty when every cell is an action or empty
+};
+
+/// Reads what `text` holds; `name` (the file's) is only shown: "mine.csv: row 2, cell 5: \"2X1\" is no action; …".
+/// Whether the table makes sense is another question (table.h).
+CsvTable parse_csv(std::string_view text, std::string_view name);
+
+/// One line per rank, without idle cells.
+std::string to_csv(const ScheduleTable& table);
 
 }  // namespace titan

@@ -1,13 +1,14 @@
 // How long a schedule takes, where its ranks wait, and how many activations they keep, from the times of single
-// actions. Pure: the same table and times give the same numbers anywhere, which is what lets a plan be compared between
-// ranks.
+// actions; and what theory says about the idle time of the named schedules. Pure: every rank gets the same numbers.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "titan/schedule/action.h"
+#include "titan/schedule/families.h"
 
 namespace titan {
 
@@ -58,5 +59,16 @@ struct Simulation {
 /// table without transfers every message takes its time, and none waits for another. A merged pair of forward and
 /// backward runs one after the other, and both results are there at its end.
 Simulation simulate(const ScheduleTable& table, const ActionTimes& times);
+
+struct ClosedForm {
+  double idle = 0;      ///< of each rank, in the times' unit
+  double bubble = 0;    ///< idle / (idle + computing), 0 to 1
+  std::string formula;  ///< of the idle time, in the letters p (ranks), v (stages per rank), m, F, B
+};
+
+/// All stages equal, messages free, merged pairs run one after the other (split_overlapped). Nothing where no formula
+/// is known: schedules that split backward have one for F = I = W only. Sources: docs/schedules.md.
+std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const PipelineShape& shape,
+                                      const StageTimes& times);
 
 }  // namespace titan

@@ -14,7 +14,7 @@
 #include "titan/optimize/optimizer.h"
 #include "titan/optimize/spike_guard.h"
 #include "titan/parallel/assembly.h"
-#include "titan/parallel/parameter_places.h"
+#include "titan/parallel/plan.h"
 
 namespace titan {
 

@@ -1,17 +1,46 @@
-// Runs units through recorded graphs. A microbatch of a step meets the same units, shapes and addresses again and
-// again: it runs eagerly twice, is recorded the third time, unit by unit, forward and backward, and replayed from then
-// on. Communication and everything else that the executor does between units stays between them.
+// Runs the units of a model: eagerly, or through recorded graphs. A pass of a step has the same units, shapes and
+// addresses each time: it runs eagerly twice, is recorded the third time and replayed from then on.
 #pragma once
 
+#include <torch/csrc/autograd/edge.h>
+
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "titan/parallel/executor.h"
+#include "titan/model/unit.h"
+#include "titan/parallel/host_offload.h"
 #include "titan/parallel/work_graph.h"
 
 namespace titan {
+
+/// What stays of one unit and one microbatch from its forward to its backward: the leaves its graph ends in, the
+/// gradient edges of its outputs (not the outputs), and the context its operations point to.
+struct UnitState {
+  Stream leaves;
+  OffloadedTensors offloaded;  // where the leaves and what the context's recorder keeps have gone
+  std::vector<torch::autograd::Edge> edges;
+  std::unique_ptr<UnitContext> context;
+};
+
+/// Runs one unit's forward or backward: eagerly, or through recorded graphs.
+class UnitRunner {
+ public:
+  virtual ~UnitRunner() = default;
+  virtual Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) = 0;
+  /// Gradients of the outputs → gradients of the inputs. Consumes the state.
+  virtual Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) = 0;
+  /// The next forward is the first of a step.
+  virtual void finish_step() {}
+};
+
+class EagerRunner : public UnitRunner {
+ public:
+  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override;
+  Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
+};
 
 class GraphRunner : public UnitRunner {
  public:
@@ -76,6 +105,39 @@ class GraphRunner : public UnitRunner {
   Stream last_;                 // what the last graph left, magnitudes too
   bool first_of_step_ = true;
   Counts counts_;
+};
+
+class MicrobatchGraphs {
+ public:
+  /// Forward and backward of the microbatch that it is given: its loss. It communicates with nobody.
+  using Compute = std::function<at::Tensor(const BatchContext&)>;
+
+  /// `parameters`: all whose weights it reads or whose gradients it writes.
+  MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<WorkRecorder> recorder);
+
+  /// The loss of compute(batch), valid until the next run. Weights and storage of gradients are there.
+  at::Tensor run(const BatchContext& batch, const Compute& compute);
+  /// The next microbatch is the first of a step.
+  void finish_step() { first_of_step_ = true; }
+
+ private:
+  struct Entry {
+    int64_t seen = 0;
+    BatchContext batch;  // where the graph reads
+    std::vector<const void*> addresses;
+    std::vector<Parameter*> written;  // whose gradients it writes
+    std::unique_ptr<WorkGraph> graph;
+    bool usable = true;  // weights and gradients lie where they lay
+  };
+
+  /// The entry that this microbatch is an instance of; null where it has to run eagerly.
+  Entry* entry_for(const BatchContext& batch);
+  at::Tensor record(Entry& entry, const BatchContext& batch, const Compute& compute);
+
+  std::vector<Parameter*> parameters_;
+  std::unique_ptr<WorkRecorder> recorder_;
+  std::map<std::vector<int64_t>, Entry> entries_;  // by first or later microbatch, and shapes
+  bool first_of_step_ = true;
 };
 
 }  // namespace titan

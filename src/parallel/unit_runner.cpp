@@ -1,15 +1,50 @@
-#include "titan/parallel/graph_runner.h"
+#include "titan/parallel/unit_runner.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "titan/base/error.h"
-#include "titan/parallel/recorded_passes.h"
+#include "titan/ops/differentiable.h"
 
 namespace titan {
 namespace {
+
+// What the two ways to replay recorded work agree on: when a pass is recorded, and which passes are the same work.
+constexpr int64_t kEagerPasses = 2;        // libraries set themselves up in the first runs, which cannot be recorded
+constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, and as much again for a second shape
+
+/// Adds the tensor's shape and type to what must agree.
+void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
+  key.push_back(tensor.defined() ? tensor.dim() : -1);
+  if (!tensor.defined()) return;
+  key.push_back(static_cast<int64_t>(tensor.scalar_type()));
+  key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+}
+
+/// Where the parameters lie, which must agree too. Whether a weight's gradient is written or added to is fixed in a
+/// graph, so it belongs to it.
+std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bool with_gradients) {
+  std::vector<const void*> result;
+  for (Parameter* parameter : parameters) {
+    result.push_back(parameter->weight().const_data_ptr());
+    result.push_back(parameter->float8_scale.defined() ? parameter->float8_scale.value.const_data_ptr() : nullptr);
+    if (!with_gradients || !parameter->trainable()) continue;
+    result.push_back(parameter->gradient().const_data_ptr());
+    result.push_back(parameter->gradient_written() ? parameter : nullptr);
+  }
+  return result;
+}
+
+std::vector<torch::autograd::Edge> edges_of(const Stream& outputs) {
+  std::vector<torch::autograd::Edge> edges;
+  for (const at::Tensor& output : outputs) edges.push_back(torch::autograd::impl::gradient_edge(output));
+  return edges;
+}
 
 void copy_to(const Stream& place, const Stream& given) {
   TITAN_CHECK(place.size() == given.size(), place.size(), given.size());
@@ -47,7 +82,57 @@ Stream without_magnitudes(Stream all, ScaleTable& scales, const std::vector<size
   return all;
 }
 
+void copy_batch(BatchContext& place, const BatchContext& batch) {
+  place.tokens.copy_(batch.tokens);
+  place.labels.copy_(batch.labels);
+  if (place.positions.defined()) place.positions.copy_(batch.positions);
+  place.loss_scale_at.fill_(batch.loss_scale);
+}
+
+BatchContext place_for(const BatchContext& batch) {
+  BatchContext place = batch;
+  place.tokens = batch.tokens.clone();
+  place.labels = batch.labels.clone();
+  if (batch.positions.defined()) place.positions = batch.positions.clone();
+  place.loss_scale_at = at::empty({}, batch.tokens.options().dtype(at::kDouble));
+  place.loss_scale_at.fill_(batch.loss_scale);
+  return place;
+}
+
 }  // namespace
+
+Stream EagerRunner::forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) {
+  UnitContext& context = *state.context;
+  state.leaves.clear();
+  for (const at::Tensor& tensor : input) state.leaves.push_back(tensor.detach().set_requires_grad(true));
+  Stream output;
+  if (context.recorder.checkpointed()) {
+    at::NoGradGuard no_graph;
+    context.recorder.start(Recorder::Phase::first_run);
+    output = unit.forward(state.leaves, batch, context);
+  } else {
+    output = unit.forward(state.leaves, batch, context);
+    state.edges = edges_of(output);
+  }
+  for (at::Tensor& tensor : output) tensor = tensor.detach();
+  return output;
+}
+
+Stream EagerRunner::backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) {
+  if (state.context->recorder.checkpointed()) {
+    state.context->recorder.start(Recorder::Phase::replay);
+    state.edges = edges_of(unit.forward(state.leaves, batch, *state.context));
+  }
+  torch::autograd::edge_list inputs;
+  for (const at::Tensor& leaf : state.leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
+  torch::autograd::edge_list roots(state.edges.begin(), state.edges.end());
+  Stream input_gradients = torch::autograd::Engine::get_default_engine().execute(
+      roots, output_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(),
+      inputs);
+  // The context must outlive queued weight gradients no longer than their tensors do: products hold what they need.
+  state = UnitState();
+  return input_gradients;
+}
 
 GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder)
     : units_(std::move(units)), recorder_(std::move(recorder)), by_graph_(units_.size(), false) {
@@ -195,6 +280,44 @@ Stream GraphRunner::backward_after_all(size_t index, Unit& unit, const Stream& o
   eager_.forward(unit, Stream(entry.input.begin(), behind), batch, state);
   counts_.eager += 2;
   return eager_.backward(unit, output_gradients, batch, state);
+}
+
+MicrobatchGraphs::MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<WorkRecorder> recorder)
+    : parameters_(std::move(parameters)), recorder_(std::move(recorder)) {
+  TITAN_CHECK(recorder_ != nullptr, parameters_.size());
+}
+
+MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) {
+  const bool first = std::exchange(first_of_step_, false);
+  if (!batch.bounds.document_starts.empty()) return nullptr;  // other documents, other kernel calls
+  std::vector<int64_t> key{first};
+  for (const at::Tensor* tensor : {&batch.tokens, &batch.labels, &batch.positions}) append_shape(key, *tensor);
+  if (!entries_.contains(key) && entries_.size() == kMostRecordedPasses) return nullptr;
+  Entry& entry = entries_[key];
+  return ++entry.seen <= kEagerPasses ? nullptr : &entry;
+}
+
+at::Tensor MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
+  Entry* entry = entry_for(batch);
+  if (entry && !entry->graph) return record(*entry, batch, compute);
+  if (entry) entry->usable = entry->usable && entry->addresses == addresses_of(parameters_, /*with_gradients=*/true);
+  if (!entry || !entry->usable) return compute(batch);
+  copy_batch(entry->batch, batch);
+  const at::Tensor loss = entry->graph->run()[0];
+  for (Parameter* parameter : entry->written) parameter->mark_gradient_written();
+  return loss;
+}
+
+at::Tensor MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {
+  recorder_->prepare();
+  entry.addresses = addresses_of(parameters_, /*with_gradients=*/true);
+  entry.batch = place_for(batch);
+  entry.graph = recorder_->record([&entry, compute]() -> Stream { return {compute(entry.batch)}; });
+  const at::Tensor loss = entry.graph->run()[0];
+  for (Parameter* parameter : parameters_) {
+    if (parameter->trainable() && parameter->gradient_written()) entry.written.push_back(parameter);
+  }
+  return loss;
 }
 
 }  // namespace titan

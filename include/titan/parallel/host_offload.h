@@ -1,5 +1,6 @@
-// Memory accounts of the host and the device, and the counted copies between them. On a machine without a GPU both are
-// host memory; accounts and counts are the same.
+// Host memory beside the device's, for CPU offload, offloaded activations and optimizer states: accounts of what is
+// allocated, counted copies between the two, and activations that are on the host between forward and backward. On a
+// machine without a GPU both are host memory; accounts and counts are the same.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,15 +8,41 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
-#include "titan/parallel/pinned_memory.h"
-
 namespace titan {
+
+/// Keeps freed blocks for the next request of their size. A copy may still read a freed block, so its next user must
+/// write on the stream of that copy, as HostOffload does.
+class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
+ public:
+  /// Whose memory it is: CUDA's, or in tests any.
+  struct Source {
+    void* (*allocate)(size_t bytes);
+    void (*free)(void* block);
+  };
+  static Source cuda();
+
+  explicit PinnedMemory(Source source = cuda()) : source_(source) {}
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  /// Uninitialised and flat. Outlives this when it has to.
+  at::Tensor allocate(int64_t numel, at::ScalarType type);
+
+ private:
+  Source source_;
+  std::mutex mutex_;
+  std::unordered_map<size_t, std::vector<void*>> free_;
+};
 
 class MemoryArena {
  public:
@@ -90,6 +117,44 @@ class HostOffload {
   std::shared_ptr<MemoryArena> device_;
   int64_t to_device_bytes_ = 0;
   int64_t to_host_bytes_ = 0;
+};
+
+/// Offloaded tensors: whole storages on the host, and each tensor's view of its storage, so that tensors that shared
+/// memory share it again.
+struct OffloadedTensors {
+  struct Block {
+    at::Tensor host;    // bytes
+    at::Tensor device;  // undefined until fetch()
+    AsyncCopy copy_back;
+  };
+  struct View {
+    int64_t block = -1;  // -1: the tensor was undefined
+    at::ScalarType type = at::kFloat;
+    std::vector<int64_t> sizes, strides;
+    int64_t offset = 0;  // elements
+    bool requires_grad = false;
+  };
+  std::vector<Block> blocks;
+  std::vector<View> views;
+};
+
+class ActivationOffload {
+ public:
+  explicit ActivationOffload(std::shared_ptr<HostOffload> offload) : offload_(std::move(offload)) {}
+
+  /// Starts the copies to the host, one per storage, and resets the tensors. Their memory is free for what is enqueued
+  /// after the next call of offload() or fetch().
+  OffloadedTensors offload(const std::vector<at::Tensor*>& tensors);
+  /// Starts the copies back.
+  void fetch(OffloadedTensors& offloaded);
+  /// Restores the tensors, in the order given to offload(); frees the host's memory.
+  void wait_fetch(OffloadedTensors& offloaded, const std::vector<at::Tensor*>& tensors);
+
+ private:
+  void free_sources();
+
+  std::shared_ptr<HostOffload> offload_;
+  std::vector<AsyncCopy> copies_;  // of the last call of offload()
 };
 
 }  // namespace titan

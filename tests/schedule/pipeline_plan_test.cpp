@@ -1,12 +1,11 @@
-#include "titan/schedule/stage_split.h"
+#include "titan/schedule/pipeline_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "shapes.h"
-#include "titan/schedule/check.h"
-#include "titan/schedule/pipeline_plan.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {

@@ -1,0 +1,353 @@
+#include "titan/schedule/picture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+// A picture is made of boxes, one for each compute action.
+
+struct Box {
+  int rank = 0;
+  int chunk = 0;  ///< the how-manyth of the rank's stages
+  Span span;
+  Action action;  ///< F, B, I or W
+  std::string label;
+};
+
+struct Boxes {
+  std::vector<Box> all;  ///< by rank, then by time
+  double shortest = 0;   ///< time of the shortest box
+  size_t widest = 0;     ///< characters of the longest label
+};
+
+/// The stages whose actions a rank has, rising.
+std::vector<int> stages_in(const std::vector<Action>& actions) {
+  std::set<int> stages;
+  for (const Action& action : actions) {
+    for (const Action& leaf : leaves(action)) {
+      if (is_compute(leaf.kind)) stages.insert(leaf.stage);
+    }
+  }
+  return {stages.begin(), stages.end()};
+}
+
+/// The halves of a merged pair are boxes of their own; what takes no time is none.
+Boxes boxes_of(const ScheduleRun& run) {
+  bool one_stage_each = true;
+  for (const std::vector<Action>& actions : run.table) one_stage_each &= stages_in(actions).size() <= 1;
+  Boxes boxes;
+  for (size_t rank = 0; rank < run.table.size(); ++rank) {
+    const std::vector<int> stages = stages_in(run.table[rank]);
+    for (size_t i = 0; i < run.table[rank].size(); ++i) {
+      double begin = run.simulation.spans[rank][i].begin;
+      for (const Action& leaf : leaves(run.table[rank][i])) {
+        if (!is_compute(leaf.kind)) continue;
+        const double duration = run.times.of_stage(leaf.stage).of(leaf.kind);
+        if (duration <= 0) continue;
+        Box box{static_cast<int>(rank), 0, {begin, begin + duration}, leaf, {}};
+        box.chunk = static_cast<int>(std::find(stages.begin(), stages.end(), leaf.stage) - stages.begin());
+        box.label = one_stage_each ? fmt::format("{}{}", word_of(leaf.kind), leaf.microbatch) : to_string(leaf);
+        boxes.shortest = boxes.all.empty() ? duration : std::min(boxes.shortest, duration);
+        boxes.widest = std::max(boxes.widest, box.label.size());
+        boxes.all.push_back(std::move(box));
+        begin += duration;
+      }
+    }
+  }
+  return boxes;
+}
+
+/// A distance between marks on a time axis, 1, 2 or 5 times a power of ten, of at least `least`.
+double axis_step(double least) {
+  const double power = std::pow(10.0, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (power * factor >= least) return power * factor;
+  }
+  return power * 10;
+}
+
+// ---- the grid for a terminal
+
+constexpr int kLeastWidth = 40;
+/// A schedule is drawn with room for every label unless it would fill more bands than this.
+constexpr double kMostBands = 8;
+
+/// One terminal column: a glyph and the escape sequence it is shown with.
+struct Column {
+  std::string glyph = "·";
+  std::string style;
+};
+using Row = std::vector<Column>;
+
+std::string style_of(const Box& box) {
+  static constexpr int kBackground[] = {4, 2, 6, 3};  // blue F, green B, cyan I, yellow W
+  const int colour = kBackground[static_cast<size_t>(box.action.kind)];
+  return fmt::format("\x1b[30;{}m", (box.chunk % 2 == 0 ? 40 : 100) + colour);
+}
+
+/// The label where it fits, else the kind's letter; a line up to the end, and a blank before the next box.
+void draw(const Box& box, int begin, int end, bool colour, Row& row) {
+  const auto room = static_cast<size_t>(end - begin);
+  const std::string text = box.label.size() <= room ? box.label : std::string(word_of(box.action.kind));
+  for (size_t i = 0; i < room; ++i) {
+    Column& column = row[static_cast<size_t>(begin) + i];
+    const bool gap = i + 1 == room && text.size() < room;
+    column.glyph = i < text.size() ? std::string(1, text[i]) : gap ? " " : "─";
+    column.style = colour && !gap ? style_of(box) : "";
+  }
+}
+
+std::string shown(const Row& row, size_t first, size_t end) {
+  std::string text;
+  std::string style;
+  for (size_t i = first; i < std::min(end, row.size()); ++i) {
+    if (row[i].style != style) text += row[i].style.empty() ? "\x1b[0m" : row[i].style;
+    style = row[i].style;
+    text += row[i].glyph;
+  }
+  if (!style.empty()) return text + "\x1b[0m";
+  return text.substr(0, text.find_last_not_of(' ') + 1);
+}
+
+class Grid {
+ public:
+  Grid(const ScheduleRun& run, const GridOptions& options) : run_(run), boxes_(boxes_of(run)) {
+    prefix_ = fmt::format("rank {} ", run.table.size() - 1).size();
+    room_ = static_cast<size_t>(std::max(options.width, kLeastWidth)) - prefix_;
+    const double time = std::max(run.simulation.time, boxes_.shortest);
+    scale_ = std::min(static_cast<double>(boxes_.widest + 1) / boxes_.shortest,
+                      kMostBands * static_cast<double>(room_) / time);
+    const auto columns = static_cast<size_t>(std::lround(time * scale_));
+    balance_bands(columns, static_cast<size_t>(std::max(1L, std::lround(boxes_.shortest * scale_))));
+    rows_.assign(run.table.size(), Row(columns));
+    for (const Box& one : boxes_.all) {
+      draw(one, column(one.span.begin), column(one.span.end), options.colour, rows_[static_cast<size_t>(one.rank)]);
+    }
+  }
+
+  std::string text() const {
+    std::string all;
+    for (size_t first = 0; first < rows_[0].size(); first += room_) {
+      if (first > 0) all += "\n";
+      all += ruler(first);
+      for (size_t rank = 0; rank < rows_.size(); ++rank) {
+        all += fmt::format("{:<{}}", fmt::format("rank {}", rank), prefix_) + shown(rows_[rank], first, first + room_) +
+               "\n";
+      }
+    }
+    return all;
+  }
+
+ private:
+  /// Bands of about equal length, which end between boxes where all boxes last equally long.
+  void balance_bands(size_t columns, size_t box) {
+    if (box >= room_) return;
+    room_ -= room_ % box;
+    const size_t bands = (columns + room_ - 1) / room_;
+    const size_t even = (columns + bands - 1) / bands;
+    room_ = std::min(room_, (even + box - 1) / box * box);
+  }
+
+  int column(double time) const { return static_cast<int>(std::lround(time * scale_)); }
+
+  /// The times above a band.
+  std::string ruler(size_t first) const {
+    const double step = axis_step(8 / scale_);
+    std::string line;
+    for (int mark = 0; column(mark * step) < static_cast<int>(std::min(first + room_, rows_[0].size())); ++mark) {
+      if (column(mark * step) < static_cast<int>(first)) continue;
+      const std::string text = fmt::format("{:g}", mark * step);
+      const size_t at = static_cast<size_t>(column(mark * step)) - first;
+      if (at + text.size() <= room_) line += std::string(at - line.size(), ' ') + text;
+    }
+    return fmt::format("{:<{}}{}\n", "time", prefix_, line);
+  }
+
+  const ScheduleRun& run_;
+  Boxes boxes_;
+  size_t prefix_ = 0;
+  size_t room_ = 0;
+  double scale_ = 1;  // columns per unit of time
+  std::vector<Row> rows_;
+};
+
+// ---- SVG
+
+constexpr double kLeastBox = 20;     // pixels of the shortest box, where the picture does not get too wide for it
+constexpr double kMostWidth = 2400;  // of the plot
+constexpr double kLeastPlotWidth = 420;
+constexpr double kRow = 34;
+constexpr double kGap = 4;  // between rows
+constexpr double kLeft = 72;
+constexpr double kRight = 150;
+constexpr double kCharacter = 7.4;  // width of a label's character
+constexpr double kLine = 20;
+
+struct Paint {
+  ActionKind kind;
+  std::array<int, 3> colour;
+  std::string_view meaning;
+};
+constexpr std::array<Paint, 4> kPaints{{
+    {ActionKind::forward, {111, 168, 220}, "F  forward"},
+    {ActionKind::backward, {124, 196, 127}, "B  backward"},
+    {ActionKind::input_gradient, {95, 196, 184}, "I  input gradient"},
+    {ActionKind::weight_gradient, {246, 178, 107}, "W  weight gradient"},
+}};
+
+const Paint& paint_of(ActionKind kind) {
+  return *std::find_if(kPaints.begin(), kPaints.end(), [kind](const Paint& paint) { return paint.kind == kind; });
+}
+
+/// Later stages of a rank are lighter.
+std::string fill_of(const Paint& paint, int chunk) {
+  const double white = 1 - std::pow(0.62, chunk);
+  std::string text = "#";
+  for (const int part : paint.colour) text += fmt::format("{:02x}", static_cast<int>(part + (255 - part) * white));
+  return text;
+}
+
+std::string escaped(std::string_view text) {
+  std::string safe;
+  for (const char c : text) safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
+  return safe;
+}
+
+class Picture {
+ public:
+  Picture(const ScheduleRun& run, const std::vector<std::string>& lines)
+      : run_(run), lines_(lines), boxes_(boxes_of(run)), top_(36 + kLine * static_cast<double>(lines.size())) {
+    const double time = run.simulation.time;
+    const double label = static_cast<double>(boxes_.widest) * kCharacter + 4;
+    scale_ = std::min(std::max(kLeastBox, label) / boxes_.shortest, kMostWidth / time);
+    scale_ = std::max(scale_, kLeastPlotWidth / time);
+    full_labels_ = label <= boxes_.shortest * scale_ * (1 + 1e-9);
+  }
+
+  std::string text() {
+    const double plot_width = x(run_.simulation.time) - kLeft;
+    const double bottom = top_ + row_count() * (kRow + kGap);
+    const double width = kLeft + plot_width + kRight;
+    const double height = bottom + 66;
+    out_ = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 "
+        "{0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\" font-size=\"11\" "
+        "fill=\"#1b1f24\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+        width, height);
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      out_ += fmt::format("<text x=\"16\" y=\"{:.0f}\" {}>{}</text>\n", 28 + kLine * static_cast<double>(i),
+                          i == 0 ? "font-size=\"16\" font-weight=\"bold\"" : "font-size=\"13\"", escaped(lines_[i]));
+    }
+    draw_rows(plot_width);
+    draw_axis(bottom);
+    for (const Box& box : boxes_.all) draw(box);
+    draw_legend(bottom + 46);
+    return out_ + "</svg>\n";
+  }
+
+ private:
+  double x(double time) const { return kLeft + time * scale_; }
+  double y(int rank) const { return top_ + rank * (kRow + kGap); }
+  int row_count() const { return static_cast<int>(run_.table.size()); }
+
+  void draw_rows(double plot_width) {
+    out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#57606a\">peak activations</text>\n",
+                        kLeft + plot_width + 14, top_ - 8);
+    for (int rank = 0; rank < row_count(); ++rank) {
+      const double middle = y(rank) + kRow / 2 + 4;
+      out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#eef0f2\"/>\n",
+                          kLeft, y(rank), plot_width, kRow);
+      out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"13\">rank {}</text>\n",
+                          kLeft - 12, middle, rank);
+      out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"13\">{}</text>\n", kLeft + plot_width + 14,
+                          middle, run_.simulation.ranks[static_cast<size_t>(rank)].peak_live);
+    }
+  }
+
+  void draw_axis(double bottom) {
+    const double step = axis_step(60 / scale_);
+    for (int mark = 0; mark * step <= run_.simulation.time * (1 + 1e-9); ++mark) {
+      const double at = x(mark * step);
+      out_ += fmt::format("<path d=\"M{0:.1f} {1:.1f}V{2:.1f}\" stroke=\"#d0d7de\"/>\n", at, top_ - 4, bottom + 4);
+      out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#57606a\">{:g}</text>\n", at,
+                          bottom + 17, mark * step);
+    }
+  }
+
+  void draw(const Box& box) {
+    const double width = x(box.span.end) - x(box.span.begin);
+    out_ += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\" stroke=\"#ffffff\">"
+        "<title>{}: {:g} to {:g}</title></rect>\n",
+        x(box.span.begin), y(box.rank), width, kRow, fill_of(paint_of(box.action.kind), box.chunk),
+        to_string(box.action), box.span.begin, box.span.end);
+    const std::string label = full_labels_ ? box.label : std::to_string(box.action.microbatch);
+    if (static_cast<double>(label.size()) * kCharacter > width) return;
+    out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
+                        x(box.span.begin) + width / 2, y(box.rank) + kRow / 2 + 4, label);
+  }
+
+  void draw_legend(double at) {
+    double left = kLeft;
+    for (const Paint& paint : kPaints) {
+      const bool used = std::any_of(boxes_.all.begin(), boxes_.all.end(),
+                                    [&](const Box& box) { return box.action.kind == paint.kind; });
+      if (!used) continue;
+      out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\" fill=\"{}\"/>\n", left, at - 11,
+                          fill_of(paint, 0));
+      out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left + 20, at, paint.meaning);
+      left += 40 + static_cast<double>(paint.meaning.size()) * kCharacter;
+    }
+    const bool chunks = std::any_of(boxes_.all.begin(), boxes_.all.end(), [](const Box& box) { return box.chunk > 0; });
+    const std::string note = fmt::format("{}{}", chunks ? "lighter: a later stage" : "",
+                                         full_labels_ ? ""
+                                         : chunks     ? "; numbers: microbatches"
+                                                      : "numbers: microbatches");
+    if (!note.empty()) out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left, at, note);
+  }
+
+  const ScheduleRun& run_;
+  const std::vector<std::string>& lines_;
+  Boxes boxes_;
+  double top_;
+  double scale_ = 1;          // pixels per unit of time
+  bool full_labels_ = false;  // else microbatches alone
+  std::string out_;
+};
+
+}  // namespace
+
+ScheduleRun run_of(ScheduleTable table, ActionTimes times) {
+  Simulation simulation = simulate(table, times);
+  return {std::move(table), std::move(times), std::move(simulation)};
+}
+
+std::string schedule_grid(const ScheduleRun& run, const GridOptions& options) { return Grid(run, options).text(); }
+
+std::string schedule_loads(const ScheduleRun& run) {
+  std::string text = fmt::format("{:<6}{:>10}{:>10}{:>9}{:>13}{:>12}  {}\n", "rank", "busy", "idle", "idle %",
+                                 "activations", "deferred W", "stages");
+  for (size_t rank = 0; rank < run.table.size(); ++rank) {
+    std::vector<std::string> stages;
+    for (const int stage : stages_in(run.table[rank])) stages.push_back(std::to_string(stage));
+    const RankLoad& load = run.simulation.ranks[rank];
+    const double idle = run.simulation.idle(static_cast<int>(rank));
+    text += fmt::format("{:<6}{:>10.6g}{:>10.6g}{:>9.1f}{:>13}{:>12}  {}\n", rank, load.busy, idle,
+                        100 * idle / run.simulation.time, load.peak_live, load.peak_deferred, join(stages, ", "));
+  }
+  return text;
+}
+
+std::string schedule_svg(const ScheduleRun& run, const std::vector<std::string>& lines) {
+  return Picture(run, lines).text();
+}
+
+}  // namespace titan
