@@ -14,7 +14,7 @@
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"
-#include "titan/train/trainer.h"
+#include "titan/train/run.h"
 
 namespace titan {
 namespace {
@@ -87,14 +87,14 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   keep_freed_memory();
   RankSession session(schema, config, detect_launch(config), last_words);
   const Log& log = session.log();
-  std::optional<Trainer> trainer;
-  auto train = [&](const World& world) {
+  std::unique_ptr<Run> run;
+  auto work = [&](const World& world) {
     show_config(log, schema, loaded, located, world);
-    trainer.emplace(config, world, log);
+    run = build_run(config, world, log);
     if (config.job.save_config_file && world.rank == 0) save_config(schema, config);
-    return trainer->run();
+    return train(*run);
   };
-  return session.run(train, [&] { trainer.reset(); });
+  return session.run(work, [&] { run.reset(); });
 }
 
 }  // namespace titan

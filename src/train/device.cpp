@@ -147,7 +147,7 @@ namespace {
 at::Tensor numbers_of(const StepOutcome& outcome) {
   at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
                                  outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});
-  std::vector<at::Tensor> parts{values, outcome.wishes};
+  std::vector<at::Tensor> parts{values, outcome.requests};
   if (outcome.spike.defined()) parts.push_back(outcome.spike);
   return at::cat(parts);
 }

@@ -7,7 +7,7 @@
 #include "titan/base/text.h"
 #include "titan/data/utf8.h"
 #include "titan/train/job.h"
-#include "titan/train/trainer.h"
+#include "titan/train/run.h"
 
 namespace titan {
 namespace {
@@ -190,59 +190,40 @@ std::string excerpt(std::string text) {
   return line;
 }
 
-std::string Trainer::first_text(const StepBatch& batch) const {
-  std::string text = tokenizer_->decode(shown_tokens(batch, kSampleTokens));
+std::string first_text(const StepBatch& batch, const Tokenizer& tokenizer) {
+  std::string text = tokenizer.decode(shown_tokens(batch, kSampleTokens));
   repair_utf8(text);
   return text;
 }
 
-void Trainer::show_start(const StepBatch& first) const {
-  const Plan& plan = assembly_.executor->plan();
+void report_start(const Run& run, const StepBatch& first) {
+  const Plan& plan = run.model.plan();
   const PlanRequest& request = plan.request;
   const bool narrows = !plan.message_slots.empty();
-  log_.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}", name(request.master),
-            name(request.compute), narrows ? fmt::format(" (travel in {})", name(request.reduce)) : "",
-            name(request.optimizer_state));
+  run.log.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}", name(request.master),
+               name(request.compute), narrows ? fmt::format(" (travel in {})", name(request.reduce)) : "",
+               name(request.optimizer_state));
   if (!request.keep_fp32.empty() && request.compute != ElementType::float32) {
-    log_.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
+    run.log.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
   }
-  log_.info("memory by purpose (predicted):");
-  for (const std::string& line : memory_table(plan)) log_.info(line);
-  if (model_groups_.size() > 1) {
-    for (const std::string& line : parameter_group_table(model_groups_, all_parameters_)) log_.info(line);
+  run.log.info("memory by purpose (predicted):");
+  for (const std::string& line : memory_table(plan)) run.log.info(line);
+  if (run.model.parameter_groups.size() > 1) {
+    for (const std::string& line : parameter_group_table(run.model.parameter_groups, run.model.parameters))
+      run.log.info(line);
   }
-  if (request.step_in_backward && config_.training.max_norm > 0) {
-    log_.shared_warning(
+  if (request.step_in_backward && run.config.training.max_norm > 0) {
+    run.log.shared_warning(
         "optimizer.early_step_in_backward: weights are stepped before the whole norm is known; clipping is off");
   }
   const std::vector<int32_t> head = shown_tokens(first, kExcerptTokens);
-  log_.info("first {} tokens of the first batch: {}", head.size(), excerpt(tokenizer_->decode(head)));
-  const BatchPlan batch = make_batch_plan(config_, place_);
-  log_.info(
+  run.log.info("first {} tokens of the first batch: {}", head.size(), excerpt(run.data.tokenizer->decode(head)));
+  const BatchPlan batch = make_batch_plan(run.config, run.place);
+  run.log.info(
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "
       "sequence length {}, total steps {} (warmup {}); {} tokens per step",
-      batch.local_batch, batch.global_batch(), batch.accumulation, batch.sequence_length, config_.training.steps,
-      schedule_.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
-  log_.info("Training starts at step {}", first_step_);
-}
-
-std::vector<MemoryRow> Trainer::memory_now(int64_t peak_bytes) const {
-  MeasuredMemory measured;
-  measured.before_bytes = bytes_before_;
-  measured.peak_bytes = peak_bytes;
-  const Plan& plan = assembly_.executor->plan();
-  measured.device_only = !device_.device.is_cpu();
-  if (optimizer_) measured.optimizer_bytes = optimizer_->state_bytes();
-  if (assembly_.activation_offload) measured.host_activation_bytes = assembly_.activation_offload->host().peak_bytes();
-  if (assembly_.slots) {
-    measured.weight_slot_bytes = assembly_.slots->weight_bytes();
-    measured.gradient_slot_bytes = assembly_.slots->gradient_bytes();
-  }
-  if (!config_.optimizer.early_step_in_backward || plan.gathers_weights()) {
-    measured.gradient_bytes = assembly_.executor->gradient_bytes();
-  }
-  return memory_rows(phase_ == RunPhase::validation ? plan.validation_memory : plan.memory, assembly_.parameters,
-                     measured);
+      batch.local_batch, batch.global_batch(), batch.accumulation, batch.sequence_length, run.config.training.steps,
+      run.model.schedule.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
 }
 
 }  // namespace titan

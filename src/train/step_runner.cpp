@@ -41,7 +41,7 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
       max_norm_(executor.plan().request.step_in_backward ? 0 : max_norm),
       communicators_(std::move(communicators)) {}
 
-StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, Wishes wishes,
+StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests,
                             DebugDump* dump, const Executor::Observer& observer) {
   device_ = microbatches[0].tokens.device();
   const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
@@ -50,7 +50,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   progress_.rate = rate;
   progress_.dump = dump;
   progress_.loss = at::zeros({}, scalar);
-  progress_.wishes = to_device_soon({static_cast<double>(wishes.stop), static_cast<double>(wishes.save)}, device_);
+  progress_.requests = to_device_soon({static_cast<double>(requests.stop), static_cast<double>(requests.save)}, device_);
   progress_.any_skipped = at::zeros({}, scalar.dtype(at::kFloat));
   for (const BatchContext& batch : microbatches.first(microbatches.size() - 1)) {
     const at::Tensor loss =
@@ -59,7 +59,7 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   }
   executor_.run(executor_.program(ProgramKind::last_pass), microbatches_of(microbatches.back()), *this, observer);
   executor_.run(executor_.program(ProgramKind::update), {}, *this, observer);
-  StepOutcome outcome{progress_.loss, progress_.control, progress_.wishes, progress_.own_loss, progress_.spike};
+  StepOutcome outcome{progress_.loss, progress_.control, progress_.requests, progress_.own_loss, progress_.spike};
   progress_ = {};
   return outcome;
 }
@@ -83,10 +83,10 @@ void StepRunner::sum_loss(const at::Tensor& loss) {
   if (loss.defined()) progress_.loss = progress_.loss + loss;
   progress_.own_loss = progress_.loss;
   if (!communicators_.loss) return;
-  at::Tensor message = at::cat({progress_.loss.view({1}), progress_.wishes});
+  at::Tensor message = at::cat({progress_.loss.view({1}), progress_.requests});
   communicators_.loss->all_reduce({message})->wait();
   progress_.loss = message[0];
-  progress_.wishes = message.narrow(0, 1, 2).clamp_max(1);
+  progress_.requests = message.narrow(0, 1, 2).clamp_max(1);
 }
 
 void StepRunner::add_squares(int group) {
@@ -102,10 +102,10 @@ void StepRunner::add_squares(int group) {
 void StepRunner::sum_norm(int /*group*/) {
   if (!communicators_.model) return;
   at::Tensor& squares = steps_in_backward() ? progress_.group_squares : progress_.squares;
-  at::Tensor message = at::cat({squares, progress_.wishes.to(at::kLong)});
+  at::Tensor message = at::cat({squares, progress_.requests.to(at::kLong)});
   communicators_.model->all_reduce({message})->wait();
   // Stepping in backward this happens once for every group: what is only added up would soon pass all bounds.
-  progress_.wishes = message.narrow(0, kExactSlots, 2).clamp_max(1).to(at::kDouble);
+  progress_.requests = message.narrow(0, kExactSlots, 2).clamp_max(1).to(at::kDouble);
   squares = message.narrow(0, 0, kExactSlots);
 }
 

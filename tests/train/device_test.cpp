@@ -134,7 +134,7 @@ TEST(StepReadback, BringsTheNumbersOfTheStepWithoutRounding) {
   EXPECT_EQ(values.loss, 1.0 + 1e-15);
   EXPECT_EQ(values.grad_norm, 1e300);
   EXPECT_FALSE(values.skipped);
-  EXPECT_EQ(values.wishes, (Wishes{.stop = false, .save = true}));
+  EXPECT_EQ(values.requests, (Requests{.stop = false, .save = true}));
   EXPECT_EQ(values.own_loss, (1.0 + 1e-15) / 4);
 }
 

@@ -122,7 +122,7 @@ TEST(Layouts, SteppingInBackwardTrainsAsSteppingAfterItAndSendsWhatThePlanSays) 
   }
 }
 
-TEST(Layouts, AWishToStopOfOneRankReachesAllInTheSameStepAndDoesNotGrow) {
+TEST(Layouts, ARequestToStopOfOneRankReachesAllInTheSameStepAndDoesNotGrow) {
   for (const bool step_in_backward : {false, true}) {
     for (const char* layout : {"ddp2", "tp2", "hsdp2x2xtp2"}) {
       LayoutRow row = row_named(layout);
@@ -130,7 +130,7 @@ TEST(Layouts, AWishToStopOfOneRankReachesAllInTheSameStepAndDoesNotGrow) {
       Fault last_rank_stops;
       last_rank_stops.stopping_rank = row.world() - 1;
       for (const RankResult& rank : train_ranks(row, 3, last_rank_stops)) {
-        EXPECT_EQ(rank.stop_wishes, (std::vector<double>{0, 1, 0})) << layout << " " << step_in_backward;
+        EXPECT_EQ(rank.stop_requests, (std::vector<double>{0, 1, 0})) << layout << " " << step_in_backward;
       }
     }
   }

@@ -9,7 +9,7 @@
 #include "ranks.h"
 #include "titan/base/error.h"
 #include "titan/base/log.h"
-#include "titan/train/trainer.h"
+#include "titan/train/run.h"
 
 namespace titan {
 namespace {
@@ -20,7 +20,7 @@ std::vector<double> losses_of(const JobConfig& config, const TestFolder& folder)
   ::testing::internal::CaptureStdout();
   {
     const Log log;
-    EXPECT_EQ(Trainer(config, World(), log).run(), ExitCode::success);
+    EXPECT_EQ(train(*build_run(config, World(), log)), ExitCode::success);
   }
   ::testing::internal::GetCapturedStdout();
   return column<double>(metrics_of(folder, "loss"), "loss");
@@ -144,7 +144,7 @@ TEST(LeanRuns, GoOnFromTheirCheckpointsAndAreToldWhyTheyCannotFromOthers) {
     ::testing::internal::CaptureStdout();
     try {
       const Log log;
-      Trainer(config, World(), log).run();
+      train(*build_run(config, World(), log));
       ADD_FAILURE() << "it was taken";
     } catch (const Error& error) {
       const std::string option = other.substr(2, other.find('=') - 2);

@@ -235,11 +235,11 @@ class RankRun {
       }
       const GlobalBatch batch = global_batch(step, row_);
       const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
-      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Wishes{.stop = stop},
+      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Requests{.stop = stop},
                                                /*dump=*/nullptr, observer);
       result_.losses.push_back(outcome.loss.item<double>());
       result_.norms.push_back(outcome.control.norm.item<double>());
-      result_.stop_wishes.push_back(outcome.wishes[0].item<double>());
+      result_.stop_requests.push_back(outcome.requests[0].item<double>());
       if (step == 2) note_traffic();
     }
     if (row_.pipeline > 1) result_.most_live = assembly_.executor->most_live();

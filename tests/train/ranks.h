@@ -67,7 +67,7 @@ std::vector<LayoutRow> layout_rows();
 struct RankResult {
   std::vector<double> losses;
   std::vector<double> norms;
-  std::vector<double> stop_wishes;
+  std::vector<double> stop_requests;
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> weights;    // whole, after the last step
   std::vector<std::string> strays;              // parameters whose gradient here is not that part of the whole one

@@ -15,8 +15,8 @@
 #include "titan/checkpoint/read_checkpoint.h"
 #include "titan/config/dump.h"
 #include "titan/config/schema.h"
+#include "titan/train/run.h"
 #include "titan/train/run_state.h"
-#include "titan/train/trainer.h"
 
 namespace titan {
 namespace {
@@ -36,7 +36,7 @@ std::string run(const TestFolder& folder, const std::vector<std::string>& more) 
   ::testing::internal::CaptureStdout();
   try {
     const Log log;
-    EXPECT_EQ(Trainer(config, World(), log).run(), ExitCode::success);
+    EXPECT_EQ(train(*build_run(config, World(), log)), ExitCode::success);
   } catch (...) {
     ::testing::internal::GetCapturedStdout();
     throw;
@@ -107,7 +107,7 @@ void run_together(const TestFolder& folder, int64_t ranks, const std::vector<std
       world.cores = 1;
       world.store = store;
       const Log log;
-      EXPECT_EQ(Trainer(config, world, log).run(), ExitCode::success);
+      EXPECT_EQ(train(*build_run(config, world, log)), ExitCode::success);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,4 +1,4 @@
-#include "titan/train/trainer.h"
+#include "titan/train/run.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/record_function.h>
@@ -19,7 +19,7 @@ std::string run(const JobConfig& config, ExitCode expected = ExitCode::success) 
   ::testing::internal::CaptureStdout();
   {
     const Log log;
-    EXPECT_EQ(Trainer(config, World(), log).run(), expected);
+    EXPECT_EQ(train(*build_run(config, World(), log)), expected);
   }
   return ::testing::internal::GetCapturedStdout();
 }
@@ -81,7 +81,7 @@ TEST_P(Diverging, AbortEndsTheRunAtTheFirstStepThatIsNotFiniteAndNamesIt) {
   ::testing::internal::CaptureStdout();
   std::string message;
   try {
-    Trainer(job, World(), log).run();
+    train(*build_run(job, World(), log));
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::non_finite);
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(AfterAndInBackward, Diverging,
                                            "--optimizer.early_step_in_backward"),
                          [](const auto& info) { return info.index == 0 ? "AfterBackward" : "InBackward"; });
 
-TEST(Trainer, AWishToStopEndsTheRunBeforeItsLastStepWithAClosingLine) {
+TEST(Trainer, ARequestToStopEndsTheRunBeforeItsLastStepWithAClosingLine) {
   const TestFolder folder;
   const StopSignals signals;
   ::kill(::getpid(), SIGINT);
@@ -147,7 +147,7 @@ TEST(Trainer, AHostSyncInAStepEndsARunWhoseStepsAreWatchedAndNoOther) {
   const Log log;
   ::testing::internal::CaptureStdout();
   try {
-    Trainer(config, World(), log).run();
+    train(*build_run(config, World(), log));
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bug);
@@ -162,7 +162,7 @@ TEST(Trainer, ATokenizerLargerThanTheVocabularyIsRefusedWithBothSizes) {
   const Log log;
   ::testing::internal::CaptureStdout();
   try {
-    Trainer trainer(config, World(), log);
+    build_run(config, World(), log);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_config);

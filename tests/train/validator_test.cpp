@@ -159,7 +159,7 @@ TEST(Validator, WhatWasSkippedIsToldInTheFirstRunOnly) {
   EXPECT_EQ(shown[1], "");
 }
 
-TEST(Validator, AWishToStopGivesNoPartialResult) {
+TEST(Validator, ARequestToStopGivesNoPartialResult) {
   Fixture f;
   const JobConfig config = f.config();
   const StopSignals signals;

@@ -85,7 +85,7 @@ struct StepValues {
   double loss = 0;
   double grad_norm = 0;
   bool skipped = false;
-  Wishes wishes = {};
+  Requests requests = {};
   double own_loss = 0;  // what this rank's tokens brought to the loss
   std::optional<Spike> spike = {};
 };
@@ -113,7 +113,7 @@ class StepReadback {
   StepValues wait();
 
  private:
-  HostCopy copy_;  // loss, norm, skip, own loss, wishes, spike
+  HostCopy copy_;  // loss, norm, skip, own loss, requests, spike
 };
 
 }  // namespace titan

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/data/batch_stream.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/parameter_groups.h"
 #include "titan/parallel/plan.h"
@@ -44,5 +45,12 @@ std::optional<std::string> explain_first_loss(double loss, int64_t vocabulary, b
 /// `text` as part of one line of a terminal: nothing in it moves the cursor or changes colours, and it ends with "…"
 /// where it was too long. Text comes from a corpus, so any bytes are taken.
 std::string excerpt(std::string text);
+
+/// The beginning of a batch as text.
+std::string first_text(const StepBatch& batch, const Tokenizer& tokenizer);
+
+struct Run;
+/// Reports what a run is about to do: dtypes, predicted memory, parameter groups, the first tokens, batch sizes.
+void report_start(const Run& run, const StepBatch& first);
 
 }  // namespace titan

@@ -24,12 +24,17 @@ struct StepCommunicators {
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
 };
 
-/// What a rank wants all ranks to do after a step: they learn of it with the step's sums.
-struct Wishes {
+/// What a rank asks all ranks to do after a step: they learn of it with the step's sums.
+struct Requests {
   bool stop = false;
   bool save = false;
 
-  bool operator==(const Wishes&) const = default;
+  Requests& operator|=(const Requests& other) {
+    stop |= other.stop;
+    save |= other.save;
+    return *this;
+  }
+  bool operator==(const Requests&) const = default;
 };
 
 /// Device scalars of a step whose work is enqueued, the same on all ranks. The loss (fp64) is that of the weights
@@ -37,14 +42,14 @@ struct Wishes {
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;
-  at::Tensor wishes;    // fp64 [2], stop and save: 1 where any rank has that wish, 0 where none has
+  at::Tensor requests;  // fp64 [2], stop and save: 1 if any rank asks, else 0
   at::Tensor own_loss;  // fp64: what this rank's tokens brought to the loss; not the same on all ranks
   at::Tensor spike;     // fp64 [3] as SpikeGuard::judge gives it; undefined without a guard
 };
 
 class StepRunner : private StepWork {
  public:
-  /// What ranks exchange once a step: the exact sum of squares, or the loss, and their wishes.
+  /// What ranks exchange once a step: the exact sum of squares, or the loss, and their requests.
   static constexpr int64_t kNormMessageBytes = (kExactSlots + 2) * sizeof(int64_t);
   static constexpr int64_t kLossMessageBytes = 3 * sizeof(double);
 
@@ -62,10 +67,10 @@ class StepRunner : private StepWork {
 
   /// Runs step `step` (1-based) at peak rate `rate`. The microbatches' loss_scale makes the loss a mean over the valid
   /// tokens of all of them; with a pipeline each is cut into the pipeline's own. Loss or gradients that are not finite
-  /// leave the weights as they are; stepping in backward, those of the groups concerned. `wishes` travel with the
+  /// leave the weights as they are; stepping in backward, those of the groups concerned. `requests` travel with the
   /// step's sums, so that all ranks learn of them after the same step. `dump`, when given, gets loss, norm and
   /// gradients; `observer` sees every instruction before it runs.
-  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Wishes wishes = {},
+  StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests = {},
                   DebugDump* dump = nullptr, const Executor::Observer& observer = {});
 
  private:
@@ -74,7 +79,7 @@ class StepRunner : private StepWork {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, wishes, any_skipped, own_loss, spike;
+    at::Tensor loss, requests, any_skipped, own_loss, spike;
     at::Tensor squares;        // of all groups so far
     at::Tensor group_squares;  // of the group that is stepped now, in backward
     StepControl control;       // of the whole step

@@ -1,0 +1,96 @@
+// A run: everything that a job's config asks for, built once by build_run(), and the loop that trains with it, train()
+// (src/train/trainer.cpp). No parallelism, no precision and no model is named here: the parts know theirs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "titan/base/log.h"
+#include "titan/config/job_config.h"
+#include "titan/data/batch_stream.h"
+#include "titan/distributed/mesh_groups.h"
+#include "titan/model/model.h"
+#include "titan/optimize/learning_rate.h"
+#include "titan/optimize/optimizer.h"
+#include "titan/parallel/assembly.h"
+#include "titan/train/batch.h"
+#include "titan/train/device.h"
+#include "titan/train/run_state.h"
+#include "titan/train/step_runner.h"
+
+namespace titan {
+
+class RunCheckpoints;
+class RunFolder;
+class RunMemory;
+class RunReporter;
+class Validator;
+
+struct RunData {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::string description;  // of the dataset
+  std::unique_ptr<BatchStream> stream;
+  int64_t tokens_per_step = 0;  // of all ranks
+};
+
+struct RunModel {
+  ModelDescription description;
+  Assembly assembly;                             // units, weights and the executor
+  std::vector<Parameter*> parameters;            // of all stages, in canonical order; other ranks' without memory
+  std::vector<ParameterGroup> parameter_groups;  // of `parameters`
+  std::unique_ptr<Optimizer> optimizer;          // of this rank's parameters
+  std::unique_ptr<SpikeGuard> guard;             // null: off
+  std::unique_ptr<StepRunner> step_runner;
+  LearningRateSchedule schedule;
+
+  const Plan& plan() const { return assembly.executor->plan(); }
+};
+
+struct Run {
+  Run(const JobConfig& config, const World& world, const Log& log);
+  ~Run();
+
+  const JobConfig& config;
+  const Log& log;
+  World world;
+  DeviceInfo device;
+  std::unique_ptr<RunFolder> folder;  // null but on rank 0
+  MeshPlace place;                    // of this rank in the device mesh
+  SequenceShare share;                // of every sequence: this rank's part under context parallelism
+  MeshGroups groups;                  // communicators
+  std::unique_ptr<RunMemory> memory;
+  RunData data;
+  RunModel model;
+  std::unique_ptr<Validator> validator;         // null: off
+  std::unique_ptr<RunCheckpoints> checkpoints;  // null: off
+  std::unique_ptr<RunReporter> reporter;
+};
+
+/// Opens device, mesh, tokenizer and corpus; plans, builds and initialises the model. `world`: which rank of how many
+/// this process is; all ranks call alike. `config` and `log` outlive the run. Throws Error with the exit code.
+std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, const Log& log);
+
+/// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
+/// abort, Error(out_of_memory) with the settings that would fit.
+ExitCode train(Run& run);
+
+/// Where the run starts, and whether its weights were loaded instead of drawn from a seed.
+struct RunStart {
+  RunPosition position;
+  bool is_trained = false;
+};
+/// Loads the checkpoint that `checkpoint.*` names, if there is one, and sets the data position.
+RunStart resume(Run& run);
+
+/// Forward alone, through all stages of the model. With a pipeline, logits are on every rank, other results as
+/// Executor::infer has them.
+at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode);
+
+/// Once the first step is over, which meets ranks that start slowly: collectives wait for comm.train_timeout_seconds.
+void use_training_timeouts(Run& run);
+
+/// On GPUs, when no rank has anything left to send: closes all communicators. Not after a failure (NcclTransport).
+void close_groups(Run& run);
+
+}  // namespace titan

@@ -1,0 +1,357 @@
+// Builds a run, and logs what it builds: device, ranks, tokenizer, model, weights, optimizer, data.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "run_memory.h"
+#include "run_reporter.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/process.h"
+#include "titan/base/text.h"
+#include "titan/checkpoint/save.h"
+#include "titan/parallel/plan.h"
+#include "titan/parallel/program.h"
+#include "titan/train/compile.h"
+#include "titan/train/host_wait_check.h"
+#include "titan/train/job.h"
+#include "titan/train/pipeline_job.h"
+#include "titan/train/run.h"
+#include "titan/train/run_checkpoints.h"
+#include "titan/train/run_folder.h"
+#include "titan/train/start_report.h"
+#include "titan/train/validator.h"
+
+namespace titan {
+namespace {
+
+void set_determinism(const JobConfig& config) {
+  if (!config.debug.deterministic) return;
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
+  at::globalContext().setDeterministicAlgorithms(true, config.debug.deterministic_warn_only);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
+}
+
+/// The seed of the config, or one that rank 0 draws for all.
+uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log) {
+  if (config.debug.seed) return static_cast<uint64_t>(*config.debug.seed);
+  uint64_t seed = 0;
+  if (world.rank == 0 || !world.store) {
+    std::random_device source;
+    seed = (uint64_t{source()} << 32 | source()) >> 1;
+  }
+  if (world.store) {
+    const std::string key = "seed";
+    if (world.rank == 0) world.store->set(key, std::to_string(seed));
+    read_words(world.store->get_to_str(key), 0, [&](const nlohmann::json& said) { seed = said.get<uint64_t>(); });
+  }
+  log.info("debug.seed is not given; this run draws its weights from seed {}", seed);
+  return seed;
+}
+
+/// Rank 0 proves the programs of all ranks together in jobs of at most so many ranks: it makes the plan of each.
+constexpr int64_t kRanksProvedTogether = 64;
+
+/// Throws InvariantError unless the programs of `plan`, and in a small job those of all ranks, can run: nothing is used
+/// before it is there, and no rank waits for a message or a collective that another does not make.
+void prove_programs(const Plan& plan, bool graphs, const std::function<Plan(int64_t rank)>& plan_of) {
+  std::vector<std::vector<Program>> programs{checked_programs(plan, graphs)};
+  const std::string problem = program_problem(plan, programs[0]);
+  TITAN_CHECK(problem.empty(), problem);
+  const int64_t world = plan.request.place.mesh.world();
+  if (plan.request.place.rank != 0 || world == 1 || world > kRanksProvedTogether) return;
+  std::vector<Plan> plans{plan};
+  for (int64_t rank = 1; rank < world; ++rank) {
+    plans.push_back(plan_of(rank));
+    programs.push_back(checked_programs(plans.back(), graphs));
+  }
+  std::vector<RankPrograms> ranks;
+  for (size_t r = 0; r < plans.size(); ++r) ranks.push_back({&plans[r], programs[r]});
+  const std::string between_ranks = mesh_problem(ranks);
+  TITAN_CHECK(between_ranks.empty(), between_ranks);
+}
+
+/// The cores that this rank may count on.
+int64_t default_threads(const World& world) {
+  return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
+}
+
+ModelStrategies strategies_for(const JobConfig& config) {
+  const bool round = config.training.weight_gradient_dtype == "bfloat16";
+  return {std::make_shared<DenseProducts>(round), config.training.loss_chunks, round};
+}
+
+/// The groups of all the model's parameters as groups of those that this rank has.
+std::vector<ParameterGroup> groups_of(std::vector<ParameterGroup> groups, const std::vector<Parameter*>& all,
+                                      const std::vector<Parameter*>& mine) {
+  for (ParameterGroup& group : groups) {
+    std::vector<size_t> members;
+    for (size_t index : group.members) {
+      const auto found = std::find(mine.begin(), mine.end(), all[index]);
+      if (found != mine.end()) members.push_back(static_cast<size_t>(found - mine.begin()));
+    }
+    group.members = std::move(members);
+  }
+  return groups;
+}
+
+PlanRequest plan_request(const Run& run, const MeshPlace& place, const ModelDescription& model) {
+  PlanRequest request = make_plan_request(run.config, place, !run.device.device.is_cpu());
+  add_pipeline(request, run.config, model);
+  request.groups_of_one = run.config.debug.groups_of_one && !run.world.fake;
+  return request;
+}
+
+void set_up_device(Run& run) {
+  const JobConfig& config = run.config;
+  const int64_t threads = config.training.threads > 0 ? config.training.threads : default_threads(run.world);
+  at::set_num_threads(static_cast<int>(threads));
+  set_determinism(config);
+  at::globalContext().setAllowBF16ReductionCuBLAS(config.training.allow_bf16_reduced_precision_reduction);
+  run.device = choose_device(config.training.device, run.world.local_rank);
+  run.log.info("{}: {} with {} memory, {} threads", run.device.device.is_cpu() ? "CPU" : "CUDA capacity",
+               run.device.name, human_bytes(static_cast<double>(run.device.memory_bytes)), threads);
+  require_kernels(run.device);
+  refuse_waits_by_design(config, run.device.device);
+  const std::optional<Float8Request> float8 = make_float8_request(config);
+  if (float8 && !float8->emulate) require_float8(run.device);
+  if (threads > std::thread::hardware_concurrency()) {
+    run.log.shared_warning(
+        "training.threads = {} on {} processors: threads that wait for each other make every step slower", threads,
+        std::thread::hardware_concurrency());
+  }
+}
+
+void open_folder(Run& run) {
+  const std::string& folder = run.config.job.dump_folder;
+  with_remedy("name a folder that can be made and written in job.dump_folder", [&] { make_folders(folder); });
+  if (run.world.rank != 0 || run.world.fake) return;
+  const std::string launcher = run.world.launcher.empty() ? "a single process" : run.world.launcher;
+  run.folder = std::make_unique<RunFolder>(
+      folder, fmt::format("{}, rank 0 on {}, process {}", launcher, host_name(), ::getpid()), run.log);
+}
+
+void join_ranks(Run& run) {
+  const JobConfig& config = run.config;
+  World& world = run.world;
+  const std::chrono::seconds timeout(config.comm.init_timeout_seconds);
+  run.place = {make_mesh(config, world.size), world.rank};
+  run.share = make_sequence_share(config, run.place);
+  const bool groups_of_one = config.debug.groups_of_one && !world.fake;
+  if (!world.is_distributed() && !groups_of_one) return;
+  if (world.is_distributed()) run.log.info(mesh_line(run.place.mesh));
+  if (!world.store && groups_of_one) world.store = c10::make_intrusive<c10d::HashStore>();
+  // NCCL takes ranks of one host for rivals over one GPU; these are told apart as if each had a host of its own.
+  if (config.debug.share_gpu) ::setenv("NCCL_HOSTID", fmt::format("titan-{}", world.rank).c_str(), /*overwrite=*/0);
+  TransportOptions transport{.shared_memory = config.comm.shared_memory, .refused = {}};
+  transport.refused = [&run](const std::string& reason) {
+    run.log.shared_warning(
+        "The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
+  };
+  // Which units and which shared weights there are does not depend on the vocabulary, which the tokenizer may settle.
+  const ModelDescription model = find_model_family(config.model.name)->describe(make_model_request(config, 1));
+  run.groups =
+      make_mesh_groups(run.place.mesh, world.rank, timeout, communicator_maker(world, run.device.device, transport),
+                       groups_of_one, tied_ranks_of(plan_request(run, run.place, model), model));
+  for (Communicator* group : run.groups.all()) group->record_in(world.trace);
+  if (run.groups.world) run.log.info("Ranks talk through {}", run.groups.world->transport());
+  run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
+}
+
+// Ranks choose alike, so that what all of them compute does not depend on which of them was slow for a moment.
+AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
+  if (run.device.device.is_cpu() || plan.request.compute != ElementType::bfloat16) return AttentionKernel::cudnn;
+  if (run.config.debug.deterministic) {
+    run.log.info("Attention by {}: cuDNN's gradients vary from run to run", name(AttentionKernel::flash));
+    return AttentionKernel::flash;
+  }
+  if (run.model.description.block_causal) {
+    run.log.info("Attention by {}: documents are ever of other lengths, for each of which cuDNN makes a plan",
+                 name(AttentionKernel::flash));
+    return AttentionKernel::flash;
+  }
+  const int64_t ranks = run.place.mesh.size(MeshAxis::tp);
+  const AttentionShape shape{plan.request.samples, plan.request.sequence_length / plan.request.split().ranks,
+                             run.model.description.heads / ranks, run.model.description.kv_heads / ranks,
+                             run.model.description.head_dim};
+  const std::vector<KernelTiming> timings = time_kernels(
+      [&](AttentionKernel kernel) { return measure_kernel(kernel, shape, at::kBFloat16, run.device.device); });
+  std::optional<AttentionKernel> chosen = choose_kernel(timings);
+  if (!chosen) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("no attention kernel takes [{}, {}, {}, {}] with {} heads of keys: {}", shape.samples,
+                            shape.length, shape.heads, shape.head_dim, shape.kv_heads, timings.front().refusal));
+  }
+  run.log.info(describe_choice(*chosen, timings));
+  if (run.world.store && run.world.is_distributed()) {
+    const std::string key = "attention/kernel";
+    if (run.world.rank == 0) run.world.store->set(key, std::to_string(static_cast<int>(*chosen)));
+    AttentionKernel agreed{};
+    read_words(run.world.store->get_to_str(key), 0, [&](const nlohmann::json& said) {
+      agreed =
+          std::array{AttentionKernel::cudnn, AttentionKernel::flash, AttentionKernel::efficient}.at(said.get<size_t>());
+    });
+    if (agreed != *chosen) run.log.info("Attention by {}, as on rank 0", name(agreed));
+    chosen = agreed;
+  }
+  return *chosen;
+}
+
+/// What captures this plan's work as CUDA graphs; null: it runs eagerly.
+std::unique_ptr<WorkRecorder> recorder_for(const Run& run, const Plan& plan) {
+  if (!plan.request.cuda_graphs) return nullptr;
+  if (const std::optional<std::string> reason = why_no_graphs(plan)) {
+    run.log.info("CUDA graphs are not used: {}", *reason);
+    return nullptr;
+  }
+  run.log.info("{} recorded as CUDA graphs in step 3 and replayed from then on",
+               records_microbatches(plan, run.groups) ? "Whole microbatches are" : "Blocks are");
+  return run.device.device.is_cuda() ? cuda().recorder(run.device.device.index()) : nullptr;
+}
+
+/// Describes, plans, proves and builds the model, with its weights.
+void build_model(Run& run, uint64_t seed) {
+  const JobConfig& config = run.config;
+  const Log& log = run.log;
+  const ModelFamily& family = *find_model_family(config.model.name);
+  const ModelRequest request = make_model_request(config, run.data.tokenizer->vocabulary_size());
+  const ModelDescription& description = run.model.description = family.describe(request);
+  log.info("Building {} {} with {}", description.name, description.flavor, description.summary);
+  const Plan plan = make_plan(description, family, plan_request(run, run.place, description));
+  if (const std::optional<std::string> idle = precision_warning(plan)) log.shared_warning(*idle);
+  for (const std::string& line : precision_lines(plan)) log.info(line);
+  if (config.model.print_after_conversion) {
+    for (const std::string& line : converted_lines(plan)) log.info(line);
+  }
+  run.memory->check(plan);
+  ModelStrategies strategies = strategies_for(config);
+  strategies.attention_kernel = attention_kernel_for(run, plan);
+  strategies.tell = [&log](const std::string& what) { log.shared_warning(what); };
+  std::unique_ptr<WorkRecorder> recorder = recorder_for(run, plan);
+  prove_programs(plan, recorder && records_microbatches(plan, run.groups), [&](int64_t rank) {
+    return make_plan(description, family, plan_request(run, {run.place.mesh, rank}, description));
+  });
+  run.memory->watch([] { return "building the model"; },
+                    [&] {
+                      run.model.assembly = assemble(family, request, strategies, plan, run.groups, run.device.device,
+                                                    seed, choose_kernels(config, run.device, log), std::move(recorder));
+                    });
+  for (const auto& parameter : run.model.assembly.model->parameter_handles()) {
+    run.model.parameters.push_back(parameter.get());
+  }
+}
+
+/// What changes the weights: optimizer with its groups, learning-rate schedule, guard, and the runner of steps.
+void build_optimizer(Run& run) {
+  const TrainingSection& training = run.config.training;
+  RunModel& model = run.model;
+  std::vector<std::string> names;
+  for (const Parameter* parameter : model.parameters) names.push_back(parameter->name());
+  model.parameter_groups = assign_parameter_groups(names, run.config.optimizer.param_groups);
+  Assembly& assembly = model.assembly;
+  run.memory->watch([] { return "building the optimizer"; },
+                    [&] {
+                      model.optimizer = std::make_unique<Optimizer>(
+                          assembly.parameters, groups_of(model.parameter_groups, model.parameters, assembly.parameters),
+                          make_optimizer_options(run.config), assembly.optimizer_offload);
+                    });
+  model.step_runner =
+      std::make_unique<StepRunner>(*assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
+                                   StepCommunicators{run.groups.loss, run.groups.model});
+  if (training.spike_guard != "off") {
+    model.guard = std::make_unique<SpikeGuard>(
+        SpikeGuardOptions{training.spike_window, training.spike_threshold, training.spike_guard == "skip"},
+        run.device.device);
+    model.step_runner->guard_with(model.guard.get());
+  }
+  std::vector<std::string> notes;
+  model.schedule = make_schedule(run.config, notes);
+  for (const std::string& note : notes) run.log.shared_warning(note);
+}
+
+void report_model(const Run& run) {
+  const std::string& checkpointing = run.config.activation_checkpoint.mode;
+  if (checkpointing != "none") run.log.info("Applied {} activation checkpointing to the model", checkpointing);
+  for (const std::string& line : parallelism_lines(run.model.plan())) run.log.info(line);
+  const ModelDescription& model = run.model.description;
+  run.log.info("Model {} {} size: {} total parameters", model.name, model.flavor,
+               with_thousands(model.parameter_count()));
+}
+
+void open_data(Run& run) {
+  const JobConfig& config = run.config;
+  const BatchOptions options = make_batch_options(config, run.model.description.block_causal);
+  std::string description;
+  std::unique_ptr<ChunkSource> chunks =
+      open_training_chunks(config, run.place, run.data.tokenizer, options, description);
+  run.data.description = fmt::format("{} from {}", config.training.dataset, description);
+  run.log.info("Preparing {} dataset from {}", config.training.dataset, description);
+  if (splits_by_rank(config, run.place)) {
+    const int64_t ranks = run.place.mesh.data_parallel_degree();
+    run.log.shared_warning(
+        "data.split = \"upstream\": each of {} data-parallel ranks reads a part of the corpus of its own, so this run "
+        "can be resumed with {} of them only",
+        ranks, ranks);
+  }
+  const BatchPlan batch = make_batch_plan(config, run.place);
+  run.data.tokens_per_step = batch.global_batch() * batch.sequence_length;
+  run.data.stream = std::make_unique<BatchStream>(std::move(chunks), batch, options);
+  if (config.validation.enable && !run.world.fake) {
+    run.validator = std::make_unique<Validator>(config, run.data.tokenizer, run.model.description.block_causal,
+                                                run.place, run.groups.loss, run.log);
+  }
+}
+
+void open_checkpoints(Run& run) {
+  if (!run.config.checkpoint.enable || run.world.fake) return;
+  const RunModel& model = run.model;
+  run.checkpoints = std::make_unique<RunCheckpoints>(
+      run.config, run.world,
+      RunParts{model.description, model.assembly, model.parameters, model.parameter_groups, *model.optimizer,
+               model.schedule, run.place, model.guard.get()},
+      run.log);
+  run.model.step_runner->before_change([&run] {
+    const auto start = std::chrono::steady_clock::now();
+    run.checkpoints->before_change();
+    run.reporter->exclude_since(start);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, const Log& log) {
+  if (config.checkpoint.enable && config.checkpoint.create_seed_checkpoint && world.is_distributed()) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("checkpoint.create_seed_checkpoint = true with {} processes: start a single one; runs of any "
+                    "layout can begin from what it saves",
+                    world.size));
+  }
+  auto run = std::make_unique<Run>(config, world, log);
+  set_up_device(*run);
+  open_folder(*run);
+  join_ranks(*run);
+  run->memory = std::make_unique<RunMemory>(*run);
+  run->reporter = std::make_unique<RunReporter>(*run);
+  const uint64_t seed = choose_seed(config, world, log);
+  log.info("Reading the tokenizer {}", tokenizer_location(config));
+  run->data.tokenizer = open_tokenizer(tokenizer_location(config));
+  log.info(run->data.tokenizer->description());
+  build_model(*run, seed);
+  build_optimizer(*run);
+  report_model(*run);
+  open_data(*run);
+  open_checkpoints(*run);
+  return run;
+}
+
+}  // namespace titan

@@ -1,0 +1,87 @@
+#include "titan/train/run.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "run_memory.h"
+#include "run_reporter.h"
+#include "titan/checkpoint/store_meeting.h"
+#include "titan/data/find_position.h"
+#include "titan/train/job.h"
+#include "titan/train/run_checkpoints.h"
+#include "titan/train/run_folder.h"
+#include "titan/train/validator.h"
+
+namespace titan {
+namespace {
+
+/// The data position of a checkpoint that another program wrote: it counts documents, so the corpus is read up to it.
+std::optional<StreamState> find_data_position(const Run& run, const SamplePosition& samples) {
+  std::optional<StreamState> state;
+  std::string problem = foreign_position_obstacle(run.config, run.place, samples.ranks);
+  if (problem.empty()) {
+    run.log.info("Looking for the data position in the corpus: after {} documents", samples.samples);
+    FoundPosition found = find_position(*open_training_documents(run.config, run.place), *run.data.tokenizer,
+                                        samples.samples, samples.left_tokens);
+    problem = std::move(found.problem);
+    state = found.state;
+  }
+  if (!problem.empty()) {
+    run.log.warning("the data position could not be restored ({}): the data begin anew", problem);
+    return std::nullopt;
+  }
+  run.log.info("the data position was restored: {} documents had been read, {} tokens of them are still to be used",
+               samples.samples, samples.left_tokens.size());
+  return state;
+}
+
+}  // namespace
+
+Run::Run(const JobConfig& job, const World& who, const Log& to) : config(job), log(to), world(who) {}
+Run::~Run() = default;
+
+RunStart resume(Run& run) {
+  if (!run.checkpoints) return {};
+  RunCheckpoints::Start start = run.checkpoints->load();
+  RunPosition& position = start.position;
+  if (position.samples) {
+    if (const auto state = find_data_position(run, *position.samples)) position.data = state;
+  }
+  if (position.data) run.data.stream->restore(*position.data);
+  SpikeGuard* guard = run.model.guard.get();
+  if (guard && position.guard && !guard->restore(*position.guard)) {
+    run.log.shared_warning("training.spike_window is not that of the checkpoint: the spike guard begins anew");
+  }
+  return {std::move(position), start.is_trained};
+}
+
+at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode) {
+  at::Tensor result = run.model.assembly.executor->infer(batch, mode);
+  if (!run.model.plan().request.pipeline || mode != UnitMode::logits) return result;
+  // The rank that writes a dump may run another stage.
+  std::vector<int64_t> shape = batch.tokens.sizes().vec();
+  shape.push_back(run.model.description.vocabulary);
+  result = result.defined() ? result.to(at::kFloat) : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
+  run.groups.pipeline->all_reduce({result})->wait();
+  return result;
+}
+
+void use_training_timeouts(Run& run) {
+  const std::chrono::seconds timeout(run.config.comm.train_timeout_seconds);
+  run.groups.set_timeout(timeout);
+  if (run.model.assembly.peer_memory) run.model.assembly.peer_memory->set_timeout(timeout);
+}
+
+// A rank that closed a communicator early would take the last chunks of a collective from those behind it.
+void close_groups(Run& run) {
+  const World& world = run.world;
+  if (run.device.device.is_cpu() || !world.store) return;
+  wait_for_device(run.device.device);
+  if (world.is_distributed()) {
+    const std::chrono::seconds patience(run.config.comm.train_timeout_seconds);
+    const MeetingWaits waits{.limit = std::chrono::hours(2), .patience = patience, .waits = world.waits, .tell = {}};
+    make_store_meeting(world.store->clone(), "end", world.rank, world.size, waits)->exchange({});
+  }
+  run.groups.shut_down();
+}
+
+}  // namespace titan

@@ -1,0 +1,49 @@
+// The memory of a run: whether the plan fits before the model is built, what took it at a peak, and what to say when it
+// runs out. The tables and the search for settings that fit are pure functions (titan/train/memory_report.h).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "titan/train/device.h"
+#include "titan/train/memory_report.h"
+
+namespace titan {
+
+struct Run;
+
+class RunMemory {
+ public:
+  /// Measures how much there is, so it is made before any tensor of the job. `run` outlives it.
+  explicit RunMemory(const Run& run);
+
+  /// Warns if the plan takes more than there is.
+  void check(const Plan& plan) const;
+  /// Does `work`. If memory runs out in it, logs who holds how much and throws Error(out_of_memory) with the settings
+  /// that would fit. `position`: what was being done, "building the model".
+  void watch(const std::function<std::string()>& position, const std::function<void()>& work) const;
+  /// Validation takes memory of its own: tables and settings are about it until end_validation().
+  void begin_validation();
+  void end_validation() { phase_ = RunPhase::training; }
+  /// What is being computed, "validation, forward of layers.0, after step 20"; `step`: the last one that is complete.
+  std::string position(int64_t step) const;
+  /// By purpose, planned and measured, at a peak of so many bytes.
+  std::vector<MemoryRow> rows(int64_t peak_bytes) const;
+  /// After the first step on a GPU: reports what libraries take against what check() leaves them.
+  void compare_libraries() const;
+
+ private:
+  /// `ran_out`: during what; none: it has not.
+  MemoryQuestion question(std::optional<RunPhase> ran_out = {}) const;
+  /// Whether the plan and half as much again, for libraries, are more than there is.
+  bool is_short() const;
+
+  const Run& run_;
+  MemoryRoom room_;
+  int64_t bytes_before_ = 0;  // of the process, libraries included, before any tensor of the job; 0 on a GPU
+  RunPhase phase_ = RunPhase::training;
+  int64_t held_before_validation_ = 0;  // by the allocator of a GPU, at most
+};
+
+}  // namespace titan
