@@ -50,7 +50,8 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   progress_.rate = rate;
   progress_.dump = dump;
   progress_.loss = at::zeros({}, scalar);
-  progress_.requests = to_device_soon({static_cast<double>(requests.stop), static_cast<double>(requests.save)}, device_);
+  progress_.requests =
+      to_device_soon({static_cast<double>(requests.stop), static_cast<double>(requests.save)}, device_);
   progress_.any_skipped = at::zeros({}, scalar.dtype(at::kFloat));
   for (const BatchContext& batch : microbatches.first(microbatches.size() - 1)) {
     const at::Tensor loss =
