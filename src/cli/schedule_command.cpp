@@ -11,10 +11,10 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/schedule/table.h"
-#include "titan/schedule/simulator.h"
 #include "titan/schedule/action.h"
 #include "titan/schedule/families.h"
+#include "titan/schedule/simulator.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {

@@ -11,6 +11,21 @@ std::string_view name(MeshAxis axis) {
   return names[static_cast<size_t>(axis)];
 }
 
+std::vector<MeshAxis> axes_of(std::string_view group_name) {
+  using enum MeshAxis;
+  using namespace group_names;
+  if (group_name == kGather || group_name == kScatter) return {dp_shard, cp};
+  if (group_name == kReplicate) return {dp_replicate};
+  if (group_name == kTensor) return {tp};
+  if (group_name == kContext) return {cp};
+  if (group_name == kLoss) return {pp, dp_replicate, dp_shard, cp};
+  if (group_name == kData) return {dp_replicate, dp_shard, cp};
+  if (group_name == kModel) return {pp, dp_shard, cp, tp};
+  if (group_name == kPipeline || group_name == kTied) return {pp};
+  TITAN_CHECK(group_name == kWorld, group_name);
+  return {kMeshAxes.begin(), kMeshAxes.end()};
+}
+
 DeviceMesh::DeviceMesh(ParallelDegrees degrees, int64_t world) : world_(world) {
   // More than the world is all the same to it, and the whole product may be more than a number holds.
   const auto times = [world](int64_t product, int64_t degree) {

@@ -48,27 +48,27 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
     request.members = ranks;
     return make(request);
   };
-  // With a queue of their own: what is under way beside other communication of the same ranks.
-  auto group = [&](const char* name, std::vector<MeshAxis> axes, const char* queue = "") {
-    return group_of(name, mesh.group(rank, axes), queue);
+  // With a queue of their own: communicators whose calls overlap with other communication of the same ranks.
+  auto group = [&](const char* name, const char* queue = "") {
+    return group_of(name, mesh.group(rank, axes_of(name)), queue);
   };
-  using enum MeshAxis;
+  using namespace group_names;
   MeshGroups groups;
-  groups.gather = group("fsdp_gather", {dp_shard, cp}, "gather");
-  groups.scatter = group("fsdp_scatter", {dp_shard, cp});
-  groups.replicate = group("dp_replicate", {dp_replicate});
-  groups.tensor = group("tp", {tp});
-  groups.context = group("cp", {cp}, "cp");
-  groups.loss = group("loss", {pp, dp_replicate, dp_shard, cp});
-  groups.data = mesh.size(pp) == 1 ? groups.loss : group("data", {dp_replicate, dp_shard, cp});
-  groups.pipeline = group("pp", {pp}, "pp");
+  groups.gather = group(kGather, "gather");
+  groups.scatter = group(kScatter);
+  groups.replicate = group(kReplicate);
+  groups.tensor = group(kTensor);
+  groups.context = group(kContext, "cp");
+  groups.loss = group(kLoss);
+  groups.data = mesh.size(MeshAxis::pp) == 1 ? groups.loss : group(kData);
+  groups.pipeline = group(kPipeline, "pp");
   if (tied) {
-    const std::vector<int64_t> line = mesh.group(rank, std::array{pp});
+    const std::vector<int64_t> line = mesh.group(rank, axes_of(kTied));
     groups.tied =
-        group_of("tied", {line[static_cast<size_t>(tied->first)], line[static_cast<size_t>(tied->second)]}, "");
+        group_of(kTied, {line[static_cast<size_t>(tied->first)], line[static_cast<size_t>(tied->second)]}, "");
   }
-  groups.model = group("model", {pp, dp_shard, cp, tp});
-  groups.world = group("world", {pp, dp_replicate, dp_shard, cp, tp});
+  groups.model = group(kModel);
+  groups.world = group(kWorld);
   return groups;
 }
 

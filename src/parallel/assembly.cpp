@@ -81,21 +81,6 @@ std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std:
 
 }  // namespace
 
-// The graphs of a pass run in the order in which they were recorded; nothing in them may have to wait for other ranks,
-// and gradients must lie where they lay.
-std::optional<std::string> why_no_graphs(const Plan& plan) {
-  if (plan.request.pipeline) return "a pipeline runs its microbatches in an order of its own";
-  if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return "tensor parallel ranks meet inside the blocks";
-  if (plan.request.split().ranks > 1) return "context parallel ranks meet inside the blocks";
-  if (plan.request.offload_activations) return "activations that go to the host come back elsewhere";
-  if (plan.request.step_in_backward) return "gradients that are stepped in backward move";
-  return std::nullopt;
-}
-
-bool records_microbatches(const Plan& plan, const MeshGroups& groups) {
-  return groups.all().empty() && !plan.gathers_weights();
-}
-
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options,
                   std::unique_ptr<WorkRecorder> recorder) {
@@ -123,17 +108,15 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   options.activation_offload = assembly.activation_offload;
   if (plan.request.cpu_offload) options.weight_offload = assembly.offload;
   options.pipeline = groups.pipeline;
-  options.gather = groups.gather;
-  options.tensor = groups.tensor;
   WeightStores weights = weights_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage
     initialise(*parameter, parameter->shard_box(), seed);
     assembly.parameters.push_back(parameter.get());
   }
-  TITAN_CHECK(!recorder || !why_no_graphs(plan), *why_no_graphs(plan));
+  TITAN_CHECK(!recorder || (plan.request.cuda_graphs && !why_no_graphs(plan.request)));
   std::unique_ptr<MicrobatchGraphs> graphs;
-  if (recorder && records_microbatches(plan, groups)) {
+  if (recorder && plan.records_microbatches()) {
     graphs = std::make_unique<MicrobatchGraphs>(assembly.parameters, std::move(recorder));
   }
   assembly.executor =

@@ -1,6 +1,5 @@
 #include "titan/parallel/executor.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -13,8 +12,6 @@
 
 namespace titan {
 namespace {
-
-using Direction = StageStreams::Direction;
 
 at::TensorOptions loss_options(const BatchContext& batch) {
   return at::TensorOptions(batch.labels.device()).dtype(at::kDouble);
@@ -37,9 +34,8 @@ std::vector<at::Tensor*> tensors_of(UnitState& state) {
   return tensors;
 }
 
-StageStreams::Key key_of(Direction direction, const Action& action) {
-  return {direction, action.stage, action.microbatch};
-}
+/// The input or output of a unit's forward, or of its backward.
+StageMessages::Key key_of(const Action& action, bool backward) { return {backward, action.stage, action.microbatch}; }
 
 /// What a profile calls an instruction; empty: it has no range of its own.
 std::string_view range_name(ActionKind kind) {
@@ -65,64 +61,59 @@ std::string_view range_name(ActionKind kind) {
 
 }  // namespace
 
-StageStreams::StageStreams(const Plan& plan, std::shared_ptr<Communicator> pipeline)
-    : plan_(plan), pipeline_(std::move(pipeline)) {}
-
-Stream StageStreams::take(Key key) {
-  const auto found = parcels_.find(key);
-  TITAN_CHECK(found != parcels_.end() && !found->second.arrival, key.stage, key.microbatch);
+Stream StageMessages::take(Key key) {
+  const auto found = entries_.find(key);
+  TITAN_CHECK(found != entries_.end() && !found->second.receiving, key.stage, key.microbatch);
   Stream stream = std::move(found->second.stream);
-  parcels_.erase(found);
+  entries_.erase(found);
   return stream;
 }
 
-void StageStreams::hand_off(const Action& action) {
-  const bool forward = action.kind == ActionKind::handoff_forward;
-  const Key from{forward ? Direction::forward : Direction::backward, action.stage, action.microbatch};
-  Key to = from;
-  to.stage += forward ? 1 : -1;
-  put(to, packed(take(from)));
+void StageMessages::hand_off(const Action& action) {
+  const StageMessage message = carried_by(action);
+  put({message.backward, message.receiver(), message.microbatch},
+      packed(take({message.backward, message.stage, message.microbatch})));
 }
 
-void StageStreams::transfer(const Action& action, const BatchContext& batch) {
+void StageMessages::transfer(const Action& action, const BatchContext& batch) {
   std::vector<Message> receives, sends;
-  std::vector<Parcel*> arriving;
-  Stream leaving;
+  std::vector<Entry*> received;
+  Stream sent;
   for (const Action& part : leaves(action)) {
-    const bool forward = part.kind == ActionKind::send_forward || part.kind == ActionKind::receive_forward;
-    const Key key{forward ? Direction::forward : Direction::backward, part.stage, part.microbatch};
+    const StageMessage message = carried_by(part);
+    const Key key{message.backward, part.stage, part.microbatch};
     if (is_send(part.kind)) {
-      leaving.push_back(packed(take(key))[0]);
-      sends.push_back({rank_of(part.stage + (forward ? 1 : -1)), {leaving.back()}});
+      sent.push_back(packed(take(key))[0]);
+      sends.push_back({rank_of(message.receiver()), {sent.back()}});
     } else {
-      Parcel& parcel = parcels_[key];
-      parcel.stream = room_for_message(batch);
-      receives.push_back({rank_of(part.stage + (forward ? -1 : 1)), parcel.stream});
-      arriving.push_back(&parcel);
+      Entry& entry = entries_[key];
+      entry.stream = empty_message(batch);
+      receives.push_back({rank_of(message.stage), entry.stream});
+      received.push_back(&entry);
     }
   }
   const std::shared_ptr<PendingCollective> pending = pipeline_->transfer(std::move(receives), std::move(sends));
-  for (Parcel* parcel : arriving) parcel->arrival = pending;
-  if (!leaving.empty()) sends_.emplace_back(pending, std::move(leaving));
+  for (Entry* entry : received) entry->receiving = pending;
+  if (!sent.empty()) sends_.emplace_back(pending, std::move(sent));
   while (!sends_.empty() && sends_.front().first->inputs_free()) sends_.pop_front();
 }
 
-void StageStreams::wait(Key key) {
-  Parcel& parcel = parcels_.at(key);
-  parcel.arrival->wait();
-  parcel.arrival.reset();
+void StageMessages::wait(Key key) {
+  Entry& entry = entries_.at(key);
+  entry.receiving->wait();
+  entry.receiving.reset();
 }
 
-void StageStreams::wait_sends() {
+void StageMessages::wait_sends() {
   for (auto& [pending, tensors] : sends_) pending->wait();
   sends_.clear();
 }
 
-Stream StageStreams::packed(Stream stream) const {
+Stream StageMessages::packed(Stream stream) const {
   return {stream[0].to(scalar_type(plan_.request.compute)).contiguous()};
 }
 
-Stream StageStreams::room_for_message(const BatchContext& batch) const {
+Stream StageMessages::empty_message(const BatchContext& batch) const {
   const int64_t rows = batch.tokens.numel() / plan_.request.place.mesh.size(MeshAxis::tp);
   return {at::empty({rows, plan_.stream_width}, batch.labels.options().dtype(scalar_type(plan_.request.compute)))};
 }
@@ -136,7 +127,7 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       graphs_(std::move(graphs)),
       options_(std::move(options)),
       state_(stale_state(plan)),
-      streams_(plan_, options_.pipeline) {
+      messages_(plan_, options_.pipeline) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
   // Whether products ask for magnitudes that kernels can find while they write.
@@ -150,7 +141,7 @@ const Program& Executor::program(ProgramKind kind) {
   for (const Program& program : programs_) {
     if (program.kind == kind && program.entry == state_) return program;
   }
-  return programs_.emplace_back(expand(plan_, kind, state_, records_microbatches()));
+  return programs_.emplace_back(expand(plan_, kind, state_));
 }
 
 at::Tensor Executor::run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
@@ -166,12 +157,12 @@ at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) {
 }
 
 at::Tensor Executor::run(const Program& program, const Run& run, const Observer& observer) {
-  TITAN_CHECK(program.entry == state_ && "a program starts from what is there");
+  TITAN_CHECK(program.entry == state_ && "the program was made for another weight state");
   for (const Action& action : program.actions) {
     if (observer) observer(action);
     execute(action, run);
   }
-  TITAN_CHECK(streams_.empty() && "every stream has reached its end");
+  TITAN_CHECK(messages_.empty() && "hidden states or gradients between units are left over");
   state_ = program.exit;
   return std::exchange(result_, at::Tensor());
 }
@@ -180,14 +171,16 @@ void Executor::execute(const Action& action, const Run& run) {
   using enum ActionKind;
   if (action.unit >= 0 || action.group >= 0) position_ = action;
   std::optional<ProfileRange> range;
-  if (const std::string_view name = range_name(action.kind); !name.empty()) range.emplace(name, unit_name(action));
+  if (const std::string_view name = range_name(action.kind); !name.empty()) {
+    range.emplace(name, action.unit < 0 ? std::string_view() : plan_of(action).name);
+  }
   auto microbatch = [&]() -> const BatchContext& { return run.microbatches[static_cast<size_t>(action.microbatch)]; };
   auto weights = [&]() -> WeightStore& { return *weights_[static_cast<size_t>(action.group)]; };
   switch (action.kind) {
     // clang-format off
     case forward: return run_forward(action, microbatch());
     case backward: return run_backward(action, microbatch());
-    case weight_gradient: return run_weight_gradient(action);
+    case weight_gradient: return run_weight_gradients(action);
     case graph: return run_graph(action, run);
     case evaluate: return run_evaluate(action, microbatch(), run.mode);
     case offload: state_of(action).offloaded = offload_->offload(tensors_of(state_of(action))); return;
@@ -198,7 +191,7 @@ void Executor::execute(const Action& action, const Run& run) {
     case unshard: return weights().unshard();
     case wait_unshard: return weights().wait_unshard();
     case reshard: return weights().reshard();
-    case scale: return action.group < 0 ? scale_all_weights() : weights().scale();
+    case scale: return action.group < 0 ? WeightStore::scale_shards(stores_of(-1)) : weights().scale();
 
     case open_gradient: return weights().open_gradient();
     case close_gradient: return weights().close_gradient();
@@ -212,18 +205,21 @@ void Executor::execute(const Action& action, const Run& run) {
     case zero_gradient: return drop_gradients(action.group);
 
     case send_forward: case receive_forward: case send_backward: case receive_backward:
-    case batch: return streams_.transfer(action, run.microbatches[0]);
-    case handoff_forward: case handoff_backward: return streams_.hand_off(action);
-    case wait_forward: return streams_.wait(key_of(Direction::forward, action));
-    case wait_backward: return streams_.wait(key_of(Direction::backward, action));
-    case wait_sends: return streams_.wait_sends();
+    case batch: return messages_.transfer(action, run.microbatches[0]);
+    case handoff_forward: case handoff_backward: return messages_.hand_off(action);
+    case wait_forward: case wait_backward: return messages_.wait(key_of(action, action.kind == wait_backward));
+    case wait_sends: return messages_.wait_sends();
 
     case loss_sum: return run.work.sum_loss(result_);
     case squares: return run.work.add_squares(action.group);
     case norm: return run.work.sum_norm(action.group);
     case control: return run.work.control(action.group);
     case before_change: return run.work.before_change();
-    case step: run.work.step(action.group); return weights_written(action.group);
+    case step: {
+      run.work.step(action.group);
+      for (WeightStore* store : stores_of(action.group)) store->weights_changed();
+      return;
+    }
 
     case input_gradient: case reduce_grad: case overlap: break;  // of tables: expand() writes others for them
       // clang-format on
@@ -234,57 +230,56 @@ void Executor::execute(const Action& action, const Run& run) {
 
 void Executor::run_forward(const Action& action, const BatchContext& batch) {
   const UnitPlan& unit = plan_of(action);
-  if (enters_stage(action)) {
+  if (unit.is_stages_first) {
     scales_.forget_gone();
     most_live_ = std::max(most_live_, ++live_);
   }
-  Stream input = unit.chain_index == 0 ? Stream() : streams_.take(key_of(Direction::forward, action));
+  Stream input = unit.chain_index == 0 ? Stream() : messages_.take(key_of(action, /*backward=*/false));
   UnitState& state = state_of(action);
-  state.context = training_context(action);
-  Stream output = runner_->forward(unit_of(action), as_computed_in(unit, std::move(input)), batch, state);
-  if (!is_models_last(unit)) return streams_.put(key_of(Direction::forward, action), std::move(output));
+  state.context = context_for(action, UnitMode::train);
+  Stream output =
+      runner_->forward(*chain_[static_cast<size_t>(action.unit)], as_computed_in(unit, std::move(input)), batch, state);
+  if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = result_.defined() ? result_ + output[0] : output[0];
 }
 
 void Executor::run_backward(const Action& action, const BatchContext& batch) {
   const UnitPlan& unit = plan_of(action);
-  // The loss begins its backward with one, in fp64 whatever its unit computes in.
-  Stream gradients = is_models_last(unit) ? Stream{at::ones({}, loss_options(batch))}
-                                          : as_computed_in(unit, streams_.take(key_of(Direction::backward, action)));
-  gradients = runner_->backward(unit_of(action), gradients, batch, state_of(action));
-  if (enters_stage(action) && !plan_.request.splits_backward()) --live_;
-  if (unit.chain_index > 0) streams_.put(key_of(Direction::backward, action), std::move(gradients));
+  // The gradient of the loss is one, in fp64 whatever its unit computes in.
+  Stream gradients = unit.is_models_last ? Stream{at::ones({}, loss_options(batch))}
+                                         : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
+  gradients = runner_->backward(*chain_[static_cast<size_t>(action.unit)], gradients, batch, state_of(action));
+  if (unit.is_stages_first && !plan_.request.splits_backward()) --live_;
+  if (unit.chain_index > 0) messages_.put(key_of(action, /*backward=*/true), std::move(gradients));
 }
 
-void Executor::run_weight_gradient(const Action& action) {
+void Executor::run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode) {
+  const UnitPlan& unit = plan_of(action);
+  if (unit.is_stages_first) scales_.forget_gone();
+  Stream input = unit.chain_index == 0 ? Stream() : messages_.take(key_of(action, /*backward=*/false));
+  const std::unique_ptr<UnitContext> context = context_for(action, mode);
+  Stream output =
+      chain_[static_cast<size_t>(action.unit)]->forward(as_computed_in(unit, std::move(input)), batch, *context);
+  if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
+  result_ = output[0];
+}
+
+void Executor::run_weight_gradients(const Action& action) {
   const auto found = deferred_products_.find({action.stage, action.microbatch});
-  TITAN_CHECK(found != deferred_products_.end(), action.stage, action.microbatch);
+  TITAN_CHECK(found != deferred_products_.end() && "a backward has deferred these weight gradients", action.stage,
+              action.microbatch);
   found->second.run();
   deferred_products_.erase(found);
   --live_;
 }
 
 void Executor::run_graph(const Action& action, const Run& run) {
+  TITAN_CHECK(graphs_);
   scales_.forget_gone();
   result_ = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
     for (const Action& part : action.parts) execute(part, {{&placed, 1}, run.work, run.mode});
     return std::exchange(result_, at::Tensor());
   });
-}
-
-void Executor::run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode) {
-  const UnitPlan& unit = plan_of(action);
-  if (enters_stage(action)) scales_.forget_gone();
-  Stream input = unit.chain_index == 0 ? Stream() : streams_.take(key_of(Direction::forward, action));
-  UnitContext context(mode, RecomputePolicy::none(), immediate_);
-  hand_kernels(context);
-  Stream output = unit_of(action).forward(as_computed_in(unit, std::move(input)), batch, context);
-  if (!is_models_last(unit)) return streams_.put(key_of(Direction::forward, action), std::move(output));
-  result_ = output[0];
-}
-
-std::string_view Executor::unit_name(const Action& action) const {
-  return action.unit < 0 ? std::string_view() : plan_of(action).name;
 }
 
 UnitState& Executor::state_of(const Action& action) {
@@ -294,28 +289,28 @@ UnitState& Executor::state_of(const Action& action) {
   return states_[microbatch][static_cast<size_t>(action.unit)];
 }
 
-bool Executor::enters_stage(const Action& action) const {
-  return std::any_of(plan_.stages.begin(), plan_.stages.end(),
-                     [&](const StagePlan& stage) { return static_cast<int>(stage.first) == action.unit; });
-}
-
-std::unique_ptr<UnitContext> Executor::training_context(const Action& action) {
+std::unique_ptr<UnitContext> Executor::context_for(const Action& action, UnitMode mode) {
+  const bool trains = mode == UnitMode::train;
   WeightGradientSink* sink = &immediate_;
-  if (plan_.request.splits_backward()) sink = &deferred_products_[{action.stage, action.microbatch}];
-  auto context = std::make_unique<UnitContext>(UnitMode::train, plan_of(action).policy, *sink);
-  hand_kernels(*context);
+  if (trains && plan_.request.splits_backward()) sink = &deferred_products_[{action.stage, action.microbatch}];
+  auto context = std::make_unique<UnitContext>(mode, trains ? plan_of(action).policy : RecomputePolicy::none(), *sink);
+  context->kernels = options_.kernels.get();
+  context->loss_kernels = options_.loss_kernels.get();
+  context->scales = scales_;
+  if (!trains) return context;
   context->count_saved = options_.count_saved_bytes;
   context->recorder.set_hash_check(options_.check_kept_tensors);
   return context;
 }
 
-void Executor::hand_kernels(UnitContext& context) const {
-  context.kernels = options_.kernels.get();
-  context.loss_kernels = options_.loss_kernels.get();
-  context.scales = scales_;
+std::vector<WeightStore*> Executor::stores_of(int group) const {
+  if (group >= 0) return {weights_[static_cast<size_t>(group)].get()};
+  std::vector<WeightStore*> stores;
+  for (const auto& store : weights_) stores.push_back(store.get());
+  return stores;
 }
 
-// Waits for the gradients on their way to the host: once per step, or once per group when stepping in backward.
+// Once per step, or once per group when stepping in backward.
 void Executor::wait_for_host(StepWork& work) {
   const std::vector<at::Tensor*> scalars = work.applied_scalars();
   std::vector<at::Tensor> numbers;
@@ -325,42 +320,15 @@ void Executor::wait_for_host(StepWork& work) {
   for (auto& store : weights_) store->end_to_host();
 }
 
-void Executor::scale_all_weights() {
-  std::vector<WeightStore*> owners;
-  std::vector<at::Tensor> magnitudes;
-  for (auto& store : weights_) {
-    at::Tensor mine = store->largest_magnitudes();
-    if (!mine.defined()) continue;
-    owners.push_back(store.get());
-    magnitudes.push_back(std::move(mine));
-  }
-  if (owners.empty()) return;
-  const at::Tensor largest = at::cat(magnitudes);
-  for (Communicator* group : {options_.gather.get(), options_.tensor.get()}) {
-    if (group) group->all_reduce({largest}, Reduction::max)->wait();
-  }
-  int64_t first = 0;
-  for (size_t i = 0; i < owners.size(); ++i) {
-    const int64_t count = magnitudes[i].size(0);
-    owners[i]->set_largest_magnitudes(largest.narrow(0, first, count));
-    first += count;
-  }
-}
-
-void Executor::weights_written(int group) {
-  if (group >= 0) return weights_[static_cast<size_t>(group)]->weights_changed();
-  for (auto& store : weights_) store->weights_changed();
-}
-
 void Executor::drop_gradients(int group) {
-  if (group >= 0) return weights_[static_cast<size_t>(group)]->zero_gradient();
+  for (WeightStore* store : stores_of(group)) store->zero_gradient();
+  if (group >= 0) return;
   runner_->finish_step();
   if (graphs_) graphs_->finish_step();
-  for (auto& store : weights_) store->zero_gradient();
 }
 
 void Executor::weights_changed() {
-  weights_written(-1);
+  for (const auto& store : weights_) store->weights_changed();
   std::vector<bool> open = std::move(state_.open);
   state_ = stale_state(plan_);
   state_.open = std::move(open);

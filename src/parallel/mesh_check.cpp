@@ -1,10 +1,9 @@
-// Whether the programs of all ranks of a mesh go together.
+// Whether the programs of all ranks of a mesh match: every collective is called by all members, every message received.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include "titan/parallel/program.h"
@@ -18,7 +17,7 @@ struct Difference : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// All ranks at once: each does its instructions in order, and waits where it must for what others have to do.
+/// Walks through the instructions of all ranks. Each rank runs its own in order and waits for the others where it must.
 class MeshWalk {
  public:
   explicit MeshWalk(std::span<const RankPrograms> ranks) {
@@ -30,7 +29,7 @@ class MeshWalk {
     }
   }
 
-  /// What each rank that never comes to its end waits for.
+  /// What each rank that never ends waits for; empty: there is none.
   std::string run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -42,15 +41,16 @@ class MeshWalk {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const Rank& rank = ranks_[r];
       if (rank.next == rank.actions.size()) continue;
-      stuck += fmt::format("rank {} deadlocks at instruction {} ({}); ", r, rank.next + 1,
-                           to_line(*rank.plan, *rank.actions[rank.next]));
+      stuck += fmt::format("{}rank {}, instruction {} ({}) waits for {}", stuck.empty() ? "deadlock: " : "; ", r,
+                           rank.next + 1, to_line(*rank.plan, *rank.actions[rank.next]),
+                           awaited(rank, *rank.actions[rank.next]));
     }
     return stuck;
   }
 
  private:
   using Members = std::vector<int64_t>;
-  /// The calls of one communicator, as whoever made each first has made it.
+  /// The calls of one communicator, as the first member made each.
   struct Calls {
     std::vector<std::string> made;
     std::map<int64_t, size_t> count;  // by member
@@ -78,14 +78,14 @@ class MeshWalk {
     const Plan* plan = nullptr;
     std::vector<const Action*> actions;
     size_t next = 0;
-    bool posted = false;                      // what the next instruction sends is on its way
+    bool posted = false;                      // the next instruction has made its calls
     std::vector<Call> now;                    // calls of the next instruction
-    std::map<int, Call> gathers, reductions;  // under way, by group
+    std::map<int, Call> gathers, reductions;  // not waited for yet, by group
     std::vector<Transfer> transfers;
-    size_t completed = 0;                                    // of the transfers
-    bool started = false;                                    // the next of them
-    std::map<std::tuple<bool, int, int>, size_t> receiving;  // number of the transfer that receives these hidden states
-    size_t sent = 0;                                         // transfers up to the last one that sends
+    size_t completed = 0;                      // of the transfers
+    bool started = false;                      // the next of them
+    std::map<StageMessage, size_t> receiving;  // number of the transfer that receives it
+    size_t sent = 0;                           // transfers up to the last one that sends
   };
 
   bool advance(size_t r) {
@@ -97,7 +97,7 @@ class MeshWalk {
       post(static_cast<int64_t>(r), action);
       moved = true;
     }
-    if (!is_over(rank, action)) return moved;
+    if (!awaited(rank, action).empty()) return moved;
     rank.posted = false;
     rank.now.clear();
     ++rank.next;
@@ -109,7 +109,7 @@ class MeshWalk {
     if (is_transfer(leaves(action)[0].kind)) return post_messages(r, action);
     for (const Exchange& exchange : exchanges_of(*rank.plan, action)) {
       if (ranks_of(*rank.plan, exchange.communicator) == 1) continue;
-      const std::pair communicator{exchange.communicator, members_of(r, exchange.communicator)};
+      const std::pair communicator{exchange.communicator, members_of(*rank.plan, exchange.communicator)};
       Calls& calls = calls_[communicator];
       const size_t number = calls.count[r]++;
       std::string call = fmt::format("{} of {} bytes", name(exchange.kind), exchange.traffic.bytes);
@@ -118,7 +118,7 @@ class MeshWalk {
       }
       if (number == calls.made.size()) calls.made.push_back(call);
       if (calls.made[number] != call) {
-        throw Difference(fmt::format("rank {}, {}: its call {} of {} is {}, another member's {}", r,
+        throw Difference(fmt::format("rank {}, {}: call {} of {} is {} here and {} on another member", r,
                                      to_line(*rank.plan, action), number + 1, exchange.communicator, call,
                                      calls.made[number]));
       }
@@ -147,66 +147,70 @@ class MeshWalk {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     Transfer& transfer = rank.transfers.emplace_back();
     for (const Action& part : leaves(action)) {
-      const bool back = part.kind == send_backward || part.kind == receive_backward;
+      const StageMessage carried = carried_by(part);
       const bool sends = is_send(part.kind);
-      const int other = part.stage + (back == sends ? -1 : 1);
-      const Members pipeline = rank.plan->request.place.mesh.group(r, std::vector{MeshAxis::pp});
-      const int64_t peer =
-          pipeline[static_cast<size_t>(rank.plan->request.pipeline->rank_of_stage[static_cast<size_t>(other)])];
-      const Members ends = sends ? Members{r, peer} : Members{peer, r};
+      const Members ends{rank_of_stage(rank, carried.stage), rank_of_stage(rank, carried.receiver())};
       Channel& channel = channels_[ends];
-      // Both sides name a message by the stage that made it.
-      const std::string message = fmt::format("{} of stage {}, microbatch {}", back ? "gradient" : "output",
-                                              sends ? part.stage : other, part.microbatch);
+      const std::string message = fmt::format("{} of stage {}, microbatch {}", carried.backward ? "gradient" : "output",
+                                              carried.stage, carried.microbatch);
       auto& own = sends ? channel.sent : channel.received;
       const auto& others = sends ? channel.received : channel.sent;
       own.push_back(message);
       if (own.size() <= others.size() && others[own.size() - 1] != message) {
         throw Difference(
-            fmt::format("rank {}, {}: message {} from rank {} to rank {} is the {} for it, the {} for the other", r,
-                        to_line(*rank.plan, action), own.size(), ends[0], ends[1], message, others[own.size() - 1]));
+            fmt::format("rank {}, {}: message {} from rank {} to rank {} is the {} here and the {} on the other rank",
+                        r, to_line(*rank.plan, action), own.size(), ends[0], ends[1], message, others[own.size() - 1]));
       }
       transfer.parts.push_back({&channel, sends, own.size()});
       if (sends) rank.sent = rank.transfers.size();
-      if (!sends) rank.receiving[{back, part.stage, part.microbatch}] = rank.transfers.size();
+      if (!sends) rank.receiving[carried] = rank.transfers.size();
     }
   }
 
-  bool is_over(Rank& rank, const Action& action) const {
-    if (action.kind == unshard || action.kind == reduce_scatter || action.kind == all_reduce) return true;
-    if (action.kind == wait_unshard) return is_over(rank.gathers, action.group);
-    if (action.kind == wait_reduce) return is_over(rank.reductions, action.group);
-    if (action.kind == wait_forward || action.kind == wait_backward) {
-      const auto found = rank.receiving.find({action.kind == wait_backward, action.stage, action.microbatch});
-      return found != rank.receiving.end() && rank.completed >= found->second;
+  static int64_t rank_of_stage(const Rank& rank, int stage) {
+    const PlanRequest& request = rank.plan->request;
+    const Members pipeline = members_of(*rank.plan, group_names::kPipeline);
+    return pipeline[static_cast<size_t>(request.pipeline->rank_of_stage[static_cast<size_t>(stage)])];
+  }
+
+  /// What the instruction waits for; empty: it need not wait.
+  std::string awaited(const Rank& rank, const Action& action) const {
+    const auto of_group = [&](const std::map<int, Call>& calls) {
+      const auto found = calls.find(action.group);
+      return found == calls.end() ? std::string() : awaited(found->second);
+    };
+    const auto of_transfers = [&](bool done) { return done ? std::string() : std::string("its message"); };
+    switch (action.kind) {
+      case unshard:
+      case reduce_scatter:
+      case all_reduce:
+        return {};
+      case wait_unshard:
+        return of_group(rank.gathers);
+      case wait_reduce:
+        return of_group(rank.reductions);
+      case wait_forward:
+      case wait_backward: {
+        const auto found = rank.receiving.find(carried_by(action));
+        return of_transfers(found != rank.receiving.end() && rank.completed >= found->second);
+      }
+      case wait_sends:
+        return of_transfers(rank.completed >= rank.sent);
+      default:
+        for (const Call& call : rank.now) {
+          if (std::string missing = awaited(call); !missing.empty()) return missing;
+        }
+        return {};
     }
-    if (action.kind == wait_sends) return rank.completed >= rank.sent;
-    return std::all_of(rank.now.begin(), rank.now.end(), [&](const Call& call) { return is_over(call); });
   }
-  bool is_over(const std::map<int, Call>& under_way, int group) const {
-    const auto found = under_way.find(group);
-    return found == under_way.end() || is_over(found->second);
-  }
-  bool is_over(const Call& call) const {
+  std::string awaited(const Call& call) const {
     const Calls& calls = calls_.at(call.communicator);
-    return std::all_of(call.communicator.second.begin(), call.communicator.second.end(), [&](int64_t member) {
+    for (const int64_t member : call.communicator.second) {
       const auto found = calls.count.find(member);
-      return found != calls.count.end() && found->second > call.number;
-    });
-  }
-
-  Members members_of(int64_t r, std::string_view communicator) const {
-    using enum MeshAxis;
-    const PlanRequest& request = ranks_[static_cast<size_t>(r)].plan->request;
-    auto group = [&](const std::vector<MeshAxis>& axes) { return request.place.mesh.group(r, axes); };
-    if (communicator == group_names::kReplicate) return group({dp_replicate});
-    if (communicator == group_names::kTensor) return group({tp});
-    if (communicator == group_names::kLoss) return group({pp, dp_replicate, dp_shard, cp});
-    if (communicator == group_names::kModel) return group({pp, dp_shard, cp, tp});
-    if (communicator != group_names::kTied) return group({dp_shard, cp});
-    const Members all = group({pp});
-    const std::vector<int64_t>& owners = request.pipeline->rank_of_stage;
-    return {all[static_cast<size_t>(owners.front())], all[static_cast<size_t>(owners.back())]};
+      if (found != calls.count.end() && found->second > call.number) continue;
+      return fmt::format("call {} of {} on rank {}", call.number + 1, call.communicator.first, member);
+    }
+    return {};
   }
 
   std::vector<Rank> ranks_;

@@ -103,6 +103,9 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
         unit.policy = family.policy(plan.request.recompute, block_number[index], tensor_ranks);
       }
     }
+    plan.units[first].is_stages_first = true;
+    for (size_t u = first; u < plan.units.size(); ++u) plan.units[u].stage = static_cast<int>(span.number);
+    plan.units.back().is_models_last = span.last == model.units.size();
     plan.stages.push_back({span.number, first, plan.units.size()});
   }
   mark_tied(plan, model);
@@ -271,11 +274,24 @@ int64_t WeightGroupPlan::partial_numel() const {
   return numel;
 }
 
-size_t Plan::stage_of(size_t unit) const {
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    if (unit < stages[stage].last) return stage;
-  }
-  throw InvariantError(fmt::format("internal error: no stage has unit {}", unit));
+bool Plan::has_stage(int64_t number) const {
+  return std::any_of(stages.begin(), stages.end(), [&](const StagePlan& stage) { return stage.number == number; });
+}
+
+bool Plan::records_microbatches() const {
+  const bool is_alone = request.place.mesh.world() == 1 && !request.groups_of_one;
+  return request.cuda_graphs && is_alone && !gathers_weights() && !why_no_graphs(request);
+}
+
+// The graphs of a pass run in the order in which they were recorded; nothing in them may wait for other ranks, and
+// gradients must stay at their addresses.
+std::optional<std::string> why_no_graphs(const PlanRequest& request) {
+  if (request.pipeline) return "a pipeline runs its microbatches in an order of its own";
+  if (request.place.mesh.size(MeshAxis::tp) > 1) return "tensor parallel ranks meet inside the blocks";
+  if (request.split().ranks > 1) return "context parallel ranks meet inside the blocks";
+  if (request.offload_activations) return "activations that go to the host come back elsewhere";
+  if (request.step_in_backward) return "gradients that are stepped in backward move";
+  return std::nullopt;
 }
 
 int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
@@ -303,7 +319,6 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   plan.request = request;
   plan.parameter_count = model.parameter_count();
   plan.flops_per_token = model.flops_per_token(request.sequence_length);
-  plan.chain_length = model.units.size();
   add_units(plan, model, family);
   choose_dtypes(plan, model);
   choose_float8(plan, model);

@@ -145,13 +145,15 @@ int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step,
     return bytes;
   };
   for (const auto& [program, times] : step) {
-    for (const Action& action : program.actions) {
-      if (action.kind == ActionKind::forward) now += bytes_of(plan.units[static_cast<size_t>(action.unit)]);
-      most = std::max(most, now);
-      // What weight gradients read stays until they are made.
-      const bool frees = action.kind == ActionKind::backward && !deferred;
-      if (frees) now -= bytes_of(plan.units[static_cast<size_t>(action.unit)]);
-      if (action.kind == ActionKind::weight_gradient) now -= stage_bytes(action.stage);
+    for (const Action& whole : program.actions) {
+      for (const Action& action : leaves(whole)) {
+        if (action.kind == ActionKind::forward) now += bytes_of(plan.units[static_cast<size_t>(action.unit)]);
+        most = std::max(most, now);
+        // What weight gradients read stays until they are computed.
+        const bool frees = action.kind == ActionKind::backward && !deferred;
+        if (frees) now -= bytes_of(plan.units[static_cast<size_t>(action.unit)]);
+        if (action.kind == ActionKind::weight_gradient) now -= stage_bytes(action.stage);
+      }
     }
   }
   return most;
@@ -278,7 +280,7 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   if (!plan.request.validation) return;
   plan.validation_memory = standing;
   // Graphs replay into memory that is theirs; validation runs without any.
-  if (plan.request.cuda_graphs && !why_no_graphs(plan)) append(plan.validation_memory, microbatch);
+  if (plan.request.cuda_graphs && !why_no_graphs(plan.request)) append(plan.validation_memory, microbatch);
   add(plan.validation_memory, "validation's forward", validation_forward_bytes(plan, model));
 }
 

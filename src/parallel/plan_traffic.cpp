@@ -69,9 +69,6 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
     case ActionKind::add_tied:
       all.push_back({group_names::kTied, Collective::all_reduce, {1, group.shard_numel * kFloat32}});
       break;
-    case ActionKind::norm:
-      all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});
-      break;
     default:
       break;
   }
@@ -82,8 +79,6 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   std::vector<Exchange> all;
   if (action.kind == ActionKind::loss_sum) {
     all.push_back({group_names::kLoss, Collective::all_reduce, {1, plan.request.loss_message_bytes}});
-  } else if (action.kind == ActionKind::norm) {
-    all.push_back({group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}});
   } else if (action.kind == ActionKind::scale) {
     int64_t scales = 0;
     for (const WeightGroupPlan& group : plan.groups) scales += group.gathers_float8 ? group.scaled_weights() : 0;
@@ -210,20 +205,21 @@ void add_context_parallel(const Plan& plan, const ModelDescription& model, Group
 }  // namespace
 
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
+  if (action.kind == ActionKind::norm) {  // of one group, or of all
+    return {{group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}}};
+  }
   return action.group >= 0 ? group_exchanges(plan, action) : step_exchanges(plan, action);
 }
 
+std::vector<int64_t> members_of(const Plan& plan, std::string_view communicator) {
+  std::vector<int64_t> members = plan.request.place.mesh.group(plan.request.place.rank, axes_of(communicator));
+  if (communicator != group_names::kTied) return members;
+  const std::vector<int64_t>& owners = plan.request.pipeline->rank_of_stage;
+  return {members[static_cast<size_t>(owners.front())], members[static_cast<size_t>(owners.back())]};
+}
+
 int64_t ranks_of(const Plan& plan, std::string_view communicator) {
-  using enum MeshAxis;
-  const DeviceMesh& mesh = plan.request.place.mesh;
-  if (communicator == group_names::kGather || communicator == group_names::kScatter) return plan.request.shards();
-  if (communicator == group_names::kReplicate) return mesh.size(dp_replicate);
-  if (communicator == group_names::kTensor) return mesh.size(tp);
-  if (communicator == group_names::kContext) return mesh.size(cp);
-  if (communicator == group_names::kLoss) return mesh.size(pp) * mesh.size(dp_replicate) * plan.request.shards();
-  if (communicator == group_names::kModel) return mesh.size(pp) * plan.request.shards() * mesh.size(tp);
-  if (communicator == group_names::kPipeline) return mesh.size(pp);
-  return 2;  // tied embeddings
+  return communicator == group_names::kTied ? 2 : plan.request.place.mesh.size(axes_of(communicator));
 }
 
 std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan) {

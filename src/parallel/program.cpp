@@ -14,7 +14,7 @@ namespace {
 
 using enum ActionKind;
 
-/// Writes one program from its front to its end, and keeps what the slots hold at that point of it.
+/// Writes one program from front to end and tracks the weight state at that point.
 class Expansion {
  public:
   Expansion(const Plan& plan, const WeightState& entry, ProgramKind kind)
@@ -28,38 +28,39 @@ class Expansion {
     return std::move(program_);
   }
 
-  /// Stage actions, and behind them what ends the last pass of a step.
+  /// Stage actions, and after them what ends the last pass of a step.
   void pass(std::span<const Action> table, bool is_last) {
     const bool pipeline = plan_.request.pipeline.has_value();
     for (const Action& action : table) {
       // Stepping in backward, an update depends on whether the loss is finite.
       if (is_last && !pipeline && action.kind == backward) add({.kind = loss_sum});
-      act(action, is_last);
+      add_stage_action(action, is_last);
     }
     if (!pipeline) return;
     add({.kind = wait_sends});
     if (!is_last) return;
-    for (size_t g = groups(); g-- > 0;) {
+    for (size_t g = plan_.groups.size(); g-- > 0;) {
       if (!group(g).is_tied) continue;
       add_group(add_tied, g);
-      complete(g);
+      use_gradient(g);
     }
     add({.kind = loss_sum});
   }
 
-  /// Refreshes all weights, runs forward and backward of all units as one graph, and reduces afterwards.
+  /// Forward and backward of all units as one graph; reductions after it.
   void graph_pass(bool is_last) {
-    for (size_t u = 0; u < plan_.units.size(); ++u) {
-      bring(u);
-      open(u);
+    const size_t units = plan_.units.size();
+    for (size_t u = 0; u < units; ++u) {
+      start_unshard(u);
+      open_gradients(u);
     }
     Action both{.kind = graph, .microbatch = 0};
-    for (size_t u = 0; u < plan_.units.size(); ++u) both.parts.push_back(unit_action(forward, u, 0));
-    for (size_t u = plan_.units.size(); u-- > 0;) both.parts.push_back(unit_action(backward, u, 0));
+    for (size_t u = 0; u < units; ++u) both.parts.push_back(unit_action(forward, u, 0));
+    for (size_t u = units; u-- > 0;) both.parts.push_back(unit_action(backward, u, 0));
     add(std::move(both));
     if (!is_last) return;
-    for (size_t u = plan_.units.size(); u-- > 0;) reduce_behind(u);
-    end_reductions();
+    for (size_t u = units; u-- > 0;) reduce_units(u, u + 1);
+    finish_reductions();
     add({.kind = loss_sum});
   }
 
@@ -69,82 +70,74 @@ class Expansion {
     if (!request.step_in_backward) add({.kind = norm});
     add({.kind = control});
     if (!request.step_in_backward) {
-      add({.kind = before_change});  // beside gradients that are still on their way to the host
+      add({.kind = before_change});  // overlaps with gradients that are being copied to the host
       if (request.cpu_offload) add({.kind = wait_host});
       add({.kind = step});
-      for (size_t g = 0; g < groups(); ++g) weights_written(g);
+      for (size_t g = 0; g < plan_.groups.size(); ++g) masters_changed(g);
     }
     if (plan_.precomputes_scales()) {
       add({.kind = scale});
-      for (size_t g = 0; g < groups(); ++g) state_.scaled[g] = state_.scaled[g] || group(g).gathers_float8;
+      for (size_t g = 0; g < plan_.groups.size(); ++g) state_.scaled[g] = state_.scaled[g] || group(g).gathers_float8;
     }
     add({.kind = zero_gradient});
-    state_.open.assign(groups(), false);
+    state_.open.assign(plan_.groups.size(), false);
   }
 
   /// One batch through the stages, one after the other.
   void evaluation() {
     bool sends = false;
     for (const StagePlan& stage : plan_.stages) {
-      if (stage.number > 0 && !is_here(stage.number - 1)) {
-        add({receive_forward, static_cast<int>(stage.number), 0});
-        add({wait_forward, static_cast<int>(stage.number), 0});
+      const auto number = static_cast<int>(stage.number);
+      if (number > 0 && !plan_.has_stage(number - 1)) {
+        add({receive_forward, number, 0});
+        add({wait_forward, number, 0});
       }
       for (size_t u = stage.first; u < stage.last; ++u) {
-        use(u);
-        if (u + 1 < stage.last) bring(u + 1);
+        wait_unshard_of(u);
+        if (u + 1 < stage.last) start_unshard(u + 1);
         add(unit_action(evaluate, u, 0));
-        release(u);
+        reshard_units(u);
       }
-      if (is_models_last(stage)) continue;
-      const bool stays = is_here(stage.number + 1);
-      add({stays ? handoff_forward : send_forward, static_cast<int>(stage.number), 0});
-      sends = sends || !stays;
+      if (plan_.units[stage.last - 1].is_models_last) continue;
+      const bool local = plan_.has_stage(number + 1);
+      add({local ? handoff_forward : send_forward, number, 0});
+      sends = sends || !local;
     }
     if (sends) add({.kind = wait_sends});
   }
 
  private:
-  size_t groups() const { return plan_.groups.size(); }
   const WeightGroupPlan& group(size_t g) const { return plan_.groups[g]; }
-  bool is_here(int64_t stage) const {
-    return std::any_of(plan_.stages.begin(), plan_.stages.end(),
-                       [&](const StagePlan& local) { return local.number == stage; });
-  }
-  bool is_models_last(const StagePlan& stage) const {
-    return plan_.units[stage.last - 1].chain_index + 1 == plan_.chain_length;
-  }
 
   void add(Action action) { program_.actions.push_back(std::move(action)); }
-  void add_group(ActionKind kind, size_t g, int slot = -1) {
-    add({.kind = kind, .group = static_cast<int>(g), .slot = slot});
+  void add_group(ActionKind kind, size_t g, std::optional<size_t> slot = std::nullopt) {
+    add({.kind = kind, .group = static_cast<int>(g), .slot = slot ? static_cast<int>(*slot) : -1});
   }
-  void add_weights(ActionKind kind, size_t g) { add_group(kind, g, static_cast<int>(group(g).weight_slot)); }
   Action unit_action(ActionKind kind, size_t u, int microbatch) const {
-    const auto stage = static_cast<int>(plan_.stages[plan_.stage_of(u)].number);
-    return {.kind = kind, .stage = stage, .microbatch = microbatch, .unit = static_cast<int>(u)};
+    return {.kind = kind, .stage = plan_.units[u].stage, .microbatch = microbatch, .unit = static_cast<int>(u)};
   }
 
   // ---- stages
 
-  void act(const Action& action, bool is_last) {
+  void add_stage_action(const Action& action, bool is_last) {
+    const int stage = action.stage, microbatch = action.microbatch;
     switch (action.kind) {
       case forward:
-        return forward_stage(action.stage, action.microbatch);
+        return forward_stage(stage, microbatch);
       case backward:
-        backward_stage(action.stage, action.microbatch, is_last);
-        if (plan_.request.splits_backward()) {
-          add({weight_gradient, action.stage, action.microbatch});
-        }
-        return hand_back(action.stage, action.microbatch);
       case input_gradient:
-        backward_stage(action.stage, action.microbatch, is_last);
-        return hand_back(action.stage, action.microbatch);
-      case reduce_grad:
-        if (is_last) reduce_stage(action.stage);
+        backward_stage(stage, microbatch, is_last);
+        if (action.kind == backward && plan_.request.splits_backward()) add({weight_gradient, stage, microbatch});
+        if (stage > 0 && plan_.has_stage(stage - 1)) add({handoff_backward, stage, microbatch});
         return;
+      case reduce_grad: {
+        if (!is_last) return;
+        const StagePlan& span = stage_numbered(plan_, stage);
+        reduce_units(span.first, span.last);
+        return finish_reductions();
+      }
       case overlap:
-        for (const Action& part : action.parts) act(part, is_last);
+        for (const Action& part : action.parts) add_stage_action(part, is_last);
         return;
       default:  // transfers and weight gradients are as the table has them
         return add(action);
@@ -153,40 +146,38 @@ class Expansion {
 
   void forward_stage(int number, int microbatch) {
     const StagePlan& stage = stage_numbered(plan_, number);
-    if (number > 0 && !is_here(number - 1)) add({wait_forward, number, microbatch});
+    if (number > 0 && !plan_.has_stage(number - 1)) add({wait_forward, number, microbatch});
     for (size_t u = stage.first; u < stage.last; ++u) {
-      use(u);
-      if (u + 1 < stage.last) bring(u + 1);
-      if (plan_.units[u].gradients_in_forward) open(u);
+      wait_unshard_of(u);
+      if (u + 1 < stage.last) start_unshard(u + 1);
+      if (plan_.units[u].gradients_in_forward) open_gradients(u);
       add(unit_action(forward, u, microbatch));
       if (plan_.units[u].offloaded) add(unit_action(offload, u, microbatch));
-      release(u);
+      reshard_units(u);
     }
-    if (!is_models_last(stage) && is_here(number + 1)) add({handoff_forward, number, microbatch});
+    if (plan_.has_stage(number + 1)) add({handoff_forward, number, microbatch});
   }
 
   void backward_stage(int number, int microbatch, bool is_last) {
     const StagePlan& stage = stage_numbered(plan_, number);
-    if (!is_models_last(stage) && !is_here(number + 1)) add({wait_backward, number, microbatch});
+    if (!plan_.units[stage.last - 1].is_models_last && !plan_.has_stage(number + 1)) {
+      add({wait_backward, number, microbatch});
+    }
     for (size_t u = stage.last; u-- > stage.first;) {
       const UnitPlan& unit = plan_.units[u];
-      if (unit.weights_in_backward) use(u);
-      if (u > stage.first && plan_.units[u - 1].weights_in_backward) bring(u - 1);
-      open(u);
+      if (unit.weights_in_backward) wait_unshard_of(u);
+      if (u > stage.first && plan_.units[u - 1].weights_in_backward) start_unshard(u - 1);
+      open_gradients(u);
       if (unit.offloaded) {
         fetch_once(u, microbatch);
         add(unit_action(wait_fetch, u, microbatch));
       }
       if (u > stage.first && plan_.units[u - 1].offloaded) fetch_once(u - 1, microbatch);
       add(unit_action(backward, u, microbatch));
-      if (unit.weights_in_backward) release(u);
-      if (is_last && !plan_.request.pipeline) reduce_behind(u);
+      if (unit.weights_in_backward) reshard_units(u);
+      if (is_last && !plan_.request.pipeline) reduce_units(u, u + 1);
     }
-    end_reductions();
-  }
-
-  void hand_back(int number, int microbatch) {
-    if (number > 0 && is_here(number - 1)) add({handoff_backward, number, microbatch});
+    finish_reductions();
   }
 
   void fetch_once(size_t u, int microbatch) {
@@ -195,118 +186,103 @@ class Expansion {
 
   // ---- weights
 
-  /// The weights of a unit are on their way.
-  void bring(size_t u) {
-    for (size_t g : plan_.units[u].groups) bring_group(g);
-  }
-  void bring_group(size_t g) {
+  void start_unshard(size_t u) {
     const bool sharded = plan_.gathers_weights();
-    const auto slot = group(g).weight_slot;
-    if (sharded && state_.held[slot] == static_cast<int>(g)) return;
-    if (!state_.fresh[g]) {
-      if (!sharded || plan_.copies_weights(group(g))) add_group(refresh, g);
-      state_.fresh[g] = true;
-      if (!sharded || group(g).gathers_float8) state_.scaled[g] = true;
+    for (size_t g : plan_.units[u].groups) {
+      const size_t slot = group(g).weight_slot;
+      if (sharded && state_.held[slot] == static_cast<int>(g)) continue;
+      if (!state_.fresh[g]) {
+        if (!sharded || plan_.copies_weights(group(g))) add_group(refresh, g);
+        state_.fresh[g] = true;
+        if (!sharded || group(g).gathers_float8) state_.scaled[g] = true;
+      }
+      if (!sharded) continue;
+      add_group(unshard, g, slot);
+      state_.held[slot] = static_cast<int>(g);
     }
-    if (!sharded) return;
-    add_weights(unshard, g);
-    state_.held[slot] = static_cast<int>(g);
   }
 
-  /// Its operations find them.
-  void use(size_t u) {
+  void wait_unshard_of(size_t u) {
+    start_unshard(u);
+    if (!plan_.gathers_weights()) return;
     for (size_t g : plan_.units[u].groups) {
-      bring_group(g);
-      if (!plan_.gathers_weights()) continue;
-      add_weights(wait_unshard, g);
+      add_group(wait_unshard, g, group(g).weight_slot);
       if (group(g).scaled_weights() == 0 || state_.scaled[g]) continue;
       add_group(scale, g);
       state_.scaled[g] = true;
     }
   }
 
-  void release(size_t u) {
+  void reshard_units(size_t u) {
     if (!plan_.gathers_weights()) return;
-    for (size_t g : plan_.units[u].groups) add_weights(reshard, g);
+    for (size_t g : plan_.units[u].groups) add_group(reshard, g, group(g).weight_slot);
   }
 
-  void weights_written(size_t g) {
+  void masters_changed(size_t g) {
     state_.fresh[g] = state_.scaled[g] = false;
     std::replace(state_.held.begin(), state_.held.end(), static_cast<int>(g), -1);
   }
 
   // ---- gradients
 
-  void open(size_t u) {
+  void open_gradients(size_t u) {
     for (size_t g : plan_.units[u].groups) {
       if (state_.open[g]) continue;
-      add_group(open_gradient, g, plan_.gathers_weights() ? static_cast<int>(group(g).gradient_slot) : -1);
       state_.open[g] = true;
+      plan_.gathers_weights() ? add_group(open_gradient, g, group(g).gradient_slot) : add_group(open_gradient, g);
     }
   }
 
-  void reduce_behind(size_t u) {
-    for (size_t g : plan_.units[u].groups) {
-      if (group(g).reduce_after == u) reduce(g);
+  /// Starts the reductions of the groups whose gradients are complete after the backward of units [first, last).
+  void reduce_units(size_t first, size_t last) {
+    for (size_t g = plan_.groups.size(); g-- > 0;) {
+      if (group(g).reduce_after >= first && group(g).reduce_after < last) reduce(g);
     }
-  }
-
-  void reduce_stage(int number) {
-    const StagePlan& stage = stage_numbered(plan_, number);
-    for (size_t g = groups(); g-- > 0;) {
-      const size_t unit = group(g).reduce_after;
-      if (unit >= stage.first && unit < stage.last) reduce(g);
-    }
-    end_reductions();
   }
 
   // A group's reduction overlaps with the next unit's backward, and its slot is free before the one after that needs
-  // it. The second leg, over replicas, overlaps with one more unit's backward. With one shard and
-  // CPU offload there is nothing to reduce, so the gradient is complete at once.
+  // it. The all-reduce over replicas overlaps with one more unit's backward. With one shard and CPU offload there is
+  // nothing to reduce, so the gradient is complete at once.
   void reduce(size_t g) {
     add_group(close_gradient, g);
     const bool scatters = plan_.request.shards() > 1;
     if (scatters) add_group(reduce_scatter, g);
     if (!plan_.gathers_weights() && replicates_) add_group(all_reduce, g);
-    advance();
+    advance_reductions();
     scattering_ = g;
-    if (plan_.gathers_weights() && !scatters) advance();
+    if (plan_.gathers_weights() && !scatters) advance_reductions();
   }
 
-  /// Begins the second leg of the newest reduction, and ends the one before it.
-  void advance() {
+  /// Starts the all-reduce of the newest reduction, and ends the all-reduce before it.
+  void advance_reductions() {
     const std::optional<size_t> newest = std::exchange(scattering_, std::nullopt);
-    const bool goes_on = newest && begin_second_leg(*newest);
+    bool overlaps = false;  // its all-reduce, with one more backward: unless the result is in a slot that another needs
+    if (newest && plan_.gathers_weights()) {
+      if (plan_.request.shards() > 1) add_group(wait_reduce, *newest);
+      if (replicates_) add_group(all_reduce, *newest);
+      overlaps = replicates_ && !group(*newest).narrows_gradient() && !plan_.request.cpu_offload;
+    }
     if (replicating_) end_reduction(*std::exchange(replicating_, std::nullopt));
-    if (goes_on) {
+    if (overlaps) {
       replicating_ = newest;
     } else if (newest) {
       end_reduction(*newest);
     }
   }
 
-  /// Begins the all-reduce over replicas. True if it may overlap with another unit's backward; false if its result is
-  /// in a slot that another group needs, so it must be waited for at once.
-  bool begin_second_leg(size_t g) {
-    if (!plan_.gathers_weights()) return false;
-    if (plan_.request.shards() > 1) add_group(wait_reduce, g);
-    if (replicates_) add_group(all_reduce, g);
-    return replicates_ && !group(g).narrows_gradient() && !plan_.request.cpu_offload;
-  }
-
   void end_reduction(size_t g) {
     if (replicates_) add_group(wait_reduce, g);
     if (group(g).partial_numel() > 0) add_group(reduce_partial, g);
-    if (!group(g).is_tied) complete(g);
+    if (!group(g).is_tied) use_gradient(g);
   }
 
-  void end_reductions() {
-    advance();
-    advance();
+  void finish_reductions() {
+    advance_reductions();
+    advance_reductions();
   }
 
   /// What is done with each group's gradient as soon as it is complete.
-  void complete(size_t g) {
+  void use_gradient(size_t g) {
     const bool host = plan_.request.cpu_offload, steps = plan_.request.step_in_backward;
     if (host || steps) add_group(squares, g);
     if (steps) {
@@ -318,7 +294,7 @@ class Expansion {
     if (!std::exchange(changes_, true)) add({.kind = before_change});
     if (host) add({.kind = wait_host, .group = static_cast<int>(g)});
     add_group(step, g);
-    weights_written(g);
+    masters_changed(g);
     add_group(zero_gradient, g);
     state_.open[g] = false;
   }
@@ -328,13 +304,10 @@ class Expansion {
   WeightState state_;
   Program program_;
   std::set<std::pair<size_t, int>> fetched_;  // unit and microbatch
-  std::optional<size_t> scattering_;          // the group whose reduction was begun last
-  std::optional<size_t> replicating_;         // and the one before it, in its second leg
+  std::optional<size_t> scattering_;          // the group whose reduction was started last
+  std::optional<size_t> replicating_;         // and the one before it, in its all-reduce
   bool changes_ = false;                      // weights or moments have changed
 };
-
-/// Of a rank that is no part of a pipeline.
-std::vector<Action> one_microbatch() { return {{forward, 0, 0}, {backward, 0, 0}}; }
 
 }  // namespace
 
@@ -344,18 +317,20 @@ WeightState stale_state(const Plan& plan) {
           std::vector<bool>(groups, false), std::vector<bool>(groups, false)};
 }
 
-Program expand(const Plan& plan, ProgramKind kind, const WeightState& entry, bool graphs) {
-  if (kind == ProgramKind::pass || kind == ProgramKind::last_pass) {
-    const bool is_last = kind == ProgramKind::last_pass;
-    if (!graphs) {
-      return expand(plan, plan.request.pipeline ? plan.request.pipeline->actions : one_microbatch(), entry, is_last);
-    }
-    Expansion expansion(plan, entry, kind);
-    expansion.graph_pass(is_last);
-    return expansion.finish();
-  }
+Program expand(const Plan& plan, ProgramKind kind, const WeightState& entry) {
   Expansion expansion(plan, entry, kind);
-  kind == ProgramKind::update ? expansion.update() : expansion.evaluation();
+  const bool is_last = kind == ProgramKind::last_pass;
+  if (kind == ProgramKind::update) {
+    expansion.update();
+  } else if (kind == ProgramKind::evaluation) {
+    expansion.evaluation();
+  } else if (plan.records_microbatches()) {
+    expansion.graph_pass(is_last);
+  } else if (plan.request.pipeline) {
+    expansion.pass(plan.request.pipeline->actions, is_last);
+  } else {
+    expansion.pass(std::vector<Action>{{forward, 0, 0}, {backward, 0, 0}}, is_last);
+  }
   return expansion.finish();
 }
 

@@ -1,5 +1,7 @@
 #include "titan/parallel/weight_store.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -131,12 +133,7 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
 
 void WeightStore::refresh() {
   if (!std::exchange(copied_, true)) {
-    if (plan_.gathers_float8 && !scaled_) {
-      const at::Tensor largest = largest_magnitudes();
-      if (groups_.gather) groups_.gather->all_reduce({largest}, Reduction::max)->wait();
-      if (groups_.tensor) groups_.tensor->all_reduce({largest}, Reduction::max)->wait();
-      set_largest_magnitudes(largest);
-    }
+    if (plan_.gathers_float8 && !scaled_) scale_shards({this});
     if (copies_.defined() && !plan_.gathers_float8) copies_.view(scalar_type(plan_.compute)).copy_(masters_);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = *parameters_[i];
@@ -152,12 +149,29 @@ void WeightStore::refresh() {
   if (!slots_) scale();
 }
 
-at::Tensor WeightStore::largest_magnitudes() const {
-  std::vector<at::Tensor> shards;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (gathered_in_float8(plan_, i)) shards.push_back(parameters_[i]->master);
+void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
+  std::vector<std::pair<WeightStore*, int64_t>> owners;  // with their numbers of float8 weights
+  std::vector<at::Tensor> magnitudes;
+  for (WeightStore* store : stores) {
+    std::vector<at::Tensor> shards;
+    for (size_t i = 0; i < store->parameters_.size(); ++i) {
+      if (gathered_in_float8(store->plan_, i)) shards.push_back(store->parameters_[i]->master);
+    }
+    if (shards.empty()) continue;
+    owners.emplace_back(store, std::ssize(shards));
+    magnitudes.push_back(store->casts_.largest_magnitudes(shards, {}).to(store->offload_->device().device()));
   }
-  return shards.empty() ? at::Tensor() : casts_.largest_magnitudes(shards, {}).to(offload_->device().device());
+  if (owners.empty()) return;
+  const at::Tensor largest = at::cat(magnitudes);
+  const MeshGroups& groups = owners[0].first->groups_;
+  for (Communicator* group : {groups.gather.get(), groups.tensor.get()}) {
+    if (group) group->all_reduce({largest}, Reduction::max)->wait();
+  }
+  int64_t first = 0;
+  for (const auto& [store, count] : owners) {
+    store->set_largest_magnitudes(largest.narrow(0, first, count));
+    first += count;
+  }
 }
 
 void WeightStore::set_largest_magnitudes(const at::Tensor& largest) {

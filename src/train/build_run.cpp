@@ -63,8 +63,8 @@ constexpr int64_t kRanksProvedTogether = 64;
 
 /// Throws InvariantError unless the programs of `plan`, and in a small job those of all ranks, can run: nothing is used
 /// before it is there, and no rank waits for a message or a collective that another does not make.
-void prove_programs(const Plan& plan, bool graphs, const std::function<Plan(int64_t rank)>& plan_of) {
-  std::vector<std::vector<Program>> programs{checked_programs(plan, graphs)};
+void prove_programs(const Plan& plan, const std::function<Plan(int64_t rank)>& plan_of) {
+  std::vector<std::vector<Program>> programs{checked_programs(plan)};
   const std::string problem = program_problem(plan, programs[0]);
   TITAN_CHECK(problem.empty(), problem);
   const int64_t world = plan.request.place.mesh.world();
@@ -72,7 +72,7 @@ void prove_programs(const Plan& plan, bool graphs, const std::function<Plan(int6
   std::vector<Plan> plans{plan};
   for (int64_t rank = 1; rank < world; ++rank) {
     plans.push_back(plan_of(rank));
-    programs.push_back(checked_programs(plans.back(), graphs));
+    programs.push_back(checked_programs(plans.back()));
   }
   std::vector<RankPrograms> ranks;
   for (size_t r = 0; r < plans.size(); ++r) ranks.push_back({&plans[r], programs[r]});
@@ -209,12 +209,12 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
 /// What captures this plan's work as CUDA graphs; null: it runs eagerly.
 std::unique_ptr<WorkRecorder> recorder_for(const Run& run, const Plan& plan) {
   if (!plan.request.cuda_graphs) return nullptr;
-  if (const std::optional<std::string> reason = why_no_graphs(plan)) {
+  if (const std::optional<std::string> reason = why_no_graphs(plan.request)) {
     run.log.info("CUDA graphs are not used: {}", *reason);
     return nullptr;
   }
   run.log.info("{} recorded as CUDA graphs in step 3 and replayed from then on",
-               records_microbatches(plan, run.groups) ? "Whole microbatches are" : "Blocks are");
+               plan.records_microbatches() ? "Whole microbatches are" : "Blocks are");
   return run.device.device.is_cuda() ? cuda().recorder(run.device.device.index()) : nullptr;
 }
 
@@ -237,7 +237,7 @@ void build_model(Run& run, uint64_t seed) {
   strategies.attention_kernel = attention_kernel_for(run, plan);
   strategies.tell = [&log](const std::string& what) { log.shared_warning(what); };
   std::unique_ptr<WorkRecorder> recorder = recorder_for(run, plan);
-  prove_programs(plan, recorder && records_microbatches(plan, run.groups), [&](int64_t rank) {
+  prove_programs(plan, [&](int64_t rank) {
     return make_plan(description, family, plan_request(run, {run.place.mesh, rank}, description));
   });
   run.memory->watch([] { return "building the model"; },

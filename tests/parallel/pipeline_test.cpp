@@ -400,6 +400,7 @@ TEST(Pipeline, MakesTheWeightGradientsOfAMicrobatchInItsOwnActionAndNoneInTheInp
     run({{weight_gradient, 0, m}});
     EXPECT_EQ(products->weights, expected += kProducts) << "microbatch " << m;
   }
+  EXPECT_THROW(run({{weight_gradient, 1, 0}}), InvariantError) << "they have been made";
   EXPECT_EQ(products->inputs, 3 * 3 * kProducts);
 }
 

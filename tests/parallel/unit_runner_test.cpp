@@ -154,6 +154,7 @@ struct Alone {
                  ModelRequest request = small_request()) {
     PlanRequest asked = plan_request;
     asked.sequence_length = request.sequence_length;
+    asked.cuda_graphs = recorded;
     const ModelFamily& family = *find_model_family(request.name);
     description = family.describe(request);
     plan = make_plan(description, family, asked);
@@ -237,7 +238,7 @@ struct Asking {
 
 TEST(MicrobatchGraphs, RecordOneGraphOfForwardAndBackwardInTheThirdStepAndReplayIt) {
   Alone recorded(true);
-  ASSERT_TRUE(recorded.executor->records_microbatches());
+  ASSERT_TRUE(recorded.plan.records_microbatches());
   for (int64_t i = 1; i <= 5; ++i) {
     recorded.step({recorded.batch(1)});
     EXPECT_EQ(recorded.counts->recorded, i < 3 ? 0 : 1) << i;
@@ -336,7 +337,7 @@ TEST(MicrobatchGraphs, AreNotForWeightsThatComeAndGo) {
   PlanRequest plan = small_plan();
   plan.cpu_offload = true;
   Alone offloaded(true, plan);
-  EXPECT_FALSE(offloaded.executor->records_microbatches());
+  EXPECT_FALSE(offloaded.plan.records_microbatches());
   for (int i = 1; i <= 3; ++i) offloaded.step({offloaded.batch(1)});
   EXPECT_EQ(offloaded.counts->recorded, 2 * 3) << "both directions of three blocks";
 }

@@ -264,5 +264,11 @@ TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
   }
 }
 
+TEST(LayoutMatrix, NoticesACommunicatorThatThePlanCountsAndTheRunHasNot) {
+  RankResult result;
+  result.plan = plan_of(row_named("ddp2"), 0);
+  EXPECT_NE(traffic_difference(result).find("dp_replicate was never made\n"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace titan

@@ -70,7 +70,7 @@ struct Mesh {
   explicit Mesh(const LayoutRow& row) {
     for (int64_t rank = 0; rank < row.world(); ++rank) {
       plans.push_back(plan_of(row, rank));
-      programs.push_back(checked_programs(plans.back(), row.graphs));
+      programs.push_back(checked_programs(plans.back()));
     }
   }
   /// The first problem when rank 0 runs `changed`.
@@ -143,7 +143,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
     if (is_transfer(part.kind)) changes("messages");
     if (part.kind == weight_gradient) {
       for (const UnitPlan& unit : plan.units) {
-        if (plan.stages[plan.stage_of(static_cast<size_t>(&unit - plan.units.data()))].number != part.stage) continue;
+        if (unit.stage != part.stage) continue;
         for (const size_t g : unit.groups) adds("gradient", static_cast<int>(g));
       }
     }

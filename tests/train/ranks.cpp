@@ -48,6 +48,7 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.optimizer_state = row.state;
   request.recompute = recompute_of(row.recompute);
   request.place = place;
+  request.cuda_graphs = row.graphs;
   request.reshard = row.reshard == "always"  ? ReshardPolicy::always
                     : row.reshard == "never" ? ReshardPolicy::never
                                              : ReshardPolicy::standard;

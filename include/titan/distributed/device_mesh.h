@@ -15,6 +15,25 @@ inline constexpr std::array kMeshAxes{MeshAxis::pp, MeshAxis::dp_replicate, Mesh
                                       MeshAxis::tp};
 std::string_view name(MeshAxis axis);
 
+/// Names of the communicators that a run makes (docs/distributed.md).
+namespace group_names {
+inline constexpr const char* kGather = "fsdp_gather";
+inline constexpr const char* kScatter = "fsdp_scatter";
+inline constexpr const char* kReplicate = "dp_replicate";
+inline constexpr const char* kTensor = "tp";
+inline constexpr const char* kContext = "cp";
+inline constexpr const char* kLoss = "loss";
+inline constexpr const char* kData = "data";
+inline constexpr const char* kModel = "model";
+inline constexpr const char* kPipeline = "pp";
+inline constexpr const char* kTied = "tied";
+inline constexpr const char* kWorld = "world";
+}  // namespace group_names
+
+/// The axes along which the members of a communicator differ. Of `tied`, only the two ranks with tied embeddings are
+/// members.
+std::vector<MeshAxis> axes_of(std::string_view group_name);
+
 /// Degrees as the user asks for them; `dp_shard` = -1 means "the rest of the world".
 struct ParallelDegrees {
   int64_t pp = 1;

@@ -29,17 +29,10 @@ struct Assembly {
 
 /// `strategies` without its tensor and context parallelism, and without products in float8, which come from plan and
 /// groups. Weights begin as a pure function of `seed`, whatever the layout. With a `recorder` whole microbatches, or
-/// the blocks, run through recorded graphs (records_microbatches), which the plan must allow (why_no_graphs).
+/// the blocks, run through recorded graphs (Plan::records_microbatches).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {},
                   std::unique_ptr<WorkRecorder> recorder = nullptr);
-
-/// Whether graphs are of whole microbatches: nothing stands between the units of a rank that is alone, unless its
-/// weights come and go. Else they are of blocks.
-bool records_microbatches(const Plan& plan, const MeshGroups& groups);
-
-/// What in the plan keeps its blocks from being recorded as graphs, for people; none: nothing does.
-std::optional<std::string> why_no_graphs(const Plan& plan);
 
 /// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
 /// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank

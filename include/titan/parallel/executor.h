@@ -47,54 +47,48 @@ struct ExecutorOptions {
   std::shared_ptr<HostOffload> activation_offload = nullptr;
   std::shared_ptr<HostOffload> weight_offload = nullptr;
   std::shared_ptr<Communicator> pipeline = nullptr;  // the ranks of the axis pp
-  // Over which float8 scales of all weights are found together: ranks that hold shards of a weight, ranks that share
-  // it.
-  std::shared_ptr<Communicator> gather = nullptr;
-  std::shared_ptr<Communicator> tensor = nullptr;
 };
 
-/// The hidden states and gradients between units, between stages of this rank, and in messages to and from the other
-/// ranks of a pipeline.
-class StageStreams {
+/// Hidden states and gradients between units, between stages of this rank, and in messages to and from the other ranks
+/// of a pipeline.
+class StageMessages {
  public:
-  enum class Direction { forward, backward };
-  /// One stream: at a stage of the model, of a microbatch.
   struct Key {
-    Direction direction;
-    int stage;
+    bool backward;  // a gradient
+    int stage;      // that takes or has made it
     int microbatch;
     auto operator<=>(const Key&) const = default;
   };
 
-  /// `pipeline` joins the ranks of the axis pp; null where there is one.
-  StageStreams(const Plan& plan, std::shared_ptr<Communicator> pipeline);
+  /// `pipeline` joins the ranks of the axis pp; null without a pipeline.
+  StageMessages(const Plan& plan, std::shared_ptr<Communicator> pipeline)
+      : plan_(plan), pipeline_(std::move(pipeline)) {}
 
-  void put(Key key, Stream stream) { parcels_[key] = {std::move(stream), nullptr}; }
+  void put(Key key, Stream stream) { entries_[key] = {std::move(stream), nullptr}; }
   Stream take(Key key);
   /// HANDOFF: to the neighbouring stage on this rank, rounded as a message is.
   void hand_off(const Action& action);
-  /// SEND, RECEIVE or a BATCH of them: posted as one call. `batch` has the shape of all microbatches.
+  /// SEND, RECEIVE or a BATCH of them, as one call. `batch` has the shape of all microbatches.
   void transfer(const Action& action, const BatchContext& batch);
-  /// WAIT_F, WAIT_B: what was received for this stage and microbatch is here.
+  /// WAIT_F, WAIT_B.
   void wait(Key key);
   void wait_sends();
-  /// Nothing flows, nothing is being sent.
-  bool empty() const { return parcels_.empty() && sends_.empty(); }
+  bool empty() const { return entries_.empty() && sends_.empty(); }
 
  private:
-  struct Parcel {
+  struct Entry {
     Stream stream;
-    std::shared_ptr<PendingCollective> arrival;  // null: it is here
+    std::shared_ptr<PendingCollective> receiving;  // null: it is there
   };
 
   int64_t rank_of(int stage) const { return plan_.request.pipeline->rank_of_stage[static_cast<size_t>(stage)]; }
-  /// As it travels: in one piece, in the dtype that units compute in.
+  /// As it is sent: contiguous, in the dtype that units compute in.
   Stream packed(Stream stream) const;
-  Stream room_for_message(const BatchContext& batch) const;
+  Stream empty_message(const BatchContext& batch) const;
 
   const Plan& plan_;
   std::shared_ptr<Communicator> pipeline_;
-  std::map<Key, Parcel> parcels_;
+  std::map<Key, Entry> entries_;
   std::deque<std::pair<std::shared_ptr<PendingCollective>, Stream>> sends_;
 };
 
@@ -120,7 +114,6 @@ class Executor {
   /// (UnitMode::logits), undefined on those.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
-  bool records_microbatches() const { return graphs_ != nullptr; }
   /// Masters were written from outside (initialisation, load): whatever was made of them is stale.
   void weights_changed();
   /// Drops the gradients as the optimizer's ZERO_GRADIENT does; the next pass begins a step.
@@ -152,23 +145,16 @@ class Executor {
   void run_forward(const Action& action, const BatchContext& batch);
   void run_backward(const Action& action, const BatchContext& batch);
   void run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode);
-  void run_weight_gradient(const Action& action);
-  /// Forward and backward of all units as one graph, recorded or replayed.
+  void run_weight_gradients(const Action& action);
   void run_graph(const Action& action, const Run& run);
   void wait_for_host(StepWork& work);
-  void scale_all_weights();
-  // Of one group, or of all (-1).
-  void weights_written(int group);
   void drop_gradients(int group);
 
-  Unit& unit_of(const Action& action) { return *chain_[static_cast<size_t>(action.unit)]; }
   const UnitPlan& plan_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
-  std::string_view unit_name(const Action& action) const;
-  bool is_models_last(const UnitPlan& unit) const { return unit.chain_index + 1 == plan_.chain_length; }
   UnitState& state_of(const Action& action);
-  bool enters_stage(const Action& action) const;
-  std::unique_ptr<UnitContext> training_context(const Action& action);
-  void hand_kernels(UnitContext& context) const;
+  std::unique_ptr<UnitContext> context_for(const Action& action, UnitMode mode);
+  /// Of one group, or of all (-1).
+  std::vector<WeightStore*> stores_of(int group) const;
 
   Plan plan_;
   std::vector<std::shared_ptr<Unit>> chain_;
@@ -183,7 +169,7 @@ class Executor {
   std::map<std::pair<int, int>, QueueSink> deferred_products_;  // by stage and microbatch
   std::unique_ptr<ActivationOffload> offload_;                  // null unless the plan offloads a unit
   std::vector<std::vector<UnitState>> states_;                  // [microbatch][unit]
-  StageStreams streams_;
+  StageMessages messages_;
   at::Tensor result_;  // losses added up, or logits, of the run under way
   std::optional<Action> position_;
   int64_t live_ = 0;

@@ -165,6 +165,9 @@ struct WeightGroupPlan {
 struct UnitPlan {
   std::string name;
   size_t chain_index = 0;  // in the model's chain
+  int stage = 0;           // number of its stage in the model
+  bool is_stages_first = false;
+  bool is_models_last = false;  // its output is the loss
   UnitRole role = UnitRole::block;
   std::vector<size_t> groups;  // weight groups it uses, its own first
   RecomputePolicy policy = RecomputePolicy::none();
@@ -201,7 +204,6 @@ struct Plan {
   std::vector<WeightGroupPlan> groups;
   std::vector<UnitPlan> units;          // that this rank runs, in the chain's order
   std::vector<StagePlan> stages;        // one, unless there is a pipeline
-  size_t chain_length = 0;              // units of the model
   std::vector<int64_t> weight_slots;    // bytes of each slot that gathered weights take turns in
   std::vector<int64_t> gradient_slots;  // bytes of each slot of gradients before reduction
   std::vector<int64_t> message_slots;   // bytes of each slot of gradients narrowed for their reduction
@@ -231,8 +233,11 @@ struct Plan {
   bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
   /// What async tensor parallelism shares with the ranks of its group; 0 without it.
   int64_t peer_bytes() const;
-  /// The local stage of unit `unit`.
-  size_t stage_of(size_t unit) const;
+  /// Whether this rank runs the stage of that number.
+  bool has_stage(int64_t number) const;
+  /// Each microbatch is one CUDA graph: nothing runs between the units of a rank that is alone and whose weights are
+  /// resident. With cuda_graphs but without this, graphs are of blocks.
+  bool records_microbatches() const;
   /// The memory table added up, without what lies on the host where `device_only`: of a step, of a validation (0: there
   /// is none), and of whichever takes more.
   int64_t training_bytes(bool device_only = false) const;
@@ -241,22 +246,12 @@ struct Plan {
   const GroupTraffic* traffic_of(std::string_view group) const;
 };
 
-/// Names of the communicators that the plan counts for; axes in docs/distributed.md.
-namespace group_names {
-inline constexpr const char* kGather = "fsdp_gather";
-inline constexpr const char* kScatter = "fsdp_scatter";
-inline constexpr const char* kReplicate = "dp_replicate";
-inline constexpr const char* kTensor = "tp";
-inline constexpr const char* kContext = "cp";
-inline constexpr const char* kLoss = "loss";
-inline constexpr const char* kModel = "model";
-inline constexpr const char* kPipeline = "pp";
-inline constexpr const char* kTied = "tied";
-}  // namespace group_names
-
 /// `family` names the recompute policy of each block. Throws Error(bad_config) for tensor-parallel degrees that do not
 /// divide what they cut, and for samples that do not divide among the context-parallel ranks.
 Plan make_plan(const ModelDescription& model, const ModelFamily& family, const PlanRequest& request);
+
+/// Why blocks of this plan cannot be recorded as CUDA graphs, for users; none: they can.
+std::optional<std::string> why_no_graphs(const PlanRequest& request);
 
 // ---- a pipeline's part, and where parameters are
 

@@ -37,8 +37,7 @@ struct Program {
   ProgramKind kind = ProgramKind::pass;
 };
 
-/// `graphs`: the rank is alone and its weights stay, so forward and backward of a microbatch are marked as one graph.
-Program expand(const Plan& plan, ProgramKind kind, const WeightState& entry, bool graphs = false);
+Program expand(const Plan& plan, ProgramKind kind, const WeightState& entry);
 
 /// The same for other stage actions than the plan's own: F, B, I, W, REDUCE_GRAD and transfers of local stages. Without
 /// a pipeline there is stage 0, and with `is_last` each group is reduced right behind its last backward.
@@ -66,7 +65,8 @@ struct Exchange {
 /// parallel) is not in it, and groups of one rank are.
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action);
 
-/// Members of the communicator of that name (group_names).
+/// Members of the communicator of that name (group_names) on the plan's rank, ascending, and their number.
+std::vector<int64_t> members_of(const Plan& plan, std::string_view communicator);
 int64_t ranks_of(const Plan& plan, std::string_view communicator);
 
 /// What each weight group sends in a step, in the plan's order.
@@ -82,7 +82,7 @@ std::string program_problem(const Plan& plan, std::span<const Program> programs)
 
 /// The programs of a rank in an order that has each of them start from every state it can meet in a run: after the
 /// start, a pass, a step and a validation.
-std::vector<Program> checked_programs(const Plan& plan, bool graphs = false);
+std::vector<Program> checked_programs(const Plan& plan);
 
 /// The programs that one rank of a mesh runs.
 struct RankPrograms {

@@ -66,6 +66,9 @@ class WeightStore {
   void wait_unshard();
   /// SCALE: computes the float8 scales of the unsharded weights.
   void scale();
+  /// SCALE without a group: computes the scales of all weights that are gathered in float8 from the shards of all
+  /// ranks, with one all-reduce. `stores` share their communicators.
+  static void scale_shards(const std::vector<WeightStore*>& stores);
   /// RESHARD: ends what WAIT_UNSHARD began; the slot keeps its bytes until the next UNSHARD into it.
   void reshard();
 
@@ -98,13 +101,9 @@ class WeightStore {
   /// writer wrote them too.
   void weights_changed();
 
-  /// The largest magnitude in this rank's shard of each weight that is gathered in float8, fp32 on the compute device;
-  /// undefined: there are none. The executor reduces those of all groups together.
-  at::Tensor largest_magnitudes() const;
-  /// The largest over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
-  void set_largest_magnitudes(const at::Tensor& largest);
-
  private:
+  /// The largest magnitude over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
+  void set_largest_magnitudes(const at::Tensor& largest);
   /// The unsharded gradients (bytes) in the dtype of their reduction.
   const at::Tensor& narrowed_gradients();
   /// This rank's sums: as the reduction writes them, and in fp32 on the device.
