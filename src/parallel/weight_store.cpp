@@ -68,9 +68,9 @@ int64_t bytes_of(const std::vector<Slot>& slots) {
 
 at::ScalarType scalar_type(ElementType type) { return type == ElementType::float32 ? at::kFloat : at::kBFloat16; }
 
-void Slot::order_leaving() {
-  leaving.block_stream();
-  leaving = {};
+void Slot::wait_to_host() {
+  to_host.block_stream();
+  to_host = {};
 }
 
 SlotPool::SlotPool(const Plan& plan, MemoryArena& device) {
@@ -87,8 +87,8 @@ int64_t SlotPool::weight_bytes() const { return bytes_of(weights); }
 int64_t SlotPool::gradient_bytes() const { return bytes_of(gradients); }
 
 void WeightStore::Transfer::finish() {
-  if (!under_way) return;
-  under_way = false;
+  if (!started) return;
+  started = false;
   copy.block_stream();
   if (pending) pending->wait();
   pending.reset();
@@ -197,10 +197,10 @@ void WeightStore::weights_changed() {
 
 void WeightStore::unshard() {
   Slot& slot = slots_->weights.at(plan_.weight_slot);
-  TITAN_CHECK(!slot.in_use && "a slot is free before another group's weights arrive in it", plan_.name);
+  TITAN_CHECK(!slot.in_use && "a slot is free before another group is gathered into it", plan_.name);
   slot.holder = this;
   const at::Tensor host = copies_.defined() ? copies_ : masters_.view(at::kByte);
-  gather_.under_way = true;
+  gather_.started = true;
   if (shards_ == 1) {  // offload alone: the shard is the weight, and comes while the unit before this one runs
     gather_.copy = offload_->to_device(slot.memory.narrow(0, 0, host.numel()), host);
     return;
@@ -268,7 +268,7 @@ void WeightStore::open_gradient() {
     Slot& slot = slots_->gradients.at(plan_.gradient_slot);
     TITAN_CHECK(!slot.in_use && "a slot's last gradients are reduced before others are written", plan_.name);
     slot.in_use = true;
-    if (slot.leaving_begin < plan_.numel * size_of(ElementType::float32)) slot.order_leaving();
+    if (slot.to_host_begin < plan_.numel * size_of(ElementType::float32)) slot.wait_to_host();
     memory = slot.memory;
   } else {
     if (!gradient_shards_.defined()) gradient_shards_ = offload_->device().allocate(plan_.numel, at::kFloat);
@@ -309,9 +309,9 @@ at::Tensor WeightStore::reduced_gradients() const {
 }
 
 void WeightStore::reduce_scatter() {
-  reduction_.under_way = true;
+  reduction_.started = true;
   const at::Tensor& unsharded = narrowed_gradients();
-  slots_->gradients.at(plan_.gradient_slot).order_leaving();
+  slots_->gradients.at(plan_.gradient_slot).wait_to_host();
   const at::ScalarType type = scalar_type(plan_.reduce);
   std::vector<at::Tensor> inputs = views_in(unsharded, plan_, &ParameterPlan::unsharded, type);
   const std::vector<at::Tensor> shards = views_in(reduced_sums(), plan_, &ParameterPlan::shard, type);
@@ -345,7 +345,7 @@ void WeightStore::wait_reduce() {
     replication_.reset();
     return complete_gradients();
   }
-  TITAN_CHECK(reduction_.under_way, plan_.name);
+  TITAN_CHECK(reduction_.started, plan_.name);
   reduction_.finish();
   // The sums are no longer in the slot.
   if (!plan_.narrows_gradient() && !offload_->enabled()) free_gradient_slot();
@@ -358,8 +358,11 @@ void WeightStore::complete_gradients() {
   message_.reset();
   const std::vector<at::Tensor> shards = views_in(reduced, plan_, &ParameterPlan::shard, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
-  may_leave_ = offload_->enabled();
-  if (slots_ && plan_.narrows_gradient() && !may_leave_) free_gradient_slot();
+  if (offload_->enabled()) {
+    offloading_ = Offloading::complete_on_device;
+  } else if (slots_ && plan_.narrows_gradient()) {
+    free_gradient_slot();
+  }
 }
 
 void WeightStore::free_gradient_slot() {
@@ -382,24 +385,25 @@ void WeightStore::add_tied() {
 }
 
 void WeightStore::to_host() {
-  TITAN_CHECK(std::exchange(may_leave_, false), plan_.name);
-  on_their_way_ = true;
+  TITAN_CHECK(offloading_ == Offloading::complete_on_device, plan_.name);
+  offloading_ = Offloading::copying;
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
   Slot& slot = slots_->gradients.at(plan_.gradient_slot);
   const at::Tensor reduced = reduced_gradients();
-  slot.leaving = offload_->to_host(gradient_shards_, reduced);
-  slot.leaving_begin = reduced.storage_offset() * size_of(ElementType::float32);
+  slot.to_host = offload_->to_host(gradient_shards_, reduced);
+  slot.to_host_begin = reduced.storage_offset() * size_of(ElementType::float32);
   free_gradient_slot();
 }
 
 void WeightStore::end_to_host() {
-  if (!std::exchange(on_their_way_, false)) return;
+  if (offloading_ != Offloading::copying) return;
+  offloading_ = Offloading::none;
   const std::vector<at::Tensor> host = views_in(gradient_shards_, plan_, &ParameterPlan::shard, at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = host[i];
 }
 
 void WeightStore::zero_gradient() {
-  TITAN_CHECK(!may_leave_ && !on_their_way_ && "the optimizer has read these gradients", plan_.name);
+  TITAN_CHECK(offloading_ == Offloading::none && "the optimizer has read these gradients", plan_.name);
   for (Parameter* parameter : parameters_) parameter->gradient_shard.reset();
   if (!transient_gradients_) return;
   for (Parameter* parameter : parameters_) parameter->set_gradient({});

@@ -28,11 +28,11 @@ struct Slot {
   const void* holder = nullptr;  // the group whose unsharded weights it holds; unused for gradients
   bool in_use = false;           // they are read or written now
   // The copy of gradients from here to the host, and the first byte that it reads.
-  AsyncCopy leaving{};
-  int64_t leaving_begin = 0;
+  AsyncCopy to_host{};
+  int64_t to_host_begin = 0;
 
-  /// Orders what the device writes from here on behind that copy.
-  void order_leaving();
+  /// The device's stream waits for that copy, so that it may write here.
+  void wait_to_host();
 };
 
 /// The slots of a plan on the compute device, shared by all groups.
@@ -86,9 +86,9 @@ class WeightStore {
   void reduce_partial();
   /// ADD_TIED: adds the gradient shards of the other pipeline rank that holds these weights.
   void add_tied();
-  /// TO_HOST: begins to copy the gradient shards to the optimizer on the host. They are undefined until `end_to_host`.
+  /// TO_HOST: starts the copy of the gradient shards to the host. They are undefined until end_to_host().
   void to_host();
-  /// The host has waited for the copies: the gradient shards are valid there.
+  /// WAIT_HOST has waited for the copies: the gradient shards are valid on the host.
   void end_to_host();
   /// ZERO_GRADIENT: the optimizer has read the gradient shards.
   void zero_gradient();
@@ -109,7 +109,7 @@ class WeightStore {
   /// This rank's sums: as the reduction writes them, and in fp32 on the device.
   at::Tensor reduced_sums() const;
   at::Tensor reduced_gradients() const;
-  /// The sums of all ranks are there: they become the gradient shards.
+  /// The sums of all ranks become the gradient shards.
   void complete_gradients();
   void free_gradient_slot();
 
@@ -122,7 +122,7 @@ class WeightStore {
   MeshGroups groups_;
   Float8Casts casts_;
 
-  // Where shards live.
+  // In the shards' memory: the host's with CPU offload.
   at::Tensor masters_;          // training.dtype
   at::Tensor copies_;           // bytes of the shards as they are gathered; undefined when those are the masters
   at::Tensor gradient_shards_;  // fp32; resident: undefined until OPEN_GRADIENT
@@ -132,22 +132,21 @@ class WeightStore {
   bool copied_ = false;  // the copies are of the present masters
   bool scaled_ = false;  // the scales are of the present masters, where these are gathered in float8
 
-  /// A gather or a reduction under way, and the copies to make when it ends.
+  /// A gather or a reduction that was started, and the copies to make when it ends.
   struct Transfer {
     AsyncCopy copy;
     Pending pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
-    std::vector<at::Tensor> padded_inputs;  // kept to the end, however early the transport has read them: as planned
-    bool under_way = false;
+    std::vector<at::Tensor> padded_inputs;                  // kept to the end, as the memory plan says
+    bool started = false;
 
     void finish();
   };
   Transfer gather_;
   Transfer reduction_;
   Pending replication_;  // the all-reduce over replicas
-  // CPU offload: the gradient shards are complete on the device, or on their way to the host.
-  bool may_leave_ = false;
-  bool on_their_way_ = false;
+  enum class Offloading { none, complete_on_device, copying };
+  Offloading offloading_ = Offloading::none;  // CPU offload: where the gradient shards are until end_to_host()
 };
 
 /// One for each weight group, in the plan's order.
