@@ -129,7 +129,7 @@ at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, C
                           const at::Device& device) {
   if (!world) return shard.clone();
   const at::TensorOptions options(device);
-  // A rank of another pipeline stage holds nothing of it and cannot know its dtype; all messages must be as long.
+  // A rank of another pipeline stage has no shard and does not know its dtype, but all messages need the same size.
   const auto code = static_cast<int64_t>(shard.defined() ? shard.scalar_type() : at::kByte);
   const at::Tensor type = at::full({1}, code, options.dtype(at::kByte));
   world->all_reduce({type}, Reduction::max)->wait();
@@ -143,7 +143,7 @@ at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, C
     }
     mine.copy_(shard);
   }
-  // One rank speaks for each element and all others hold zero bytes: the largest byte is the right one.
+  // One rank owns each element and all others have zero bytes there, so the maximum of the bytes is the element's.
   at::Tensor bytes = whole.view({-1}).view(at::kByte);
   world->all_reduce({bytes}, Reduction::max)->wait();
   return whole;

@@ -130,7 +130,7 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       messages_(plan_, options_.pipeline) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
-  // Whether products ask for magnitudes that kernels can find while they write.
+  // Kernels compute the amax of what they write if tensorwise float8 products need it.
   scales_.wanted = options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
   if (!plan_.request.offload_activations) return;
   TITAN_CHECK(options_.activation_offload && "offloaded activations need host memory");

@@ -23,7 +23,7 @@ Error no_host_memory(size_t bytes) {
                       human_bytes(static_cast<double>(bytes)))};
 }
 
-/// Storage that says when it goes. Its memory stays its allocator's, which hears of streams that use it.
+/// Storage that counts its bytes until it is freed. The allocator keeps its record of streams that use the memory.
 class CountedStorage : public c10::StorageImpl {
  public:
   CountedStorage(c10::StorageImpl& taken_from, std::shared_ptr<std::atomic<int64_t>> held)

@@ -133,7 +133,7 @@ std::set<std::string> wide_parameters(const ModelDescription& model, const std::
 }
 
 /// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it; their gradients
-/// travel in fp32 too.
+/// are reduced in fp32, too.
 void choose_dtypes(Plan& plan, const ModelDescription& model) {
   const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
   const std::set<std::string> wide = wide_parameters(model, plan.request.keep_fp32);
@@ -286,11 +286,11 @@ bool Plan::records_microbatches() const {
 // The graphs of a pass run in the order in which they were recorded; nothing in them may wait for other ranks, and
 // gradients must stay at their addresses.
 std::optional<std::string> why_no_graphs(const PlanRequest& request) {
-  if (request.pipeline) return "a pipeline runs its microbatches in an order of its own";
-  if (request.place.mesh.size(MeshAxis::tp) > 1) return "tensor parallel ranks meet inside the blocks";
-  if (request.split().ranks > 1) return "context parallel ranks meet inside the blocks";
-  if (request.offload_activations) return "activations that go to the host come back elsewhere";
-  if (request.step_in_backward) return "gradients that are stepped in backward move";
+  if (request.pipeline) return "the units of a pipeline run in the order of its schedule";
+  if (request.place.mesh.size(MeshAxis::tp) > 1) return "tensor-parallel ranks communicate within the blocks";
+  if (request.split().ranks > 1) return "context-parallel ranks communicate within the blocks";
+  if (request.offload_activations) return "offloaded activations change their addresses";
+  if (request.step_in_backward) return "gradients that are stepped in backward change their addresses";
   return std::nullopt;
 }
 

@@ -85,7 +85,7 @@ void take_turns(std::vector<int64_t>& slots, const std::vector<WeightGroupPlan*>
   }
 }
 
-/// Blocks, whose groups nobody else uses.
+/// The groups of blocks, which no other unit uses.
 std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
   std::vector<WeightGroupPlan*> groups;
   for (UnitPlan& unit : plan.units) {
@@ -95,8 +95,8 @@ std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
   return groups;
 }
 
-/// Groups that are used by first and last unit alone, one by each: they may share a slot where units lie between, as
-/// the last one's weights are called for while the unit before it runs.
+/// The groups of a stage's first and last unit, if no other unit uses them. They may share a slot if there are units
+/// between, because the last one's weights are gathered while the unit before it runs.
 std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
   std::vector<WeightGroupPlan*> groups;
   for (const StagePlan& stage : plan.stages) {
@@ -111,7 +111,7 @@ std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
   return distinct ? groups : std::vector<WeightGroupPlan*>();
 }
 
-/// Gradients that travel narrowed: a reduction begins before the last one is over, so neighbours take turns.
+/// Gradients that are narrowed for their reduction: one starts before the last has ended, so neighbours take turns.
 void assign_message_slots(Plan& plan) {
   std::vector<WeightGroupPlan*> narrowed;
   for (WeightGroupPlan& group : plan.groups) {
@@ -135,12 +135,12 @@ void assign_slots(Plan& plan) {
     return (group.numel + (stages_shards(plan.request) ? group.shard_numel : 0)) * size_of(ElementType::float32);
   };
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
-  // With a pipeline every microbatch comes back to every unit: by default weights stay for the step.
+  // In a pipeline every unit runs many times in a step: by default its weights stay gathered.
   const bool weights_stay = plan.request.reshard == ReshardPolicy::never ||
                             (plan.request.reshard == ReshardPolicy::standard && plan.request.pipeline);
   const bool weights_rotate = !weights_stay;
-  // Gradients of several microbatches add up where they are; those of one are gone as soon as they are reduced, and of
-  // a pipeline that is when the whole stage is.
+  // Gradients of several microbatches accumulate in their slot. Those of one microbatch are reduced right after the
+  // unit's backward, except in a pipeline, where a whole stage is reduced at once.
   const bool gradients_rotate = plan.request.accumulation == 1 && !plan.request.pipeline;
   if (weights_rotate) take_turns(plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_bytes);
   if (gradients_rotate) take_turns(plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_bytes);

@@ -32,7 +32,8 @@ int64_t logits_bytes(const PlanRequest& request, const ModelDescription& model, 
     const int64_t widened = size == kWide ? kWide : size + kWide;
     return rows * own_words(request, model) * (request.fused_loss ? size : widened);
   }
-  // Those of all ranks are there beside the own as they came and as one matrix; plain operations make logarithms.
+  // Gathered logits exist twice (shards and their concatenation); without fused kernels, fp32 log-probabilities are
+  // added.
   const int64_t words = model.vocabulary + (shared ? model.vocabulary + own_words(request, model) : 0);
   return rows * std::max(size * words, request.fused_loss ? 0 : 2 * kWide * model.vocabulary);
 }
@@ -76,7 +77,7 @@ int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
 /// The most of both that is there at once in a step.
 int64_t padding_bytes(const Plan& plan, std::span<const RepeatedProgram> step) {
   const int64_t shards = plan.request.shards();
-  std::map<int, int64_t> gathers, scatters;  // under way: bytes by group
+  std::map<int, int64_t> gathers, scatters;  // started and not waited for: bytes by group
   int64_t live = 0, peak = 0;
   auto begin = [&](std::map<int, int64_t>& under_way, int group, int64_t bytes) {
     under_way[group] = bytes;
@@ -159,7 +160,7 @@ int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step,
   return most;
 }
 
-/// Of offloaded activations: one unit's that leave or are read, and one's that come back beside them.
+/// Offloaded activations on the device: those of one unit being copied to the host or read, and of one being fetched.
 int64_t offloaded_activations(const Plan& plan) {
   int64_t most = 0;
   for (const UnitPlan& unit : plan.units) {
@@ -168,7 +169,7 @@ int64_t offloaded_activations(const Plan& plan) {
   return 2 * most;
 }
 
-/// Of offloaded moments: those of a parameter that is stepped, of the next one and of the one before, on their way.
+/// Offloaded moments on the device: of the parameter that is stepped, and of its neighbours, which are being copied.
 int64_t offloaded_moments(const Plan& plan) {
   std::vector<int64_t> numels;
   for (const WeightGroupPlan& group : plan.groups) {
@@ -201,7 +202,7 @@ std::vector<MemoryPurpose> standing_memory(const Plan& plan, std::span<const Rep
   add(table, "optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
       request.cpu_offload || request.offload_optimizer);
   if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan, step));
-  add(table, "stream on its way", plan.peer_bytes());
+  add(table, "peer memory, hidden states", plan.peer_bytes());
   return table;
 }
 
@@ -212,9 +213,9 @@ std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescri
   std::vector<MemoryPurpose> table;
   add(table, "activations kept", activation_peak(plan, step, /*offloaded=*/false));
   add(table, "activations on the host", activation_peak(plan, step, /*offloaded=*/true), /*on_host=*/true);
-  add(table, "activations on their way", offloaded_activations(plan));
+  add(table, "activations being copied", offloaded_activations(plan));
   add(table, "one block recomputed", replay_bytes(plan, model));
-  add(table, "keys and values on their way", ring_bytes(plan, model));
+  add(table, "keys and values of other ranks", ring_bytes(plan, model));
   if (plan.units.back().role != UnitRole::head) return table;
   const int64_t words = request.loss_parallel ? own_words(request, model) : model.vocabulary;
   add(table, "logits of one chunk", 2 * chunk_rows(request) * words * size_of(ElementType::float32));
@@ -275,7 +276,7 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, model, step);
   plan.memory = standing;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
-  if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on its way", offloaded_moments(plan));
+  if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
   append(plan.memory, microbatch);
   if (!plan.request.validation) return;
   plan.validation_memory = standing;

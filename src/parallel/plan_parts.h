@@ -5,7 +5,7 @@
 
 namespace titan {
 
-/// How one parameter lies over the mesh of `request`, seen from its rank.
+/// The layout of one parameter over the mesh of `request`, seen from its rank.
 ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request);
 
 /// Which slot each group's gathered weights and unreduced gradients use.
@@ -15,8 +15,8 @@ const StagePlan& stage_numbered(const Plan& plan, int64_t number);
 
 /// What one microbatch looks like on this rank, computed in `compute`.
 ActivationShape activation_shape(const PlanRequest& request, ElementType compute);
-/// Float8 weights are cast once a microbatch and their columns kept for its backward: where weights stay, each rank has
-/// all of them, and one microbatch is under way.
+/// Float8 weights are cast once a microbatch and their columns kept for its backward: where weights are resident and
+/// microbatches run one after the other.
 bool keeps_float8_weights(const PlanRequest& request);
 /// Keys and values of one microbatch's tokens here, as ring attention sends them.
 int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit);

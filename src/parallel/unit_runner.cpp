@@ -26,8 +26,8 @@ void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
   key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
-/// Where the parameters lie, which must agree too. Whether a weight's gradient is written or added to is fixed in a
-/// graph, so it belongs to it.
+/// The addresses of the parameters, which must be the same, too. Whether a weight's gradient is written or added to is
+/// fixed in a graph, so it belongs to it.
 std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bool with_gradients) {
   std::vector<const void*> result;
   for (Parameter* parameter : parameters) {

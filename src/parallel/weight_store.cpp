@@ -201,7 +201,7 @@ void WeightStore::unshard() {
   slot.holder = this;
   const at::Tensor host = copies_.defined() ? copies_ : masters_.view(at::kByte);
   gather_.started = true;
-  if (shards_ == 1) {  // offload alone: the shard is the weight, and comes while the unit before this one runs
+  if (shards_ == 1) {  // offload alone: the shard is the weight
     gather_.copy = offload_->to_device(slot.memory.narrow(0, 0, host.numel()), host);
     return;
   }
@@ -224,7 +224,7 @@ void WeightStore::unshard() {
   }
   const auto gather = [&] {
     for (size_t i = 0; i < inputs.size(); ++i) pad(inputs[i], rows[i]);
-    // One call takes tensors of one dtype: what is mixed travels as bytes.
+    // One call takes tensors of one dtype: mixed dtypes are gathered as bytes.
     for (size_t i = 0; plan_.gathers_float8 && i < inputs.size(); ++i) {
       inputs[i] = inputs[i].view({-1}).view(at::kByte);
       outputs[i] = outputs[i].view({-1}).view(at::kByte);

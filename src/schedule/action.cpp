@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-/// The first kTableWords are words of tables; the rest stands in programs alone.
+/// The first kTableWords are words of tables; the others occur only in programs.
 constexpr size_t kTableWords = 13;
 constexpr std::array<std::pair<ActionKind, std::string_view>, 42> kWords{{
     {ActionKind::forward, "F"},

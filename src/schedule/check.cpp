@@ -12,80 +12,6 @@
 namespace titan {
 namespace {
 
-/// Every rank does its actions in order, and each waits for what it needs: a compute action for the message it takes
-/// (in a table without transfers, straight from the action that makes it), a transfer or batch for the other sides.
-class Walk {
- public:
-  Walk(const ScheduleTable& table, const TableFacts& facts)
-      : table_(table), facts_(facts), next_(table.size()), posted_until_(table.size(), 0) {}
-
-  std::vector<std::string> run() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      for (size_t rank = 0; rank < table_.size(); ++rank) {
-        while (advance(rank)) moved = true;
-      }
-    }
-    std::vector<std::string> stuck;
-    for (size_t rank = 0; rank < table_.size(); ++rank) {
-      if (next_[rank] == table_[rank].size()) continue;
-      const Action& action = table_[rank][next_[rank]];
-      stuck.push_back(fmt::format("deadlock: rank {}, action {} ({}) waits for ever for {}", rank, next_[rank] + 1,
-                                  to_string(action), missing(action)));
-    }
-    return stuck;
-  }
-
- private:
-  bool advance(size_t rank) {
-    if (next_[rank] == table_[rank].size()) return false;
-    const Action& action = table_[rank][next_[rank]];
-    bool moved = false;
-    if (posted_until_[rank] == next_[rank]) {  // a transfer is posted before it waits
-      posted_until_[rank] = next_[rank] + 1;
-      for (const Action& leaf : leaves(action)) {
-        if (is_transfer(leaf.kind)) moved = posted_.insert({is_send(leaf.kind), carried_by(leaf)}).second || moved;
-      }
-    }
-    if (!missing(action).empty()) return moved;
-    for (const Action& leaf : leaves(action)) {
-      if (const std::optional<StageMessage> made = made_by(leaf, facts_.stages)) made_.insert(*made);
-    }
-    ++next_[rank];
-    return true;
-  }
-
-  /// What the action waits for, in words; empty when it need not wait.
-  std::string missing(const Action& action) const {
-    for (const Action& leaf : leaves(action)) {
-      if (is_transfer(leaf.kind)) {
-        const StageMessage message = carried_by(leaf);
-        if (posted_.count({!is_send(leaf.kind), message}) > 0) continue;
-        return to_string(is_send(leaf.kind) ? receive_of(message) : send_of(message));
-      }
-      const std::optional<StageMessage> needed = needed_by(leaf, facts_.stages);
-      // With transfers, a message from another rank is there: its receive stands before this action.
-      if (!needed || made_.count(*needed) > 0) continue;
-      return fmt::format("{} stage {} makes for microbatch {}", needed->backward ? "the gradient that" : "what",
-                         needed->stage, needed->microbatch);
-    }
-    return {};
-  }
-
-  const ScheduleTable& table_;
-  const TableFacts& facts_;
-  std::vector<size_t> next_;
-  std::vector<size_t> posted_until_;
-  std::set<std::pair<bool, StageMessage>> posted_;  // (is a send, what it carries)
-  std::set<StageMessage> made_;
-};
-
-/// One sentence for every rank that never ends: what it waits for.
-std::vector<std::string> deadlocks(const ScheduleTable& table, const TableFacts& facts) {
-  return Walk(table, facts).run();
-}
-
 constexpr size_t kMostProblems = 20;
 
 struct Place {
@@ -93,7 +19,7 @@ struct Place {
   int position = 0;
 };
 
-/// Goes over a table once and keeps where every action stands; each rule is a function.
+/// Records the place of every action of a table; each rule is a function.
 class Checker {
  public:
   Checker(const ScheduleTable& table, TableFacts facts) : table_(table), facts_(std::move(facts)) {}
@@ -110,7 +36,7 @@ class Checker {
     if (facts_.has_transfers) check_message_order();
     if (facts_.has_weights) check_weights();
     if (facts_.has_reductions) check_reductions();
-    if (problems_.empty()) problems_ = deadlocks(table_, facts_);
+    if (problems_.empty()) problems_ = deadlocks(table_);
     return std::move(problems_);
   }
 
@@ -173,7 +99,7 @@ class Checker {
       const auto [first, is_new] = places_.insert({{action.kind, action.stage, action.microbatch}, place});
       if (!is_new) {
         add(action, place,
-            fmt::format("it already is action {} of rank {}", first->second.position + 1, first->second.rank));
+            fmt::format("it is already action {} of rank {}", first->second.position + 1, first->second.rank));
       }
       const int owner = rank_of(action.stage);
       if (owner != place.rank) add(action, place, fmt::format("stage {} belongs to rank {}", action.stage, owner));
@@ -201,15 +127,15 @@ class Checker {
     for (const auto& [half, kind] :
          {std::pair{input, ActionKind::input_gradient}, {weight, ActionKind::weight_gradient}}) {
       if (half == nullptr) continue;
-      add({kind, stage, microbatch}, *half, fmt::format("{} computes it, too", word(ActionKind::backward)));
+      add({kind, stage, microbatch}, *half, fmt::format("{} computes it as well", word(ActionKind::backward)));
     }
   }
 
   void check_compute(const Action& action, const Place& place) {
-    if (rank_of(action.stage) != place.rank) return;  // which has been said
+    if (rank_of(action.stage) != place.rank) return;  // which is reported already
     auto require = [&](const Action& earlier) {
       const Place* found = find(earlier);
-      if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " has to come before it");
+      if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " must come before it");
     };
     if (makes_gradient(action.kind)) require({ActionKind::forward, action.stage, action.microbatch});
     if (action.kind == ActionKind::weight_gradient) {
@@ -221,7 +147,7 @@ class Checker {
       const std::optional<Action> maker = find_maker(*needed);
       if (maker) require(*maker);
     } else if (facts_.has_transfers && !before(find(receive_of(*needed)), place)) {
-      add(action, place, fmt::format("{} has to come before it", to_string(receive_of(*needed))));
+      add(action, place, fmt::format("{} must come before it", to_string(receive_of(*needed))));
     }
   }
 
@@ -235,10 +161,10 @@ class Checker {
       const std::optional<Action> maker = find_maker(message);
       if (!maker || !before(find(*maker), place)) add(action, place, "what it sends has to be computed before");
       if (find(receive_of(message)) == nullptr) {
-        add(action, place, to_string(receive_of(message)) + " is missing, so nobody receives it");
+        add(action, place, to_string(receive_of(message)) + " is missing");
       }
     } else if (find(send_of(message)) == nullptr) {
-      add(action, place, to_string(send_of(message)) + " is missing, so nobody sends it");
+      add(action, place, to_string(send_of(message)) + " is missing");
     }
   }
 
@@ -257,7 +183,7 @@ class Checker {
       if (is_receive(action.kind)) channel.received.emplace_back(action, place);
     });
     for (const auto& [ends, channel] : channels) {
-      if (channel.sent.size() != channel.received.size()) continue;  // one is missing, which has been said
+      if (channel.sent.size() != channel.received.size()) continue;  // one is missing, which is reported already
       for (size_t i = 0; i < channel.sent.size(); ++i) {
         const auto& [action, place] = channel.received[i];
         if (carried_by(action) == channel.sent[i]) continue;
@@ -297,7 +223,7 @@ class Checker {
       if (!finishes(action.kind)) return;
       auto reduced = reductions.find(action.stage);
       if (reduced != reductions.end()) {
-        add(reduced->second.first, reduced->second.second, to_string(action) + " has to come before it");
+        add(reduced->second.first, reduced->second.second, to_string(action) + " must come before it");
       }
     });
     for (int stage = 0; stage < facts_.stages; ++stage) {

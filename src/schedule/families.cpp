@@ -345,9 +345,9 @@ std::vector<std::string> shape_problems(const ScheduleFamily& family, const Pipe
   const bool microbatches = at_least_one(shape.microbatches, "microbatches");
   if (stages && ranks && !stages_fit(family, shape.stages_per_rank)) problems.push_back(stages_problem(family, shape));
   if (!ranks || !microbatches) return problems;
-  PipelineShape judged = shape;  // whether the microbatches fit is told in the same go, for a legal number of stages
-  judged.stages_per_rank = std::clamp(shape.stages_per_rank, family.least_stages_per_rank, family.most_stages_per_rank);
-  if (!family.microbatches_fit(judged)) problems.push_back(microbatches_problem(family, judged));
+  PipelineShape legal = shape;  // report microbatches that do not fit as well, for a legal number of stages
+  legal.stages_per_rank = std::clamp(shape.stages_per_rank, family.least_stages_per_rank, family.most_stages_per_rank);
+  if (!family.microbatches_fit(legal)) problems.push_back(microbatches_problem(family, legal));
   return problems;
 }
 

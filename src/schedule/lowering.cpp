@@ -168,7 +168,7 @@ std::map<StageMessage, size_t> consumers_of(const std::vector<Action>& actions, 
 
 std::vector<Action> with_batches(const std::vector<Action>& actions, int stages) {
   const std::map<StageMessage, size_t> consumers = consumers_of(actions, stages);
-  // Who waits for one message of a batch waits for all: those that are needed at different times come apart.
+  // Waiting for one message of a batch is waiting for all: those that are needed at different times are separate.
   auto consumer = [&](const Action& receive) {
     const auto found = consumers.find(carried_by(receive));
     return found == consumers.end() ? actions.size() : found->second;

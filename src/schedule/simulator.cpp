@@ -1,8 +1,11 @@
 #include "titan/schedule/simulator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "titan/base/error.h"
 #include "titan/schedule/table.h"
@@ -17,17 +20,23 @@ class Arrivals {
 
   std::optional<double> of(const StageMessage& message) const {
     const auto batch = batches_.find(message);
-    if (batch == batches_.end()) return alone(message);
+    if (batch == batches_.end()) return of_one(message);
     double last = 0;
     for (const StageMessage& other : *batch->second) {
-      const std::optional<double> arrival = alone(other);
+      const std::optional<double> arrival = of_one(other);
       if (!arrival) return std::nullopt;
       last = std::max(last, *arrival);
     }
     return last;
   }
 
-  /// These are received by one call, and whoever waits for one waits for all.
+  /// The same without the others of its batch.
+  std::optional<double> of_one(const StageMessage& message) const {
+    const auto found = arrived_.find(message);
+    return found == arrived_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  /// These are received by one call: waiting for one is waiting for all.
   void received_together(const std::vector<StageMessage>& messages) {
     if (messages.size() < 2) return;
     const auto batch = std::make_shared<const std::vector<StageMessage>>(messages);
@@ -52,11 +61,6 @@ class Arrivals {
  private:
   int rank_of(int stage) const { return facts_.rank_of_stage[static_cast<size_t>(stage)]; }
 
-  std::optional<double> alone(const StageMessage& message) const {
-    const auto found = arrived_.find(message);
-    return found == arrived_.end() ? std::nullopt : std::optional(found->second);
-  }
-
   const TableFacts& facts_;
   double transfer_;
   std::map<StageMessage, double> arrived_;
@@ -68,6 +72,7 @@ class Arrivals {
 /// One rank's clock and what runs beside its computing.
 struct RankState {
   size_t next = 0;
+  bool posted = false;  // the transfers of the next action
   double clock = 0;
   double gathers_end = 0;
   double reductions_end = 0;
@@ -78,9 +83,11 @@ struct RankState {
 
 class Simulator {
  public:
-  Simulator(const ScheduleTable& table, const ActionTimes& times)
+  /// `blocking`: a transfer ends when the other side has posted it as well.
+  Simulator(const ScheduleTable& table, const ActionTimes& times, bool blocking = false)
       : table_(table),
         times_(times),
+        blocking_(blocking),
         facts_(facts_of(table)),
         arrivals_(facts_, times.transfer),
         states_(table.size()) {
@@ -89,13 +96,7 @@ class Simulator {
   }
 
   Simulation run() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      for (size_t rank = 0; rank < table_.size(); ++rank) {
-        while (advance(rank)) moved = true;
-      }
-    }
+    advance_all();
     for (size_t rank = 0; rank < table_.size(); ++rank) {
       TITAN_CHECK(states_[rank].next == table_[rank].size(), rank, states_[rank].next);
       result_.time = std::max({result_.time, states_[rank].clock, states_[rank].reductions_end});
@@ -103,13 +104,43 @@ class Simulator {
     return std::move(result_);
   }
 
+  /// What each rank that never ends waits for.
+  std::vector<std::string> stuck() {
+    advance_all();
+    std::vector<std::string> ranks;
+    for (size_t rank = 0; rank < table_.size(); ++rank) {
+      if (states_[rank].next == table_[rank].size()) continue;
+      const Action& action = table_[rank][states_[rank].next];
+      ranks.push_back(fmt::format("deadlock: rank {}, action {} ({}) waits for {}", rank, states_[rank].next + 1,
+                                  to_string(action), awaited(action)));
+    }
+    return ranks;
+  }
+
  private:
+  void advance_all() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t rank = 0; rank < table_.size(); ++rank) {
+        while (advance(rank)) moved = true;
+      }
+    }
+  }
+
   bool advance(size_t rank) {
     RankState& state = states_[rank];
     if (state.next == table_[rank].size()) return false;
     const Action& action = table_[rank][state.next];
+    if (blocking_ && !std::exchange(state.posted, true)) {
+      bool transfers = false;
+      for (const Action& leaf : leaves(action)) {
+        if (is_transfer(leaf.kind)) arrivals_.posted(carried_by(leaf), state.clock), transfers = true;
+      }
+      if (transfers) return true;
+    }
     const std::optional<double> begin = earliest(state, action);
     if (!begin) return false;
+    state.posted = false;
     double end = *begin;
     for (const Action& leaf : leaves(action)) {
       if (!is_compute(leaf.kind)) continue;
@@ -139,16 +170,33 @@ class Simulator {
         if (!arrival) return std::nullopt;
         begin = std::max(begin, *arrival);
       }
+      if (blocking_ && is_transfer(leaf.kind) && !arrivals_.of_one(carried_by(leaf))) return std::nullopt;
       auto gathered = state.weights.find(leaf.stage);
       if (is_compute(leaf.kind) && gathered != state.weights.end()) begin = std::max(begin, gathered->second);
     }
     return begin;
   }
 
-  /// What an action that ends at `when` sets going.
+  /// In words, what keeps earliest() from an answer.
+  std::string awaited(const Action& action) const {
+    for (const Action& leaf : leaves(action)) {
+      if (is_transfer(leaf.kind)) {
+        const StageMessage message = carried_by(leaf);
+        if (arrivals_.of_one(message)) continue;
+        return to_string(is_send(leaf.kind) ? receive_of(message) : send_of(message));
+      }
+      const std::optional<StageMessage> needed = needed_by(leaf, facts_.stages);
+      if (!needed || arrivals_.of(*needed)) continue;
+      return fmt::format("the {} of stage {} for microbatch {}", needed->backward ? "gradient" : "output",
+                         needed->stage, needed->microbatch);
+    }
+    return {};
+  }
+
+  /// What an action that ends at `when` starts.
   void post(RankState& state, const Action& leaf, double when) {
     if (const std::optional<StageMessage> made = made_by(leaf, facts_.stages)) arrivals_.made(*made, when);
-    if (is_transfer(leaf.kind)) arrivals_.posted(carried_by(leaf), when);
+    if (is_transfer(leaf.kind) && !blocking_) arrivals_.posted(carried_by(leaf), when);
     if (leaf.kind == ActionKind::unshard) {
       state.gathers_end = std::max(state.gathers_end, when) + times_.gather;
       state.weights[leaf.stage] = state.gathers_end;
@@ -173,6 +221,7 @@ class Simulator {
 
   const ScheduleTable& table_;
   const ActionTimes& times_;
+  const bool blocking_;
   TableFacts facts_;
   Arrivals arrivals_;
   std::vector<RankState> states_;
@@ -209,6 +258,11 @@ double Simulation::bubble() const {
 }
 
 Simulation simulate(const ScheduleTable& table, const ActionTimes& times) { return Simulator(table, times).run(); }
+
+std::vector<std::string> deadlocks(const ScheduleTable& table) {
+  const ActionTimes times;
+  return Simulator(table, times, /*blocking=*/true).stuck();
+}
 
 std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const PipelineShape& shape,
                                       const StageTimes& times) {

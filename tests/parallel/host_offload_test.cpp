@@ -128,7 +128,7 @@ TEST(ActivationsOnTheHost, TakeAtMostTwoUnitsOfTheDevice) {
   const int64_t unit = pair.away.plan.units[1].saved_bytes;
   EXPECT_EQ(pair.host_offload->device().peak_bytes(), 2 * unit) << "one that is read and one that comes";
   for (const MemoryPurpose& purpose : pair.away.plan.memory) {
-    if (purpose.name == "activations on their way") {
+    if (purpose.name == "activations being copied") {
       EXPECT_EQ(purpose.bytes, 2 * unit);
     }
     if (purpose.name == "activations on the host") {

@@ -51,9 +51,9 @@ TEST(Plan, RanksOfASequenceKeepTheirShareOfActivationsAndKeysOfTheOthers) {
   request.rotation = Rotation::all_to_all;
   const std::map<std::string, int64_t> handed_on = memory_of(plan_of(model, request));
   const int64_t share = 2 * 2 * 8 * 12 * 4;  // keys and values, 2 samples of 8 places, 2 heads of 6, fp32
-  EXPECT_EQ(gathered.at("keys and values on their way"), (5 + 3) * share);
-  EXPECT_EQ(handed_on.at("keys and values on their way"), (2 + 3) * share);
-  EXPECT_FALSE(memory_of(plan_of(model)).contains("keys and values on their way"));
+  EXPECT_EQ(gathered.at("keys and values of other ranks"), (5 + 3) * share);
+  EXPECT_EQ(handed_on.at("keys and values of other ranks"), (2 + 3) * share);
+  EXPECT_FALSE(memory_of(plan_of(model)).contains("keys and values of other ranks"));
 }
 
 int64_t forward_of(const Plan& plan) { return plan.validation_memory.back().bytes; }
@@ -202,7 +202,7 @@ TEST(Plan, OffloadedMomentsOfThreeParametersAreOnTheDevice) {
     for (const ParameterPlan& parameter : group.parameters) numels.push_back(parameter.shard.numel());
   }
   std::sort(numels.rbegin(), numels.rend());
-  EXPECT_EQ(memory_of(plan).at("optimizer state on its way"), (numels[0] + numels[1] + numels[2]) * 2 * 4);
+  EXPECT_EQ(memory_of(plan).at("optimizer state on the device"), (numels[0] + numels[1] + numels[2]) * 2 * 4);
 }
 
 TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {

@@ -48,8 +48,8 @@ TEST(ScheduleCheck, SendsThatFaceEachOtherAreADeadlockUnlessTheyArePostedTogethe
   EXPECT_EQ(problems_of(table("0SEND_F1,2RECV_F0", "1RECV_F1,1SEND_F0")), "");
   EXPECT_EQ(problems_of(table("(0SEND_F1;2RECV_F0)BATCH", "(1SEND_F0;1RECV_F1)BATCH")), "");
   EXPECT_EQ(problems_of(table("0SEND_F1,2RECV_F0", "1SEND_F0,1RECV_F1")),
-            "deadlock: rank 0, action 4 (0SEND_F1) waits for ever for 1RECV_F1\n"
-            "deadlock: rank 1, action 3 (1SEND_F0) waits for ever for 2RECV_F0");
+            "deadlock: rank 0, action 4 (0SEND_F1) waits for 1RECV_F1\n"
+            "deadlock: rank 1, action 3 (1SEND_F0) waits for 2RECV_F0");
 }
 
 TEST(ScheduleCheck, StopsAfterTwentyProblems) {

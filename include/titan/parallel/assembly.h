@@ -1,5 +1,5 @@
 // From a plan to a model that runs on this rank: the model with its handles, the store of every weight group, the
-// initial weights and the executor. The only place that knows which implementation carries out which choice of a plan.
+// initial weights and the executor. The only place that chooses implementations for the choices of a plan.
 #pragma once
 
 #include <memory>

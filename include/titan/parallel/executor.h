@@ -1,5 +1,5 @@
 // The executor runs programs (program.h): one switch over their instructions, for one device and for a pipeline alike.
-// It decides nothing; the program says when anything happens, each weight group's store knows how.
+// The program decides when anything happens.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class StepWork {
   virtual void sum_norm(int /*group*/) {}
   virtual void control(int /*group*/) {}
   virtual void before_change() {}
-  /// Device scalars that the optimizer reads; where it runs on the host they come there with the gradients, in place.
+  /// Device scalars that the optimizer reads. If it runs on the host, WAIT_HOST replaces them by their host copies.
   virtual std::vector<at::Tensor*> applied_scalars() { return {}; }
   virtual void step(int /*group*/) {}
 };
@@ -127,7 +127,7 @@ class Executor {
   const Plan& plan() const { return plan_; }
   /// What weights and gradients are there: where the next program starts.
   const WeightState& state() const { return state_; }
-  /// What is under way, or was when something failed: "forward of layers.3"; empty before the first unit ran.
+  /// The instruction that runs, or ran when something failed: "forward of layers.3"; empty before the first unit.
   std::string position() const;
   /// What follows is no more a part of the unit that ran last.
   void forget_position() { position_.reset(); }
@@ -170,7 +170,7 @@ class Executor {
   std::unique_ptr<ActivationOffload> offload_;                  // null unless the plan offloads a unit
   std::vector<std::vector<UnitState>> states_;                  // [microbatch][unit]
   StageMessages messages_;
-  at::Tensor result_;  // losses added up, or logits, of the run under way
+  at::Tensor result_;  // sum of the losses, or logits, of this run
   std::optional<Action> position_;
   int64_t live_ = 0;
   int64_t most_live_ = 0;

@@ -28,8 +28,7 @@ enum class ElementType { float32, bfloat16 };
 int64_t size_of(ElementType type);
 std::string_view name(ElementType type);
 
-/// How long gathered weights stay: until other units need their slot of memory, or until the optimizer changes them.
-/// Blocks come back in backward, embedding and head once per microbatch.
+/// How long weights stay unsharded: until other units need their slot of memory, or until the optimizer changes them.
 enum class ReshardPolicy {
   standard,  // blocks take turns in two slots, with a pipeline they stay; embedding and head stay
   always,    // blocks take turns; embedding and head share one more slot
@@ -68,7 +67,7 @@ struct PlanRequest {
   int64_t accumulation = 1;     // microbatches per step
   ElementType master = ElementType::float32;
   ElementType compute = ElementType::float32;
-  ElementType reduce = ElementType::float32;  // what gradients travel in between data-parallel ranks
+  ElementType reduce = ElementType::float32;  // dtype of gradients in their reduction over data-parallel ranks
   ElementType optimizer_state = ElementType::float32;
   int64_t optimizer_moments = 2;
   bool step_in_backward = false;
@@ -78,21 +77,21 @@ struct PlanRequest {
   MeshPlace place;
   std::optional<PipelinePart> pipeline;  // none: the chain is one stage
   ReshardPolicy reshard = ReshardPolicy::standard;
-  std::vector<std::string> keep_fp32;   // units whose weights and gradients travel and are multiplied in fp32
+  std::vector<std::string> keep_fp32;   // units that compute in fp32, and whose gradients are reduced in it
   std::optional<Float8Request> float8;  // none: every product is made in the compute dtype
   bool loss_parallel = true;
-  bool async_tensor_parallel = false;  // the stream crosses chunk by chunk through peer memory, not in collectives
+  bool async_tensor_parallel = false;  // hidden states are exchanged in chunks through peer memory, not by collectives
   Rotation rotation = Rotation::all_gather;
   LoadBalance load_balance = LoadBalance::head_tail;
   bool cpu_offload = false;          // masters, optimizer states and reduced gradients live on the host
-  bool offload_activations = false;  // what checkpointed units keep waits for its backward on the host
-  bool offload_optimizer = false;    // the moments live on the host and come to the device in the step
-  int64_t norm_message_bytes = 0;    // what ranks exchange to know the norm of all gradients, and the loss
+  bool offload_activations = false;  // of checkpointed units, from forward to backward
+  bool offload_optimizer = false;    // moments are on the host and copied to the device for the step
+  int64_t norm_message_bytes = 0;    // of the all-reduces of the gradient norm and the loss
   int64_t loss_message_bytes = 0;
   std::optional<ValidationShape> validation;  // none: there is none
-  bool on_gpu = false;                        // of what validation holds there; the rest of the plan does not ask
-  bool fused_loss = false;     // losses and gradients of logits are found where the product has written them
-  bool cuda_graphs = false;    // recorded where the plan allows: what a microbatch holds stays with them from then on
+  bool on_gpu = false;                        // matters only for the memory of a validation
+  bool fused_loss = false;                    // losses and gradients of logits are computed in place of the logits
+  bool cuda_graphs = false;                   // used where the plan allows; they keep the memory of a microbatch
   bool groups_of_one = false;  // groups of one rank exist, and their collectives are called (debug.groups_of_one)
 
   /// Ranks over which each parameter is cut (FSDP).
@@ -134,17 +133,18 @@ struct WeightGroupPlan {
   int64_t numel = 0;        // unsharded elements on this rank
   int64_t shard_numel = 0;  // elements this rank owns
   ElementType compute = ElementType::float32;
-  ElementType reduce = ElementType::float32;  // of its gradient on its way; it is summed up and kept in fp32
-  size_t reduce_after = 0;                    // its gradient is complete after the backward of this unit
-  size_t weight_slot = 0;                     // of Plan::weight_slots, when weights are gathered
-  size_t gradient_slot = 0;                   // of Plan::gradient_slots, when weights are gathered
-  bool gathers_float8 = false;                // its float8 weights travel as such
-  bool keeps_scales = false;  // one of each float8 weight as a whole, found whenever the weights have changed
-  bool is_tied = false;       // tied embeddings of two pipeline ranks, whose gradients add up
-  bool is_copy = false;       // the other rank owns it
-  size_t message_slot = 0;    // of Plan::message_slots, when its gradient is narrowed
+  ElementType reduce =
+      ElementType::float32;     // dtype of its gradient in a reduction; it is accumulated and kept in fp32
+  size_t reduce_after = 0;      // its gradient is complete after the backward of this unit
+  size_t weight_slot = 0;       // of Plan::weight_slots, when weights are gathered
+  size_t gradient_slot = 0;     // of Plan::gradient_slots, when weights are gathered
+  bool gathers_float8 = false;  // its float8 weights are gathered in float8
+  bool keeps_scales = false;    // one of each float8 weight as a whole, found whenever the weights have changed
+  bool is_tied = false;         // tied embeddings of two pipeline ranks, whose gradients add up
+  bool is_copy = false;         // the other rank owns it
+  size_t message_slot = 0;      // of Plan::message_slots, when its gradient is narrowed
 
-  /// Its gradient is narrowed before it travels and widened after.
+  /// Its gradient is narrowed for the reduction.
   bool narrows_gradient() const { return reduce != ElementType::float32; }
   /// Unsharded elements before parameter `index`.
   int64_t offset_of(size_t index) const;
@@ -223,7 +223,7 @@ struct Plan {
   int64_t activation_offload_bytes = 0;
   int64_t optimizer_offload_bytes = 0;
 
-  /// Weights are cut over ranks, or live on the host: they come and go.
+  /// Weights are sharded, or on the host, and are gathered before a unit runs. False: they are resident.
   bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
   /// What is gathered of the group, or multiplied with, is a copy of its masters.
   bool copies_weights(const WeightGroupPlan& group) const {
@@ -238,7 +238,7 @@ struct Plan {
   /// Each microbatch is one CUDA graph: nothing runs between the units of a rank that is alone and whose weights are
   /// resident. With cuda_graphs but without this, graphs are of blocks.
   bool records_microbatches() const;
-  /// The memory table added up, without what lies on the host where `device_only`: of a step, of a validation (0: there
+  /// The memory table added up, without what is on the host if `device_only`: of a step, of a validation (0: there
   /// is none), and of whichever takes more.
   int64_t training_bytes(bool device_only = false) const;
   int64_t validation_bytes(bool device_only = false) const;

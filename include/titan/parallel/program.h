@@ -80,8 +80,8 @@ std::string layout_words(const TensorLayout& layout);
 /// first problem, with program, position (from 1) and instruction; empty: none.
 std::string program_problem(const Plan& plan, std::span<const Program> programs);
 
-/// The programs of a rank in an order that has each of them start from every state it can meet in a run: after the
-/// start, a pass, a step and a validation.
+/// The programs of a rank in an order in which each starts from every state that occurs in a run: after the start, a
+/// pass, a step and a validation.
 std::vector<Program> checked_programs(const Plan& plan);
 
 /// The programs that one rank of a mesh runs.

@@ -20,7 +20,7 @@ namespace titan {
 /// gradient edges of its outputs (not the outputs), and the context its operations point to.
 struct UnitState {
   Stream leaves;
-  OffloadedTensors offloaded;  // where the leaves and what the context's recorder keeps have gone
+  OffloadedTensors offloaded;  // the leaves and what the context's recorder keeps, while they are on the host
   std::vector<torch::autograd::Edge> edges;
   std::unique_ptr<UnitContext> context;
 };
@@ -45,7 +45,7 @@ class EagerRunner : public UnitRunner {
 class GraphRunner : public UnitRunner {
  public:
   /// `units`: those that may be recorded, in the order in which forward meets them; each microbatch goes through all of
-  /// them forward and then backward before the next begins. They communicate with nobody and take from the batch only
+  /// them forward and then backward before the next begins. They do not communicate and take from the batch only
   /// its shape and positions. Others run eagerly.
   GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder);
 
@@ -68,12 +68,12 @@ class GraphRunner : public UnitRunner {
     BatchContext batch;
     Stream input, gradient;  // where the graphs read; behind the tensors the magnitudes that are known of some
     Stream held_input, held_gradient;  // keep that memory while the rest of the sequence is recorded
-    // Of which tensors magnitudes come in, and of which results they go out, forward and backward.
+    // Indices of the tensors whose amax is an input or an output of the graph, forward and backward.
     std::vector<size_t> input_magnitudes, output_magnitudes, gradient_magnitudes, result_magnitudes;
     std::vector<const void*> forward_addresses, backward_addresses;
     std::vector<Parameter*> written;  // whose gradients the backward writes
     std::unique_ptr<WorkGraph> forward, backward;
-    bool usable = true;  // its weights lie where they lay
+    bool usable = true;  // its weights have not moved
   };
   /// What must agree for a pass to be the same work: whether gradients are written or added to, and all shapes.
   using PassKey = std::vector<int64_t>;
@@ -109,7 +109,7 @@ class GraphRunner : public UnitRunner {
 
 class MicrobatchGraphs {
  public:
-  /// Forward and backward of the microbatch that it is given: its loss. It communicates with nobody.
+  /// Forward and backward of the microbatch that it is given: its loss. It does not communicate.
   using Compute = std::function<at::Tensor(const BatchContext&)>;
 
   /// `parameters`: all whose weights it reads or whose gradients it writes.
@@ -127,7 +127,7 @@ class MicrobatchGraphs {
     std::vector<const void*> addresses;
     std::vector<Parameter*> written;  // whose gradients it writes
     std::unique_ptr<WorkGraph> graph;
-    bool usable = true;  // weights and gradients lie where they lay
+    bool usable = true;  // weights and gradients have not moved
   };
 
   /// The entry that this microbatch is an instance of; null where it has to run eagerly.

@@ -14,7 +14,7 @@ namespace titan {
 class WorkGraph {
  public:
   virtual ~WorkGraph() = default;
-  /// Starts the work; its results lie in the same memory each time. The results of the first run own that memory, later
+  /// Starts the work; its results are in the same memory each time. The results of the first run own that memory, later
   /// ones only point to it: it is theirs until work recorded after this one runs.
   virtual Stream run() = 0;
 };

@@ -19,7 +19,7 @@ enum class ActionKind : uint8_t {
   backward,          ///< B: both gradients at once
   input_gradient,    ///< I: the gradient of the stage's input, weight gradients deferred
   weight_gradient,   ///< W: the weight gradients that I deferred
-  unshard,           ///< UNSHARD: begin to gather the stage's weights
+  unshard,           ///< UNSHARD: start to gather the stage's weights
   reshard,           ///< RESHARD: release them
   reduce_grad,       ///< REDUCE_GRAD: the stage's gradients are complete and can be reduced
   send_forward,      ///< SEND_F: the stage's output to the next stage
@@ -29,12 +29,12 @@ enum class ActionKind : uint8_t {
   overlap,           ///< OVERLAP_F_B: a forward and a backward of two stages that a runtime may interleave
   batch,             ///< BATCH: sends and receives that are posted together (PyTorch has no word for it)
 
-  // In programs alone. Streams between stages:
+  // Only in programs. Hidden states between stages:
   handoff_forward,   ///< a stage's output becomes the input of the next stage, on this rank: rounded as a message is
   handoff_backward,  ///< the same with the gradient of a stage's input, to the stage before
   wait_forward,      ///< the input of a stage has been received
   wait_backward,     ///< the gradient of a stage's output has been received
-  wait_sends,        ///< everything that was sent has left
+  wait_sends,        ///< the memory of everything that was sent may be used again
   // Units:
   evaluate,    ///< a unit's forward that keeps nothing for a backward
   offload,     ///< starts the copy of a unit's saved activations to the host
@@ -42,25 +42,25 @@ enum class ActionKind : uint8_t {
   wait_fetch,  ///< waits for it
   graph,       ///< forward and backward of all units, which may be replayed as one CUDA graph
   // Weights of a group:
-  refresh,       ///< the compute copies of this rank's shard, and their float8 scales, are made anew
-  wait_unshard,  ///< the all-gather is over: units may use the weights
-  scale,         ///< float8 scales are found in the unsharded weights; without a group: in the shards of all groups
+  refresh,       ///< compute copies of this rank's shard and their float8 scales, unless the optimizer wrote them
+  wait_unshard,  ///< waits for the all-gather: units may use the weights
+  scale,         ///< float8 scales of the unsharded weights; without a group: of the shards of all groups
   // Gradients of a group, in this order:
   open_gradient,   ///< storage for it; what is written first overwrites, later writes add
   close_gradient,  ///< every microbatch has added its part
-  reduce_scatter,  ///< begins the sum over shards
-  all_reduce,      ///< begins the sum over replicas
-  wait_reduce,     ///< ends the sum that was begun last
+  reduce_scatter,  ///< starts the sum over shards
+  all_reduce,      ///< starts the sum over replicas
+  wait_reduce,     ///< waits for the sum that was started last
   reduce_partial,  ///< sums what each tensor-parallel rank has of weights that all of them hold whole
   add_tied,        ///< sums the gradients of tied embeddings over the two pipeline ranks that hold them
-  to_host,         ///< leaves for the optimizer on the host
+  to_host,         ///< starts the copy to the optimizer on the host
   wait_host,       ///< waits until gradients, clip factor and skip flag are on the host
   // The step; with a group: of that group alone, when it is stepped within backward.
   loss_sum,       ///< the loss of all ranks
   squares,        ///< the exact sum of squares of this rank's gradient shards
   norm,           ///< and of all ranks'
-  control,        ///< clip factor, skip flag and spike guard, as data on the device
-  before_change,  ///< what a save still needs of weights and moments is copied
+  control,        ///< clip factor, skip flag and spike guard, on the device
+  before_change,  ///< copies the weights and moments that an asynchronous save has not read yet
   step,           ///< the optimizer; compute copies and unsharded weights are stale from here on
   zero_gradient,  ///< the optimizer is done with the gradients
 };

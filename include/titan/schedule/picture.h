@@ -1,5 +1,5 @@
 // A simulated schedule for people: a grid of ranks against time for the terminal, the same as an SVG picture, and a
-// table of what each rank does. Text in, text out: knows no terminal and no file.
+// table of what each rank does. Returns text.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct ScheduleRun {
 ScheduleRun run_of(ScheduleTable table, ActionTimes times);
 
 struct GridOptions {
-  int width = 100;  ///< columns, at least 40; a schedule that needs more goes on below
+  int width = 100;  ///< columns, at least 40; a longer schedule is continued below
   bool colour = false;
 };
 
@@ -30,7 +30,7 @@ std::string schedule_grid(const ScheduleRun& run, const GridOptions& options = {
 /// A line per rank: its stages, busy and idle time, most live activations and deferred weight gradients.
 std::string schedule_loads(const ScheduleRun& run);
 
-/// `lines` stand above the picture.
+/// `lines` are written above the picture.
 std::string schedule_svg(const ScheduleRun& run, const std::vector<std::string>& lines);
 
 }  // namespace titan

@@ -52,13 +52,17 @@ struct Simulation {
   double bubble() const;
 };
 
-/// Runs a table that has no problems (check.h). A rank computes one action at a time, as early as order and inputs
+/// Runs a table that has no problems (table.h). A rank computes one action at a time, as early as order and inputs
 /// allow. Transfers, gathers and reductions take no time of the rank that posts them. A transfer begins when both sides
 /// have posted it and the one before it in the same direction between the two ranks has ended; a gather or reduction
 /// when the one before it on the rank has. What one merged transfer receives can be used when all of it is there. In a
 /// table without transfers every message takes its time, and none waits for another. A merged pair of forward and
 /// backward runs one after the other, and both results are there at its end.
 Simulation simulate(const ScheduleTable& table, const ActionTimes& times);
+
+/// One sentence for every rank that never ends, with what it waits for, if every send, receive and batch waits until
+/// the other side has posted its own; empty: there is no deadlock, however little a transport buffers.
+std::vector<std::string> deadlocks(const ScheduleTable& table);
 
 struct ClosedForm {
   double idle = 0;      ///< of each rank, in the times' unit

@@ -54,10 +54,10 @@ ScheduleTable add_gradient_reductions(const ScheduleTable& table);
 /// Adds a send directly after every action whose result another rank needs, and the receive where that rank is when it
 /// is sent, by a simulation with `times` (all above 0; messages free). Two stages of one rank need none. The table
 /// needs to be one without transfers and problems. The result cannot deadlock whatever the real times: sends and
-/// receives stand in one global order, that of the simulated moments, and every wait is for something earlier in it.
+/// receives are in one global order, that of the simulated times, and every wait is for something earlier in it.
 ScheduleTable add_transfers(const ScheduleTable& table, const ActionTimes& times = {});
 
-/// A BATCH in place of transfers that stand side by side.
+/// A BATCH in place of neighbouring transfers.
 ScheduleTable batch_transfers(const ScheduleTable& table);
 /// The inverse, for PyTorch, which has no word for a batch.
 ScheduleTable split_batches(const ScheduleTable& table);
