@@ -1,7 +1,7 @@
 # Several sources to a compilation ("unity build"): LibTorch's headers leave templates that every compilation makes anew,
 # five seconds of nine, precompiled or not. TITAN_UNITY=OFF compiles each file by itself, for work on a few of them.
 option(TITAN_UNITY "Compile several files of a folder together" ON)
-set(TITAN_FILES_TOGETHER 16)
+set(TITAN_FILES_TOGETHER 8)
 
 # titan_compile_together(target [files]): files of one folder, in alphabetical order, so many at a time; those with options of
 # their own stay alone.

@@ -6,14 +6,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include "titan/app/convert_command.h"
-#include "titan/app/profile_command.h"
-#include "titan/app/report_command.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/cli/data_command.h"
-#include "titan/cli/schedule_command.h"
-#include "titan/cli/tokenizer_command.h"
+#include "titan/cli/commands.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/distributed/launch_environment.h"

@@ -1,4 +1,4 @@
-#include "titan/app/convert_command.h"
+#include "titan/app/commands.h"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,10 @@
 #include <iostream>
 #include <optional>
 
-#include "titan/app/commands.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/training_state.h"
-#include "titan/cli/parse_words.h"
+#include "titan/cli/program.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"

@@ -1,4 +1,4 @@
-#include "titan/app/failure.h"
+#include "titan/app/program.h"
 
 #include <c10/util/Exception.h>
 

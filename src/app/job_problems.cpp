@@ -1,4 +1,4 @@
-#include "titan/app/job_problems.h"
+#include "titan/app/program.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

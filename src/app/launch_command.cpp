@@ -6,10 +6,10 @@
 #include <iostream>
 
 #include "titan/app/commands.h"
-#include "titan/app/job_problems.h"
+#include "titan/app/program.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/cli/parse_words.h"
+#include "titan/cli/program.h"
 #include "titan/config/load.h"
 #include "titan/tools/launch.h"
 

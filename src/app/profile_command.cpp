@@ -1,9 +1,9 @@
-#include "titan/app/profile_command.h"
+#include "titan/app/commands.h"
 
 #include <CLI/CLI.hpp>
 #include <ostream>
 
-#include "titan/cli/parse_words.h"
+#include "titan/cli/program.h"
 #include "titan/report/trace_summary.h"
 
 namespace titan {

@@ -3,8 +3,6 @@
 #include <iostream>
 
 #include "titan/app/commands.h"
-#include "titan/app/failure.h"
-#include "titan/app/version.h"
 #include "titan/cli/commands.h"
 #include "titan/cli/program.h"
 

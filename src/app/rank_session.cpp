@@ -7,15 +7,13 @@
 #include <iostream>
 #include <set>
 
-#include "titan/app/failure.h"
-#include "titan/base/affinity.h"
+#include "titan/app/program.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
-#include "titan/base/printable.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/config/dump.h"
-#include "titan/distributed/nccl_environment.h"
+#include "titan/distributed/own_device.h"
 #include "titan/train/device.h"
 
 namespace titan {

@@ -6,10 +6,10 @@
 #include <sstream>
 
 #include "titan/app/commands.h"
-#include "titan/app/job_problems.h"
+#include "titan/app/program.h"
 #include "titan/app/rank_session.h"
 #include "titan/base/stop_signals.h"
-#include "titan/cli/parse_words.h"
+#include "titan/cli/program.h"
 #include "titan/config/load.h"
 
 namespace titan {

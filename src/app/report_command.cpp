@@ -1,4 +1,4 @@
-#include "titan/app/report_command.h"
+#include "titan/app/commands.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
-#include "titan/cli/parse_words.h"
+#include "titan/cli/program.h"
 #include "titan/report/page.h"
 
 namespace titan {

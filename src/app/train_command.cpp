@@ -5,7 +5,7 @@
 
 #include "planned_job.h"
 #include "titan/app/commands.h"
-#include "titan/app/job_problems.h"
+#include "titan/app/program.h"
 #include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"

@@ -1,4 +1,4 @@
-#include "titan/app/version.h"
+#include "titan/app/program.h"
 
 #include <ATen/Version.h>
 #include <fmt/format.h>

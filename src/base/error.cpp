@@ -1,5 +1,8 @@
 #include "titan/base/error.h"
 
+#include <algorithm>
+#include <array>
+
 namespace titan::detail {
 
 void fail_check(const char* condition, const char* file, int line, const std::string& values) {
@@ -9,3 +12,13 @@ void fail_check(const char* condition, const char* file, int line, const std::st
 }
 
 }  // namespace titan::detail
+
+namespace titan {
+
+bool tells_out_of_memory(std::string_view message) {
+  // The last one is CUDA's libraries': CUBLAS_STATUS_ALLOC_FAILED and its like.
+  constexpr std::array<std::string_view, 3> kWords{"can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED"};
+  return std::any_of(kWords.begin(), kWords.end(), [&](auto words) { return message.find(words) != message.npos; });
+}
+
+}  // namespace titan

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <utility>
 
-#include "terminal_sink.h"
 #include "titan/base/error.h"
+#include "titan/base/log.h"
 
 namespace titan {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
-#include "shape_text.h"
+#include "titan/checkpoint/blob.h"
 
 namespace titan {
 namespace {

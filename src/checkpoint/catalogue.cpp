@@ -5,13 +5,13 @@
 #include <functional>
 #include <optional>
 
-#include "entry_at.h"
-#include "folder_names.h"
+#include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/manifest.h"
-#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/safetensors.h"
 
 namespace titan {
+
 namespace {
 
 constexpr int64_t kNoStep = -1;

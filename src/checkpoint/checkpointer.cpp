@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <random>
 
-#include "folder_names.h"
 #include "titan/base/json.h"
+#include "titan/checkpoint/catalogue.h"
 
 namespace titan {
 namespace {

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <charconv>
 
-#include "folder_names.h"
 #include "titan/checkpoint/catalogue.h"
 
 namespace titan {

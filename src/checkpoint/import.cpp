@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "folder_names.h"
+#include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/read_checkpoint.h"
-#include "titan/checkpoint/state_dict.h"
+#include "titan/checkpoint/tensor_source.h"
 
 namespace titan {
 namespace {

@@ -8,7 +8,7 @@
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
-#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/safetensors.h"
 #include "titan/distributed/roll_call.h"
 
 namespace titan {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "pickle_names.h"
 #include "titan/checkpoint/pickle.h"
 
 namespace titan {

@@ -1,14 +1,18 @@
 #include "titan/checkpoint/save.h"
 
 #include <chrono>
+#include <exception>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "problem_of.h"
-#include "side_by_side.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 
 namespace titan {
+
 namespace {
 
 class LoneMeeting : public RankMeeting {
@@ -148,6 +152,34 @@ SaveOutcome save_together(Storage& storage, RankMeeting& meeting, const SaveJob&
   outcome.committed = outcome.problem.empty();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
+}
+
+void side_by_side(size_t count, const std::function<void(size_t)>& act) {
+  std::vector<std::exception_ptr> failures(count);
+  const auto attempt = [&](size_t i) {
+    try {
+      act(i);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  std::vector<size_t> here{0};
+  threads.reserve(count);
+  for (size_t i = 1; i < count; ++i) {
+    try {
+      threads.emplace_back(attempt, i);
+    } catch (const std::system_error&) {
+      here.push_back(i);
+    }
+  }
+  for (const size_t i : here) {
+    if (i < count) attempt(i);
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
 }
 
 }  // namespace titan

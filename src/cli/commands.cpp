@@ -10,9 +10,6 @@
 #include <iostream>
 
 #include "titan/base/error.h"
-#include "titan/cli/data_command.h"
-#include "titan/cli/schedule_command.h"
-#include "titan/cli/tokenizer_command.h"
 #include "titan/config/help.h"
 
 namespace titan {

@@ -1,4 +1,4 @@
-#include "titan/cli/data_command.h"
+#include "titan/cli/commands.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/cli/parse_words.h"
-#include "titan/data/inspect.h"
+#include "titan/cli/program.h"
 #include "titan/data/tokenize.h"
+#include "titan/data/tokenizer_tools.h"
 
 namespace titan {
 namespace {

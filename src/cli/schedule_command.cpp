@@ -1,5 +1,5 @@
-#include "titan/cli/schedule_command.h"
-#include "titan/cli/parse_words.h"
+#include "titan/cli/commands.h"
+#include "titan/cli/program.h"
 
 #include <fmt/format.h>
 

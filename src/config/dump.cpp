@@ -6,7 +6,7 @@
 #include <array>
 
 #include "titan/base/json.h"
-#include "titan/base/printable.h"
+#include "titan/base/text.h"
 
 namespace titan {
 namespace {

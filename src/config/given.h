@@ -49,4 +49,29 @@ class GivenReader {
   std::vector<Given> given_;
 };
 
+// From what was given to the values that hold: precedence, former spellings, doubles. Private to config.
+// The step of loading between reading (given.h) and the typed config: it judges what options mean together with their
+// availability, not whether their values are in range.
+
+/// Sets everything given, the command line over the file, and says in one line per former spelling what it is called
+/// now.
+void apply_given(const std::vector<Given>& given, Settings& settings, std::vector<Problem>& problems,
+                 std::vector<std::string>& renamed);
+
+/// Notes for options that were given and do nothing; problems for those that ask for something not offered here.
+void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,
+                   std::vector<Problem>& problems, std::vector<std::string>& notes);
+
+// Which generation a config belongs to, from what was given. Private to config.
+// Decided once per load, before any default is filled in, since the defaults depend on it.
+
+struct GenerationChoice {
+  Generation generation;
+  std::string reason;  ///< in words, with the place that decided
+};
+
+/// job.generation when it is given; else December 2024 when the file has a spelling that only December 2024 knew and
+/// none that came later. A file with both is a problem that names both places.
+GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<Problem>& problems);
+
 }  // namespace titan::detail

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "section.h"
 #include "titan/base/error.h"
+#include "titan/config/section.h"
 
 namespace titan {
 

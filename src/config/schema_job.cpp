@@ -1,7 +1,9 @@
 // Sections job, profiling and metrics.
-#include "section.h"
+
+#include "titan/config/section.h"
 
 namespace titan::detail {
+
 namespace {
 
 Condition profiling_on() {
@@ -121,6 +123,275 @@ void describe_job(Schema& schema) {
   describe_job_section(schema);
   describe_profiling(schema);
   describe_metrics(schema);
+}
+
+// Section model.
+
+namespace {
+
+/// Sizes for experiments and tests, in place of the flavor's.
+void describe_model_override(Schema& schema) {
+  using S = ModelOverrideSection;
+  Section sizes(
+      schema, "model.override", "Sizes of the model in place of its flavor's; 0 keeps the flavor's.",
+      [](auto& config) -> auto& { return config.model.override_sizes; });
+  sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(kWidestModel).help("width of the residual stream");
+  sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(kMostLayers).help("transformer blocks");
+  sizes.add("n_heads", &S::n_heads, 0).own().at_least(0).help("attention heads");
+  sizes.add("n_kv_heads", &S::n_kv_heads, 0)
+      .own()
+      .at_least(0)
+      .help("heads of keys and values; with n_heads given, 0 means as many");
+  sizes.add("multiple_of", &S::multiple_of, 0)
+      .own()
+      .at_least(0)
+      .at_most(kWidestModel)
+      .help("the feed-forward width is rounded up to a multiple of this");
+  sizes.add("vocab_size", &S::vocab_size, 0)
+      .own()
+      .at_least(0)
+      .at_most(kLargestVocabulary)
+      .help("rows of the embedding and the head");
+}
+
+}  // namespace
+
+void describe_model(Schema& schema) {
+  using S = ModelSection;
+  const std::string mx = "MX formats need a Blackwell GPU";
+  const std::string experts = "there are no expert layers here";
+  Section model(
+      schema, "model", "Which model, and the files that belong to it.",
+      [](auto& config) -> auto& { return config.model; });
+  model.add("name", &S::name, "llama3")
+      .choices({"llama2", "llama3", "llama3_1", "llama3_2"})
+      .help("model family; it also decides the scaling of rotary positions");
+  model.add("flavor", &S::flavor, "debugmodel")
+      .not_empty()
+      .help("size of the model, for example debugmodel, 8B, 70B, 405B");
+  model.add("norm_type", &S::norm_type, "rmsnorm")
+      .early()
+      .choices({"rmsnorm", "fused_rmsnorm", "layernorm", "np_layernorm"})
+      .any_case()
+      .help("normalisation; fused_rmsnorm rounds once, after the weight, where rmsnorm also rounds before it");
+  model.add("rope_scaling", &S::rope_scaling, "default")
+      .own()
+      .choices({"default", "none", "llama3_1", "llama3_2"})
+      .help("scaling of rotary positions; default: what model.name stands for");
+  model.add("max_seq_len", &S::max_seq_len, 0)
+      .own()
+      .at_least(0)
+      .at_most(kLongestSequence)
+      .help("longest training.seq_len to accept, beyond what the model was published with; 0: as published");
+  model.add("hf_assets_path", &S::hf_assets_path, "./tests/assets/tokenizer")
+      .later()
+      .not_empty()
+      .help("folder with the tokenizer and, optionally, safetensors weights");
+  model.add("tokenizer_path", &S::tokenizer_path, std::nullopt)
+      .in_2024(Value("./torchtitan/datasets/tokenizer/tokenizer.model"))
+      .not_empty()
+      .help("tokenizer, a file or a folder; none: the one in model.hf_assets_path");
+  model.add("converters", &S::converters, {})
+      .later()
+      .choices({"quantize.linear.float8"})
+      .formerly("float8", "quantize.linear.float8")
+      .refuses("quantize.linear.mx", mx)
+      .refuses("mx", mx)
+      .refuses("quantize.grouped_mm.float8", experts)
+      .refuses("quantize.grouped_mm.mx", experts)
+      .help("changes made to the model before it is parallelised");
+  model.add("print_after_conversion", &S::print_after_conversion, false)
+      .later()
+      .only_when(
+          {"model.converters names one", [](const JobConfig& config) { return !config.model.converters.empty(); }})
+      .help("print every linear layer after the converters ran");
+  describe_model_override(schema);
+}
+
+// Sections debug, memory_estimation and experimental.
+
+namespace {
+
+void describe_debug_section(Schema& schema) {
+  using S = DebugSection;
+  Section debug(
+      schema, "debug", "Reproducing a run and looking inside it.", [](auto& config) -> auto& { return config.debug; });
+  debug.add("seed", &S::seed, std::nullopt)
+      .later()
+      .at_least(0)
+      .help("seed of the initial weights and of generated text; none: drawn when the run starts, and shown");
+  debug.add("deterministic", &S::deterministic, false).later().help("only operations whose result does not vary");
+  debug.add("deterministic_warn_only", &S::deterministic_warn_only, false)
+      .later()
+      .only_when({"debug.deterministic = true", [](const JobConfig& config) { return config.debug.deterministic; }})
+      .help("warn of an operation that has no deterministic form instead of ending the run");
+  debug.add("dump_steps", &S::dump_steps, {})
+      .own()
+      .at_least(1)
+      .help("steps whose tensors are written to debug/step-N/step.safetensors under job.dump_folder");
+  debug.add("dump_logits", &S::dump_logits, false)
+      .own()
+      .only_when(
+          {"debug.dump_steps names a step", [](const JobConfig& config) { return !config.debug.dump_steps.empty(); }})
+      .help("write the logits too");
+  debug.add("sync_check", &S::sync_check, false)
+      .own()
+      .help("make a call that waits for the GPU within a step an error; on a CPU, operations that would wait for one");
+  debug.add("groups_of_one", &S::groups_of_one, false)
+      .own()
+      .help("communicate in groups of one rank too, where there is nothing to say: one GPU alone then uses NCCL");
+  debug.add("share_gpu", &S::share_gpu, false)
+      .own()
+      .among_several("one process has its GPU alone")
+      .help("let several ranks use one GPU, for checks only: NCCL then talks over sockets");
+  debug.accept("moe_force_load_balance", ValueType::boolean, Value(false))
+      .later()
+      .no_effect("there are no expert layers here", {Value(false)})
+      .help("send tokens to experts evenly");
+}
+
+}  // namespace
+
+void describe_debug(Schema& schema) {
+  describe_debug_section(schema);
+  Section estimation(
+      schema, "memory_estimation", "Predicting memory instead of training.",
+      [](auto& config) -> auto& { return config.memory_estimation; });
+  estimation.add("enable", &MemoryEstimationSection::enable, false)
+      .later()
+      .help("show what one rank would take by purpose and by unit, instead of training");
+  estimation.accept("disable_fake_mode", ValueType::boolean, Value(false))
+      .no_effect("the prediction never needs real tensors")
+      .help("measure with real tensors");
+  Section experimental(
+      schema, "experimental", "Options on trial.", [](auto& config) -> auto& { return config; });
+  experimental.accept("custom_import", ValueType::text, Value(""))
+      .later()
+      .no_effect("a Python module cannot be imported", {Value("")})
+      .help("Python module to import first");
+  experimental.accept("enable_compiled_autograd", ValueType::boolean, Value(false))
+      .early()
+      .no_effect("backward is not traced by a Python compiler")
+      .help("trace and compile backward");
+}
+
+// Sections checkpoint and fault_tolerance.
+
+namespace {
+
+void describe_fault_tolerance(Schema& schema) {
+  const std::string why = "TorchFT is a Python system; a run is restarted from its checkpoints here";
+  Section section(
+      schema, "fault_tolerance", "Fault tolerance by replica groups (TorchFT).",
+      [](auto& config) -> auto& { return config; });
+  auto accept = [&](const char* name, ValueType type, Value value, const char* help) -> Option& {
+    return section.accept(name, type, std::move(value)).later().no_effect(why).help(help);
+  };
+  accept("enable", ValueType::boolean, Value(false), "train in replica groups").no_effect(why, {Value(false)});
+  accept("process_group", ValueType::text, Value("gloo"), "backend between replica groups");
+  accept("process_group_timeout_ms", ValueType::integer, Value(int64_t{10000}), "its limit in milliseconds");
+  accept("replica_id", ValueType::integer, Value(int64_t{0}), "number of this replica group");
+  accept("group_size", ValueType::integer, Value(int64_t{0}), "number of replica groups");
+  accept("min_replica_size", ValueType::integer, Value(int64_t{1}), "groups needed to go on");
+  accept("semi_sync_method", ValueType::text, Value(), "local_sgd or diloco").no_effect(why, {Value()});
+}
+
+template <class Fields>
+void describe_saving(Fields& checkpoint) {
+  using S = CheckpointSection;
+  checkpoint.add("folder", &S::folder, "checkpoint").not_empty().help("folder of checkpoints, under job.dump_folder");
+  checkpoint.add("interval", &S::interval, 500).at_least(1).help("steps between two checkpoints");
+  checkpoint.add("interval_seconds", &S::interval_seconds, 0)
+      .own()
+      .at_least(0)
+      .help("seconds between two checkpoints, instead of steps; 0: by steps");
+  checkpoint.add("async_mode", &S::async_mode, "disabled")
+      .choices({"disabled", "async", "async_with_pinned_mem"})
+      .any_case()
+      .help("write while training goes on");
+  checkpoint.add("keep_latest_k", &S::keep_latest_k, 10)
+      .in_2024(Value(int64_t{0}))
+      .at_least(0)
+      .rule(
+          "not 1",
+          [](const Value& value) -> std::optional<std::string> {
+            if (std::get<int64_t>(value) != 1) return std::nullopt;
+            return "checkpoint.keep_latest_k = 1 could delete the only good checkpoint while the next is being written";
+          })
+      .help("checkpoints kept; 0: all");
+  checkpoint.add("keep_every", &S::keep_every, 0)
+      .own()
+      .at_least(0)
+      .help("checkpoints at multiples of this many steps are never deleted; 0: none are special");
+  checkpoint.add("enable_first_step_checkpoint", &S::enable_first_step_checkpoint, false)
+      .later()
+      .help("also save after the first step");
+  checkpoint.add("last_save_model_only", &S::last_save_model_only, true)
+      .in_2024(Value(false))
+      .later()
+      .help("the last checkpoint holds the model alone (training cannot resume from it)");
+  checkpoint.add("last_save_in_hf", &S::last_save_in_hf, false)
+      .later()
+      .help("write the last checkpoint as Hugging Face safetensors");
+  checkpoint.add("export_dtype", &S::export_dtype, "float32")
+      .choices({"float16", "bfloat16", "float32"})
+      .only_when(
+          {"checkpoint.enable and checkpoint.last_save_model_only = true",
+           [](const JobConfig& config) { return config.checkpoint.enable && config.checkpoint.last_save_model_only; }})
+      .help("dtype of a last checkpoint that holds the model alone");
+  checkpoint.add("create_seed_checkpoint", &S::create_seed_checkpoint, false)
+      .help("save step 0 from one process and end");
+  checkpoint.add("on_commit", &S::on_commit, "")
+      .own()
+      .help("command run after each committed checkpoint; {dir} stands for its folder");
+}
+
+template <class Fields>
+void describe_loading(Fields& checkpoint) {
+  using S = CheckpointSection;
+  checkpoint.add("load_step", &S::load_step, -1).at_least(0).or_else(-1).help("step to load; -1: the newest");
+  checkpoint.add("load_only", &S::load_only, false).later().help("load, never save");
+  checkpoint.add("require_resume", &S::require_resume, false)
+      .own()
+      .help("end with an error when there is no checkpoint to resume from");
+  checkpoint.add("exclude_from_loading", &S::exclude_from_loading, {})
+      .later()
+      .choices({"model", "optimizer", "lr_scheduler", "dataloader", "train_state"})
+      .help("states that are not loaded");
+  checkpoint.add("initial_load_path", &S::initial_load_path, std::nullopt)
+      .later()
+      .not_empty()
+      .help("checkpoint to begin from when the run has none of its own");
+  checkpoint.add("initial_load_model_only", &S::initial_load_model_only, true)
+      .later()
+      .help("take only the model from it");
+  checkpoint.add("initial_load_in_hf", &S::initial_load_in_hf, false)
+      .later()
+      .help("it is in Hugging Face's format (without a path: model.hf_assets_path)");
+  checkpoint.add("initial_load_in_hf_quantized", &S::initial_load_in_hf_quantized, false)
+      .later()
+      .help("its weights are quantised in blocks (float8 with factors beside them)");
+}
+
+}  // namespace
+
+void describe_checkpoint(Schema& schema) {
+  using S = CheckpointSection;
+  Condition on{"checkpoint.enable = true", [](const JobConfig& config) { return config.checkpoint.enable; }};
+  Section checkpoint(
+      schema, "checkpoint", "Saving a run and going on from what was saved.",
+      [](auto& config) -> auto& { return config.checkpoint; });
+  checkpoint.add("enable", &S::enable, false).later().help("save checkpoints, and resume from them");
+  describe_saving(checkpoint);
+  describe_loading(checkpoint);
+  for (Option& option : schema.section_options("checkpoint")) {
+    if (option.name() != "enable" && option.idle.empty() && !option.condition) option.only_when(on);
+  }
+  checkpoint.accept("enable_ft_dataloader_checkpoints", ValueType::boolean, Value(true))
+      .later()
+      .no_effect("it belongs to TorchFT")
+      .help("save the data position of every replica group");
+  describe_fault_tolerance(schema);
 }
 
 }  // namespace titan::detail

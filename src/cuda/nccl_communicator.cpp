@@ -11,9 +11,8 @@
 
 #include "parts.h"
 #include "titan/base/error.h"
-#include "titan/distributed/c10d_reduction.h"
+#include "titan/distributed/collective_trace.h"
 #include "titan/distributed/group_members.h"
-#include "titan/distributed/overdue_watch.h"
 
 namespace titan {
 namespace {

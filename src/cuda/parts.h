@@ -1,7 +1,7 @@
 // What the files of this folder make for the one that hands them out (library.cpp).
 #pragma once
 
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 #include "titan/distributed/peer_memory.h"
 #include "titan/gpu/cuda.h"
 #include "titan/parallel/work_graph.h"

@@ -11,7 +11,6 @@
 
 #include "parts.h"
 #include "titan/base/error.h"
-#include "titan/base/out_of_memory.h"
 #include "titan/parallel/work_graph.h"
 
 namespace titan {

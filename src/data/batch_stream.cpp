@@ -1,14 +1,16 @@
 #include "titan/data/batch_stream.h"
 
 #include <fmt/format.h>
-
+#include <algorithm>
 #include <mutex>
+#include <numeric>
 
 #include "titan/base/error.h"
 #include "titan/data/prefetch_thread.h"
-#include "titan/data/step_assembler.h"
+#include "widen.h"
 
 namespace titan {
+
 namespace {
 
 void check(const BatchPlan& plan, const BatchOptions& options) {
@@ -115,5 +117,104 @@ void BatchStream::restore(const StreamState& state) {
 void BatchStream::recycle(StepBatch&& batch) { worker_->returned->put(std::move(batch)); }
 
 int64_t BatchStream::ready() const { return worker_->thread->ready(); }
+
+namespace {
+
+/// Gives `batch` the plan's shape. What was in it stays; every row is then filled or cleared.
+void reshape(MicroBatch& batch, const BatchPlan& plan) {
+  batch.samples = plan.local_batch;
+  batch.sequence_length = plan.sequence_length;
+  const auto size = static_cast<size_t>(batch.samples * batch.sequence_length);
+  batch.tokens.resize(size);
+  batch.labels.resize(size);
+  batch.document_bounds.resize(static_cast<size_t>(batch.samples));
+  if (batch.positions.size() == size) return;
+  batch.positions.resize(size);
+  for (int64_t row = 0; row < batch.samples; ++row) {
+    const auto begin = batch.positions.begin() + row * batch.sequence_length;
+    std::iota(begin, begin + batch.sequence_length, int64_t{0});
+  }
+}
+
+/// A row that counts nowhere.
+void clear_row(MicroBatch& batch, int64_t row) {
+  const int64_t offset = row * batch.sequence_length;
+  std::fill_n(batch.tokens.begin() + offset, batch.sequence_length, 0);
+  std::fill_n(batch.labels.begin() + offset, batch.sequence_length, kIgnoredLabel);
+  const auto positions = batch.positions.begin() + offset;
+  std::iota(positions, positions + batch.sequence_length, int64_t{0});
+  batch.document_bounds[static_cast<size_t>(row)] = {0};
+}
+
+/// The one list that positions, masks and uncounted labels follow: where a document, or the rest of one, begins.
+void take_bounds(const Chunk& chunk, std::vector<int32_t>& bounds) {
+  bounds.clear();
+  if (chunk.begins_inside_document()) bounds.push_back(0);
+  bounds.insert(bounds.end(), chunk.document_starts.begin(), chunk.document_starts.end());
+}
+
+void fill_row(MicroBatch& batch, int64_t row, const Chunk& chunk, const RowOptions& options) {
+  const int64_t length = batch.sequence_length;
+  const int64_t offset = row * length;
+  int64_t* const labels = batch.labels.data() + offset;
+  widen_row(chunk.tokens.data(), length, batch.tokens.data() + offset, labels);
+  std::vector<int32_t>& bounds = batch.document_bounds[static_cast<size_t>(row)];
+  take_bounds(chunk, bounds);
+  if (options.labels_end_with_document) {
+    for (const int32_t start : bounds) {
+      if (start > 0) labels[start - 1] = kIgnoredLabel;
+    }
+    if (chunk.ends_document) labels[length - 1] = kIgnoredLabel;
+  }
+  if (!options.restart_positions) return;
+  for (size_t i = 0; i < bounds.size(); ++i) {
+    const int64_t end = i + 1 < bounds.size() ? bounds[i + 1] : length;
+    const auto begin = batch.positions.begin() + offset;
+    std::iota(begin + bounds[i], begin + end, int64_t{0});
+  }
+}
+
+/// Labels of a chunk that count.
+int64_t valid_labels(const Chunk& chunk, int64_t length, const RowOptions& options) {
+  if (!options.labels_end_with_document) return length;
+  return length - (chunk.ends_document ? 1 : 0) -
+         std::count_if(chunk.document_starts.begin(), chunk.document_starts.end(),
+                       [](int32_t start) { return start > 0; });
+}
+
+}  // namespace
+
+std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& plan, const RowOptions& options,
+                                       StepBatch used) {
+  StepBatch step;
+  step.first_chunk = chunks.state().chunk;
+  step.microbatches = std::move(used.microbatches);
+  step.microbatches.resize(static_cast<size_t>(plan.accumulation));
+  for (MicroBatch& microbatch : step.microbatches) reshape(microbatch, plan);
+  const int64_t ranks = plan.own_stream ? 1 : plan.dp_degree, rank = plan.own_stream ? 0 : plan.dp_rank;
+  const int64_t wanted = plan.local_batch * plan.accumulation * ranks;
+  Chunk chunk;
+  for (; step.samples < wanted && chunks.next(chunk); ++step.samples) {
+    const int64_t group = step.samples / plan.local_batch;  // the local batch it falls into: microbatch · ranks + rank
+    step.valid_tokens += valid_labels(chunk, plan.sequence_length, options);
+    if (group % ranks != rank) continue;
+    auto& microbatch = step.microbatches[static_cast<size_t>(group / ranks)];
+    fill_row(microbatch, step.samples % plan.local_batch, chunk, options);
+  }
+  for (int64_t sample = step.samples; sample < wanted; ++sample) {
+    const int64_t group = sample / plan.local_batch;
+    if (group % ranks != rank) continue;
+    clear_row(step.microbatches[static_cast<size_t>(group / ranks)], sample % plan.local_batch);
+  }
+  step.counters = chunks.counters();
+  step.notices = chunks.take_notices();
+  step.state = chunks.state();
+  if (step.samples == 0) return std::nullopt;
+  if (plan.own_stream) {  // every rank's stream gives as much: it has no end, and all labels count
+    step.samples *= plan.dp_degree;
+    step.valid_tokens *= plan.dp_degree;
+  }
+  return step;
+}
 
 }  // namespace titan

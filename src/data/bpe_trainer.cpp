@@ -8,7 +8,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/segment_cutter.h"
+#include "titan/data/pre_tokenizer.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

@@ -1,7 +1,10 @@
 #include "titan/data/byte_pair_encoder.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <queue>
+#include <tuple>
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
@@ -61,6 +64,113 @@ void BytePairEncoder::encode_piece(std::string_view piece, std::vector<int32_t>&
   const size_t before = ids.size();
   for (char c : piece) ids.push_back(byte_rank_[static_cast<unsigned char>(c)]);
   ids.resize(before + merges_.merge(std::span(ids).subspan(before)));
+}
+
+namespace {
+
+/// Above this parts are merged with a heap: searching all pairs again after each merge would be quadratic.
+constexpr size_t kShort = 96;
+constexpr int32_t kNoRank = INT32_MAX;
+
+size_t hash_pair(int32_t left, int32_t right) {
+  uint64_t key = uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  key *= 0x9E3779B97F4A7C15u;  // the golden ratio: neighbouring ids spread over all upper bits
+  return static_cast<size_t>(key ^ key >> 32);
+}
+
+}  // namespace
+
+MergeTable::MergeTable(const std::vector<Merge>& merges) : slots_(std::bit_ceil(merges.size() * 2 + 1)) {
+  const size_t mask = slots_.size() - 1;
+  for (const Merge& merge : merges) {
+    size_t slot = hash_pair(merge.left, merge.right) & mask;
+    while (slots_[slot].left >= 0 && (slots_[slot].left != merge.left || slots_[slot].right != merge.right)) {
+      slot = (slot + 1) & mask;
+    }
+    slots_[slot] = merge;
+  }
+}
+
+inline const Merge* MergeTable::find(int32_t left, int32_t right) const {
+  const size_t mask = slots_.size() - 1;
+  for (size_t slot = hash_pair(left, right) & mask;; slot = (slot + 1) & mask) {
+    const Merge& merge = slots_[slot];
+    if (merge.left < 0) return nullptr;
+    if (merge.left == left && merge.right == right) return &merge;
+  }
+}
+
+size_t MergeTable::merge(std::span<int32_t> parts) const {
+  return parts.size() <= kShort ? merge_short(parts) : merge_long(parts);
+}
+
+size_t MergeTable::merge_short(std::span<int32_t> parts) const {
+  struct Union {
+    int32_t rank;
+    int32_t id;
+  };
+  std::array<Union, kShort> unions;  // unions[i]: of parts[i] and parts[i + 1]
+  size_t count = parts.size();
+  auto consider = [&](size_t i) {
+    const Merge* merge = find(parts[i], parts[i + 1]);
+    unions[i] = merge ? Union{merge->rank, merge->id} : Union{kNoRank, -1};
+  };
+  for (size_t i = 0; i + 1 < count; ++i) consider(i);
+  while (count > 1) {
+    size_t at = 0;
+    for (size_t i = 1; i + 1 < count; ++i) at = unions[i].rank < unions[at].rank ? i : at;  // the first of equals
+    if (unions[at].rank == kNoRank) break;
+    parts[at] = unions[at].id;
+    std::copy(parts.begin() + at + 2, parts.begin() + count, parts.begin() + at + 1);
+    std::copy(unions.begin() + at + 1, unions.begin() + count - 1, unions.begin() + at);
+    --count;
+    if (at > 0) consider(at - 1);
+    if (at + 1 < count) consider(at);
+  }
+  return count;
+}
+
+size_t MergeTable::merge_long(std::span<int32_t> parts) const {
+  struct Part {  // a doubly linked list in one array; a part is named by the place where it began
+    int32_t previous;
+    int32_t next;
+    bool gone;
+  };
+  // Entries are never removed: one whose parts are no longer what stands there is skipped when it comes up.
+  struct Candidate {
+    int32_t rank, at, left, right, id;
+    bool operator<(const Candidate& other) const { return std::tie(rank, at) > std::tie(other.rank, other.at); }
+  };
+  const auto count = static_cast<int32_t>(parts.size());
+  std::vector<Part> list(parts.size());
+  for (int32_t i = 0; i < count; ++i) list[i] = {i - 1, i + 1, false};
+  auto candidate_at = [&](int32_t at, Candidate& candidate) {
+    const int32_t next = list[at].next;
+    const Merge* merge = next < count ? find(parts[at], parts[next]) : nullptr;
+    if (merge) candidate = {merge->rank, at, merge->left, merge->right, merge->id};
+    return merge != nullptr;
+  };
+  std::vector<Candidate> first;
+  Candidate candidate{};
+  for (int32_t i = 0; i + 1 < count; ++i) {
+    if (candidate_at(i, candidate)) first.push_back(candidate);
+  }
+  std::priority_queue<Candidate> candidates({}, std::move(first));
+  while (!candidates.empty()) {
+    const Candidate top = candidates.top();
+    candidates.pop();
+    const int32_t next = list[top.at].next;
+    if (list[top.at].gone || next >= count || parts[top.at] != top.left || parts[next] != top.right) continue;
+    parts[top.at] = top.id;
+    list[next].gone = true;
+    list[top.at].next = list[next].next;
+    if (list[next].next < count) list[list[next].next].previous = top.at;
+    if (list[top.at].previous >= 0 && candidate_at(list[top.at].previous, candidate)) candidates.push(candidate);
+    if (candidate_at(top.at, candidate)) candidates.push(candidate);
+  }
+  size_t kept = 0;
+  for (int32_t i = 0; i < count; i = list[i].next) parts[kept++] = parts[i];
+  return kept;
 }
 
 }  // namespace titan

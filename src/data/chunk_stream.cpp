@@ -1,8 +1,8 @@
 #include "titan/data/chunk_stream.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
@@ -203,6 +203,91 @@ std::vector<std::string> ChunkStream::take_notices() {
   std::move(notices_.begin(), notices_.end(), std::back_inserter(all));
   notices_.clear();
   return all;
+}
+
+nlohmann::json to_json(const StreamState& state) {
+  nlohmann::json json{{"chunk", state.chunk},
+                      {"epoch", state.epoch},
+                      {"document",
+                       {{"ordinal", state.document.document},
+                        {"file", state.document.file},
+                        {"byte", state.document.byte},
+                        {"line", state.document.line}}},
+                      {"token_offset", state.token_offset},
+                      {"fingerprint", fmt::format("{:016x}", state.fingerprint)}};
+  for (const StreamState& source : state.sources) json["sources"].push_back(to_json(source));
+  if (!state.corpus.files.empty()) json["corpus"] = to_json(state.corpus);
+  return json;
+}
+
+StreamState stream_state_from_json(const nlohmann::json& json) {
+  try {
+    StreamState state;
+    auto number = [](const nlohmann::json& object, const char* key) {
+      auto value = object.at(key).get<int64_t>();
+      if (value < 0) throw Error(ExitCode::bad_data, fmt::format("the saved data state has a negative {}", key));
+      return value;
+    };
+    state.chunk = number(json, "chunk");
+    state.epoch = number(json, "epoch");
+    const nlohmann::json& document = json.at("document");
+    state.document = {number(document, "ordinal"), number(document, "file"), number(document, "byte"),
+                      number(document, "line")};
+    state.token_offset = number(json, "token_offset");
+    state.fingerprint = std::stoull(json.at("fingerprint").get<std::string>(), nullptr, 16);
+    if (json.contains("corpus")) state.corpus = corpus_record_from_json(json.at("corpus"));
+    if (json.contains("sources")) {
+      for (const nlohmann::json& source : json.at("sources")) state.sources.push_back(stream_state_from_json(source));
+    }
+    return state;
+  } catch (const nlohmann::json::exception& problem) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("the saved data state cannot be read: {}. The checkpoint may be damaged: "
+                            "load an earlier one.",
+                            problem.what()));
+  } catch (const std::logic_error& problem) {  // std::stoull
+    throw Error(ExitCode::bad_data,
+                "the saved data state cannot be read: a fingerprint in it is no hexadecimal number. The "
+                "checkpoint may be damaged: load an earlier one.");
+  }
+}
+
+FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, int64_t documents,
+                            std::span<const int32_t> left) {
+  // The documents that `left` came from: one for each BOS in it, and one more when it begins inside of one. Of no ids
+  // left, the last document read, whose end is the place.
+  const bool begins_inside = left.empty() || left.front() != tokenizer.bos_id();
+  const int64_t whole = std::count(left.begin(), left.end(), tokenizer.bos_id());
+  const int64_t first = documents - whole - (begins_inside ? 1 : 0);
+  if (documents == 0 && left.empty()) return {StreamState(), {}};
+  if (first < 0) return {{}, "the text had just begun anew, and what is left is of the pass before"};
+
+  source.seek({});
+  StreamState state;
+  std::vector<int32_t> ids;
+  Document document;
+  for (int64_t i = 0; i < documents; ++i) {
+    if (!source.next(document)) {
+      return {{},
+              fmt::format("the corpus holds {} documents, and {} had been read", with_thousands(i),
+                          with_thousands(documents))};
+    }
+    if (i < first) continue;
+    if (i == first) state.document = document.start;
+    if (document.tokens) {
+      document.tokens->append_to(ids);
+    } else {
+      tokenizer.encode_framed(document.text, true, true, ids);
+    }
+    if (i == first) state.token_offset = std::ssize(ids);  // its length, for now
+  }
+  const int64_t offset = std::ssize(ids) - std::ssize(left);
+  const bool inside = offset >= 0 && offset <= state.token_offset;
+  if (!inside || !std::equal(left.begin(), left.end(), ids.end() - std::ssize(left))) {
+    return {{}, "the tokens left over are not those that this corpus and tokenizer give there"};
+  }
+  state.token_offset = offset;
+  return {state, {}};
 }
 
 }  // namespace titan

@@ -1,7 +1,6 @@
 #include "titan/data/encode_pipeline.h"
 
 #include <sched.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -11,6 +10,7 @@
 #include <thread>
 
 namespace titan {
+
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;      // of text, in one hand-over

@@ -1,6 +1,9 @@
 #include "titan/data/json_node.h"
 
 #include <fmt/format.h>
+#include <charconv>
+#include <optional>
+#include <string_view>
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
@@ -8,6 +11,7 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
+
 namespace {
 
 constexpr std::string_view kDamagedJson = "The file may be damaged or cut short: get it again";
@@ -73,6 +77,47 @@ bool JsonNode::flag(const std::string& key, bool otherwise) const {
 void JsonNode::fail(std::string_view what) const {
   throw Error(ExitCode::bad_data,
               fmt::format("{}: {} {}", file_.string(), place_.empty() ? "the file's value" : place_, what));
+}
+
+namespace {
+
+constexpr size_t kEscapeLength = 6;  // \uXXXX
+
+/// The code unit of the \u escape that begins at `at`, if there is one.
+std::optional<uint32_t> escaped_unit(std::string_view json, size_t at) {
+  if (at + kEscapeLength > json.size() || json[at] != '\\' || json[at + 1] != 'u') return std::nullopt;
+  uint32_t unit = 0;
+  const char* end = json.data() + at + kEscapeLength;
+  const auto [stop, problem] = std::from_chars(json.data() + at + 2, end, unit, 16);
+  if (problem != std::errc() || stop != end) return std::nullopt;
+  return unit;
+}
+
+bool is_high(uint32_t unit) { return unit >= 0xD800 && unit < 0xDC00; }
+bool is_low(uint32_t unit) { return unit >= 0xDC00 && unit < 0xE000; }
+
+}  // namespace
+
+int64_t repair_surrogate_escapes(std::string& json) {
+  int64_t repaired = 0;
+  for (size_t at = json.find('\\'); at != json.npos; at = json.find('\\', at)) {
+    const std::optional<uint32_t> unit = escaped_unit(json, at);
+    if (!unit) {
+      at += 2;  // an escape of one character, which may be a backslash itself
+      continue;
+    }
+    const std::optional<uint32_t> next = escaped_unit(json, at + kEscapeLength);
+    if (is_high(*unit) && next && is_low(*next)) {
+      at += 2 * kEscapeLength;
+      continue;
+    }
+    if (is_high(*unit) || is_low(*unit)) {
+      json.replace(at, kEscapeLength, "\\ufffd");
+      ++repaired;
+    }
+    at += kEscapeLength;
+  }
+  return repaired;
 }
 
 }  // namespace titan

@@ -1,13 +1,14 @@
 #include "titan/data/record_text.h"
 
 #include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
-#include "titan/data/json_escapes.h"
+#include "titan/data/json_node.h"
+#include "titan/data/tokenizer.h"
 #include "titan/data/utf8.h"
 
 namespace titan {
+
 namespace {
 
 /// Keeps the text under one key of the outermost object, and the type of what is there instead.
@@ -108,6 +109,129 @@ RecordText read_record(std::string_view line, const std::string& field) {
   if (!read) read = RecordText{{}, describe_no_json(line), 0};
   read->invalid_utf8 = repaired;
   return std::move(*read);
+}
+
+// The list of ids in one line of a .jsonl file.
+
+namespace {
+
+/// Appends the list under one key of the outermost object, as far as its items are ids of the vocabulary.
+class IdsReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  IdsReader(const std::string& field, int64_t vocabulary, std::vector<int32_t>& ids)
+      : field_(field), vocabulary_(vocabulary), ids_(ids), before_(ids.size()) {}
+
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t number) override { return in_list_ ? item(number) : value(); }
+  bool number_unsigned(number_unsigned_t number) override {
+    return in_list_ ? item(number > uint64_t{INT32_MAX} ? INT64_MAX : static_cast<int64_t>(number)) : value();
+  }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override {
+    if (depth_ > 0) value();
+    ++depth_;
+    return true;
+  }
+  bool start_array(size_t) override {
+    if (depth_ == 1 && at_field_) {  // of several lists of this name, the last
+      ids_.resize(before_);
+      at_field_ = false;
+      found_ = in_list_ = true;
+    } else {
+      value();
+    }
+    ++depth_;
+    return true;
+  }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool key(string_t& name) override {
+    at_field_ = depth_ == 1 && name == field_;
+    if (at_field_) problem_.clear();  // of a list of this name before it
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+  /// After a whole record: what is wrong with it, or nothing.
+  std::string problem() const {
+    if (!problem_.empty()) return problem_;
+    return found_ ? "" : fmt::format("this record has no field \"{}\"", field_);
+  }
+
+ private:
+  /// A value that is no id: the field's own is a list, and all in that are numbers.
+  bool value() {
+    if (depth_ == 0) tell(fmt::format("this line is no JSON object with the field \"{}\"", field_));
+    if (in_list_) tell(fmt::format("item {} of \"{}\" is no whole number", next_item(), field_));
+    if (depth_ == 1 && at_field_) tell(fmt::format("the field \"{}\" of this record is no list of ids", field_));
+    at_field_ = at_field_ && depth_ != 1;
+    return true;
+  }
+
+  bool item(int64_t id) {
+    if (id < 0 || id >= vocabulary_) {
+      tell(fmt::format("item {} of \"{}\" is no id of the vocabulary: its ids are 0 to {}", next_item(), field_,
+                       vocabulary_ - 1));
+    }
+    ids_.push_back(static_cast<int32_t>(id));
+    return true;
+  }
+
+  bool end() {
+    --depth_;
+    if (depth_ == 1) in_list_ = false;
+    return true;
+  }
+
+  size_t next_item() const { return ids_.size() - before_; }
+  void tell(std::string problem) {
+    if (problem_.empty()) problem_ = std::move(problem);
+  }
+
+  const std::string& field_;
+  int64_t vocabulary_;
+  std::vector<int32_t>& ids_;
+  size_t before_;
+  int64_t depth_ = 0;
+  bool at_field_ = false;  // the value of the field comes next
+  bool in_list_ = false, found_ = false;
+  std::string problem_;
+};
+
+/// Appends the record's ids and returns what is wrong with it; nothing, with what was appended so far, for no JSON.
+std::optional<std::string> parse(std::string_view json, const std::string& field, const Tokenizer& vocabulary,
+                                 std::vector<int32_t>& ids) {
+  IdsReader reader(field, vocabulary.vocabulary_size(), ids);
+  if (!nlohmann::json::sax_parse(json, &reader)) return std::nullopt;
+  return reader.problem();
+}
+
+}  // namespace
+
+std::string read_ids(std::string_view line, const std::string& field, const Tokenizer& vocabulary,
+                     std::vector<int32_t>& ids) {
+  const size_t before = ids.size();
+  std::optional<std::string> read = parse(line, field, vocabulary, ids);
+  if (!read) {  // malformed text beside the ids is what it is for a record of text: mended
+    ids.resize(before);
+    std::string mended(line);
+    if (repair_utf8(mended) + repair_surrogate_escapes(mended) > 0) read = parse(mended, field, vocabulary, ids);
+  }
+  const std::string problem = read ? *read : describe_no_json(line);
+  if (!problem.empty()) {
+    ids.resize(before);
+    return problem;
+  }
+  const int32_t bos = vocabulary.bos_id(), eos = vocabulary.eos_id();
+  const bool empty = ids.size() == before;
+  if (bos != Tokenizer::kNoId && (empty || ids[before] != bos)) {
+    ids.insert(ids.begin() + static_cast<std::ptrdiff_t>(before), bos);
+  }
+  if (eos != Tokenizer::kNoId && (empty || ids.back() != eos)) ids.push_back(eos);
+  return {};
 }
 
 }  // namespace titan

@@ -1,18 +1,18 @@
 #include "titan/data/text_files.h"
 
 #include <fmt/format.h>
-
+#include <glob.h>
 #include <algorithm>
 #include <numeric>
 
-#include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
+#include "titan/data/file_reader.h"
 #include "titan/data/utf8.h"
-#include "unpacked_name.h"
 
 namespace titan {
+
 namespace {
 
 /// How many bytes of `text`, at most `bound` < text.size(), make a document of their own.
@@ -315,6 +315,143 @@ uint64_t TextFileSource::fingerprint() const {
   std::string facts = fmt::format("{}\n{}\n", text_field_, largest_document_);
   for (size_t i = 0; i < files_.size(); ++i) facts += fmt::format("{} {}\n", files_[i].filename().string(), sizes_[i]);
   return name_key(facts);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWhatWorks =
+    "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .bin file of titan_train "
+    "data tokenize, a folder of them, or a glob";
+
+[[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view remedy = kWhatWorks) {
+  throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, remedy));
+}
+
+/// Walks a folder and what lies below it, links to folders included.
+class FolderWalk {
+ public:
+  explicit FolderWalk(std::string top) : top_(std::move(top)) {}
+
+  TextFiles run() {
+    try {
+      walk(top_);
+    } catch (const fs::filesystem_error& problem) {
+      fail(top_, fmt::format("{}: {}", problem.path1().string(), problem.code().message()));
+    }
+    if (!found_.files.empty()) return std::move(found_);
+    if (found_.left_out == 0) fail(top_, "the folder holds no files");
+    fail(top_, fmt::format("the folder holds no supported file, only such as {}", found_.left_out_example));
+  }
+
+ private:
+  void walk(const fs::path& folder) {
+    const fs::path real = fs::canonical(folder);
+    for (size_t level = 0; level < above_.size(); ++level) {
+      if (above_[level].second != real) continue;
+      fail(top_, fmt::format("{} is a link that leads back to {}", folder.string(), above_[level].first.string()),
+           "Remove the link, or name the folders below it with a glob");
+    }
+    above_.emplace_back(folder, real);
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with('.')) continue;
+      if (entry.is_directory()) {
+        walk(entry.path());
+      } else if (entry.is_regular_file()) {
+        add(entry.path(), name);
+      } else if (entry.is_symlink() && text_form(entry.path()) != TextForm::none) {
+        fail(top_, fmt::format("{} is a link to nothing", entry.path().string()), "Mend the link or remove it");
+      }
+    }
+    above_.pop_back();
+  }
+
+  void add(const fs::path& file, const std::string& name) {
+    if (name.ends_with(".bin.idx")) return;  // belongs to its .bin file
+    if (text_form(file) != TextForm::none) {
+      found_.files.push_back(file);
+    } else if (found_.left_out++ == 0 || name < found_.left_out_example) {
+      found_.left_out_example = name;
+    }
+  }
+
+  std::string top_;
+  std::vector<std::pair<fs::path, fs::path>> above_;  // the folders from the top to here: as named, and as they are
+  TextFiles found_;
+};
+
+/// Why a file of this name is not read, for a person who asked for it.
+[[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
+  const std::string name = file.filename().string();
+  const std::string extension = to_lower(unpacked_name(file).extension().string());
+  if (extension == ".parquet") {
+    fail(path, fmt::format("Parquet files are not read here ({})", name),
+         fmt::format("Convert it with: python scripts/parquet_to_jsonl.py {} {}", file.string(),
+                     fs::path(file).replace_extension(".jsonl").string()));
+  }
+  if (extension == ".bin")
+    fail(path, fmt::format("{} is packed, and a .bin file is mapped into memory", name), "Unpack it");
+  if (extension.empty()) fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
+  fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
+}
+
+std::vector<fs::path> files_matching(const std::string& pattern) {
+  glob_t matches{};
+  int result = ::glob(pattern.c_str(), 0, nullptr, &matches);
+  std::vector<fs::path> files;
+  for (size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) files.emplace_back(matches.gl_pathv[i]);
+  ::globfree(&matches);
+  std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
+  if (files.empty()) fail(pattern, "no file matches");
+  return files;
+}
+
+}  // namespace
+
+TextForm text_form(const fs::path& path) {
+  const std::string extension = to_lower(unpacked_name(path).extension().string());
+  if (extension == ".txt") return TextForm::whole;
+  if (extension == ".bin" && packing_of(path) == Packing::none) return TextForm::ids;
+  return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
+}
+
+TextFiles find_text_files(const std::string& path) {
+  std::error_code problem;
+  fs::file_status status = fs::status(path, problem);
+  TextFiles found;
+  if (fs::is_directory(status)) {
+    found = FolderWalk(path).run();
+  } else if (fs::is_regular_file(status)) {
+    found.files = {path};
+  } else if (fs::exists(status)) {
+    fail(path, "this is neither a file nor a folder, and text is read more than once");
+  } else if (path.find_first_of("*?[") != path.npos) {
+    found.files = files_matching(path);
+  } else {
+    const bool loop = problem == std::errc::too_many_symbolic_link_levels;
+    fail(path, loop      ? "this is a link that leads back to itself"
+               : problem ? problem.message()
+                         : "there is no such file");
+  }
+  std::vector<fs::path>& files = found.files;
+  for (const fs::path& file : files) {
+    if (text_form(file) == TextForm::none) refuse_form(path, file);
+  }
+  std::sort(files.begin(), files.end());
+  const auto holds_ids = [](const fs::path& file) { return text_form(file) == TextForm::ids; };
+  const auto of_ids = std::find_if(files.begin(), files.end(), holds_ids);
+  const auto of_text = std::find_if_not(files.begin(), files.end(), holds_ids);
+  if (of_ids != files.end() && of_text != files.end()) {
+    fail(path, fmt::format("{} holds ids and {} holds text", of_ids->filename().string(), of_text->filename().string()),
+         "Keep the two kinds in folders of their own, and mix them with data.mixture if you want both");
+  }
+  bool all_empty =
+      std::all_of(files.begin(), files.end(), [](const fs::path& file) { return fs::file_size(file) == 0; });
+  if (all_empty)
+    fail(path, files.size() == 1 ? "the file is empty" : fmt::format("all {} files are empty", files.size()));
+  return found;
 }
 
 }  // namespace titan

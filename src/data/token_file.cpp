@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "widen.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -13,12 +15,16 @@
 #include <cerrno>
 #include <cstring>
 
-#include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "token_index.h"
+#include "titan/data/file_reader.h"
+
+#define XXH_INLINE_ALL
+
+#include "output_file.h"
 
 namespace titan {
+
 namespace {
 
 const std::string kMakeAgain = "Make it again with: titan_train data tokenize";
@@ -182,6 +188,53 @@ void TokenFile::check_blocks(int64_t begin, int64_t end) {
     }
     checked_[static_cast<size_t>(block)] = true;
   }
+}
+
+void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& facts,
+                       const std::vector<uint64_t>& block_hashes, const std::filesystem::path& ends) {
+  TokenIndexHeader header{};
+  std::memcpy(header.magic, TokenIndexHeader::kMagic, sizeof header.magic);
+  header.version = TokenIndexHeader::kVersion;
+  header.token_bytes = static_cast<uint32_t>(facts.token_bytes);
+  header.vocabulary = static_cast<uint64_t>(facts.vocabulary);
+  header.vocabulary_fingerprint = facts.vocabulary_fingerprint;
+  header.bos = facts.bos;
+  header.eos = facts.eos;
+  header.documents = static_cast<uint64_t>(facts.documents);
+  header.tokens = static_cast<uint64_t>(facts.tokens);
+  header.block_bytes = kTokenBlock;
+  std::memcpy(header.tokenizer, facts.tokenizer.data(), std::min(facts.tokenizer.size(), sizeof header.tokenizer - 1));
+
+  const std::filesystem::path part = index_path(bin).string() + ".part";
+  {
+    OutputFile out(part, 0);
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    auto put = [&](const void* data, size_t size) {
+      out.write(data, size);
+      XXH3_64bits_update(&state, data, size);
+    };
+    put(&header, sizeof header);
+    put(block_hashes.data(), block_hashes.size() * sizeof(uint64_t));
+    FileReader in(ends);
+    std::vector<char> piece(size_t{1} << 20);
+    for (size_t got; (got = in.read(piece.data(), piece.size())) > 0;) put(piece.data(), got);
+    const uint64_t checksum = XXH3_64bits_digest(&state);
+    out.write(&checksum, sizeof checksum);
+    out.sync();
+  }
+  rename_durably(part, index_path(bin));
+}
+
+void TokenView::append_to(std::vector<int32_t>& ids) const {
+  if (width == 4) {
+    const auto* wide = static_cast<const int32_t*>(data);
+    ids.insert(ids.end(), wide, wide + size);
+    return;
+  }
+  const size_t before = ids.size();
+  ids.resize(before + size);
+  widen(static_cast<const uint16_t*>(data), static_cast<int64_t>(size), ids.data() + before);
 }
 
 }  // namespace titan

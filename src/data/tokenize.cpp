@@ -1,24 +1,30 @@
 #include "titan/data/tokenize.h"
 
 #include <fmt/format.h>
-
+#include <fnmatch.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <span>
+#include <vector>
 
-#include "corpus_output.h"
-#include "growing_file.h"
+#include "output_file.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/encode_pipeline.h"
-#include "titan/data/recorded_vocabulary.h"
+#include "titan/data/text_files.h"
 #include "titan/data/token_file.h"
+#include "titan/data/token_source.h"
+#include "titan/data/tokenizer_tools.h"
 
 namespace titan {
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -168,6 +174,144 @@ void tokenize_corpus(const Tokenization& wanted, std::ostream& out) {
   }
   if (wanted.output.has_parent_path()) make_folders(wanted.output.parent_path());
   TokenizeRun(wanted, out).run();
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_same(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;  // where one is not there, they are not the same
+  return fs::equivalent(a, b, ignored);
+}
+
+fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
+
+/// Whether `file` lies in the folder `top` or below, links resolved, and no part on the way is hidden.
+bool is_read_below(const fs::path& top, const fs::path& file) {
+  std::error_code ignored;
+  const fs::path way = fs::weakly_canonical(file, ignored).lexically_relative(fs::weakly_canonical(top, ignored));
+  return !way.empty() &&
+         std::none_of(way.begin(), way.end(), [](const fs::path& part) { return part.string().starts_with('.'); });
+}
+
+bool matches(const std::string& glob, const fs::path& file) {
+  std::error_code ignored;
+  const std::string pattern = fs::absolute(glob).lexically_normal().string();
+  const auto fits = [&](const fs::path& spelled) {
+    return ::fnmatch(pattern.c_str(), spelled.c_str(), FNM_PATHNAME | FNM_PERIOD) == 0;
+  };
+  return fits(fs::absolute(file).lexically_normal()) || fits(fs::weakly_canonical(file, ignored));
+}
+
+/// Whether one who looks for the corpus's files finds `file`, too, once it is there.
+bool would_be_read(const std::string& path, const std::vector<fs::path>& files, const fs::path& file) {
+  if (!fs::is_directory(path)) return matches(path, file);
+  if (text_form(file) == TextForm::none || file.filename().string().starts_with('.')) return false;
+  if (is_read_below(path, file)) return true;
+  // Behind a link that leads out of the folder.
+  return std::any_of(files.begin(), files.end(),
+                     [&](const fs::path& one) { return is_same(folder_of(one), folder_of(file)); });
+}
+
+void refuse_output(const std::string& path, const std::vector<fs::path>& files, const NamedOutput& output) {
+  for (const fs::path& file : files) {
+    if (!is_same(file, output.file)) continue;
+    throw Error(ExitCode::bad_config, fmt::format("output {}: this is {}, which the command reads. Name another {}.",
+                                                  output.file.string(), file.string(), output.option));
+  }
+  if (!would_be_read(path, files, output.file)) return;
+  throw Error(ExitCode::bad_config, fmt::format("output {}: it would become a part of the corpus {}, and be read with "
+                                                "it next time. Name a place outside with {}.",
+                                                output.file.string(), path, output.option));
+}
+
+}  // namespace
+
+void refuse_outputs_in_corpus(const std::string& path, const std::vector<NamedOutput>& outputs) {
+  const std::vector<fs::path> files = find_text_files(path).files;
+  for (const NamedOutput& output : outputs) refuse_output(path, files, output);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse_place(const fs::path& output, const std::string& what, const std::string& remedy) {
+  throw Error(ExitCode::storage,
+              fmt::format("the tokenizer cannot be written: \"{}\" {}. {}.", output.string(), what, remedy));
+}
+
+/// Why no file can be made in `folder`, which is there; empty where one can.
+std::string closed(const fs::path& folder) {
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return fmt::format("lies in {}, which cannot be written to ({})", folder.string(), std::strerror(errno));
+}
+
+void check_file(const fs::path& output) {
+  std::error_code ignored;
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : ".";
+  std::string what;
+  if (!output.has_filename()) {
+    what = "names no file";
+  } else if (fs::is_directory(output, ignored)) {
+    what = "is a folder";
+  } else if (!fs::is_directory(folder, ignored)) {
+    what = fmt::format("lies in {}, which is no folder", folder.string());
+  } else if (!fs::is_other(fs::status(output, ignored))) {  // a device or a pipe takes what is written to it
+    what = closed(folder);
+  }
+  if (!what.empty()) refuse_place(output, what, "Name a file in a folder that is there with --output");
+}
+
+/// The folder need not be there, nor those above it.
+void check_folder(const fs::path& wanted) {
+  const std::string remedy = "Name a folder that is there or can be made with --hugging-face";
+  std::error_code ignored;
+  fs::path there = fs::absolute(wanted).lexically_normal();
+  while (there.has_relative_path() && !fs::exists(fs::symlink_status(there, ignored))) there = there.parent_path();
+  if (!fs::is_directory(there, ignored)) {
+    const bool itself = fs::equivalent(there, wanted, ignored);
+    refuse_place(wanted, itself ? "is no folder" : fmt::format("lies in {}, which is no folder", there.string()),
+                 remedy);
+  }
+  if (const std::string what = closed(there); !what.empty()) refuse_place(wanted, what, remedy);
+}
+
+void refuse_existing(const fs::path& output, std::string_view option) {
+  std::error_code ignored;
+  const bool there = fs::exists(fs::symlink_status(output, ignored));
+  if (!there || fs::is_other(fs::status(output, ignored))) return;
+  throw Error(ExitCode::bad_config, fmt::format("output {}: it is already there. Name another {}, or say --overwrite.",
+                                                output.string(), option));
+}
+
+}  // namespace
+
+void check_outputs(const TokenizerTraining& training) {
+  check_file(training.output);
+  if (!training.overwrite) refuse_existing(training.output, "--output");
+  if (training.hugging_face.empty()) return;
+  check_folder(training.hugging_face);
+  for (const char* name : kHuggingFaceFiles) {
+    const fs::path file = training.hugging_face / name;
+    std::error_code ignored;
+    if (fs::weakly_canonical(file, ignored) == fs::weakly_canonical(training.output, ignored)) {
+      throw Error(ExitCode::bad_config, fmt::format("output {}: the folder of --hugging-face gets a file of this name. "
+                                                    "Name another --output.",
+                                                    training.output.string()));
+    }
+    if (!training.overwrite) refuse_existing(file, "--hugging-face");
+  }
+}
+
+void check_outputs_against_corpus(const TokenizerTraining& training) {
+  if (training.dataset.path.empty() || makes_documents(training.dataset)) return;
+  std::vector<NamedOutput> outputs{{training.output, "--output"}};
+  for (const char* name : kHuggingFaceFiles) {
+    if (!training.hugging_face.empty()) outputs.push_back({training.hugging_face / name, "--hugging-face"});
+  }
+  refuse_outputs_in_corpus(training.dataset.path, outputs);
 }
 
 }  // namespace titan

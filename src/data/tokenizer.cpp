@@ -4,13 +4,12 @@
 
 #include <fstream>
 
+#include "sentencepiece_tokenizer.h"
 #include "titan/base/error.h"
 #include "titan/data/hugging_face_tokenizer.h"
-#include "titan/data/recorded_vocabulary.h"
-#include "titan/data/sentencepiece_tokenizer.h"
 #include "titan/data/text_files.h"
-#include "titan/data/tiktoken_file.h"
-#include "titan/data/tiktoken_tokenizer.h"
+#include "titan/data/tiktoken.h"
+#include "titan/data/token_source.h"
 
 namespace titan {
 namespace {
@@ -38,7 +37,7 @@ Kind kind_of_file(const fs::path& path) {
   throw Error(ExitCode::bad_data, fmt::format("tokenizer {}: {}", path.string(), what));
 }
 
-constexpr std::string_view kWhatWorks =
+constexpr std::string_view kTokenizerForms =
     "Give a tiktoken model file (Llama 3's tokenizer.model), a SentencePiece model (Llama 2's), a Hugging Face folder "
     "(with a tokenizer.json) or, for ids alone, their .bin file with its .idx beside it, or make one with: titan_train "
     "tokenizer train";
@@ -52,7 +51,7 @@ fs::path file_in_folder(const fs::path& folder) {
     fail(folder, fmt::format("a tokenizer that is only a vocab.txt {}.", kTokenizeOffline));
   }
   fail(folder,
-       fmt::format("there is no tokenizer.json, tokenizer.model or vocab.json in this folder. {}.", kWhatWorks));
+       fmt::format("there is no tokenizer.json, tokenizer.model or vocab.json in this folder. {}.", kTokenizerForms));
 }
 
 std::shared_ptr<const Tokenizer> open_sentencepiece(const fs::path& file) {
@@ -94,7 +93,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
     case Kind::sentencepiece:
       return open_sentencepiece(file);
     case Kind::unknown:
-      fail(file, fmt::format("this is no tokenizer file that is known here. {}.", kWhatWorks));
+      fail(file, fmt::format("this is no tokenizer file that is known here. {}.", kTokenizerForms));
     case Kind::empty:  // reading says what is wrong: the file is empty, or cannot be opened
     case Kind::tiktoken:
       break;

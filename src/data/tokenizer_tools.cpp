@@ -1,24 +1,33 @@
 #include "titan/data/tokenizer_tools.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <charconv>
 #include <chrono>
 #include <istream>
 #include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <ostream>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "titan/base/error.h"
+#include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/bpe_trainer.h"
-#include "titan/data/hugging_face_writer.h"
-#include "titan/data/tiktoken_file.h"
-#include "titan/data/tiktoken_tokenizer.h"
-#include "tokenizer_outputs.h"
+#include "titan/data/encode_pipeline.h"
+#include "titan/data/piece_splitter.h"
+#include "titan/data/tiktoken.h"
+#include "titan/data/token_source.h"
+#include "titan/data/tokenize.h"
+#include "titan/data/utf8.h"
 
 namespace titan {
+
 namespace {
 
 std::string read_all(std::istream& in) {
@@ -146,6 +155,233 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
   longest.resize(std::min<size_t>(longest.size(), 5));
   std::transform(longest.begin(), longest.end(), longest.begin(), quoted);
   out << fmt::format("{:<12} {}\n", "longest", fmt::join(longest, " "));
+}
+
+namespace {
+
+constexpr size_t kShownCharacters = 300;
+constexpr size_t kShownTokens = 32;
+
+/// Lengths by powers of two.
+class Lengths {
+ public:
+  void add(int64_t length) {
+    ++count_;
+    sum_ += length;
+    longest_ = std::max(longest_, length);
+    ++powers_[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(length)))];
+  }
+
+  void show(const char* unit, std::ostream& out) const {
+    if (count_ == 0) return;
+    out << fmt::format("a document has {:.0f} {} on average, at most {}\n",
+                       static_cast<double>(sum_) / static_cast<double>(count_), unit, with_thousands(longest_));
+    int64_t below = 0;
+    for (size_t power = 0; power < powers_.size() && below < count_; ++power) {
+      if (powers_[power] == 0) continue;
+      below += powers_[power];
+      out << fmt::format("  {:5.1f} % below {:>12} {}\n",
+                         100.0 * static_cast<double>(below) / static_cast<double>(count_),
+                         with_thousands(int64_t{1} << power), unit);
+    }
+  }
+
+ private:
+  int64_t count_ = 0, sum_ = 0, longest_ = 0;
+  std::array<int64_t, 64> powers_{};
+};
+
+void describe_ids(TokenFileSource& source, std::ostream& out) {
+  const TokenFileFacts facts = source.facts();
+  out << fmt::format("documents     {}\ntokens        {} of {} bytes\nvocabulary    {} ({} ids)\n",
+                     with_thousands(facts.documents), with_thousands(facts.tokens), facts.token_bytes, facts.tokenizer,
+                     with_thousands(facts.vocabulary));
+  Lengths lengths;
+  for (Document document; source.next(document);) lengths.add(static_cast<int64_t>(document.tokens->size));
+  lengths.show("tokens", out);
+}
+
+void describe_text(TextFileSource& source, const Inspection& wanted, const Tokenizer* tokenizer, std::ostream& out) {
+  int64_t documents = 0, text_bytes = 0, tokens = 0, empty = 0;
+  Lengths lengths;
+  encode_all(source, wanted.dataset.text_field, tokenizer, default_encode_threads(), [&](const EncodedDocuments& some) {
+    for (const EncodedDocuments::Document& document : some.documents) {
+      if (!source.accept(document.start, document.read)) continue;
+      ++documents;
+      text_bytes += document.text_bytes;
+      tokens += document.tokens;
+      empty += document.text_bytes == 0 ? 1 : 0;
+      lengths.add(tokenizer ? document.tokens : document.text_bytes);
+    }
+  });
+  for (const std::string& notice : source.take_notices()) out << "warning: " << notice << '\n';
+  const SourceCounters& counters = source.counters();
+  out << fmt::format("on disk       {}\ndocuments     {}\ntext          {}\n",
+                     human_bytes(static_cast<double>(source.file_bytes())), with_thousands(documents),
+                     human_bytes(static_cast<double>(text_bytes)));
+  if (tokenizer) {
+    out << fmt::format("tokens        {} ({:.2f} bytes each)\n", with_thousands(tokens),
+                       static_cast<double>(text_bytes) / static_cast<double>(std::max<int64_t>(1, tokens)));
+  }
+  if (empty > 0) out << fmt::format("empty         {} documents\n", with_thousands(empty));
+  if (counters.bad_records > 0) out << fmt::format("bad records   {}\n", with_thousands(counters.bad_records));
+  if (counters.invalid_utf8 > 0) {
+    out << fmt::format("bad UTF-8     {} sequences\n", with_thousands(counters.invalid_utf8));
+  }
+  lengths.show(tokenizer ? "tokens" : "bytes", out);
+}
+
+/// On one line, and no control character reaches a terminal.
+std::string as_json(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string beginning(const std::string& text) {
+  const size_t end = advance_characters(text, 0, kShownCharacters);
+  return as_json(text.substr(0, end)) + (end < text.size() ? " …" : "");
+}
+
+void show_ids(std::span<const int32_t> ids, const Tokenizer& tokenizer, std::ostream& out) {
+  for (size_t i = 0; i < std::min(ids.size(), kShownTokens); ++i) {
+    out << fmt::format("{}{} {}", i == 0 ? "  " : " · ", ids[i], as_json(tokenizer.decode(ids.subspan(i, 1))));
+  }
+  out << (ids.size() > kShownTokens ? " …\n" : "\n");
+}
+
+}  // namespace
+
+void describe_corpus(const Inspection& wanted, std::ostream& out) {
+  const std::unique_ptr<DocumentSource> source = open_dataset(wanted.dataset);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (!wanted.tokenizer.empty()) tokenizer = open_tokenizer(wanted.tokenizer);
+  out << fmt::format("corpus        {}\n", source->description());
+  if (auto* ids = dynamic_cast<TokenFileSource*>(source.get())) {
+    if (tokenizer) ids->check_tokenizer(*tokenizer);
+    return describe_ids(*ids, out);
+  }
+  describe_text(dynamic_cast<TextFileSource&>(*source), wanted, tokenizer.get(), out);
+}
+
+void show_documents(const Inspection& wanted, std::ostream& out) {
+  const std::unique_ptr<DocumentSource> source = open_dataset(wanted.dataset);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (!wanted.tokenizer.empty()) {
+    tokenizer = open_tokenizer(wanted.tokenizer);
+    source->check_tokenizer(*tokenizer);
+  }
+  Document document;
+  for (int64_t shown = 0; shown < wanted.documents && source->next(document); ++shown) {
+    std::vector<int32_t> ids;
+    if (document.tokens) {
+      document.tokens->append_to(ids);
+      if (tokenizer) document.text = tokenizer->decode(ids);
+    } else if (tokenizer) {
+      tokenizer->encode_framed(document.text, true, true, ids);
+    }
+    const std::string place =
+        document.tokens ? source->reading() : fmt::format("{}:{}", source->reading(), document.start.line);
+    const std::string tokens = ids.empty() ? "" : fmt::format(", {} tokens", with_thousands(std::ssize(ids)));
+    const std::string bytes =
+        document.tokens ? "" : fmt::format(", {} bytes", with_thousands(std::ssize(document.text)));
+    out << fmt::format("{} (document {}{}{})\n", place, document.start.document, bytes, tokens);
+    if (!document.tokens || tokenizer) out << "  " << beginning(document.text) << '\n';
+    if (tokenizer) show_ids(ids, *tokenizer, out);
+  }
+  for (const std::string& notice : source->take_notices()) out << "warning: " << notice << '\n';
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// All ways to make a token of two others, tokens in the order of their ranks: a vocabulary alone, as tiktoken has it,
+/// allows every one of them.
+Json merges_of(std::span<const std::string> tokens) {
+  std::unordered_map<std::string_view, size_t> ranks;
+  for (size_t rank = 0; rank < tokens.size(); ++rank) ranks[tokens[rank]] = rank;
+  Json merges = Json::array();
+  for (std::string_view token : tokens) {
+    std::vector<std::pair<size_t, size_t>> cuts;
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      auto left = ranks.find(token.substr(0, cut));
+      auto right = ranks.find(token.substr(cut));
+      if (left != ranks.end() && right != ranks.end()) cuts.emplace_back(left->second, right->second);
+    }
+    std::sort(cuts.begin(), cuts.end());
+    for (auto [left, right] : cuts) merges.push_back({to_byte_alphabet(tokens[left]), to_byte_alphabet(tokens[right])});
+  }
+  return merges;
+}
+
+/// The special tokens are words of the vocabulary that no merge makes, and not added tokens: those would be looked for
+/// in text, where a tiktoken model reads what looks like a special token as ordinary text.
+Json vocabulary_of(std::span<const std::string> tokens, std::span<const std::string> special) {
+  Json vocabulary = Json::object();
+  auto add = [&](const std::string& token) {
+    // Not operator[], which would look through all the keys before.
+    vocabulary.get_ref<Json::object_t&>().emplace_back(to_byte_alphabet(token), vocabulary.size());
+  };
+  std::for_each(tokens.begin(), tokens.end(), add);
+  std::for_each(special.begin(), special.end(), add);
+  return vocabulary;
+}
+
+/// The begin-of-text token before every text, as Llama 3's own folder has it.
+Json post_processor(size_t id, const std::string& begin) {
+  auto special = [&](int type) { return Json{{"SpecialToken", {{"id", begin}, {"type_id", type}}}}; };
+  auto text = [](const char* name, int type) { return Json{{"Sequence", {{"id", name}, {"type_id", type}}}}; };
+  return {{"type", "TemplateProcessing"},
+          {"single", {special(0), text("A", 0)}},
+          {"pair", {special(0), text("A", 0), special(1), text("B", 1)}},
+          {"special_tokens", {{begin, {{"id", begin}, {"ids", Json::array({id})}, {"tokens", Json::array({begin})}}}}}};
+}
+
+Json tokenizer_json(std::span<const std::string> tokens, std::span<const std::string> special) {
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", PieceSplitter::expression_of(PieceSplitter::Rule::llama3)}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", Json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
+          {"post_processor", post_processor(tokens.size(), special[0])},
+          {"decoder", bytes},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", true},
+            {"vocab", vocabulary_of(tokens, special)},
+            {"merges", merges_of(tokens)}}}};
+}
+
+}  // namespace
+
+void write_hugging_face_tokenizer(const std::filesystem::path& folder, std::span<const std::string> tokens,
+                                  std::span<const std::string> special) {
+  std::error_code problem;
+  std::filesystem::create_directories(folder, problem);
+  if (problem) {
+    throw Error(ExitCode::storage,
+                fmt::format("the tokenizer cannot be written: the folder {} cannot be made ({}). Name "
+                            "one that can be with --hugging-face.",
+                            folder.string(), problem.message()));
+  }
+  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                       {"bos_token", special[0]},
+                       {"eos_token", special[1]},
+                       {"clean_up_tokenization_spaces", false},
+                       {"split_special_tokens", true}};  // transformers adds those two to what is looked for
+  write_file_atomically(folder / kHuggingFaceFiles[0], tokenizer_json(tokens, special).dump(1) + "\n");
+  write_file_atomically(folder / kHuggingFaceFiles[1], config.dump(2) + "\n");
 }
 
 }  // namespace titan

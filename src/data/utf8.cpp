@@ -3,6 +3,7 @@
 #include <cstring>
 
 namespace titan {
+
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "titan/base/error.h"
-#include "titan/base/printable.h"
 #include "titan/base/stop_signals.h"
+#include "titan/base/text.h"
 
 namespace titan {
 

@@ -11,11 +11,10 @@
 #include <functional>
 #include <thread>
 
-#include "packing.h"
 #include "titan/base/error.h"
-#include "titan/distributed/backends.h"
-#include "titan/distributed/c10d_reduction.h"
+#include "titan/distributed/communicator.h"
 #include "titan/distributed/group_members.h"
+#include "titan/distributed/mesh_groups.h"
 
 namespace titan {
 namespace {

@@ -12,12 +12,11 @@
 #include <utility>
 
 #include "host_mailbox.h"
-#include "packing.h"
-#include "shared_counter.h"
-#include "shared_segment.h"
 #include "titan/base/error.h"
-#include "titan/distributed/backends.h"
+#include "titan/distributed/communicator.h"
 #include "titan/distributed/group_members.h"
+#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/peer_memory.h"
 
 namespace titan {
 namespace {

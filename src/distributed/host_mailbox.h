@@ -1,21 +1,40 @@
-// Messages from one rank of a host to another through memory that they share, in the order in which they were sent.
-// Sending never waits for the receiver to ask: a message lies in an envelope until it is taken out, and the envelope is
-// then used again. There are as many envelopes as messages were under way at the same time.
+// A number in shared memory that one process raises and others wait for. Waiting spins for a moment, then sleeps in the
+// kernel until the number changes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "shared_counter.h"
-#include "shared_segment.h"
-#include "titan/distributed/backends.h"
 #include "titan/distributed/group_members.h"
+#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/peer_memory.h"
 
 namespace titan {
+
+/// Lives in zeroed shared memory, on a cache line of its own. Counts wrap; the difference of two that are compared
+/// stays far below 2^31.
+class alignas(64) SharedCounter {
+ public:
+  /// Adds one. What this process wrote before is visible to whoever sees the new count.
+  void raise();
+  bool reached(uint32_t count) const { return static_cast<int32_t>(value_.load() - count) >= 0; }
+  /// False when the count was not reached within `timeout`.
+  bool wait_for(uint32_t count, std::chrono::milliseconds timeout);
+
+ private:
+  std::atomic<uint32_t> value_;
+  std::atomic<uint32_t> sleepers_;
+};
+
+// Messages from one rank of a host to another through memory that they share, in the order in which they were sent.
+// Sending never waits for the receiver to ask: a message lies in an envelope until it is taken out, and the envelope is
+// then used again. There are as many envelopes as messages were under way at the same time.
 
 /// What both sides of a pair see, in zeroed shared memory.
 struct MailboxRing {

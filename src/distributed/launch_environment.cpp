@@ -1,14 +1,21 @@
 #include "titan/distributed/launch_environment.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <random>
 
-#include "environment_variables.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
 
 namespace titan {
+
 namespace {
 
 constexpr uint64_t kFirstDerivedPort = 61440;
@@ -309,6 +316,120 @@ Launch detect_launch(const CommSection& comm, const LaunchContext& context) {
   if (!launch) return single_process(variables);
   launch->meeting.secret = secret_in(variables);
   return checked(*std::move(launch));
+}
+
+// Slurm's notations for hosts and tasks.
+
+namespace {
+
+std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string first_node(std::string_view node_list) {
+  std::string name;
+  size_t at = 0;
+  while (at < node_list.size() && node_list[at] != ',') {
+    if (node_list[at] != '[') {
+      name += node_list[at++];
+      continue;
+    }
+    const size_t close = node_list.find(']', at);
+    const std::string_view ranges = node_list.substr(at + 1, close - at - 1);
+    const std::string_view first = ranges.substr(0, ranges.find_first_of("-,"));
+    if (close == std::string_view::npos || first.empty()) {
+      name.clear();
+      break;
+    }
+    name += first;
+    at = close + 1;
+  }
+  if (!name.empty()) return name;
+  throw Error(ExitCode::launcher,
+              fmt::format("SLURM_STEP_NODELIST = {} names no host; set MASTER_ADDR to the host of rank 0",
+                          as_shown(node_list)));
+}
+
+std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t index) {
+  for (const std::string& entry : split(tasks_per_node, ',')) {
+    const size_t bracket = entry.find("(x");
+    const std::optional<int64_t> tasks = whole_number(std::string_view(entry).substr(0, bracket));
+    std::optional<int64_t> nodes = 1;
+    if (bracket != std::string::npos) {
+      if (!entry.ends_with(')')) return std::nullopt;
+      nodes = whole_number(std::string_view(entry).substr(bracket + 2, entry.size() - bracket - 3));
+    }
+    if (!tasks || !nodes) return std::nullopt;
+    if (index < *nodes) return tasks;
+    index -= *nodes;
+  }
+  return std::nullopt;
+}
+
+// The launch context of the running process: its environment, and which process started this host's ranks.
+
+namespace {
+
+struct ProcessStatus {
+  std::string name;
+  int64_t parent = 0;
+};
+
+ProcessStatus status_of(int64_t process) {
+  ProcessStatus status;
+  std::ifstream file("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("Name:")) status.name = trim(line.substr(5));
+    if (line.starts_with("PPid:")) status.parent = std::atoll(line.c_str() + 5);
+  }
+  return status;
+}
+
+/// The nearest ancestor that is a proxy of mpiexec; a shell between it and the rank does not matter. Without one, the
+/// parent.
+int64_t find_launcher_process() {
+  for (int64_t process = ::getppid(); process > 1;) {
+    const ProcessStatus status = status_of(process);
+    if (status.name.find("pmi_proxy") != std::string::npos) return process;
+    process = status.parent;
+  }
+  return ::getppid();
+}
+
+std::string secret_in_file(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    throw Error(ExitCode::launcher, fmt::format("TITAN_SECRET_FILE = {} can be read by others; chmod 600 it", path));
+  }
+  const std::string secret = trim(read_file(path, ExitCode::launcher));
+  if (secret.empty()) {
+    throw Error(ExitCode::launcher,
+                fmt::format("TITAN_SECRET_FILE = {} is empty; put a line of random characters there", path));
+  }
+  return secret;
+}
+
+}  // namespace
+
+std::string random_secret() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", source(), source(), source(), source());
+}
+
+LaunchContext process_context() {
+  LaunchContext context;
+  context.variable = [](std::string_view name) -> std::optional<std::string> {
+    if (const char* value = std::getenv(std::string(name).c_str())) return value;
+    const char* file = std::getenv("TITAN_SECRET_FILE");
+    return name == "TITAN_SECRET" && file ? std::optional(secret_in_file(file)) : std::nullopt;
+  };
+  context.launcher_process = find_launcher_process;
+  return context;
 }
 
 }  // namespace titan

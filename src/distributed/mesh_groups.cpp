@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "titan/distributed/collective_trace.h"
 #include "titan/distributed/group_members.h"
-#include "titan/distributed/overdue_watch.h"
 #include "titan/gpu/cuda.h"
 
 namespace titan {

@@ -8,12 +8,12 @@
 
 #include "channel.h"
 #include "ending.h"
-#include "handshake.h"
-#include "life_question.h"
+#include "rank_link.h"
 #include "rank_messages.h"
 #include "titan/base/last_words.h"
 #include "titan/distributed/abort_watcher.h"
 #include "titan/distributed/peer_waits.h"
+#include "titan/distributed/rendezvous.h"
 
 namespace titan {
 

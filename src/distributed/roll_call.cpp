@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
-#include "titan/base/affinity.h"
 #include "titan/base/error.h"
 #include "titan/base/json.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
 
 namespace titan {

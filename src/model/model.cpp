@@ -1,8 +1,30 @@
 #include "titan/model/model.h"
 
+#include <ATen/ops/empty.h>
+#include <algorithm>
+#include <array>
+
+#include "llama/exchange.h"
 #include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/model/llama/llama.h"
 
 namespace titan {
+
+BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count) {
+  BatchContext part;
+  part.tokens = batch.tokens.narrow(0, first, count);
+  part.labels = batch.labels.narrow(0, first, count);
+  if (batch.positions.defined()) {
+    const bool shared = batch.positions.size(0) == 1;  // the same for all samples
+    part.positions = shared ? batch.positions : batch.positions.narrow(0, first, count);
+  }
+  const std::vector<DocumentStarts>& starts = batch.bounds.document_starts;
+  if (!starts.empty()) part.bounds.document_starts.assign(starts.begin() + first, starts.begin() + first + count);
+  part.loss_scale = batch.loss_scale;
+  part.loss_scale_at = batch.loss_scale_at;
+  return part;
+}
 
 Parameter& Model::parameter(std::string_view name) const {
   for (const auto& parameter : parameters_by_order_) {
@@ -14,6 +36,43 @@ Parameter& Model::parameter(std::string_view name) const {
 Parameter& Model::add_parameter(const ParameterSpec& spec) {
   parameters_by_order_.push_back(std::make_unique<Parameter>(spec));
   return *parameters_by_order_.back();
+}
+
+std::shared_ptr<torch::nn::Module> module_tree(const Model& model) {
+  auto root = std::make_shared<torch::nn::Module>("model");
+  for (const auto& parameter : model.parameter_handles()) {
+    std::vector<std::string> path = split(parameter->name(), '.');
+    const std::string leaf = path.back();
+    path.pop_back();
+    std::shared_ptr<torch::nn::Module> module = root;
+    for (const std::string& name : path) {
+      const auto children = module->named_children();
+      const auto* known = children.find(name);
+      module = known ? *known : module->register_module(name, std::make_shared<torch::nn::Module>(name));
+    }
+    const at::Tensor& master = parameter->master;
+    module->register_parameter(
+        leaf, master.defined() ? master : at::empty(parameter->spec().shape, at::TensorOptions(at::kMeta)),
+        /*requires_grad=*/false);
+  }
+  return root;
+}
+
+std::span<const ModelFamily* const> model_families() {
+  static const std::array<const ModelFamily*, 1> families{&llama_family()};
+  return families;
+}
+
+const ModelFamily* find_model_family(std::string_view name) {
+  for (const ModelFamily* family : model_families()) {
+    const std::vector<std::string> names = family->names();
+    if (std::find(names.begin(), names.end(), name) != names.end()) return family;
+  }
+  return nullptr;
+}
+
+const ModelExchange* find_model_exchange(std::string_view name) {
+  return find_model_family(name) == &llama_family() ? &llama_exchange() : nullptr;
 }
 
 }  // namespace titan

@@ -6,8 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "attention_sums.h"
-#include "titan/ops/attention_kernel.h"
+#include "titan/ops/attention.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {

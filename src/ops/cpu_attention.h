@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cpu_tiles.h"
 #include "titan/kernels/cpu_values.h"
 
 namespace titan {
@@ -74,5 +75,132 @@ void cpu_attention_backward(const AttentionBackward<float, float>& block, int64_
 void cpu_attention_backward(const AttentionBackward<BFloat16Bits, BFloat16Bits>& block, int64_t key_head,
                             float* scratch);
 void cpu_attention_backward(const AttentionBackward<BFloat16Bits, float>& block, int64_t key_head, float* scratch);
+
+// What attention's forward and backward share: the sizes of tiles, which part of a tile the causal mask leaves, and
+// products that skip the rest. Tiles of scores are kept transposed, [keys][queries], so that queries lie side by side
+// in vectors and a softmax reduces down the columns.
+
+constexpr int kScoreRows = 4;  // keys of one block of scores
+
+/// A tile of scores: key j is seen by query i where j + offset ≤ i.
+struct ScoreTile {
+  int64_t queries;
+  int64_t keys;
+  int64_t offset;  // place of the first key less that of the first query; −keys at most where the mask takes nothing
+
+  /// That of `queries` queries from `first` on with the keys from `key` on.
+  static ScoreTile of(const AttentionSizes& sizes, int64_t first, int64_t queries, int64_t key) {
+    const int64_t keys = std::min(kAttentionTile, sizes.keys_before(first + queries) - key);
+    return {queries, keys, sizes.causal ? key - first : -keys};
+  }
+
+  /// Keys that query i sees: those before the result.
+  int64_t keys_seen(int64_t query) const { return std::clamp(query + 1 - offset, int64_t{0}, keys); }
+  /// The first query that sees key j.
+  int64_t first_query(int64_t key) const { return std::max(key + offset, int64_t{0}); }
+};
+
+/// scores[j][i] = Σ_c rows[j][c] · columns[c][i] for whole vectors that hold a query which sees key j. Rows to the next
+/// multiple of four are read and written.
+template <class S>
+TITAN_INLINE void score_product(float* scores, const float* rows, int64_t row_size, const float* columns,
+                                int64_t head_dim, const ScoreTile& tile) {
+  const int64_t vectors = round_up(tile.queries, S::kLanes) / S::kLanes;
+  for (int64_t key = 0; key < tile.keys; key += kScoreRows) {
+    for (int64_t v = tile.first_query(key) / S::kLanes; v < vectors;) {
+      float* out = scores + key * kAttentionTile + v * S::kLanes;
+      const float* a = rows + key * row_size;
+      const float* b = columns + v * S::kLanes;
+      const int64_t left = vectors - v;
+      if (S::kColumns == 4 && left >= 4) {
+        multiply_block<S, Start::zero, kScoreRows, 4>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
+        v += 4;
+      } else if (S::kColumns == 4 && left == 3) {
+        multiply_block<S, Start::zero, kScoreRows, 3>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
+        v += 3;
+      } else if (left >= 2) {
+        multiply_block<S, Start::zero, kScoreRows, 2>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
+        v += 2;
+      } else {
+        multiply_block<S, Start::zero, kScoreRows, 1>(out, kAttentionTile, a, row_size, 1, b, kAttentionTile, head_dim,
+                                                      nullptr);
+        v += 1;
+      }
+    }
+  }
+}
+
+/// out[i][c] = (start) + Σ_j scores[j][i] · rows[j][c] over the keys j that query i sees.
+template <class S, Start kStart, int kColumns>
+TITAN_INLINE void sum_over_keys_by(float* out, const float* scores, const float* rows, int64_t row_size,
+                                   const ScoreTile& tile, const float* factors) {
+  constexpr int kRows = S::kAccumulators / kColumns;
+  for (int64_t query = 0; query < tile.queries; query += kRows) {
+    const int64_t keys = tile.keys_seen(query + kRows - 1);
+    for (int64_t column = 0; column < row_size; column += kColumns * S::kLanes) {
+      multiply_block<S, kStart, kRows, kColumns>(out + query * row_size + column, row_size, scores + query, 1,
+                                                 kAttentionTile, rows + column, row_size, keys, factors + query);
+    }
+  }
+}
+
+/// out[j][c] += Σ_i scores[j][i] · rows[i][c] over the queries i that see key j.
+template <class S, int kColumns>
+TITAN_INLINE void sum_over_queries_by(float* out, const float* scores, const float* rows, int64_t row_size,
+                                      const ScoreTile& tile) {
+  constexpr int kRows = S::kAccumulators / kColumns;
+  for (int64_t key = 0; key < tile.keys; key += kRows) {
+    const int64_t first = tile.first_query(key);
+    const int64_t queries = std::max(tile.queries - first, int64_t{0});
+    for (int64_t column = 0; column < row_size; column += kColumns * S::kLanes) {
+      multiply_block<S, Start::add, kRows, kColumns>(out + key * row_size + column, row_size,
+                                                     scores + key * kAttentionTile + first, kAttentionTile, 1,
+                                                     rows + first * row_size + column, row_size, queries, nullptr);
+    }
+  }
+}
+
+template <class S, Start kStart>
+TITAN_INLINE void sum_over_keys(float* out, const float* scores, const float* rows, int64_t row_size,
+                                const ScoreTile& tile, const float* factors) {
+  const int64_t vectors = row_size / S::kLanes;
+  if (S::kColumns == 4 && vectors % 4 == 0) {
+    sum_over_keys_by<S, kStart, 4>(out, scores, rows, row_size, tile, factors);
+  } else if (vectors % 2 == 0) {
+    sum_over_keys_by<S, kStart, 2>(out, scores, rows, row_size, tile, factors);
+  } else {
+    sum_over_keys_by<S, kStart, 1>(out, scores, rows, row_size, tile, factors);
+  }
+}
+
+template <class S>
+TITAN_INLINE void sum_over_queries(float* out, const float* scores, const float* rows, int64_t row_size,
+                                   const ScoreTile& tile) {
+  const int64_t vectors = row_size / S::kLanes;
+  if (S::kColumns == 4 && vectors % 4 == 0) {
+    sum_over_queries_by<S, 4>(out, scores, rows, row_size, tile);
+  } else if (vectors % 2 == 0) {
+    sum_over_queries_by<S, 2>(out, scores, rows, row_size, tile);
+  } else {
+    sum_over_queries_by<S, 1>(out, scores, rows, row_size, tile);
+  }
+}
+
+/// Rows [first, first + keys) of one key head, padded with zeros for score_product.
+template <class T>
+TITAN_INLINE void load_keys(float* tile, int64_t row_size, const HeadRows<const T>& rows, int64_t head, int64_t first,
+                            int64_t keys, int64_t head_dim) {
+  load_tile(tile, row_size, rows.row(head, first), rows.place_stride, keys, head_dim, round_up(keys, kScoreRows));
+}
+
+/// Lane numbers 0, 1, 2, ... as fp32.
+template <class S>
+TITAN_INLINE void number_lanes(typename S::Vector& lanes) {
+#pragma GCC unroll 16
+  for (int i = 0; i < S::kLanes; ++i) lanes[i] = static_cast<float>(i);
+}
 
 }  // namespace titan

@@ -4,10 +4,9 @@
 
 #include "fused_elementwise.h"
 #include "titan/ops/differentiable.h"
+#include "titan/ops/embedding.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/ops/linear.h"
-#include "titan/ops/matrix_product.h"
-#include "vocabulary.h"
 
 namespace titan {
 namespace {

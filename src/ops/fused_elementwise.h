@@ -7,10 +7,10 @@
 
 #include <optional>
 
-#include "rms_norm.h"
+#include "titan/ops/embedding.h"
+#include "titan/ops/norm.h"
 #include "titan/ops/parameter.h"
 #include "titan/ops/unit_context.h"
-#include "vocabulary.h"
 
 namespace titan {
 

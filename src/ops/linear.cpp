@@ -1,14 +1,17 @@
 #include "titan/ops/linear.h"
 
 #include <ATen/ATen.h>
-
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
 #include <algorithm>
 
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
-#include "titan/ops/matrix_product.h"
 
 namespace titan {
+
 namespace {
 
 at::Tensor as_matrix(const at::Tensor& tensor, int64_t columns) {
@@ -304,6 +307,68 @@ at::Tensor LinearGroup::scattered_product(const Operand& x) const {
     return products_->forward(rows_of(operand, first, count), *weights_[0], nullptr);
   };
   return exchange_->scatter_sum(x.rows(), partial);
+}
+
+namespace {
+
+// Below this many summed rows the product is bound by writing its result, and BLAS writes it in place.
+constexpr int64_t kRowsWorthACopy = 256;
+
+/// oneDNN refuses matrices without elements, which ranks with nothing of the vocabulary have.
+bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_cpu() && left.scalar_type() == at::kFloat && left.numel() > 0 && right.numel() > 0 &&
+         at::globalContext().userEnabledMkldnn();
+}
+
+/// oneDNN's x · weightᵀ for any strides: mkldnn::_linear_pointwise without bias or activation.
+at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
+  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                               c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  static const auto linear =
+      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
+  return linear.call(x, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+}  // namespace
+
+at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
+  return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
+}
+
+at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
+  return prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
+}
+
+void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
+  // BLAS libraries for the CPU may keep partial sums of bf16 products in bf16 where they add to a matrix.
+  const bool narrow_on_cpu = target.is_cpu() && target.element_size() < 4;
+  if (prefers_onednn(dy, weight) || (narrow_on_cpu && accumulate)) {
+    const at::Tensor result = product(dy, weight);
+    accumulate ? target.add_(result) : target.copy_(result);
+  } else if (accumulate) {
+    target.addmm_(dy, weight);
+  } else {
+    at::mm_out(target, dy, weight);
+  }
+}
+
+void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
+    at::Tensor result = onednn_linear(dy.t(), x.t());
+    accumulate ? target.add_(result) : target.copy_(result);
+  } else if (accumulate) {
+    target.addmm_(dy.t(), x);
+  } else {
+    at::mm_out(target, dy.t(), x);
+  }
+}
+
+void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  if (accumulate) {
+    at::addmm_out(target, target, dy.t(), x, target.scalar_type());
+  } else {
+    at::mm_out(target, dy.t(), x, target.scalar_type());
+  }
 }
 
 }  // namespace titan

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "cpu_rotary.h"
+#include "cpu_elementwise.h"
 #include "fused_elementwise.h"
 #include "titan/ops/differentiable.h"
 

@@ -3,9 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "cpu_swiglu.h"
+#include "cpu_elementwise.h"
 #include "fused_elementwise.h"
-#include "tensor_data.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {

@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "attention_sums.h"
+#include "titan/ops/attention.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {

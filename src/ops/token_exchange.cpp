@@ -1,11 +1,14 @@
 #include "titan/ops/token_exchange.h"
 
+#include <ATen/ATen.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <utility>
 
 #include "titan/base/error.h"
 
 namespace titan {
+
 namespace {
 
 class CollectiveExchange : public TokenExchange {
@@ -55,6 +58,151 @@ at::Tensor gather_rows(const TokenExchange& exchange, const at::Tensor& shard) {
 at::Tensor scatter_rows(const TokenExchange& exchange, const at::Tensor& partial) {
   return exchange.scatter_sum(partial.size(0),
                               [&](int64_t first, int64_t count) { return partial.narrow(0, first, count); });
+}
+
+// Async tensor parallelism: the stream crosses in chunks of one rank's tokens through peer memory, one chunk travelling
+// while the caller multiplies another; no collective call is in the path. Every exchange has a number, the same on all
+// ranks; buffers and signals alternate between two banks, and a bank is written again only when every rank is done with
+// what was in it two exchanges ago.
+
+namespace {
+
+/// One exchange: its bank, and how often that bank was used, this time included.
+struct Exchange {
+  int bank = 0;
+  uint64_t use = 0;
+
+  int ready() const { return bank; }     // channel: "what you wait for is in the buffer"
+  int done() const { return 2 + bank; }  // channel: "I have read all I wanted of this exchange"
+};
+static_assert(kPeerChannels == 4);
+
+class AsyncExchange : public TokenExchange {
+ public:
+  AsyncExchange(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace)
+      : memory_(std::move(memory)), trace_(std::move(trace)), state_(std::make_unique<State>()) {}
+
+  int64_t ranks() const override { return memory_->size(); }
+
+  void gather(const at::Tensor& shard, const Consume& consume) const override {
+    const Exchange exchange = begin(static_cast<int64_t>(shard.nbytes()));
+    region(memory_->rank(), exchange, 0, shard.sizes(), shard.scalar_type()).copy_(shard);
+    for_peers([&](int64_t peer) { memory_->signal(peer, exchange.ready()); });
+    const int64_t rows = shard.size(0);
+    at::Tensor chunk = shard, next;
+    Pending reading;
+    for (int64_t i = 0; i < ranks(); ++i) {
+      const int64_t owner = (memory_->rank() + i) % ranks();
+      if (i > 0) {
+        reading->wait();
+        chunk = std::exchange(next, at::Tensor());
+      }
+      if (i + 1 < ranks()) {
+        next = at::empty_like(shard);
+        reading = read((owner + 1) % ranks(), exchange, next);
+      }
+      note("multiply", owner);
+      consume(owner * rows, chunk);
+    }
+    end(exchange);
+  }
+
+  at::Tensor scatter_sum(int64_t rows, const Produce& produce) const override {
+    TITAN_CHECK(rows % ranks() == 0, rows, ranks());
+    const int64_t each = rows / ranks();
+    const int64_t rank = memory_->rank();
+    Exchange exchange;
+    Pending writing;
+    at::Tensor mine;
+    for (int64_t i = 1; i <= ranks(); ++i) {
+      const int64_t owner = (rank + i) % ranks();
+      note("multiply", owner);
+      at::Tensor part = produce(owner * each, each);
+      if (exchange.use == 0) exchange = begin(static_cast<int64_t>(part.nbytes()) * ranks());
+      if (writing) writing->wait();
+      if (owner == rank) {
+        mine = std::move(part);
+        break;
+      }
+      note("write", owner);
+      writing = memory_->beside([this, exchange, owner, rank, part] {
+        region(owner, exchange, rank, part.sizes(), part.scalar_type()).copy_(part);
+        memory_->signal(owner, exchange.ready());
+      });
+    }
+    at::Tensor sum = sum_of_parts(mine, exchange);
+    end(exchange);
+    return sum;
+  }
+
+ private:
+  struct State {
+    uint64_t exchanges = 0;
+  };
+
+  Exchange begin(int64_t bytes) const {
+    TITAN_CHECK(2 * bytes <= memory_->capacity(), bytes, memory_->capacity());
+    const uint64_t number = state_->exchanges++;
+    const Exchange exchange{static_cast<int>(number % 2), number / 2 + 1};
+    if (exchange.use > 1) {
+      for_peers([&](int64_t peer) { memory_->wait(peer, exchange.done(), exchange.use - 1); });
+    }
+    return exchange;
+  }
+  void end(const Exchange& exchange) const {
+    for_peers([&](int64_t peer) { memory_->signal(peer, exchange.done()); });
+  }
+
+  /// Starts bringing the chunk of `peer` to `target`.
+  Pending read(int64_t peer, const Exchange& exchange, const at::Tensor& target) const {
+    note("read", peer);
+    return memory_->beside([this, exchange, peer, target] {
+      memory_->wait(peer, exchange.ready(), exchange.use);
+      target.copy_(region(peer, exchange, 0, target.sizes(), target.scalar_type()));
+    });
+  }
+
+  /// Parts of all ranks in rank order, added in fp32 and rounded once.
+  at::Tensor sum_of_parts(const at::Tensor& mine, const Exchange& exchange) const {
+    at::Tensor sum;
+    for (int64_t from = 0; from < ranks(); ++from) {
+      at::Tensor part = mine;
+      if (from != memory_->rank()) {
+        memory_->wait(from, exchange.ready(), exchange.use);
+        part = region(memory_->rank(), exchange, from, mine.sizes(), mine.scalar_type());
+      }
+      sum = sum.defined() ? sum.add_(part) : part.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    }
+    return sum.to(mine.scalar_type());
+  }
+
+  /// Chunk `slot` of this exchange's bank in the buffer of `owner`.
+  at::Tensor region(int64_t owner, const Exchange& exchange, int64_t slot, at::IntArrayRef shape,
+                    at::ScalarType type) const {
+    const int64_t bank = exchange.bank * (memory_->capacity() / 2);
+    const int64_t bytes = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(type));
+    return memory_->view(owner, bank + slot * bytes, shape, type);
+  }
+
+  template <class Do>
+  void for_peers(const Do& visit) const {
+    for (int64_t peer = 0; peer < ranks(); ++peer) {
+      if (peer != memory_->rank()) visit(peer);
+    }
+  }
+  void note(const char* what, int64_t chunk) const {
+    if (trace_) trace_(what, chunk);
+  }
+
+  std::shared_ptr<PeerMemory> memory_;
+  ExchangeTrace trace_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace
+
+std::shared_ptr<const TokenExchange> make_async_exchange(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace) {
+  return std::make_shared<AsyncExchange>(std::move(memory), std::move(trace));
 }
 
 }  // namespace titan

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "adam_loop.h"
+#include "titan/optimize/optimizer.h"
+
+/// Between the parameters and the body of a lambda in vectorised functions.
+#define TITAN_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace titan {
+
 namespace {
 
 // Squares are summed block by block: small enough to stay in the first cache as doubles, long enough that what is done
@@ -117,6 +121,108 @@ TITAN_VECTORISED void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t 
   } else {
     adam_loop(weight, gradient, first, second, count, constants, clip, store, [](int64_t, float) {});
   }
+}
+
+// The Adam step and the rounding of bf16 states. Chances are made for a block of elements at a time, in arrays of words
+// that the loop over the block then reads: both loops become vectors, and the block stays in the first cache.
+
+namespace {
+
+constexpr int64_t kBlock = 1024;
+
+/// The chances of up to kBlock elements that follow each other in the tensor, as rounding_chances has them.
+struct ChanceBlock {
+  // One pair of elements more than kBlock / 2: a block may begin and end in the middle of one.
+  alignas(64) uint32_t weight_and_second[kBlock + 2];
+  alignas(64) uint32_t first[kBlock + 2];
+  int64_t skipped;  // of the first pair: 1 when the block begins with an odd element
+
+  TITAN_INLINE uint32_t of(KeptNumber number, int64_t i) const {
+    return RoundingChances{weight_and_second[i + skipped], first[i + skipped]}.of(number);
+  }
+};
+
+TITAN_INLINE void make_chances(const RoundingKey& key, int64_t index, int64_t count, ChanceBlock& chances) {
+  const uint64_t first_pair = static_cast<uint64_t>(index) >> 1;
+  const auto low = static_cast<uint32_t>(first_pair);
+  const auto high = static_cast<uint32_t>(first_pair >> 32);
+  const auto stream_low = static_cast<uint32_t>(key.stream);
+  const auto stream_high = static_cast<uint32_t>(key.stream >> 32);
+  const uint64_t words_key = key.key;
+  chances.skipped = index & 1;
+  const auto pairs = static_cast<uint32_t>((chances.skipped + count + 1) / 2);
+  for (uint32_t pair = 0; pair < pairs; ++pair) {
+    uint32_t word0 = low + pair;
+    uint32_t word1 = high + (word0 < low ? 1 : 0);
+    uint32_t word2 = stream_low;
+    uint32_t word3 = stream_high;
+    philox_words<kRoundingRounds>(word0, word1, word2, word3, words_key);
+    chances.weight_and_second[2 * pair] = word0;
+    chances.weight_and_second[2 * pair + 1] = word2;
+    chances.first[2 * pair] = word1;
+    chances.first[2 * pair + 1] = word3;
+  }
+}
+
+TITAN_INLINE void round_to(float value, uint32_t chance, BFloat16Bits& out) {
+  out.bits = static_cast<uint16_t>(round_by_chance(std::bit_cast<uint32_t>(value), chance));
+}
+TITAN_INLINE void round_to(float value, uint32_t, float& out) { out = value; }
+
+/// Calls `visit(element, index, length)` for pieces of [begin, begin + count), each at most kBlock elements that follow
+/// each other in the tensor too.
+template <class Visit>
+TITAN_INLINE void in_blocks(const RoundingPlace& place, int64_t begin, int64_t count, const Visit& visit) {
+  for (int64_t element = begin; element < begin + count;) {
+    const int64_t to_end_of_run = place.run - element % place.run;
+    const int64_t length = std::min({kBlock, to_end_of_run, begin + count - element});
+    visit(element, place.index(element), length);
+    element += length;
+  }
+}
+
+template <class Weight, class Moment>
+TITAN_INLINE void lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
+                            const AdamConstants& constants, double clip) {
+  auto* weight = static_cast<Weight*>(memory.weight);
+  auto* first = static_cast<Moment*>(memory.first);
+  auto* second = static_cast<Moment*>(memory.second);
+  BFloat16Bits* copy = memory.copy;
+  ChanceBlock chances;
+  in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
+    make_chances(rounding.key, index, length, chances);
+    const auto store = [&](KeptNumber number, int64_t i, float value, auto& out)
+                           TITAN_INLINE_LAMBDA { round_to(value, chances.of(number, i), out); };
+    if (copy) {
+      adam_loop(weight + at, memory.gradient + at, first + at, second + at, length, constants, clip, store,
+                [=](int64_t i, auto value) TITAN_INLINE_LAMBDA { narrow(widen(value), copy[at + i]); });
+    } else {
+      adam_loop(weight + at, memory.gradient + at, first + at, second + at, length, constants, clip, store,
+                [](int64_t, auto) TITAN_INLINE_LAMBDA {});
+    }
+  });
+}
+
+}  // namespace
+
+TITAN_VECTORISED void cpu_lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t count,
+                                    const Rounding& rounding, const AdamConstants& constants, double clip) {
+  if (memory.bf16_weight && memory.bf16_moments) {
+    lean_adam<BFloat16Bits, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
+  } else if (memory.bf16_weight) {
+    lean_adam<BFloat16Bits, float>(memory, begin, count, rounding, constants, clip);
+  } else {
+    lean_adam<float, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
+  }
+}
+
+TITAN_VECTORISED void cpu_round(const float* values, BFloat16Bits* target, int64_t begin, int64_t count,
+                                const Rounding& rounding, KeptNumber number) {
+  ChanceBlock chances;
+  in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
+    make_chances(rounding.key, index, length, chances);
+    for (int64_t i = 0; i < length; ++i) round_to(values[at + i], chances.of(number, i), target[at + i]);
+  });
 }
 
 }  // namespace titan

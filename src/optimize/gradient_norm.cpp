@@ -1,14 +1,19 @@
 #include "titan/optimize/gradient_norm.h"
 
 #include <ATen/ATen.h>
-
+#include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
+#include <array>
 #include <cmath>
+#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "neighbours.h"
+#include "cpu_kernels.h"
 #include "titan/base/error.h"
-#include "titan/optimize/exact_sum.h"
+#include "titan/gpu/cuda.h"
+#include "titan/kernels/kernels.h"
+#include "titan/optimize/optimizer.h"
 
 namespace titan {
 
@@ -48,6 +53,63 @@ StepControl control_from(const at::Tensor& squares, double max_norm, const at::T
 
 StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss) {
   return control_from(local_squares(parameters, loss.device()), max_norm, loss);
+}
+
+namespace {
+
+constexpr int64_t kGrain = 1 << 15;
+
+void add_on_cpu(const at::Tensor& tensor, int64_t* slots) {
+  const float* values = tensor.const_data_ptr<float>();
+  std::mutex mutex;
+  at::parallel_for(0, tensor.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    std::array<int64_t, kExactSlots> part{};
+    cpu_add_squares(values + begin, end - begin, part.data());
+    exact_carry(part.data());
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (int i = 0; i < kExactSlots; ++i) slots[i] += part[i];
+  });
+  exact_carry(slots);
+}
+
+void add_on_cuda(const std::vector<at::Tensor>& tensors, const at::Tensor& slots) {
+  const c10::DeviceGuard guard(slots.device());
+  CUstream_st* const stream = cuda().current_stream(slots.get_device());
+  for (const at::Tensor& tensor : tensors) {
+    cuda().kernels().exact_squares({tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>()},
+                                   stream);
+  }
+  cuda().kernels().exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
+}
+
+at::Tensor value_on_cuda(const at::Tensor& slots) {
+  const c10::DeviceGuard guard(slots.device());
+  at::Tensor value = at::empty({}, slots.options().dtype(at::kDouble));
+  cuda().kernels().exact_value(slots.const_data_ptr<int64_t>(), value.mutable_data_ptr<double>(),
+                               cuda().current_stream(slots.get_device()));
+  return value;
+}
+
+}  // namespace
+
+at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device) {
+  for (const at::Tensor& tensor : tensors) {
+    TITAN_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), c10::toString(tensor.scalar_type()));
+    TITAN_CHECK(tensor.device() == device, tensor.device().str(), device.str());
+  }
+  at::Tensor slots = at::zeros({kExactSlots}, at::TensorOptions(at::kLong).device(device));
+  if (device.is_cuda()) {
+    add_on_cuda(tensors, slots);
+  } else {
+    for (const at::Tensor& tensor : tensors) add_on_cpu(tensor, slots.mutable_data_ptr<int64_t>());
+  }
+  return slots;
+}
+
+at::Tensor exact_value_of(const at::Tensor& slots) {
+  TITAN_CHECK(slots.scalar_type() == at::kLong && slots.numel() == kExactSlots && slots.is_contiguous(), slots.numel());
+  if (slots.is_cuda()) return value_on_cuda(slots);
+  return at::scalar_tensor(exact_value(slots.const_data_ptr<int64_t>()), at::kDouble);
 }
 
 }  // namespace titan

@@ -3,13 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "adam_loop.h"
 #include "cpu_kernels.h"
-#include "look_at.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
+#include "titan/optimize/gradient_norm.h"
 #include "titan/optimize/optimizer.h"
 
 namespace titan {

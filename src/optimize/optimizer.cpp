@@ -2,18 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "cpu_kernels.h"
-#include "look_at.h"
-#include "neighbours.h"
 #include "titan/base/error.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
+#include "titan/optimize/gradient_norm.h"
 
 namespace titan {
 
@@ -284,6 +283,31 @@ void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr,
       cuda().current_stream(stretch.weight.get_device()));
   // In a step that is skipped nothing is written, neither weights nor copies, which stay the same.
   for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
+}
+
+bool adjacent(const at::Tensor& before, const at::Tensor& after) {
+  return before.storage().is_alias_of(after.storage()) && before.is_contiguous() && after.is_contiguous() &&
+         before.storage_offset() + before.numel() == after.storage_offset();
+}
+
+at::Tensor merged(const at::Tensor& first, int64_t numel) {
+  return first.as_strided({numel}, {1}, first.storage_offset());
+}
+
+std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors) {
+  std::erase_if(tensors, [](const at::Tensor& tensor) { return tensor.numel() == 0; });
+  std::sort(tensors.begin(), tensors.end(), [](const at::Tensor& a, const at::Tensor& b) {
+    return std::less<>()(a.const_data_ptr(), b.const_data_ptr());
+  });
+  std::vector<at::Tensor> runs;
+  for (const at::Tensor& tensor : tensors) {
+    if (!runs.empty() && runs.back().scalar_type() == tensor.scalar_type() && adjacent(runs.back(), tensor)) {
+      runs.back() = merged(runs.back(), runs.back().numel() + tensor.numel());
+    } else {
+      runs.push_back(tensor);
+    }
+  }
+  return runs;
 }
 
 }  // namespace titan

@@ -7,7 +7,6 @@
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/float8_products.h"
-#include "titan/ops/fused_float8.h"
 #include "titan/parallel/unit_runner.h"
 
 namespace titan {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/report/series.h"
+#include "titan/report/run_history.h"
 
 namespace titan {
 

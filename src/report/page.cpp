@@ -11,10 +11,10 @@
 #include <set>
 
 #include "chart.h"
-#include "gibibyte.h"
 #include "page_style.h"
-#include "titan/base/clock.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/report/step_report.h"
 
 namespace titan {
 namespace {

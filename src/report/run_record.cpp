@@ -1,8 +1,15 @@
 #include "titan/report/run_record.h"
 
-#include "titan/base/clock.h"
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/process.h"
 
 namespace titan {
+
 namespace {
 
 /// `path`, with the folder made that it lies in; opening the file says what went wrong there.
@@ -60,6 +67,63 @@ void RunRecord::finish(RunStanding standing) {
   finished_ = true;
   if (prometheus_) prometheus_->finish(wall_time());
   if (report_) report_->finish(standing, wall_time());
+}
+
+void MetricsLog::append(const std::string& json) {
+  if (file_.append_line(json) || warned_) return;
+  warned_ = true;
+  log_.warning("metrics are not being written to {}: {}; training goes on without them", path_.string(),
+               file_.last_error());
+}
+
+ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json facts, int64_t first_step, const Log& log)
+    : folder_(std::move(folder)), facts_(std::move(facts)), log_(log) {
+  const std::filesystem::path metrics = folder_ / "metrics.jsonl";
+  std::error_code ignored;
+  try {
+    write_facts(/*anew=*/true);
+    if (first_step > 1 && std::filesystem::is_regular_file(metrics, ignored)) {
+      history_ = read_history(metrics, first_step);
+    }
+  } catch (const std::exception& error) {
+    warned_ = true;
+    log_.warning("metrics.report: {}; training goes on", error.what());
+  }
+}
+
+void ReportFile::add(const std::string& line, double now) {
+  history_.add_line(line);
+  if (is_due(now)) write(RunStanding::going_on, now);
+}
+
+bool ReportFile::is_due(double now) const {
+  // A clock that was set back must not stop the page for long.
+  if (now >= next_write_ || next_write_ - now > 1e4) return true;
+  std::error_code unknown;
+  return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;
+}
+
+void ReportFile::finish(RunStanding standing, double now) { write(standing, now); }
+
+void ReportFile::write_facts(bool anew) const {
+  const std::filesystem::path path = folder_ / "run.json";
+  if (!anew && std::filesystem::exists(path)) return;
+  std::error_code ignored;  // writing the file says it again
+  std::filesystem::create_directories(folder_, ignored);
+  replace_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+void ReportFile::write(RunStanding standing, double now) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    write_facts(/*anew=*/false);  // the folder may have been removed
+    const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
+    replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, standing, now, eta_seconds_}}));
+  } catch (const std::exception& error) {
+    if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training goes on without it", error.what());
+  }
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  next_write_ = now + std::max(kPause, kShare * took);
 }
 
 }  // namespace titan

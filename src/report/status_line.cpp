@@ -8,8 +8,8 @@
 #include <cmath>
 #include <vector>
 
-#include "gibibyte.h"
 #include "titan/base/text.h"
+#include "titan/report/step_report.h"
 
 namespace titan {
 namespace {

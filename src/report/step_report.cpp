@@ -1,14 +1,13 @@
 #include "titan/report/step_report.h"
 
 #include <fmt/format.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "gibibyte.h"
 #include "titan/base/text.h"
 
 namespace titan {
+
 namespace {
 
 /// ANSI colours of torchtitan's line; all empty when off.

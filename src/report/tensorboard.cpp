@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -12,11 +11,11 @@
 #include <optional>
 #include <utility>
 
-#include "titan/base/clock.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/process.h"
 
 namespace titan {
+
 namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";

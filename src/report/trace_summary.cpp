@@ -1,15 +1,26 @@
 #include "titan/report/trace_summary.h"
 
+#include <fmt/format.h>
+#include <zlib.h>
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cerrno>
+#include <cstring>
 #include <functional>
+#include <istream>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <span>
+#include <streambuf>
 #include <utility>
 
-#include "trace_kinds.h"
+#include "titan/base/error.h"
+#include "titan/base/json.h"
 
 namespace titan {
+
 namespace {
 
 using Kind = TraceEvent::Kind;
@@ -213,6 +224,227 @@ TraceSummary summarize(std::vector<TraceEvent> events) {
                                      : host_kinds(main_operations, ranges, summary.length - summary.host_busy);
   summary.gaps = summary.has_device ? std::move(device_gaps) : std::move(host_gaps);
   return summary;
+}
+
+namespace {
+
+struct Pattern {
+  std::string_view part;
+  const char* kind;
+};
+
+constexpr const char* kProducts = "matrix products";
+constexpr const char* kAttention = "attention";
+constexpr const char* kCommunication = "communication";
+constexpr const char* kCopies = "copies";
+constexpr const char* kRest = "elementwise and reductions";
+
+// The first that fits counts: attention kernels made with CUTLASS say so, too.
+constexpr std::array kKernels{
+    Pattern{"nccl", kCommunication},   Pattern{"Memcpy", kCopies},    Pattern{"Memset", kCopies},
+    Pattern{"sdpa", kAttention},       Pattern{"flash", kAttention},  Pattern{"fmha", kAttention},
+    Pattern{"attention", kAttention},  Pattern{"gemm", kProducts},    Pattern{"gemv", kProducts},
+    Pattern{"nvjet", kProducts},       Pattern{"cutlass", kProducts}, Pattern{"xmma", kProducts},
+    Pattern{"splitKreduce", kProducts}};
+constexpr std::array kOperations{
+    Pattern{"c10d::", kCommunication},  Pattern{"gloo:", kCommunication},   Pattern{"nccl:", kCommunication},
+    Pattern{"attention", kAttention},   Pattern{"aten::mm", kProducts},     Pattern{"aten::addmm", kProducts},
+    Pattern{"bmm", kProducts},          Pattern{"aten::matmul", kProducts}, Pattern{"aten::linear", kProducts},
+    Pattern{"scaled_mm", kProducts},    Pattern{"mkldnn", kProducts},       Pattern{"aten::copy_", kCopies},
+    Pattern{"aten::_to_copy", kCopies}, Pattern{"aten::clone", kCopies},    Pattern{"aten::contiguous", kCopies},
+    Pattern{"aten::cat", kCopies}};
+
+std::string kind_by(std::span<const Pattern> patterns, std::string_view name) {
+  const auto found = std::find_if(patterns.begin(), patterns.end(), [name](const Pattern& pattern) {
+    return name.find(pattern.part) != std::string_view::npos;
+  });
+  return found == patterns.end() ? kRest : found->kind;
+}
+
+}  // namespace
+
+std::string kind_of_kernel(std::string_view name) { return kind_by(kKernels, name); }
+std::string kind_of_operation(std::string_view name) { return kind_by(kOperations, name); }
+
+bool Stretches::hold(const TraceEvent& event) const {
+  const double middle = event.begin + event.length / 2;
+  const auto after = ends_.upper_bound({event.thread, middle});
+  if (after == ends_.begin()) return false;
+  const auto& [place, end] = *std::prev(after);
+  return place.first == event.thread && middle < end;
+}
+
+// Chrome traces, plain or gzipped, event by event.
+
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+constexpr std::string_view kWhatWorks =
+    "Name a trace: a run with profiling.enable_profiling writes DUMP_FOLDER/profile_traces/iteration_N/"
+    "rank0_trace.json, and torch.profiler's export_chrome_trace one of the same form";
+
+/// What zlib reads of a file, which may be compressed or not.
+class ZippedFile : public std::streambuf {
+ public:
+  explicit ZippedFile(const std::filesystem::path& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
+    const bool is_folder = std::filesystem::is_directory(path);
+    const int reason = is_folder ? EISDIR : errno;
+    if (file_ && is_folder) ::gzclose(file_);
+    if (!file_ || is_folder) fail(std::strerror(reason));
+  }
+  ~ZippedFile() override {
+    if (file_) ::gzclose(file_);
+  }
+  ZippedFile(const ZippedFile&) = delete;
+  ZippedFile& operator=(const ZippedFile&) = delete;
+
+ protected:
+  int_type underflow() override {
+    const int got = ::gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
+    int code = Z_OK;
+    const char* const problem = ::gzerror(file_, &code);
+    if (got < 0 || code == Z_BUF_ERROR) fail(code == Z_ERRNO ? std::strerror(errno) : problem);
+    if (got == 0) return traits_type::eof();
+    setg(buffer_.data(), buffer_.data(), buffer_.data() + got);
+    return traits_type::to_int_type(buffer_[0]);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw Error(ExitCode::bad_data, fmt::format("cannot read {}: {}. {}", path_.string(), reason, kWhatWorks));
+  }
+
+  std::filesystem::path path_;
+  gzFile file_ = nullptr;
+  std::array<char, 1 << 16> buffer_{};
+};
+
+Kind kind_of(const std::string& category, const std::string& name) {
+  if (category == "cpu_op") return Kind::operation;
+  if (category == "user_annotation") return name.starts_with("ProfilerStep#") ? Kind::step : Kind::range;
+  if (category == "gpu_user_annotation") return name.starts_with("ProfilerStep#") ? Kind::other : Kind::device_range;
+  if (category == "kernel" || category == "gpu_memcpy" || category == "gpu_memset") return Kind::kernel;
+  return Kind::other;
+}
+
+/// Threads are numbers, or words where a tool wrote them ("stream 7").
+int64_t thread_of(const nlohmann::json& event, std::map<std::string, int64_t>& names) {
+  const auto found = event.find("tid");
+  if (found == event.end()) return 0;
+  if (found->is_number_integer()) return found->get<int64_t>();
+  return names.try_emplace(found->dump(), -1 - static_cast<int64_t>(names.size())).first->second;
+}
+
+/// The parser's words without its own number of the error: "parse error at line 1, column 1: …".
+std::string reason_in(const std::string& what) {
+  const size_t end = what.find("] ");
+  return what.substr(end == what.npos ? 0 : end + 2);
+}
+
+}  // namespace
+
+std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
+  ZippedFile file(path);
+  std::istream stream(&file);
+  stream.exceptions(std::ios::badbit);  // what the file says of itself, not "no more bytes"
+  std::vector<TraceEvent> events;
+  std::map<std::string, int64_t> threads;
+  auto take = [&](const nlohmann::json& event) {
+    if (event.value("ph", "") != "X" || !event.contains("ts") || !event["ts"].is_number()) return;
+    const std::string name = event.value("name", "");
+    const Kind kind = kind_of(event.value("cat", ""), name);
+    if (kind == Kind::other) return;
+    const double length = event.contains("dur") && event["dur"].is_number() ? event["dur"].get<double>() : 0;
+    events.push_back({kind, name, thread_of(event, threads), event["ts"].get<double>(), length});
+  };
+  // Events are taken as they end and then forgotten. A trace is an object that holds their list, or that list alone.
+  int list_depth = -1;
+  auto visit = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (what == Event::key && depth == 1 && parsed == "traceEvents") list_depth = 2;
+    if (what == Event::array_start && depth == 0) list_depth = 1;
+    if (what == Event::array_end && depth == list_depth - 1 && list_depth == 2) list_depth = -2;
+    if (what != Event::object_end || depth != list_depth) return true;
+    take(parsed);
+    return false;
+  };
+  try {
+    [[maybe_unused]] const nlohmann::json rest = parse_json_with(stream, visit);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ExitCode::bad_data, fmt::format("{} is no trace: it is no JSON, or was cut off ({}). {}", path.string(),
+                                                reason_in(error.what()), kWhatWorks));
+  }
+  if (events.empty()) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("{} holds no events of a profiler (cpu_op, user_annotation, kernel). {}", path.string(),
+                            kWhatWorks));
+  }
+  return events;
+}
+
+// A trace's summary as text.
+
+namespace {
+
+constexpr size_t kNameWidth = 72;
+
+/// Names of kernels can be a page long: their beginning tells most.
+std::string shortened(const std::string& name, size_t width) {
+  return name.size() <= width ? name : name.substr(0, width - 3) + "...";
+}
+
+std::string table(const std::string& title, const std::vector<PartTime>& parts, double length, size_t top) {
+  if (parts.empty()) return {};
+  std::string text = fmt::format("\n{:<{}} {:>8} {:>11} {:>8}\n", title, kNameWidth, "calls", "ms", "share");
+  double left_out = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const PartTime& part = parts[i];
+    if (i >= top) {
+      left_out += part.total;
+      continue;
+    }
+    text += fmt::format("  {:<{}} {:>8} {:>11.3f} {:>7.1f}%\n", shortened(part.name, kNameWidth - 2), kNameWidth - 2,
+                        part.calls > 0 ? std::to_string(part.calls) : "", part.total / 1e3, 100 * part.total / length);
+  }
+  if (parts.size() > top) {
+    text += fmt::format("  {:<{}} {:>8} {:>11.3f} {:>7.1f}%\n", fmt::format("{} more", parts.size() - top),
+                        kNameWidth - 2, "", left_out / 1e3, 100 * left_out / length);
+  }
+  return text;
+}
+
+std::string gaps(const TraceSummary& summary, size_t top) {
+  if (summary.gaps.empty()) return {};
+  double total = 0;
+  for (const TraceGap& gap : summary.gaps) total += gap.length;
+  std::string text = fmt::format("\n{}: {} gaps, {:.3f} ms together; the longest\n{:>11} {:>11}  {}\n",
+                                 summary.has_device ? "Device idle" : "Main thread in no operation",
+                                 summary.gaps.size(), total / 1e3, "ms", "at ms", "between");
+  for (size_t i = 0; i < std::min(top, summary.gaps.size()); ++i) {
+    const TraceGap& gap = summary.gaps[i];
+    text += fmt::format("{:>11.3f} {:>11.3f}  {} and {}\n", gap.length / 1e3, gap.begin / 1e3,
+                        shortened(gap.before, 42), shortened(gap.after, 42));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string summary_text(const TraceSummary& s, size_t top) {
+  std::string text = s.steps > 0
+                         ? fmt::format("{} {}, {:.3f} ms", s.steps, s.steps == 1 ? "step" : "steps", s.length / 1e3)
+                         : fmt::format("no step is marked; {:.3f} ms in all", s.length / 1e3);
+  text += fmt::format("; the main thread is in operations {:.1f}% of it", 100 * s.host_busy / s.length);
+  if (s.has_device) text += fmt::format(", the device busy {:.1f}%", 100 * s.device_busy / s.length);
+  text += "\n";
+  const char* const where = s.has_device ? "Time by kind, on the device" : "Time by kind, on the main thread";
+  text += table(where, s.kinds, s.length, s.kinds.size());
+  text += table("Time by part, on the device", s.device_parts, s.length, top);
+  text += table("Time by part, on the main thread", s.host_parts, s.length, top);
+  text += table("Operations on the device", s.kernels, s.length, top);
+  text += table("Operations, time in themselves, on all threads", s.operations, s.length, top);
+  return text + gaps(s, top);
 }
 
 }  // namespace titan

@@ -131,7 +131,7 @@ bool holds_nothing(const std::string& line) {
   return std::all_of(cells.begin(), cells.end(), [](const std::string& cell) { return unquoted(cell).empty(); });
 }
 
-std::string printable(std::string_view word) {
+std::string shown_word(std::string_view word) {
   constexpr size_t kMostShown = 40;
   std::string shown;
   for (const char c : word.substr(0, kMostShown)) shown += c >= 0x20 && c < 0x7F ? c : '?';
@@ -251,7 +251,7 @@ CsvTable parse_csv(std::string_view text, std::string_view name) {
       read.problems.push_back(
           fmt::format("{}: row {}, cell {}: \"{}\" is no action; write stage, kind and microbatch, "
                       "for example 2F0 (kinds F, I, W, B; lowered ones in docs/schedules.md)",
-                      name, row + 1, cell + 1, printable(word)));
+                      name, row + 1, cell + 1, shown_word(word)));
     }
   }
   return read;

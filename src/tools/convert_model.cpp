@@ -5,7 +5,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
-#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/safetensors.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
 

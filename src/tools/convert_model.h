@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "titan/checkpoint/block_scaled_weights.h"
-#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/safetensors.h"
 #include "titan/checkpoint/tensor_source.h"
 #include "titan/model/model.h"
 #include "titan/tools/convert.h"

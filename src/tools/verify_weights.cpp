@@ -8,7 +8,7 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/foreign_weights.h"
-#include "titan/checkpoint/safetensors_folder.h"
+#include "titan/checkpoint/safetensors.h"
 #include "titan/checkpoint/training_state.h"
 #include "titan/train/hugging_face.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include "degree_checks.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/chunk_mixture.h"
@@ -11,6 +10,7 @@
 #include "titan/train/compile.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/step_runner.h"
+#include "titan/train/world_problems.h"
 
 namespace titan {
 namespace {

@@ -5,7 +5,7 @@
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "titan/checkpoint/store_meeting.h"
-#include "titan/data/find_position.h"
+#include "titan/data/chunk_stream.h"
 #include "titan/train/job.h"
 #include "titan/train/run_checkpoints.h"
 #include "titan/train/run_folder.h"

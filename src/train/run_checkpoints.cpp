@@ -9,12 +9,12 @@
 #include "titan/base/json.h"
 #include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
-#include "titan/checkpoint/hugging_face_run.h"
+#include "titan/checkpoint/hugging_face_export.h"
 #include "titan/checkpoint/store_meeting.h"
 #include "titan/data/batch_stream.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
-#include "titan/train/stream_options.h"
+#include "titan/train/run_state.h"
 
 namespace titan {
 namespace {

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "run_memory.h"
-#include "titan/base/clock.h"
 #include "titan/base/error.h"
 #include "titan/base/json.h"
 #include "titan/base/process.h"

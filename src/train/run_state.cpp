@@ -1,18 +1,21 @@
 #include "titan/train/run_state.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <limits>
+#include <vector>
 
+#include "titan/base/error.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/config/dump.h"
 #include "titan/data/batch_stream.h"
+#include "titan/data/chunk_mixture.h"
 #include "titan/train/job.h"
-#include "titan/train/model_facts.h"
-#include "titan/train/stream_options.h"
 
 namespace titan {
+
 namespace {
 
 // Members of a manifest's facts.
@@ -199,6 +202,127 @@ CheckpointState RunState::model(const RunPosition& now, at::ScalarType type) con
   state.facts = facts(now);
   state.facts[kModelAlone] = true;
   return state;
+}
+
+namespace {
+
+constexpr const char* kOptions = "options";
+
+/// 0.7 and 0.3 are 7 and 3.
+std::vector<int64_t> mixture_weights(const JobConfig& config) {
+  std::vector<double> weights;
+  for (const MixtureSource& source : config.data.mixture) weights.push_back(source.weight);
+  return integer_weights(weights);
+}
+
+}  // namespace
+
+nlohmann::json stream_options(const JobConfig& config) {
+  nlohmann::json options{{"data.packing", config.data.packing}};
+  if (config.training.dataset == "mixture") options["data.mixture weights"] = mixture_weights(config);
+  if (config.training.dataset == "stories") return options;  // data.shuffle has no effect on them
+  options["data.shuffle"] = config.data.shuffle;
+  if (config.data.shuffle) options["data.shuffle_seed"] = config.data.shuffle_seed;
+  return options;
+}
+
+void note_stream_options(nlohmann::json& position, const JobConfig& config) {
+  position[kOptions] = stream_options(config);
+}
+
+void check_stream_options(const nlohmann::json& position, const JobConfig& config) {
+  const nlohmann::json before = position.is_object() ? position.value(kOptions, nlohmann::json()) : nlohmann::json();
+  if (!before.is_object()) return;
+  const nlohmann::json now = stream_options(config);
+  std::vector<std::string> was, is;
+  for (const auto& [key, value] : now.items()) {
+    if (!before.contains(key) || before.at(key) == value) continue;
+    was.push_back(fmt::format("{} = {}", key, before.at(key).dump()));
+    is.push_back(value.dump());
+  }
+  if (was.empty()) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("the checkpoint's data were read with {}, and this run has {}: the place in one sequence of "
+                          "batches is none in another; resume as it was saved, or start the data anew with "
+                          "checkpoint.exclude_from_loading = [\"dataloader\"]",
+                          join(was, ", "), join(is, ", ")));
+}
+
+namespace {
+
+/// None for a family that no other program knows.
+std::vector<ModelFact> facts_of(const ModelRequest& model) {
+  const ModelExchange* exchange = find_model_exchange(model.name);
+  return exchange ? exchange->facts(model) : std::vector<ModelFact>();
+}
+
+/// Every member of a request but the tokenizer's size: of any other the same names mean the same.
+template <class Request, class Visit>
+void visit_request(Request& model, const Visit& visit) {
+  visit("name", model.name), visit("flavor", model.flavor);
+  visit("norm_type", model.norm_type), visit("rope_scaling", model.rope_scaling);
+  visit("seq_len", model.sequence_length), visit("max_seq_len", model.max_sequence);
+  visit("dim", model.sizes.dim), visit("n_layers", model.sizes.n_layers), visit("n_heads", model.sizes.n_heads);
+  visit("n_kv_heads", model.sizes.n_kv_heads), visit("multiple_of", model.sizes.multiple_of);
+  visit("vocab_size", model.sizes.vocab_size);
+}
+
+/// The facts of the model; null where there are none.
+nlohmann::ordered_json saved_facts(const std::optional<Manifest>& manifest) {
+  const bool is_there = manifest && manifest->facts.is_object() && manifest->facts.contains(kModelFacts);
+  nlohmann::ordered_json facts = is_there ? manifest->facts.at(kModelFacts) : nlohmann::ordered_json();
+  return facts.is_object() ? facts : nlohmann::ordered_json();
+}
+
+}  // namespace
+
+nlohmann::ordered_json model_facts(const ModelRequest& model) {
+  nlohmann::ordered_json facts{{"flavor", model.name + " " + model.flavor}};
+  for (const ModelFact& fact : facts_of(model)) facts[fact.name] = fact.value;
+  visit_request(model, [&](const char* name, const auto& value) { facts["request"][name] = value; });
+  return facts;
+}
+
+std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manifest) {
+  const nlohmann::ordered_json facts = saved_facts(manifest);
+  if (facts.is_null() || !facts.contains("request")) return std::nullopt;
+  ModelRequest model;
+  model.tokenizer_vocabulary = 1;
+  try {
+    visit_request(model, [&](const char* name, auto& value) { facts.at("request").at(name).get_to(value); });
+  } catch (const nlohmann::json::exception&) {  // of a program with another table of models
+    return std::nullopt;
+  }
+  const ModelFamily* family = find_model_family(model.name);
+  if (!family) return std::nullopt;
+  const std::vector<std::string> flavors = family->flavors(model.name);
+  return std::find(flavors.begin(), flavors.end(), model.flavor) == flavors.end() ? std::nullopt : std::optional(model);
+}
+
+std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelRequest& model, WeightUse use) {
+  const nlohmann::ordered_json saved = saved_facts(checkpoint.manifest());
+  if (saved.is_null()) return join(find_model_family(model.name)->notes(model), "; ");
+  std::vector<std::string> another, changed;
+  bool may_begin = use == WeightUse::resume;
+  for (const ModelFact& fact : facts_of(model)) {
+    const auto there = saved.find(fact.name);
+    if (there == saved.end() || !there->is_string() || there->get<std::string>() == fact.value) continue;
+    const bool is_meant = fact.changed_on_purpose && use == WeightUse::begin;
+    may_begin = may_begin && fact.changed_on_purpose;
+    (is_meant ? changed : another)
+        .push_back(fmt::format("{} is {}, this model's is {} ({})", fact.name, there->get<std::string>(), fact.value,
+                               fact.option));
+  }
+  const std::string file = (checkpoint.folder() / kManifestFile).string();
+  if (!another.empty()) {
+    throw MismatchError(fmt::format("its weights are another model's, says {}: {}; set this as it was{}", file,
+                                    join(another, "; "),
+                                    may_begin ? ", or begin from the weights with checkpoint.initial_load_path in "
+                                                "another job.dump_folder"
+                                              : ""));
+  }
+  if (changed.empty()) return {};
+  return fmt::format("{}: {}; the weights are taken all the same", file, join(changed, "; "));
 }
 
 }  // namespace titan

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "titan/base/printable.h"
 #include "titan/base/text.h"
 #include "titan/data/utf8.h"
 #include "titan/train/job.h"

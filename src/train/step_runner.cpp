@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "titan/base/error.h"
-#include "titan/optimize/exact_sum.h"
+#include "titan/optimize/gradient_norm.h"
 #include "titan/train/device.h"
 
 namespace titan {

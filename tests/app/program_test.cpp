@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "run.h"
-#include "titan/app/failure.h"
 #include "titan/base/error.h"
 
 namespace titan {

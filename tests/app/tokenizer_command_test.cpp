@@ -1,4 +1,4 @@
-#include "titan/cli/tokenizer_command.h"
+#include "titan/cli/commands.h"
 
 #include <gtest/gtest.h>
 

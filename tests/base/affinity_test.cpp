@@ -1,4 +1,4 @@
-#include "titan/base/affinity.h"
+#include "titan/base/process.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "titan/base/clock.h"
+#include "titan/base/process.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

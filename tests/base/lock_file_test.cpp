@@ -1,4 +1,4 @@
-#include "titan/base/lock_file.h"
+#include "titan/base/filesystem.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <array>
-
-#include "titan/base/filesystem.h"
 
 namespace titan {
 namespace {

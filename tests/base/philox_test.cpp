@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "titan/base/philox_words.h"
-
 namespace titan {
 namespace {
 

@@ -1,4 +1,4 @@
-#include "titan/base/printable.h"
+#include "titan/base/text.h"
 
 #include <gtest/gtest.h>
 

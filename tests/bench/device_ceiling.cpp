@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "titan/gpu/cuda.h"
-#include "titan/ops/attention_kernel.h"
+#include "titan/ops/attention.h"
 
 namespace titan {
 namespace {

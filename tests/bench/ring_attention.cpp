@@ -17,7 +17,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {

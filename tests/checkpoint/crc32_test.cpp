@@ -1,4 +1,4 @@
-#include "src/checkpoint/crc32.h"
+#include "src/checkpoint/zip.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -1,5 +1,5 @@
 // A run's weights from and into Hugging Face's form under every layout, ranks as threads.
-#include "titan/checkpoint/hugging_face_run.h"
+#include "titan/checkpoint/hugging_face_export.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Headers that lie: each kind of lie is one sentence that names the file and the tensor, and nothing is read by it.
-#include "titan/checkpoint/safetensors_header.h"
+#include "titan/checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
 

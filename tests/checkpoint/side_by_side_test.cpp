@@ -1,4 +1,4 @@
-#include "src/checkpoint/side_by_side.h"
+#include "titan/checkpoint/save.h"
 
 #include <gtest/gtest.h>
 

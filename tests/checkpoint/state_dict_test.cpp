@@ -1,6 +1,6 @@
 // Files of torch.save with many tensors; that Python reads and writes the same is shown by
 // tests/reference/hugging_face_test.py.
-#include "titan/checkpoint/state_dict.h"
+#include "titan/checkpoint/tensor_source.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "src/checkpoint/streamed_copy.h"
+#include "titan/checkpoint/tensor_source.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,9 @@
 // torchtitan's count of documents and token buffer, found in the corpus: the stream goes on with the very next token.
-#include "titan/data/find_position.h"
+#include "titan/data/chunk_stream.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/data/fixtures.h"
-#include "titan/data/chunk_stream.h"
 
 namespace titan {
 namespace {

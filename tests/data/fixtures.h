@@ -13,7 +13,7 @@
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/data/document_source.h"
-#include "titan/data/tiktoken_tokenizer.h"
+#include "titan/data/tiktoken.h"
 #include "titan/data/utf8.h"
 
 namespace titan::test {

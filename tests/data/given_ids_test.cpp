@@ -9,8 +9,8 @@
 #include "tests/data/packed.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/recorded_vocabulary.h"
 #include "titan/data/stories.h"
+#include "titan/data/token_source.h"
 #include "titan/data/tokenize.h"
 
 namespace titan {

@@ -1,4 +1,4 @@
-#include "titan/data/json_escapes.h"
+#include "titan/data/json_node.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,9 @@
 
 #include "tests/data/corpora.h"
 #include "tests/data/fixtures.h"
+#include "titan/data/batch_stream.h"
 #include "titan/data/chunk_mixture.h"
 #include "titan/data/chunk_stream.h"
-#include "titan/data/step_assembler.h"
 #include "titan/data/text_files.h"
 
 namespace titan {

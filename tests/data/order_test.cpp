@@ -9,8 +9,6 @@
 #include "tests/data/packed.h"
 #include "titan/data/batch_stream.h"
 #include "titan/data/ordered_sources.h"
-#include "titan/data/permutation.h"
-#include "titan/data/step_assembler.h"
 #include "titan/data/text_files.h"
 
 namespace titan {

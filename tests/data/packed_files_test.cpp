@@ -4,7 +4,7 @@
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/base/text.h"
-#include "titan/data/buffered_file.h"
+#include "titan/data/file_reader.h"
 #include "titan/data/text_files.h"
 
 namespace titan {

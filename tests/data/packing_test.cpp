@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/fixtures.h"
+#include "titan/data/batch_stream.h"
 #include "titan/data/chunk_stream.h"
-#include "titan/data/step_assembler.h"
 
 namespace titan {
 namespace {

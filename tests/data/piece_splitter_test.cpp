@@ -1,7 +1,7 @@
 #include "titan/data/piece_splitter.h"
 
 #include "tests/data/fixtures.h"
-#include "titan/data/segment_cutter.h"
+#include "titan/data/pre_tokenizer.h"
 
 namespace titan {
 namespace {

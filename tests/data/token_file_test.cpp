@@ -13,10 +13,10 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/encode_pipeline.h"
-#include "titan/data/inspect.h"
 #include "titan/data/text_files.h"
 #include "titan/data/token_source.h"
 #include "titan/data/tokenize.h"
+#include "titan/data/tokenizer_tools.h"
 
 namespace titan {
 namespace {

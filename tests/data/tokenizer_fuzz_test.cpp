@@ -10,7 +10,7 @@
 #include "tests/data/fuzz_time.h"
 #include "tests/data/sentencepiece_files.h"
 #include "titan/base/filesystem.h"
-#include "titan/data/byte_alphabet.h"
+#include "titan/data/tiktoken.h"
 
 namespace titan {
 namespace {

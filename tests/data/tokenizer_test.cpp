@@ -6,7 +6,7 @@
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/stories.h"
-#include "titan/data/tiktoken_file.h"
+#include "titan/data/tiktoken.h"
 
 namespace titan {
 namespace {

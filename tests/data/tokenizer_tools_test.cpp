@@ -7,7 +7,7 @@
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/stories.h"
-#include "titan/data/tiktoken_file.h"
+#include "titan/data/tiktoken.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {

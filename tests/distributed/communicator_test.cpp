@@ -11,7 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include "titan/base/error.h"
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 
 namespace titan {
 namespace {

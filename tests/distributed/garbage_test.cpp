@@ -12,12 +12,12 @@
 #include <random>
 
 #include "src/distributed/channel.h"
-#include "src/distributed/handshake.h"
 #include "src/distributed/rank_hub.h"
 #include "src/distributed/rank_link.h"
 #include "src/distributed/rank_messages.h"
 #include "support/mutated_line.h"
 #include "titan/base/text.h"
+#include "titan/distributed/rendezvous.h"
 
 namespace titan {
 namespace {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 
 namespace titan {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/distributed/life_question.h"
+#include "src/distributed/rank_link.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "titan/distributed/nccl_environment.h"
+#include "titan/distributed/own_device.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "titan/distributed/overdue_watch.h"
+#include "titan/distributed/collective_trace.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "titan/base/error.h"
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 
 namespace titan {
 namespace {

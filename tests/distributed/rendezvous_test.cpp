@@ -11,7 +11,6 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "src/distributed/channel.h"
-#include "src/distributed/handshake.h"
 #include "src/distributed/rank_messages.h"
 #include "titan/base/philox.h"
 #include "titan/distributed/peer_waits.h"

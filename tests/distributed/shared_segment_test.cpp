@@ -1,4 +1,4 @@
-#include "src/distributed/shared_segment.h"
+#include "titan/distributed/peer_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -5,7 +5,7 @@
 #include "support/tensors.h"
 #include "titan/base/error.h"
 #include "titan/model/llama/llama.h"
-#include "titan/model/module_tree.h"
+#include "titan/model/model.h"
 
 namespace titan {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "support/model.h"
 #include "titan/base/error.h"
-#include "titan/model/module_tree.h"
+#include "titan/model/model.h"
 
 namespace titan {
 namespace {

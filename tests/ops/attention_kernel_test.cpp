@@ -1,5 +1,5 @@
-#include "titan/ops/attention_kernel.h"
 #include "titan/gpu/cuda.h"
+#include "titan/ops/attention.h"
 
 #include <gtest/gtest.h>
 

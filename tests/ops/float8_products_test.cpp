@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "support/operation.h"
-#include "titan/ops/fused_float8.h"
 
 namespace titan {
 namespace {

@@ -1,4 +1,4 @@
-#include "titan/ops/fused_float8.h"
+#include "titan/ops/float8_products.h"
 
 #include <gtest/gtest.h>
 

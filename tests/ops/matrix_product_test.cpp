@@ -1,5 +1,5 @@
-#include "titan/ops/matrix_product.h"
 #include "titan/gpu/cuda.h"
+#include "titan/ops/linear.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "support/masked_softmax.h"
 #include "support/operation.h"
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {

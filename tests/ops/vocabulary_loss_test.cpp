@@ -11,7 +11,7 @@
 
 #include "support/operation.h"
 #include "titan/data/batch_stream.h"
-#include "titan/distributed/backends.h"
+#include "titan/distributed/mesh_groups.h"
 #include "titan/distributed/tensor_layout.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/fused_kernels.h"

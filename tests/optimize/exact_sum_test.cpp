@@ -1,4 +1,4 @@
-#include "titan/optimize/exact_sum.h"
+#include "titan/optimize/gradient_norm.h"
 
 #include <gtest/gtest.h>
 

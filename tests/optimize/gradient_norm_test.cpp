@@ -9,7 +9,6 @@
 #include "support/model.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
-#include "titan/optimize/exact_sum.h"
 
 namespace titan {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "src/optimize/cpu_kernels.h"
 #include "support/tensors.h"
-#include "titan/base/philox_words.h"
+#include "titan/base/philox.h"
 #include "titan/optimize/optimizer.h"
 
 namespace titan {

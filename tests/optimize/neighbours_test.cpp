@@ -1,9 +1,9 @@
-#include "src/optimize/neighbours.h"
+#include "titan/optimize/optimizer.h"
 
 #include <gtest/gtest.h>
 
 #include "support/tensors.h"
-#include "titan/optimize/exact_sum.h"
+#include "titan/optimize/gradient_norm.h"
 
 namespace titan {
 namespace {

@@ -8,7 +8,6 @@
 #include "support/replayed_work.h"
 #include "support/selections.h"
 #include "titan/ops/float8_products.h"
-#include "titan/ops/fused_float8.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/parallel/unit_runner.h"
 

@@ -1,4 +1,4 @@
-#include "titan/report/metrics_log.h"
+#include "titan/report/run_record.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "titan/report/series.h"
+#include "titan/report/run_history.h"
 
 #include <gtest/gtest.h>
 

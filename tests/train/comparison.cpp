@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "titan/base/text.h"
-#include "titan/optimize/exact_sum.h"
+#include "titan/optimize/gradient_norm.h"
 #include "titan/parallel/plan.h"
 
 namespace titan {

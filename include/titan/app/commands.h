@@ -2,6 +2,7 @@
 // calls the parts, and returns the process's exit code; what goes wrong is thrown as titan::Error.
 #pragma once
 
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,5 +38,26 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments);
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
 int run_launch(const Schema& schema, std::span<const std::string> arguments);
 int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
+
+// `titan_train convert DIRECTION …`: reads the command line and the config and hands over to tools/convert.h.
+
+/// The words that may follow `convert`.
+std::vector<std::string> convert_command_words();
+
+/// `arguments`: what follows the word "convert". Returns the exit code; throws what the conversion throws.
+int run_convert(const Schema& schema, std::span<const std::string> arguments);
+
+// `titan_train profile summarize`: what a trace says, as text.
+
+/// `arguments`: what follows the word. Throws Error(bad_config) for a command line that makes no sense, Error(bad_data)
+/// for a file that is no trace.
+void run_profile_command(const std::vector<std::string>& arguments, std::ostream& out);
+std::vector<std::string> profile_command_words();
+
+// `titan_train report`: one page out of the folders of one run or several.
+
+/// `arguments`: what follows the word. Throws Error(bad_config) for a command line that makes no sense, Error(bad_data)
+/// for a folder that holds no run, Error(storage) for a page that cannot be written.
+void run_report_command(const std::vector<std::string>& arguments, std::ostream& out);
 
 }  // namespace titan

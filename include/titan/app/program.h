@@ -5,9 +5,36 @@
 #include <string>
 #include <vector>
 
+#include "titan/cli/program.h"
+#include "titan/config/load.h"
+
 namespace titan {
 
 /// Runs the program with these words, the program's own name left out, and returns the exit code; nothing is thrown.
 int run_program(const std::vector<std::string>& words);
+
+// LibTorch's exceptions, and all others, as what the user gets to see. Used by the program, and by a rank that tells
+// the others why it ends.
+
+/// Total: an exception of any kind becomes a Failure. A lost connection inside a collective is a failed peer.
+Failure describe_failure(const std::exception_ptr& error);
+
+// What this program was built from and for: the text of `titan_train --version`.
+
+/// "titan_train 0.1.0", then one line each for commit, LibTorch, CUDA, NCCL and the kernels built.
+std::string version_text();
+
+/// "0.1.0 (commit)", for files that say what wrote them.
+std::string short_version();
+
+// What is wrong with a job before it starts, printed; shared by the subcommands that start one.
+
+/// Prints what keeps `loaded` from being run: options, files that are not there. Returns the exit code to end with, 0
+/// when there is nothing. Among several ranks, rank 0 prints those of the first rank that has any, and all end within
+/// seconds; a rank that does not reach rank 0 prints its own. `is_rank` false: this process only starts ranks.
+int report_job_problems(const LoadedConfig& loaded, bool is_rank = true);
+
+/// The first kind alone.
+int report_config_problems(const LoadedConfig& loaded);
 
 }  // namespace titan

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -74,5 +73,10 @@ std::string describe_values(const char* names, const Values&... values) {
       ::titan::detail::fail_check(#condition, __FILE__, __LINE__,                                             \
                                   ::titan::detail::describe_values(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
+
+// How libraries say that memory has run out, on the host or on a device.
+
+/// Whether a library's message says so.
+bool tells_out_of_memory(std::string_view message);
 
 }  // namespace titan

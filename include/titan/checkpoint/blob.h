@@ -4,9 +4,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
+#include <fmt/format.h>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@
 
 #include "titan/checkpoint/hashed_file.h"
 #include "titan/checkpoint/pickle.h"
+#include "titan/checkpoint/storage.h"
+#include "titan/distributed/tensor_layout.h"
 
 namespace titan {
 
@@ -60,5 +63,26 @@ struct StoredElements {
 /// Reads the blob of `length` bytes at `offset`, but for the elements. Throws DamageError or PickleError.
 StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length);
 PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length);
+
+// Reading a part of a tensor whose elements lie in a file in any order of strides, whatever kind of file that is.
+
+/// The view of `box`.
+at::Tensor narrowed(at::Tensor tensor, const Box& box);
+
+/// Reads `part` of what is stored into `into`, a tensor of the part's shape on any device, of any strides and dtype.
+void read_elements(CheckedReader& file, const StoredElements& stored, const Box& part, const at::Tensor& into);
+
+/// As messages show a shape: "[2, 3]".
+inline std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+// What lies under a name, a link as the link it is.
+
+/// From the list of the folder that `path` lies in; nothing when it is not there. Throws StorageError.
+inline std::optional<StorageEntry> entry_at(Storage& storage, const std::filesystem::path& path) {
+  for (StorageEntry& entry : storage.list(path.has_parent_path() ? path.parent_path() : ".")) {
+    if (entry.name == path.filename()) return std::move(entry);
+  }
+  return std::nullopt;
+}
 
 }  // namespace titan

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "titan/checkpoint/storage.h"
@@ -81,5 +82,14 @@ struct Retention {
 /// are returned as sentences, one for each checkpoint that could not be deleted.
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
                                     int64_t newest = std::numeric_limits<int64_t>::max());
+
+// Names of the folders beside each other under the folder of all checkpoints. Only checkpoints have "step-N" in theirs,
+// because other programs search for that.
+
+inline constexpr std::string_view kStepPrefix = "step-";
+inline constexpr std::string_view kSavingPrefix = "saving-";
+inline constexpr std::string_view kDeletingPrefix = "deleting-";
+inline constexpr std::string_view kDamagedPrefix = "damaged-";
+inline constexpr std::string_view kReplacedPrefix = "replaced-";
 
 }  // namespace titan

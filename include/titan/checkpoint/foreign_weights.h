@@ -3,11 +3,13 @@
 // so any rank reads just its box.
 #pragma once
 
+#include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "titan/checkpoint/load_plan.h"
+#include "titan/checkpoint/read_checkpoint.h"
 #include "titan/checkpoint/tensor_source.h"
 #include "titan/model/exchange.h"
 
@@ -52,5 +54,40 @@ ForeignModel own_form(std::span<const LogicalTensor> parameters);
 /// and back half a head apart (torchtitan.md section 2.6).
 at::Tensor pairs_from_halves(const at::Tensor& rows, int64_t head_dim);
 at::Tensor halves_from_pairs(const at::Tensor& rows, int64_t head_dim);
+
+// The weights of Meta's releases: consolidated.NN.pth, one file for each rank that shared every matrix. Their parts are
+// seen here as the whole tensors that they are cut from.
+
+class MetaWeights : public TensorSource {
+ public:
+  /// `model`: whose shapes say along which dimension a tensor was cut; a tensor that is whole in every file is read
+  /// from the first. Throws Error(storage) when there are no such files, DamageError or PickleError when they are not
+  /// what torch.save writes.
+  MetaWeights(Storage& storage, std::filesystem::path folder, const ForeignModel& model);
+
+  const std::map<std::string, LogicalTensor>& tensors() const override { return tensors_; }
+  void read(const std::string& name, const Box& box, const at::Tensor& into) override;
+  std::string description() const override { return folder_.string(); }
+
+ private:
+  struct Part {
+    size_t file;
+    Box box;
+    StoredElements elements;
+  };
+  struct OpenFile {
+    std::unique_ptr<CheckedReader> reader;
+    std::map<std::string, StoredElements> tensors;
+  };
+
+  void open_files();
+  void join(const std::string& name, const std::vector<int64_t>* whole);
+
+  Storage& storage_;
+  std::filesystem::path folder_;
+  std::vector<OpenFile> files_;
+  std::map<std::string, std::vector<Part>> parts_;
+  std::map<std::string, LogicalTensor> tensors_;
+};
 
 }  // namespace titan

@@ -1,6 +1,7 @@
 // One save from beginning to end, on every rank: the stages of commit.h with the ranks' meetings between them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -79,5 +80,11 @@ struct SaveOutcome {
 /// Writes and commits; all ranks call it. A failure of the storage on any rank is the outcome of all; anything else
 /// throws.
 SaveOutcome save_together(Storage& storage, RankMeeting& meeting, const SaveJob& job);
+
+// Pieces of work that do not wait for each other, on threads of their own.
+
+/// Calls `act(0)` here and `act(1)` to `act(count - 1)` each on a thread of its own, and returns when all have ended.
+/// What the first of them (by number) threw is thrown again. A thread that the system does not give is done without.
+void side_by_side(size_t count, const std::function<void(size_t)>& act);
 
 }  // namespace titan

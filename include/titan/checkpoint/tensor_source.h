@@ -1,9 +1,13 @@
 // Named tensors that lie in files of any kind, read box by box: what imports, exports and checks need of them.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 
+#include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/index.h"
 #include "titan/checkpoint/read_checkpoint.h"
 
@@ -36,5 +40,21 @@ class CheckpointSource : public TensorSource {
   std::map<std::string, LogicalTensor> tensors_;
   std::string prefix_;
 };
+
+// A file of `torch.save` that holds a dictionary of tensors: how PyTorch programs pass weights on.
+
+/// Hands the elements of tensor number `index` to `write`, in order, as contiguous tensors on the CPU.
+using ElementPieces = std::function<void(size_t index, const std::function<void(const at::Tensor& piece)>& write)>;
+
+void write_state_dict(HashingWriter& file, std::span<const LogicalTensor> tensors, const ElementPieces& pieces);
+
+/// Where the tensors of such a file lie, by name. Throws DamageError or PickleError.
+std::map<std::string, StoredElements> read_state_dict(CheckedReader& file);
+
+// Copies of memory that nobody reads soon, such as those that wait to be written.
+
+/// memcpy on ATen's threads. Stores go past the caches: memory is not read before it is overwritten, which is a third
+/// of the traffic, and training finds its own data where it left them.
+void copy_streamed(void* to, const void* from, size_t bytes);
 
 }  // namespace titan

@@ -2,6 +2,7 @@
 // They start in a twentieth of a second, because nothing here links LibTorch. titan/app/commands.h has the others.
 #pragma once
 
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "titan/config/schema.h"
+#include "titan/schedule/picture.h"
 
 namespace titan {
 
@@ -34,5 +36,36 @@ struct CommandCall {
 /// The command that `words` (the program's arguments) name, if it needs no tensors: a request for help too. The result
 /// refers to `words`.
 std::optional<CommandCall> find_call_without_tensors(std::span<const std::string> words);
+
+// `titan_train data tokenize|stats|peek`: reads the command line and hands over to data/tokenize.h and data/inspect.h.
+// Its options are its own, not the schema's: a corpus is made ready before there is a job. Knows no tensors.
+
+/// The first words that run_data_command knows.
+std::vector<std::string> data_command_words();
+
+/// `arguments`: what follows the word "data". Results go to `out`. Throws Error: bad_config for a wrong command line,
+/// bad_data for wrong files, storage for an output that cannot be written.
+void run_data_command(const std::vector<std::string>& arguments, std::ostream& out);
+
+// `titan_train schedule`: shows a pipeline schedule, its bubble and what its ranks keep, as text, picture and CSV.
+// Reads the command line and hands over to the part schedule. Its options are its own: a schedule needs no job.
+
+/// The words that may follow `schedule`.
+std::vector<std::string> schedule_command_words();
+
+/// `arguments`: what follows the word "schedule". Shows on `out`, for a terminal as `terminal` says, and writes the
+/// files that are asked for. Throws Error(bad_config) for a wrong command line, an illegal shape or a table that cannot
+/// run, with all problems at once.
+void run_schedule_command(const std::vector<std::string>& arguments, const GridOptions& terminal, std::ostream& out);
+
+// `titan_train tokenizer train|encode|decode|info`: reads the command line and hands over to data/tokenizer_tools.h.
+// Its options are its own, not the schema's: a tokenizer is made before there is a job. Knows no tensors.
+
+/// The first words that run_tokenizer_command knows.
+std::vector<std::string> tokenizer_command_words();
+
+/// `arguments`: what follows the word "tokenizer". Text is read from the named files or from `in`; results go to `out`.
+/// Throws Error: bad_config for a wrong command line, bad_data for wrong files.
+void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out);
 
 }  // namespace titan

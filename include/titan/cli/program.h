@@ -2,10 +2,15 @@
 // and an exit code.
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "titan/base/error.h"
@@ -39,5 +44,21 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
 /// For main to return. After a failure the process ends here, static objects as they are: threads of libraries still
 /// use them, NCCL's among others, whose groups are not shut down then.
 int end_process(int code);
+
+// The words after a subcommand, read by CLI11 in the same way for all of them.
+
+/// Reads `words` into what `app`, named "titan_train COMMAND", declares. False when they asked for help, which then
+/// went to `out`. Throws Error(bad_config) that names the command and its help.
+bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out);
+
+/// Whole numbers from `least` on. CLI11's own checks name the largest number there is, digit by digit.
+CLI::Validator at_least(int64_t least);
+
+/// What the library says for whoever reads a config, and what to say for it to whoever typed a command.
+using Rewording = std::pair<std::string_view, std::string_view>;
+
+/// Calls `act`. In the message of an Error that it throws, the keys of the config that would mend it become the
+/// command's own options, by `words`, in their order.
+void in_words_of_command(std::span<const Rewording> words, const std::function<void()>& act);
 
 }  // namespace titan

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/data/chunk_source.h"
+#include "titan/data/chunk_stream.h"
 
 namespace titan {
 

@@ -1,18 +1,79 @@
-// The one global sequence of packed chunks that every layout shares: documents → tokens → chunks of T+1 tokens.
-// Packing follows torchtitan.md section 6: BOS + document + EOS into a buffer, T+1 tokens out.
+// The one global sequence of chunks of T+1 tokens, wherever they come from, and a point in it.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "titan/data/chunk_source.h"
 #include "titan/data/document_source.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
+
+/// A point in the global sequence, independent of ranks and batch sizes. The packer's remainder is named, not stored:
+/// it begins `token_offset` tokens into the document at `document`, which is read and encoded again on restore.
+struct StreamState {
+  int64_t chunk = 0;                 ///< chunks handed out before this point
+  int64_t epoch = 0;                 ///< passes over the source completed before `document`
+  SourcePosition document;           ///< the document that the next token belongs to
+  int64_t token_offset = 0;          ///< tokens of it (BOS included) already used
+  uint64_t fingerprint = 0;          ///< of source and tokenizer; 0 fits all
+  std::vector<StreamState> sources;  ///< of a mixture: the point in each; `document` means nothing then
+  CorpusRecord corpus = {};          ///< no files: nothing is known but the fingerprint
+
+  bool operator==(const StreamState&) const = default;
+};
+
+nlohmann::json to_json(const StreamState& state);
+/// Throws Error(bad_data) naming the missing or mistyped field.
+StreamState stream_state_from_json(const nlohmann::json& json);
+
+/// Sums since the stream was opened or restored.
+struct DataCounters {
+  int64_t documents = 0;
+  int64_t tokens = 0;  ///< read from documents, BOS and EOS included
+  int64_t bad_records = 0;
+  int64_t invalid_utf8 = 0;
+  int64_t re_loops = 0;
+};
+
+struct Chunk {
+  std::vector<int32_t> tokens;           ///< T+1: inputs are the first T, labels the last T
+  std::vector<int32_t> document_starts;  ///< ascending indices in [0, T) where a document's first token lies
+  bool ends_document = false;            ///< the last label, token T, is the first token of a document
+  /// The chunk begins in the middle of a document: index 0 is then not in `document_starts`.
+  bool begins_inside_document() const { return document_starts.empty() || document_starts.front() != 0; }
+};
+
+class ChunkSource {
+ public:
+  virtual ~ChunkSource() = default;
+
+  /// The next chunk; false when a finite source has run out (a partial last chunk is dropped).
+  /// Throws Error(bad_data) when a source is empty or too short.
+  virtual bool next(Chunk& chunk) = 0;
+
+  /// The point after the last chunk handed out.
+  virtual StreamState state() const = 0;
+
+  /// Continues exactly at `state`. Throws Error(bad_data) when it was saved from another corpus, unless that has grown
+  /// at its end, which is a notice.
+  virtual void restore(const StreamState& state) = 0;
+
+  virtual const DataCounters& counters() const = 0;
+  virtual std::vector<std::string> take_notices() = 0;
+
+  /// See DocumentSource::reading.
+  virtual std::string reading() const = 0;
+};
+
+// The one global sequence of packed chunks that every layout shares: documents → tokens → chunks of T+1 tokens.
+// Packing follows torchtitan.md section 6: BOS + document + EOS into a buffer, T+1 tokens out.
 
 /// How chunks follow each other in the stream of tokens.
 enum class ChunkPacking {
@@ -82,5 +143,18 @@ class ChunkStream : public ChunkSource {
   SourceCounters source_before_;  // at the last restore
   std::vector<std::string> notices_;
 };
+
+// Where another program's count of documents and leftover tokens lie in this program's stream.
+
+struct FoundPosition {
+  std::optional<StreamState> state;
+  std::string problem;  ///< without a state: why, as the end of a sentence
+};
+
+/// The point at which `documents` documents of `source`'s first pass have been read and `left`, the last of their ids
+/// (each document's BOS, text, EOS), are still to be packed. Every id of `left` is compared with what the corpus gives:
+/// a corpus or tokenizer that differs is found. Reads the pass from its beginning where it must.
+FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, int64_t documents,
+                            std::span<const int32_t> left);
 
 }  // namespace titan

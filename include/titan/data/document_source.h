@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "titan/data/corpus_record.h"
-#include "titan/data/token_view.h"
+#include "titan/data/token_file.h"
 
 namespace titan {
 

@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "titan/data/byte_pair_encoder.h"
 #include "titan/data/json_node.h"
-#include "titan/data/merge_table.h"
 
 namespace titan {
 

@@ -1,21 +1,64 @@
-// A Hugging Face tokenizer: tokenizer.json, or vocab.json with merges.txt; tokenizer_config.json names its begin- and
-// end-of-text tokens. Ids are those of the package `tokenizers`. Its parts have files of their own; here they meet.
+// The decoder of a tokenizer.json: tokens to text. Immutable; knows tokens as the file writes them, not their ids.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "titan/data/added_tokens.h"
-#include "titan/data/hugging_face_decoder.h"
+#include "titan/data/encode_pipeline.h"
 #include "titan/data/hugging_face_model.h"
-#include "titan/data/hugging_face_normalizer.h"
+#include "titan/data/json_node.h"
 #include "titan/data/pre_tokenizer.h"
-#include "titan/data/scratch_pool.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
+
+class HuggingFaceDecoder {
+ public:
+  /// `node`: the decoder of the file, or nothing (tokens are then joined by spaces). Throws Error(bad_data) naming a
+  /// type that is not read here.
+  explicit HuggingFaceDecoder(const std::optional<JsonNode>& node);
+  static HuggingFaceDecoder byte_level();
+
+  std::string decode(std::vector<std::string> tokens) const;
+
+ private:
+  HuggingFaceDecoder() = default;
+  void add(const JsonNode& node);
+
+  using Step = std::function<void(std::vector<std::string>&)>;
+  std::vector<Step> steps_;
+  bool joined_by_spaces_ = false;
+};
+
+// The normaliser of a tokenizer.json, as far as it is plain replacing (Llama 2's). Unicode normalisation (NFC …) is
+// refused: no library for it is at hand. Immutable.
+
+class HuggingFaceNormalizer {
+ public:
+  /// `node`: the normalizer of the file, or nothing. Throws Error(bad_data) naming a type that is not read here.
+  explicit HuggingFaceNormalizer(const std::optional<JsonNode>& node);
+
+  bool empty() const { return steps_.empty(); }
+  std::string normalized(std::string_view text) const;
+
+ private:
+  struct Step {
+    std::string from;  // empty: `to` is put before the text
+    std::string to;
+  };
+  void add(const JsonNode& node);
+
+  std::vector<Step> steps_;
+};
+
+// A Hugging Face tokenizer: tokenizer.json, or vocab.json with merges.txt; tokenizer_config.json names its begin- and
+// end-of-text tokens. Ids are those of the package `tokenizers`. Its parts have files of their own; here they meet.
 
 /// Everything that a tokenizer folder says, read and checked.
 struct HuggingFaceParts {

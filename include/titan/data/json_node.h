@@ -4,11 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include <nlohmann/json_fwd.hpp>
 
 namespace titan {
 
@@ -48,5 +47,12 @@ class JsonNode {
   std::filesystem::path file_;
   std::string place_;
 };
+
+// Half surrogate pairs in JSON text. Grammatically \ud83d alone is an escape like any other, and corpora that were cut
+// in the middle of a character hold such; but it is no character, and the parser refuses the whole record for it.
+
+/// Replaces every \u escape of a surrogate that has no partner by \ufffd, in place; returns how many there were. Python
+/// reads such a record the same way once the text is encoded with errors="replace".
+int64_t repair_surrogate_escapes(std::string& json);
 
 }  // namespace titan

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "titan/data/buffered_file.h"
 #include "titan/data/document_source.h"
+#include "titan/data/file_reader.h"
 #include "titan/data/record_text.h"
 
 namespace titan {

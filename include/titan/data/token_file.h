@@ -1,3 +1,27 @@
+// Token ids that lie in somebody else's memory, two or four bytes each.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "titan/data/tokenizer.h"
+
+namespace titan {
+
+struct TokenView {
+  const void* data = nullptr;
+  size_t size = 0;   ///< tokens
+  size_t width = 2;  ///< bytes a token: 2 or 4
+
+  /// Adds the ids to the end of `ids`.
+  void append_to(std::vector<int32_t>& ids) const;
+};
+
 // A .bin file of token ids and its index, NAME.bin.idx: what `titan_train data tokenize` makes and training maps into
 // memory. The ids lie one after the other, two bytes each where the vocabulary fits, else four; documents are whole,
 // with whatever begins and ends them. The index says whose ids they are, where documents end, and a checksum (XXH3) of
@@ -7,19 +31,6 @@
 // fingerprint of the tokenizer, int32 BOS, int32 EOS, uint64 documents, uint64 tokens, uint64 bytes a block, 128 bytes
 // naming the tokenizer, then uint64 checksums of the blocks, uint64 ends of the documents (in tokens), uint64 checksum
 // of all that.
-#pragma once
-
-#include <chrono>
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "titan/data/token_view.h"
-#include "titan/data/tokenizer.h"
-
-namespace titan {
 
 struct TokenFileFacts {
   int64_t token_bytes = 2;
@@ -83,5 +94,26 @@ class TokenFile {
   std::vector<bool> checked_;         // by block
   Clock::time_point size_seen_ = {};  // when the size was last asked for
 };
+
+// The fixed part of the index of a .bin file. Private to data.
+
+struct TokenIndexHeader {
+  static constexpr char kMagic[9] = "TITANIDX";
+  static constexpr uint32_t kVersion = 1;
+
+  char magic[8];
+  uint32_t version;
+  uint32_t token_bytes;
+  uint64_t vocabulary;
+  uint64_t vocabulary_fingerprint;
+  int32_t bos, eos;
+  uint64_t documents;
+  uint64_t tokens;
+  uint64_t block_bytes;
+  char tokenizer[128];
+};
+static_assert(sizeof(TokenIndexHeader) == 192);
+
+inline uint64_t blocks_of(uint64_t bytes, uint64_t block) { return (bytes + block - 1) / block; }
 
 }  // namespace titan

@@ -8,9 +8,12 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "titan/data/document_source.h"
 #include "titan/data/tokenizer.h"
+#include "titan/data/tokenizer_tools.h"
 
 namespace titan {
 
@@ -38,5 +41,27 @@ struct Tokenization {
 /// already there, is another corpus's, falls into this one or is being written by another process, storage when it
 /// cannot be written.
 void tokenize_corpus(const Tokenization& wanted, std::ostream& out);
+
+// What a command writes must not fall into the corpus that it reads. Private to data.
+
+/// A file to be written, there already or not, and the option that named it.
+struct NamedOutput {
+  std::filesystem::path file;
+  std::string_view option;
+};
+
+/// Throws Error(bad_config) when writing one of `outputs` would change the corpus that `path` (a file, a folder or a
+/// glob) names: it is one of its files, under whatever name or link, or whatever reads `path` next would read it as
+/// well. Throws as find_text_files does, which looks through the corpus once for all outputs.
+void refuse_outputs_in_corpus(const std::string& path, const std::vector<NamedOutput>& outputs);
+
+// Whether what `tokenizer train` is to write can be written, judged before hours of learning. Private to data.
+
+/// Throws Error(storage) where an output cannot be made, Error(bad_config) where one is there already (unless it may be
+/// overwritten) or the two forms would fall on each other. Looks at no text.
+void check_outputs(const TokenizerTraining& training);
+
+/// Throws Error(bad_config) where an output falls on, or into, the corpus.
+void check_outputs_against_corpus(const TokenizerTraining& training);
 
 }  // namespace titan

@@ -2,10 +2,12 @@
 // Streams come from the caller; errors are titan::Error with the remedy.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <iosfwd>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "titan/data/document_source.h"
@@ -44,5 +46,32 @@ void decode_stream(const std::filesystem::path& model, std::istream& in, std::os
 
 /// Describes the tokenizer: kind, number of ids, special tokens, longest tokens.
 void describe_tokenizer(const std::filesystem::path& model, std::ostream& out);
+
+// What `titan_train data stats` and `peek` do: say what a corpus holds, in numbers and by example.
+
+struct Inspection {
+  DatasetOptions dataset;
+  std::filesystem::path tokenizer;  ///< empty: no tokens are counted or shown
+  int64_t documents = 3;            ///< for show_documents
+};
+
+/// Reads the whole corpus with all cores: documents, bytes, tokens, how long documents are, what is wrong with records.
+/// Throws Error(bad_data) as reading does.
+void describe_corpus(const Inspection& wanted, std::ostream& out);
+
+/// The beginning of the first documents, where they lie, and with a tokenizer their first 32 ids with the text of each.
+void show_documents(const Inspection& wanted, std::ostream& out);
+
+// Writes a byte-level vocabulary the way Hugging Face's programs read it. What reads it back: hugging_face_tokenizer.h.
+
+/// What is written into the folder.
+inline constexpr std::array kHuggingFaceFiles{"tokenizer.json", "tokenizer_config.json"};
+
+/// Makes `folder` with these two: the vocabulary `tokens` (by rank) with Llama 3's
+/// splitting, and after it the special tokens `special`, of which the first begins a text and the second ends it. Every
+/// text gets the ids of the tiktoken form, what looks like a special token included. Throws Error(storage) when it
+/// cannot be written.
+void write_hugging_face_tokenizer(const std::filesystem::path& folder, std::span<const std::string> tokens,
+                                  std::span<const std::string> special);
 
 }  // namespace titan

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/data/piece_cache.h"
-#include "titan/data/ready_ids.h"
+#include "titan/data/byte_pair_encoder.h"
+#include "titan/data/encode_pipeline.h"
 #include "titan/data/sentencepiece_model.h"
 
 namespace titan {

@@ -6,9 +6,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
 
+#include "titan/distributed/communicator.h"
 #include "titan/distributed/peer_memory.h"
 #include "titan/distributed/peer_waits.h"
 
@@ -56,5 +58,19 @@ struct GroupMembers {
 
 /// `memory`, with a note of every wait.
 std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, GroupMembers members);
+
+// Our reductions in the words of LibTorch's process groups.
+
+inline c10d::ReduceOp c10d_reduction(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return c10d::ReduceOp::SUM;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
 
 }  // namespace titan

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "titan/base/philox_words.h"
+#include "titan/base/philox.h"
 #include "titan/kernels/elements.h"
 #include "titan/kernels/stochastic_rounding.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "titan/base/philox_words.h"
+#include "titan/base/philox.h"
 
 namespace titan {
 

@@ -1,7 +1,10 @@
-// A built model: its parameters (handles, without memory until a weight store gives them some) and its chain of units;
-// and what a model family must offer so that a new one is a folder and a line in registry.cpp.
+// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a Stream to a
+// Stream and knows nothing of parallelism, of other units, or of when it is run.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -10,12 +13,53 @@
 #include <vector>
 
 #include "titan/model/description.h"
-#include "titan/model/unit.h"
+#include "titan/ops/attention.h"
 #include "titan/ops/context_parallel.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/linear.h"
+#include "titan/ops/parameter.h"
+#include "titan/ops/unit_context.h"
 
 namespace titan {
+
+/// What flows between units: a short list of tensors, usually the one residual stream [tokens, D],
+/// the B·T tokens of a microbatch row-major or this rank's share of them.
+using Stream = std::vector<at::Tensor>;
+
+/// The facts of one microbatch, handed to every unit and not differentiated.
+struct BatchContext {
+  at::Tensor tokens;         // int64 [B, T]: this rank's places of every sample
+  at::Tensor labels;         // int64 [B, T], kIgnoredLabel where nothing is predicted
+  at::Tensor positions;      // int64 [B or 1, T]; undefined: 0 … T−1
+  AttentionBounds bounds;    // of the whole samples
+  double loss_scale = 1.0;   // 1 / valid tokens of the whole step
+  at::Tensor loss_scale_at;  // fp64 scalar on the device, in place of it where recorded work reads the scale
+};
+
+/// Samples [first, first + count) of a microbatch, as views.
+BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count);
+
+class Unit {
+ public:
+  /// `weights`: those that its forward uses, in their order in the model.
+  Unit(std::string name, std::vector<Parameter*> weights) : name_(std::move(name)), weights_(std::move(weights)) {}
+  virtual ~Unit() = default;
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::vector<Parameter*>& weights() const { return weights_; }
+
+  /// The head's output stream is its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
+  virtual Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) = 0;
+
+ private:
+  std::string name_;
+  std::vector<Parameter*> weights_;
+};
+
+// A built model: its parameters (handles, without memory until a weight store gives them some) and its chain of units;
+// and what a model family must offer so that a new one is a folder and a line in registry.cpp.
 
 /// What the user asks for, resolved from the config and the tokenizer.
 struct ModelRequest {
@@ -102,5 +146,11 @@ class ModelFamily {
 std::span<const ModelFamily* const> model_families();
 /// Null when no family serves `name`.
 const ModelFamily* find_model_family(std::string_view name);
+
+// The model as LibTorch's users know models: a tree of modules that can be walked and printed.
+
+/// Its named_parameters() are the model's parameters in their order: the masters themselves (this rank's shards) where
+/// they are allocated, else tensors of the meta device in the parameter's shape.
+std::shared_ptr<torch::nn::Module> module_tree(const Model& model);
 
 }  // namespace titan

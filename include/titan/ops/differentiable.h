@@ -4,8 +4,8 @@
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
-
 #include <initializer_list>
 #include <memory>
 #include <utility>
@@ -31,5 +31,16 @@ bool wants_gradient(std::initializer_list<const at::Tensor*> inputs);
 /// Hangs `node` between `inputs` and `outputs`; outputs must be new tensors.
 void connect(std::shared_ptr<BackwardNode> node, std::initializer_list<const at::Tensor*> inputs,
              at::ArrayRef<at::Tensor> outputs);
+
+// The numbers of a tensor that is known to hold those of one type.
+
+template <class T>
+const T* values(const at::Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <class T>
+T* results(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
 
 }  // namespace titan

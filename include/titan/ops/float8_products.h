@@ -7,6 +7,7 @@
 
 #include "titan/distributed/communicator.h"
 #include "titan/ops/float8.h"
+#include "titan/ops/fused_kernels.h"
 #include "titan/ops/linear.h"
 
 namespace titan {
@@ -40,5 +41,10 @@ struct Float8Side {
 /// values; `emulated` becomes true when that was not asked for.
 at::Tensor float8_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast, bool emulate,
                           bool* emulated = nullptr);
+
+// Float8 casts and magnitudes on the fused kernels: what float8.h's interface is filled with where a GPU computes.
+
+/// The bits of make_aten_float8_casts(), which takes what the kernels do not.
+Float8Casts make_fused_float8_casts(std::shared_ptr<const FusedKernels> kernels);
 
 }  // namespace titan

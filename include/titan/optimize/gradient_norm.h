@@ -3,9 +3,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
 #include <span>
+#include <vector>
 
+#include "titan/kernels/exact_sum.h"
 #include "titan/ops/parameter.h"
 
 namespace titan {
@@ -29,5 +30,26 @@ StepControl control_from(const at::Tensor& squares, double max_norm, const at::T
 
 /// Both, where one process holds every gradient, on the device of `loss`.
 StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss);
+
+// The exact sum of squares as a tensor that ranks can add up: int64 [kExactSlots] on the device of the values. An
+// all-reduce (SUM) of such tensors is the sum over all ranks, with the same bits however values were cut and ordered.
+// Layout and arithmetic: kernels/exact_sum.h.
+
+/// Σ x² over fp32 tensors that are contiguous and on `device`; of no tensor, zero. The limbs are normalised: up to 2^31
+/// such sums may be added before exact_value_of, of at most 2^40 values in all. The host waits for nothing.
+at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device);
+
+/// The fp64 number nearest to a sum of such sums, 0-dimensional, on its device. Not finite exactly when some value was
+/// not: NaN when one was NaN, otherwise infinity.
+at::Tensor exact_value_of(const at::Tensor& slots);
+
+// One number of the device for the host. Private to optimize.
+
+/// Of a CPU a look into its memory, which is free and which debug.sync_check need not hear of; a GPU is waited for.
+inline double look_at(const at::Tensor& scalar) {
+  if (!scalar.is_cpu()) return scalar.item<double>();
+  const bool wide = scalar.scalar_type() == at::kDouble;
+  return wide ? *scalar.const_data_ptr<double>() : static_cast<double>(*scalar.const_data_ptr<float>());
+}
 
 }  // namespace titan

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "titan/kernels/adam.h"
+#include "titan/kernels/cpu_values.h"
 #include "titan/kernels/stochastic_rounding.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
@@ -90,5 +90,44 @@ class Optimizer {
   std::vector<State> states_;
   mutable std::vector<AsyncCopy> returns_;  // of moments to the host, the latest
 };
+
+// The loop of an Adam step over plain memory, in whatever dtypes weight and moments are kept. Included by the cpu_*.cpp
+// files that instantiate it for their instruction sets.
+
+/// `store(which, i, value, out)` puts a new number of element i where it is kept; `keep(i, weight)` is called with
+/// every new weight before it is stored.
+template <class Weight, class Moment, class Store, class Keep>
+TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict gradient, Moment* __restrict first,
+                            Moment* __restrict second, int64_t count, const AdamConstants& constants, double clip,
+                            const Store& store, const Keep& keep) {
+  const AdamConstants s = constants;
+  const double coupled = constants.coupled;
+  const float factor = static_cast<float>(clip);
+  for (int64_t i = 0; i < count; ++i) {
+    const float before = widen(weight[i]);
+    // Adam's two terms may all but cancel, and it makes a step of full size of whatever is left: they are added in
+    // fp64.
+    const float g = coupled == 0 ? gradient[i] * factor : static_cast<float>(gradient[i] * clip + coupled * before);
+    const float m = s.beta1 * widen(first[i]) + (1 - s.beta1) * g;
+    const float v = s.beta2 * widen(second[i]) + (1 - s.beta2) * g * g;
+    const float w = before * s.decay - s.step_size * m / (__builtin_sqrtf(v) * s.root_scale + s.epsilon);
+    store(KeptNumber::first_moment, i, m, first[i]);
+    store(KeptNumber::second_moment, i, v, second[i]);
+    store(KeptNumber::weight, i, w, weight[i]);
+    keep(i, weight[i]);
+  }
+}
+
+// Tensors that lie one behind the other in memory, taken as one: what is done to each number by itself, or sums up in
+// any order, then takes one pass for all. Private to optimize.
+
+/// The next tensor begins where the previous ends, in the same storage: both are parts of one block.
+bool adjacent(const at::Tensor& before, const at::Tensor& after);
+
+/// `numel` numbers from the first one of `first` on.
+at::Tensor merged(const at::Tensor& first, int64_t numel);
+
+/// The same numbers in fewer tensors, in the order of memory: one for each run of neighbours. Empty ones are left out.
+std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors);
 
 }  // namespace titan

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "titan/distributed/communicator.h"
-#include "titan/model/unit.h"
+#include "titan/model/model.h"
 #include "titan/parallel/program.h"
 #include "titan/parallel/unit_runner.h"
 #include "titan/parallel/weight_store.h"

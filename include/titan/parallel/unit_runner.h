@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "titan/model/unit.h"
+#include "titan/model/model.h"
 #include "titan/parallel/host_offload.h"
 #include "titan/parallel/work_graph.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "titan/model/unit.h"
+#include "titan/model/model.h"
 
 namespace titan {
 

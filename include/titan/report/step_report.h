@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/report/tagged_value.h"
+#include "titan/report/tensorboard.h"
 
 namespace titan {
 
@@ -97,5 +97,7 @@ std::vector<TaggedValue> tagged_values(const ValidationReport& report);
 
 /// Dense bf16 peak by device name (torchtitan.md §4.4), none for a device the table does not know.
 std::optional<double> peak_flops_of(const std::string& device_name);
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 }  // namespace titan

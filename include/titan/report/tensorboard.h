@@ -1,6 +1,4 @@
-// TensorBoard event files: records of TFRecord's framing (length, crc32c, bytes, crc32c) around Event messages of
-// Protocol Buffers, written by hand since only four small messages are needed. Owned by whoever records a run; knows
-// tags and numbers, and nothing of what they mean.
+// A number under the name that plotting programs show it by.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +8,17 @@
 #include <string_view>
 
 #include "titan/base/log.h"
-#include "titan/report/tagged_value.h"
 
 namespace titan {
+
+struct TaggedValue {
+  std::string tag;
+  double value = 0;
+};
+
+// TensorBoard event files: records of TFRecord's framing (length, crc32c, bytes, crc32c) around Event messages of
+// Protocol Buffers, written by hand since only four small messages are needed. Owned by whoever records a run; knows
+// tags and numbers, and nothing of what they mean.
 
 /// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of RFC 3720: "123456789" → 0xE3069283.
 uint32_t crc32c(std::string_view bytes);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "titan/data/batch_stream.h"
-#include "titan/model/unit.h"
+#include "titan/model/model.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {

@@ -9,7 +9,7 @@
 
 #include "titan/checkpoint/safetensors.h"
 #include "titan/distributed/communicator.h"
-#include "titan/model/unit.h"
+#include "titan/model/model.h"
 #include "titan/ops/context_parallel.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"

@@ -11,7 +11,7 @@
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/config/job_config.h"
 #include "titan/model/model.h"
-#include "titan/train/model_facts.h"
+#include "titan/train/run_state.h"
 
 namespace titan {
 

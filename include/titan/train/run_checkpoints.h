@@ -11,7 +11,6 @@
 #include "titan/base/log.h"
 #include "titan/checkpoint/checkpointer.h"
 #include "titan/distributed/world.h"
-#include "titan/train/model_facts.h"
 #include "titan/train/run_state.h"
 
 namespace titan {

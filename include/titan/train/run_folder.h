@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "titan/base/lock_file.h"
+#include "titan/base/filesystem.h"
 #include "titan/base/log.h"
 
 namespace titan {

@@ -3,13 +3,17 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "titan/checkpoint/read_checkpoint.h"
 #include "titan/checkpoint/training_state.h"
 #include "titan/config/job_config.h"
 #include "titan/data/chunk_stream.h"
+#include "titan/model/exchange.h"
+#include "titan/model/model.h"
 #include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/optimize/spike_guard.h"
@@ -85,5 +89,37 @@ class RunState {
   std::map<std::string, BoxOfRank> boxes_;         // by name
   std::map<std::string, size_t> optimizer_index_;  // of this rank's
 };
+
+// The options that decide which batches follow each other, kept with a checkpoint's data position: a run that goes on
+// with others is told which of them changed. What the corpus holds is known by its fingerprint instead (StreamState).
+
+/// Their values, by their keys; those that have no effect on this run's data are left out.
+nlohmann::json stream_options(const JobConfig& config);
+
+/// Adds them to a data position as checkpoints hold it.
+void note_stream_options(nlohmann::json& position, const JobConfig& config);
+
+/// Throws Error(bad_config) with each option that was another when the position was saved. Positions of versions that
+/// did not note them pass.
+void check_stream_options(const nlohmann::json& position, const JobConfig& config);
+
+// What weights do not show of their model, remembered with them in checkpoints of ours and held against the model that
+// loads them: two models may have the same names and shapes and compute different things.
+
+/// Member of a manifest's facts: {"flavor": "llama3 8B", "n_heads": "32", …, "request": {"name": "llama3", …}}.
+inline constexpr const char* kModelFacts = "model";
+nlohmann::ordered_json model_facts(const ModelRequest& model);
+/// The model that such facts were made of, with a vocabulary of one word where that follows the tokenizer; nothing when
+/// they do not say it.
+std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manifest);
+
+/// Who takes the weights: the run that saved them, which is to go on as it was; one that begins from them and may mean
+/// to change what is changed on purpose; another program.
+enum class WeightUse { resume, begin, convert };
+
+/// Throws MismatchError with what differs, of what the checkpoint remembers; what may be meant is one sentence for a
+/// warning instead, and so is what to know of weights that remember nothing: older and Python's ones. Empty when
+/// nothing differs.
+std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelRequest& model, WeightUse use);
 
 }  // namespace titan

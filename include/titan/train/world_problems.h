@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "titan/config/problem.h"
+#include "titan/model/description.h"
 
 namespace titan {
 
@@ -13,5 +14,11 @@ std::vector<Problem> world_problems(const JobConfig& config, const Origins& orig
 
 /// The fewest ranks that the config's degrees can have, or those that comm.world_size names.
 int64_t fewest_ranks(const JobConfig& config);
+
+// Degrees that the model and the lengths of its sequences allow, before anything is started.
+
+/// Tensor-parallel ranks share every head, row and column of a block, and with context-parallel ones every sequence.
+/// `model` null: its sizes contradict each other, and only sequences are looked at.
+std::vector<Problem> check_degrees(const ModelDescription* model, const JobConfig& config, const Origins& origins);
 
 }  // namespace titan

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "titan/model/llama/llama.h"
-#include "titan/model/unit.h"
+#include "titan/model/model.h"
 
 namespace titan {
 

@@ -1,0 +1,178 @@
+// Limits of options that other parts must know, too.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "titan/config/schema.h"
+
+namespace titan {
+
+/// Of a run. Ranks and sequences are multiplied with each other three at a time, in 64 bits.
+inline constexpr int64_t kMostRanks = int64_t{1} << 20;
+
+}  // namespace titan
+
+namespace titan::detail {
+
+// Binds options to the fields of one section of JobConfig. Private to config: used by the files that describe options.
+// A Section's `add` takes a pointer to the field, from which type, reader and writer follow, so that a description says
+// each thing once. The limits that several sections share stand here too.
+
+// Upper limits stand only where more would break something; each says what.
+/// Multiplied with ranks (limits.h), three at a time, in 64 bits.
+inline constexpr double kMostSequences = 1 << 20;
+/// Positions are whole numbers up to here in the float32 of the rotary tables.
+inline constexpr double kLongestSequence = 1 << 24;
+/// Weights, and their bytes in all layers together, are counted in 64 bits.
+inline constexpr double kWidestModel = 1 << 17;
+inline constexpr double kLargestVocabulary = 1 << 24;
+/// Every layer is described before anything else happens, and a bad config is to be told within a second.
+inline constexpr double kMostLayers = 4096;
+/// Batches wait in host memory, and a queue that is never emptied gains nothing.
+inline constexpr double kMostBatchesReady = 1024;
+/// The window is looked through in every step, and written as text into every checkpoint.
+inline constexpr double kMostGuardedSteps = 1 << 14;
+
+template <class T>
+struct is_optional : std::false_type {};
+template <class T>
+struct is_optional<std::optional<T>> : std::true_type {};
+
+template <class Field>
+constexpr ValueType value_type_of() {
+  if constexpr (is_optional<Field>::value) {
+    return value_type_of<typename Field::value_type>();
+  } else if constexpr (std::is_same_v<Field, bool>) {
+    return ValueType::boolean;
+  } else if constexpr (std::is_same_v<Field, int64_t>) {
+    return ValueType::integer;
+  } else if constexpr (std::is_same_v<Field, double>) {
+    return ValueType::number;
+  } else if constexpr (std::is_same_v<Field, std::string>) {
+    return ValueType::text;
+  } else if constexpr (std::is_same_v<Field, std::vector<std::string>>) {
+    return ValueType::text_list;
+  } else if constexpr (std::is_same_v<Field, std::vector<int64_t>>) {
+    return ValueType::integer_list;
+  } else {
+    static_assert(std::is_same_v<Field, std::vector<std::vector<std::string>>>);
+    return ValueType::text_table;
+  }
+}
+
+/// Value's alternative for a default written naturally in the schema (2048, "cpu", 1e-8, {"a", "b"}).
+template <class Field>
+Value default_value(const Field& value) {
+  if constexpr (is_optional<Field>::value) {
+    return value ? Value(*value) : Value();
+  } else {
+    return Value(value);
+  }
+}
+
+/// Describes the options of one section; `Access` reaches its struct from a JobConfig, const or not:
+/// `[](auto& config) -> auto& { return config.training; }`.
+template <class Access>
+class Section {
+ public:
+  using S = std::remove_cvref_t<std::invoke_result_t<Access, JobConfig&>>;
+
+  Section(Schema& schema, std::string name, std::string description, Access access)
+      : schema_(schema), name_(std::move(name)), access_(std::move(access)) {
+    schema.add_section(name_, std::move(description));
+  }
+
+  /// An option bound to a field.
+  template <class Field>
+  Option& add(const std::string& name, Field S::*member, const std::type_identity_t<Field>& default_is) {
+    Option& option = schema_.add(plain(name, value_type_of<Field>(), default_value(default_is)));
+    option.optional = is_optional<Field>::value;
+    option.write = [access = access_, member](JobConfig& config, const Value& value) {
+      if constexpr (is_optional<Field>::value) {
+        const auto* given = std::get_if<typename Field::value_type>(&value);
+        access(config).*member = given ? Field(*given) : Field();
+      } else {
+        access(config).*member = std::get<Field>(value);
+      }
+    };
+    option.read = [access = access_, member](const JobConfig& config) { return default_value(access(config).*member); };
+    return option;
+  }
+
+  /// An option that is accepted because torchtitan has it, and that nothing here reads.
+  Option& accept(const std::string& name, ValueType type, Value default_is) {
+    Option& option = schema_.add(plain(name, type, std::move(default_is)));
+    option.optional = std::holds_alternative<std::monostate>(option.default_2026);
+    return option;
+  }
+
+  /// An array of tables, converted by its own functions.
+  Option& add_records(const std::string& name, void (*write)(S&, const std::vector<Record>&),
+                      std::vector<Record> (*read)(const S&)) {
+    Option& option = schema_.add(plain(name, ValueType::records, Value(std::vector<Record>{})));
+    option.write = [access = access_, write](JobConfig& config, const Value& value) {
+      write(access(config), std::get<std::vector<Record>>(value));
+    };
+    option.read = [access = access_, read](const JobConfig& config) { return Value(read(access(config))); };
+    return option;
+  }
+
+ private:
+  Option plain(const std::string& name, ValueType type, Value value) const {
+    Option option;
+    option.section = name_;
+    option.key = name_ + "." + name;
+    option.type = type;
+    option.default_2024 = option.default_2026 = std::move(value);
+    return option;
+  }
+
+  Schema& schema_;
+  std::string name_;
+  Access access_;
+};
+
+// One function per file of descriptions; Schema's constructor calls them in this order.
+void describe_job(Schema& schema);
+void describe_model(Schema& schema);
+void describe_optimizer(Schema& schema);
+void describe_training(Schema& schema);
+void describe_parallelism(Schema& schema);
+void describe_checkpoint(Schema& schema);
+void describe_precision(Schema& schema);
+void describe_debug(Schema& schema);
+void describe_aliases(Schema& schema);
+
+// The options of torchtitan's Python data loader, which training and validation both have. Private to config.
+// None of them does anything here; they are described so that a config that has them is read and told why.
+
+inline void describe_dataloader(Schema& schema, const std::string& name) {
+  const std::string why = "a background thread reads and packs the text (data.prefetch)";
+  Section loader(
+      schema, name, "Workers of a Python data loader.", [](auto& config) -> auto& { return config; });
+  loader.accept("num_workers", ValueType::integer, Value(int64_t{0}))
+      .later()
+      .at_least(0)
+      .no_effect(why)
+      .help("worker processes");
+  loader.accept("persistent_workers", ValueType::boolean, Value(false))
+      .later()
+      .no_effect(why)
+      .help("keep workers between epochs");
+  loader.accept("pin_memory", ValueType::boolean, Value(false))
+      .later()
+      .no_effect("batches are always pinned on the way to a GPU")
+      .help("pin batches in host memory");
+  loader.accept("prefetch_factor", ValueType::integer, Value())
+      .later()
+      .at_least(1)
+      .no_effect(why)
+      .help("batches kept ready per worker");
+}
+
+}  // namespace titan::detail

@@ -1,0 +1,75 @@
+// Llama 3's tokenizer over a tiktoken model file (torchtitan.md section 6): byte-pair encoding by rank and 256 special
+// tokens after the base vocabulary. Encoding is the splitter, a cache of short pieces, and the byte-pair encoder.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "titan/data/byte_pair_encoder.h"
+#include "titan/data/encode_pipeline.h"
+#include "titan/data/piece_splitter.h"
+#include "titan/data/tokenizer.h"
+
+namespace titan {
+
+class TiktokenTokenizer : public Tokenizer {
+ public:
+  static constexpr int32_t kSpecialTokens = 256;
+
+  /// `tokens[rank]`: what read_tiktoken_file gives.
+  explicit TiktokenTokenizer(std::vector<std::string> tokens);
+  ~TiktokenTokenizer() override;
+
+  void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
+  std::string decode(std::span<const int32_t> ids) const override;
+  int64_t vocabulary_size() const override { return encoder_.size() + kSpecialTokens; }
+  int32_t bos_id() const override { return encoder_.size(); }
+  int32_t eos_id() const override { return encoder_.size() + 1; }
+  std::string name() const override { return "tiktoken"; }
+  std::string description() const override;
+  uint64_t fingerprint() const override { return fingerprint_; }
+
+  /// Ids at which generated text ends: end_of_text and eot_id.
+  std::vector<int32_t> stop_ids() const { return {eos_id(), bos_id() + 9}; }
+
+  /// Name of special token `index` of 256: "<|begin_of_text|>" is 0.
+  static std::string special_name(int32_t index);
+
+ private:
+  struct Scratch;  // what one encoding thread needs; kept between calls, because the cache gets better with use
+
+  void encode_segment(std::string_view segment, Scratch& scratch, std::vector<int32_t>& ids) const;
+
+  BytePairEncoder encoder_;
+  PieceSplitter splitter_;
+  uint64_t fingerprint_;
+  mutable ScratchPool<Scratch> pool_;
+};
+
+// The tiktoken model file: one line per token, its bytes in base64, a space, its rank.
+// Reading checks everything that encoding relies on, so that a damaged file is named here and not found out later.
+
+/// Token bytes by rank. Throws Error(bad_data) "FILE:LINE: what is wrong; what to do" for a line that is not
+/// "base64 rank", a token or rank that comes twice, ranks with gaps, a missing single byte, an empty or missing file.
+std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path);
+
+/// Writes `tokens[rank]` in rank order, whole or not at all.
+void write_tiktoken_file(const std::filesystem::path& path, std::span<const std::string> tokens);
+
+/// Whether the first line of these bytes looks like one of a tiktoken model file.
+bool looks_like_tiktoken(std::string_view bytes);
+
+// GPT-2's way to write any bytes as printable text: each byte is one character, most of ASCII stands for itself.
+// Pure functions.
+
+/// The characters of `bytes`: a space is "Ġ", a line feed "Ċ".
+std::string to_byte_alphabet(std::string_view bytes);
+
+/// The bytes that the characters stand for; nothing when one of them stands for none. `text` is valid UTF-8.
+std::optional<std::string> from_byte_alphabet(std::string_view text);
+
+}  // namespace titan

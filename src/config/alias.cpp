@@ -1,0 +1,150 @@
+// Former and foreign spellings: torchtitan's renames from December 2024 to February 2026, and its guide's own keys.
+
+#include <fmt/format.h>
+#include <algorithm>
+
+#include "titan/config/section.h"
+#include "titan/config/settings.h"
+
+namespace titan::detail {
+
+namespace {
+
+struct Renaming {
+  const char* key;
+  const char* target;
+  Era era;
+};
+
+constexpr Renaming kRenamings[] = {
+    {"job.print_args", "job.print_config", Era::early},
+    {"memory_estimation.enabled", "memory_estimation.enable", Era::early},
+    {"training.batch_size", "training.local_batch_size", Era::early},
+    {"training.seed", "debug.seed", Era::early},
+    {"training.deterministic", "debug.deterministic", Era::early},
+    {"training.compile", "compile.enable", Era::early},
+    {"training.warmup_steps", "lr_scheduler.warmup_steps", Era::early},
+    {"lr_scheduler.lr_min", "lr_scheduler.min_lr_factor", Era::later},
+    {"training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree", Era::early},
+    {"training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree", Era::early},
+    {"training.tensor_parallel_degree", "parallelism.tensor_parallel_degree", Era::early},
+    {"training.disable_loss_parallel", "parallelism.disable_loss_parallel", Era::early},
+    {"training.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel", Era::own},
+    {"experimental.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel", Era::early},
+    {"experimental.context_parallel_degree", "parallelism.context_parallel_degree", Era::early},
+    {"experimental.context_parallel_rotate_method", "parallelism.context_parallel_rotate_method", Era::early},
+    {"experimental.pipeline_parallel_degree", "parallelism.pipeline_parallel_degree", Era::early},
+    {"experimental.pipeline_parallel_split_points", "parallelism.pipeline_parallel_split_points", Era::early},
+    {"experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule", Era::early},
+    {"experimental.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_schedule_csv", Era::early},
+    {"checkpoint.enable_checkpoint", "checkpoint.enable", Era::early},
+    {"checkpoint.model_weights_only", "checkpoint.last_save_model_only", Era::early},
+    {"checkpoint.last_save_model_weights_only", "checkpoint.last_save_model_only", Era::later},
+    {"float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather", Era::early},
+    {"float8.precompute_float8_dynamic_scale_for_fsdp",
+     "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", Era::early},
+    {"float8.recipe_name", "quantize.linear.float8.recipe_name", Era::later},
+    {"float8.filter_fqns", "quantize.linear.float8.filter_fqns", Era::later},
+    {"float8.force_recompute_fp8_weight_in_bwd", "quantize.linear.float8.force_recompute_fp8_weight_in_bwd",
+     Era::always},
+    {"float8.emulate", "quantize.linear.float8.emulate", Era::later},
+    {"mx.recipe_name", "quantize.linear.mx.recipe_name", Era::later},
+    {"mx.filter_fqns", "quantize.linear.mx.filter_fqns", Era::later},
+};
+
+Alias inverted(const char* key, const char* target, Era era) {
+  Alias alias{key, target, era, "inverted", ValueType::boolean};
+  alias.convert = [target = std::string(target)](const Value& value, const Settings&) {
+    return Conversion{{{target, Value(!std::get<bool>(value))}}, {}, {}};
+  };
+  return alias;
+}
+
+Conversion convert_fused(const Value& value, const Settings&) {
+  return {{{"optimizer.implementation", Value(std::get<bool>(value) ? "fused" : "foreach")}}, {}, {}};
+}
+
+/// A count of microbatches becomes their size. Both eras cut along the batch, so the count has to divide it.
+Conversion convert_microbatches(const Value& value, const Settings& settings) {
+  auto count = std::get<int64_t>(value);
+  auto batch = settings.get<int64_t>("training.local_batch_size");
+  if (count < 1) return {{}, fmt::format("a count of {} microbatches is out of range", count), "use at least 1"};
+  if (batch % count != 0) {
+    return {{},
+            fmt::format("{} microbatches do not divide training.local_batch_size = {}", count, batch),
+            "change one, or set parallelism.pipeline_parallel_microbatch_size"};
+  }
+  return {{{"parallelism.pipeline_parallel_microbatch_size", Value(batch / count)}}, {}, {}};
+}
+
+Conversion convert_interval_type(const Value& value, const Settings& settings) {
+  if (std::get<std::string>(value) != "seconds") return {};
+  return {{{"checkpoint.interval_seconds", settings.value("checkpoint.interval")}}, {}, {}};
+}
+
+/// December 2024 converted every linear layer but `output`; today's converter takes a filter for that.
+Conversion convert_float8(const Value& value, const Settings& settings) {
+  if (!std::get<bool>(value)) return {};
+  auto converters = settings.get<std::vector<std::string>>("model.converters");
+  const std::string float8 = "quantize.linear.float8";
+  if (std::find(converters.begin(), converters.end(), float8) == converters.end()) converters.push_back(float8);
+  Conversion result{{{"model.converters", Value(converters), true}}, {}, {}};
+  if (!settings.is_set("quantize.linear.float8.filter_fqns")) {
+    result.assignments.push_back(
+        {"quantize.linear.float8.filter_fqns", Value(std::vector<std::string>{"output"}), true});
+  }
+  return result;
+}
+
+void describe_conversions(Schema& schema) {
+  schema.add_alias(inverted("metrics.rank_0_only", "metrics.save_for_all_ranks", Era::early));
+  schema.add_alias(inverted("training.enable_loss_parallel", "parallelism.disable_loss_parallel", Era::own));
+  schema.add_alias({"optimizer.fused",
+                    "optimizer.implementation",
+                    Era::early,
+                    "true: fused, false: foreach",
+                    ValueType::boolean,
+                    {},
+                    convert_fused});
+  const char* count = "local_batch_size / count";
+  const char* size = "parallelism.pipeline_parallel_microbatch_size";
+  schema.add_alias({"experimental.pipeline_parallel_microbatches",
+                    size,
+                    Era::early,
+                    count,
+                    ValueType::integer,
+                    {},
+                    convert_microbatches});
+  schema.add_alias({"parallelism.pipeline_parallel_microbatches",
+                    size,
+                    Era::later,
+                    count,
+                    ValueType::integer,
+                    {},
+                    convert_microbatches});
+  schema.add_alias({"checkpoint.interval_type",
+                    "checkpoint.interval_seconds",
+                    Era::early,
+                    "seconds: checkpoint.interval counts seconds",
+                    ValueType::text,
+                    {"steps", "seconds"},
+                    convert_interval_type});
+  schema.add_alias({"float8.enable_float8_linear",
+                    "model.converters",
+                    Era::early,
+                    "true: adds quantize.linear.float8 and leaves output alone",
+                    ValueType::boolean,
+                    {},
+                    convert_float8});
+}
+
+}  // namespace
+
+void describe_aliases(Schema& schema) {
+  for (const Renaming& renaming : kRenamings) {
+    schema.add_alias({renaming.key, renaming.target, renaming.era, {}, {}, {}, {}});
+  }
+  describe_conversions(schema);
+}
+
+}  // namespace titan::detail
