@@ -8,6 +8,7 @@
 #include "plan_parts.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/schedule/table.h"
 
 namespace titan {
 namespace {
@@ -31,7 +32,10 @@ class Expansion {
   /// Stage actions, and after them what ends the last pass of a step.
   void pass(std::span<const Action> table, bool is_last) {
     const bool pipeline = plan_.request.pipeline.has_value();
-    for (const Action& action : table) {
+    const std::vector<Action> actions = split_overlapped({{table.begin(), table.end()}})[0];
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const Action& action = actions[i];
+      next_unit_ = unit_after(actions, i);
       // Stepping in backward, an update depends on whether the loss is finite.
       if (is_last && !pipeline && action.kind == backward) add({.kind = loss_sum});
       add_stage_action(action, is_last);
@@ -136,9 +140,6 @@ class Expansion {
         reduce_units(span.first, span.last);
         return finish_reductions();
       }
-      case overlap:
-        for (const Action& part : action.parts) add_stage_action(part, is_last);
-        return;
       default:  // transfers and weight gradients are as the table has them
         return add(action);
     }
@@ -149,12 +150,13 @@ class Expansion {
     if (number > 0 && !plan_.has_stage(number - 1)) add({wait_forward, number, microbatch});
     for (size_t u = stage.first; u < stage.last; ++u) {
       wait_unshard_of(u);
-      if (u + 1 < stage.last) start_unshard(u + 1);
+      u + 1 < stage.last ? start_unshard(u + 1) : prefetch_next_stage(plan_.units[u].groups);
       if (plan_.units[u].gradients_in_forward) open_gradients(u);
       add(unit_action(forward, u, microbatch));
       if (plan_.units[u].offloaded) add(unit_action(offload, u, microbatch));
       reshard_units(u);
     }
+    prefetch_next_stage();
     if (plan_.has_stage(number + 1)) add({handoff_forward, number, microbatch});
   }
 
@@ -167,6 +169,7 @@ class Expansion {
       const UnitPlan& unit = plan_.units[u];
       if (unit.weights_in_backward) wait_unshard_of(u);
       if (u > stage.first && plan_.units[u - 1].weights_in_backward) start_unshard(u - 1);
+      if (u == stage.first) prefetch_next_stage(unit.groups);
       open_gradients(u);
       if (unit.offloaded) {
         fetch_once(u, microbatch);
@@ -177,6 +180,7 @@ class Expansion {
       if (unit.weights_in_backward) reshard_units(u);
       if (is_last && !plan_.request.pipeline) reduce_units(u, u + 1);
     }
+    prefetch_next_stage();
     finish_reductions();
   }
 
@@ -200,6 +204,29 @@ class Expansion {
       add_group(unshard, g, slot);
       state_.held[slot] = static_cast<int>(g);
     }
+  }
+
+  /// The first unit that the rank's next stage action runs with weights.
+  std::optional<size_t> unit_after(std::span<const Action> actions, size_t i) const {
+    const auto runs_units = [](const Action& action) {
+      return is_compute(action.kind) && action.kind != weight_gradient;
+    };
+    const auto next = std::find_if(actions.begin() + static_cast<std::ptrdiff_t>(i) + 1, actions.end(), runs_units);
+    if (next == actions.end()) return std::nullopt;
+    const StagePlan& stage = stage_numbered(plan_, next->stage);
+    if (next->kind == forward) return stage.first;
+    return plan_.units[stage.last - 1].weights_in_backward ? std::optional(stage.last - 1) : std::nullopt;
+  }
+
+  /// Starts to gather the first unit of the next stage action, unless a group in `used` has its slot.
+  void prefetch_next_stage(std::span<const size_t> used = {}) {
+    if (!next_unit_ || !plan_.gathers_weights()) return;
+    for (size_t next : plan_.units[*next_unit_].groups) {
+      for (size_t g : used) {
+        if (next != g && group(next).weight_slot == group(g).weight_slot) return;
+      }
+    }
+    start_unshard(*next_unit_);
   }
 
   void wait_unshard_of(size_t u) {
@@ -306,6 +333,7 @@ class Expansion {
   std::set<std::pair<size_t, int>> fetched_;  // unit and microbatch
   std::optional<size_t> scattering_;          // the group whose reduction was started last
   std::optional<size_t> replicating_;         // and the one before it, in its all-reduce
+  std::optional<size_t> next_unit_;           // that the next stage action begins with
   bool changes_ = false;                      // weights or moments have changed
 };
 

@@ -69,6 +69,12 @@ std::shared_ptr<HostOffload> two_arenas() {
                                        std::make_shared<MemoryArena>(at::kCPU));
 }
 
+TEST(HostOffload, ReturnsNumbersToAHostThatHasNoCopyToWaitFor) {
+  const at::Tensor number = normal({}, 1);
+  EXPECT_TRUE(same_bits(two_arenas()->wait_to_host({number})[0], number));
+  EXPECT_EQ(two_arenas()->to_host_bytes(), 0);
+}
+
 /// A small model whose checkpointed units keep their activations on the host, and one whose units do not.
 struct Pair {
   explicit Pair(const RecomputeSelection& selection, ElementType compute = ElementType::float32)
