@@ -34,7 +34,7 @@ std::vector<StageSpan> spans_of(const PlanRequest& request, const ModelDescripti
   return request.pipeline ? request.pipeline->stages : std::vector<StageSpan>{{0, 0, model.units.size()}};
 }
 
-/// A parameter that a stage elsewhere owns and a unit here uses too: a group of its own, and a copy.
+/// A copy of a parameter that another rank's stage owns and a unit here uses as well, as a group.
 WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& parameter, const PlanRequest& request) {
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& spec : unit.parameters) {
@@ -74,7 +74,7 @@ void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
   plan.units.push_back(std::move(planned));
 }
 
-/// Groups here that a unit elsewhere has a copy of.
+/// Marks groups of which another rank's stage has a copy.
 void mark_tied(Plan& plan, const ModelDescription& model) {
   for (size_t index = 0; index < model.units.size(); ++index) {
     const bool is_here = std::any_of(plan.units.begin(), plan.units.end(),
@@ -109,14 +109,14 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
     plan.stages.push_back({span.number, first, plan.units.size()});
   }
   mark_tied(plan, model);
-  // Backward walks the chain from its end: a group is complete after its first user.
+  // Backward starts at the chain's end: a group's gradient is complete after the backward of its first user.
   for (size_t u = plan.units.size(); u-- > 0;) {
     for (size_t g : plan.units[u].groups) plan.groups[g].reduce_after = u;
   }
 }
 
-/// Parameters that are multiplied in fp32: those of a unit named in keep_fp32, of every unit that shares one with it,
-/// and so on. Of the whole model, so that every rank of a pipeline finds the same.
+/// Parameters of units that compute in fp32: those of a unit named in keep_fp32, of every unit that shares one with it,
+/// and so on. Of the whole model, so that it is the same on every rank of a pipeline.
 std::set<std::string> wide_parameters(const ModelDescription& model, const std::vector<std::string>& kept) {
   std::set<std::string> wide;
   for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows a wide parameter is wide as a whole
@@ -167,7 +167,7 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
   }
 }
 
-/// The columns of its float8 weights, where forward keeps them.
+/// Bytes of the transposed float8 weights that forward keeps.
 int64_t kept_weight_bytes(const Plan& plan, const UnitPlan& unit) {
   int64_t bytes = 0;
   if (unit.policy.checkpointed() || !keeps_float8_weights(plan.request)) return bytes;
@@ -179,7 +179,7 @@ int64_t kept_weight_bytes(const Plan& plan, const UnitPlan& unit) {
   return bytes;
 }
 
-/// Those whose inputs may be kept in float8: with a scale that is one tensor's, on a rank that has all of its rows.
+/// Parameters whose inputs may be kept in float8: tensorwise scales, on a rank that has all rows.
 std::vector<std::string> float8_parameters_of(const Plan& plan, const UnitPlan& unit) {
   std::vector<std::string> names;
   if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return names;

@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-/// Units of the chain that the modules of a stage are: a head counts for all of its modules.
+/// [first, last) of the chain's units that hold the modules of a stage; a head holds several.
 std::pair<size_t, size_t> units_of(const std::vector<std::string>& modules, const ModelDescription& model) {
   const ModelChain chain = chain_of(model);
   auto unit_of = [&](const std::string& module) -> size_t {
@@ -43,7 +43,7 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& reque
   const int64_t tensor_ranks = mesh.size(MeshAxis::tp);
   std::vector<Split> splits;
   std::vector<int64_t> coordinates;
-  // A copy on every rank of dp_replicate, and on every tensor-parallel rank where nothing is cut.
+  // Replicated along dp_replicate, and along tp if no dimension is cut.
   splits.push_back({std::string(name(MeshAxis::dp_replicate)), mesh.size(MeshAxis::dp_replicate), std::nullopt});
   coordinates.push_back(request.place.coordinate(MeshAxis::dp_replicate));
   splits.push_back({std::string(name(MeshAxis::tp)), tensor_ranks, spec.tensor_parallel_dimension});
@@ -68,12 +68,12 @@ size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
   return slots.size() - 1;
 }
 
-/// A slot holds a group and, where its shard lives elsewhere and is staged on the device, that too.
+/// With CPU offload and FSDP a slot holds a group and this rank's shard, which is copied to the device first.
 bool stages_shards(const PlanRequest& request) { return request.cpu_offload && request.shards() > 1; }
 
 using BytesOf = std::function<int64_t(const WeightGroupPlan&)>;
 
-/// Two slots that `groups` take in turns, so that the next can arrive while one is in use.
+/// Two slots that `groups` use alternately, so that the next can be gathered while one is in use.
 void take_turns(std::vector<int64_t>& slots, const std::vector<WeightGroupPlan*>& groups, size_t WeightGroupPlan::*slot,
                 const BytesOf& bytes) {
   const size_t first = slots.size();

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kWide = 4;  // bytes of a number in fp32
 
-/// Beside queries, keys, values and the output of ring attention: keys and values of all ranks, or its own and those
-/// that arrive; the sum in fp32; and where plain operations add a part to it, that part and what they make of it.
+/// What ring attention holds besides queries, keys, values and output: keys and values of all ranks (or its own and the
+/// ones being received), the fp32 accumulator, and temporaries of the plain operations that add to it.
 int64_t ring_bytes(const PlanRequest& request, const ModelDescription& model, const UnitPlan& unit) {
   const int64_t ranks = request.split().ranks;
   if (ranks == 1 || model.units[unit.chain_index].key_features == 0) return 0;
@@ -24,7 +24,7 @@ int64_t ring_bytes(const PlanRequest& request, const ModelDescription& model, co
          (request.on_gpu ? (part - size) * outputs : 0);
 }
 
-/// Of one chunk, while its losses are found.
+/// Of one chunk, while its losses are computed.
 int64_t logits_bytes(const PlanRequest& request, const ModelDescription& model, int64_t size) {
   const bool shared = request.place.mesh.size(MeshAxis::tp) > 1;
   const int64_t rows = chunk_rows(request);
@@ -44,7 +44,7 @@ int64_t forward_bytes(const UnitDescription& unit, const ActivationShape& shape)
 
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
-/// Bytes of this rank's shards in what they are multiplied in, as far as that is not the master itself.
+/// Bytes of the compute copies of this rank's shards.
 int64_t copy_bytes(const Plan& plan) {
   int64_t total = 0;
   for (const WeightGroupPlan& group : plan.groups) {
@@ -53,8 +53,8 @@ int64_t copy_bytes(const Plan& plan) {
   return total;
 }
 
-/// Chunks whose rows do not divide pass through padded memory from the beginning of a collective to its end: the own
-/// one and all together. A rank whose own chunk is full sends it as it is.
+/// Chunks of parameters whose rows do not divide evenly are padded for the time of a collective: this rank's chunk
+/// (unless it is full) and those of all ranks.
 int64_t gather_padding(const WeightGroupPlan& group, int64_t shards) {
   int64_t bytes = 0;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
@@ -74,7 +74,7 @@ int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
   return numel * size_of(group.reduce);
 }
 
-/// The most of both that is there at once in a step.
+/// The peak of both together in a step.
 int64_t padding_bytes(const Plan& plan, std::span<const RepeatedProgram> step) {
   const int64_t shards = plan.request.shards();
   std::map<int, int64_t> gathers, scatters;  // started and not waited for: bytes by group
@@ -113,8 +113,8 @@ int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
   return most;
 }
 
-/// What ring attention holds of other ranks in one block's backward: keys and values, and in fp32 the own share of
-/// their gradients, the one that arrives and the one that leaves.
+/// What ring attention holds of other ranks in one block's backward: keys and values, and three fp32 shares of their
+/// gradients (computed, being received, being sent).
 int64_t ring_bytes(const Plan& plan, const ModelDescription& model) {
   const int64_t ranks = plan.request.split().ranks;
   if (ranks == 1) return 0;
@@ -133,8 +133,8 @@ int64_t largest_group(const Plan& plan) {
   return most;
 }
 
-/// The most that units keep from forward to backward at any time, on the host or where they run: of one microbatch, or
-/// of those that the schedule lets pile up.
+/// Peak of the activations that units keep from forward to backward, of all microbatches that are between the two;
+/// `offloaded`: of those on the host.
 int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step, bool offloaded) {
   const bool deferred = plan.request.splits_backward();
   int64_t now = 0, most = 0;
@@ -184,10 +184,10 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
   if (bytes > 0) table.push_back({name, bytes, on_host});
 }
 
-/// Gradients live no longer than their unit's backward.
+/// Gradients are freed after their unit's backward.
 bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
 
-/// What is there in every step and between them.
+/// Memory that is held all the time.
 std::vector<MemoryPurpose> standing_memory(const Plan& plan, std::span<const RepeatedProgram> step) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0;
@@ -206,7 +206,7 @@ std::vector<MemoryPurpose> standing_memory(const Plan& plan, std::span<const Rep
   return table;
 }
 
-/// What forward and backward of a step's microbatches hold beside it.
+/// Memory that forward and backward of a step's microbatches add.
 std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescription& model,
                                              std::span<const RepeatedProgram> step) {
   const PlanRequest& request = plan.request;
@@ -280,7 +280,7 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   append(plan.memory, microbatch);
   if (!plan.request.validation) return;
   plan.validation_memory = standing;
-  // Graphs replay into memory that is theirs; validation runs without any.
+  // Graphs keep the memory of their microbatch; validation runs without graphs.
   if (plan.request.cuda_graphs && !why_no_graphs(plan.request)) append(plan.validation_memory, microbatch);
   add(plan.validation_memory, "validation's forward", validation_forward_bytes(plan, model));
 }

@@ -14,11 +14,11 @@
 namespace titan {
 namespace {
 
-// What the two ways to replay recorded work agree on: when a pass is recorded, and which passes are the same work.
+// When both kinds of graphs are recorded, and which passes are the same work.
 constexpr int64_t kEagerPasses = 2;        // libraries set themselves up in the first runs, which cannot be recorded
 constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, and as much again for a second shape
 
-/// Adds the tensor's shape and type to what must agree.
+/// Adds the tensor's shape and type to the key of a pass.
 void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
   key.push_back(tensor.defined() ? tensor.dim() : -1);
   if (!tensor.defined()) return;
@@ -26,8 +26,8 @@ void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
   key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
-/// The addresses of the parameters, which must be the same, too. Whether a weight's gradient is written or added to is
-/// fixed in a graph, so it belongs to it.
+/// The addresses of the parameters, which must be the same, too. A graph either writes or adds to a gradient, so
+/// that is part of the key.
 std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bool with_gradients) {
   std::vector<const void*> result;
   for (Parameter* parameter : parameters) {
@@ -53,7 +53,7 @@ void copy_to(const Stream& place, const Stream& given) {
   }
 }
 
-/// `stream`, and behind it the magnitudes that are known of its tensors: of `which`, in order.
+/// Appends the known amax of tensors to `stream`; `which`: the indices of these tensors.
 Stream with_magnitudes(Stream stream, const ScaleTable& scales, std::vector<size_t>& which) {
   which.clear();
   for (size_t i = 0, count = stream.size(); i < count; ++i) {
@@ -65,7 +65,7 @@ Stream with_magnitudes(Stream stream, const ScaleTable& scales, std::vector<size
   return stream;
 }
 
-/// The same for a graph that reads those of `which`: found by looking where they are not known this time.
+/// Appends the amax of the tensors `which`, computed where it is not known.
 Stream with_magnitudes_of(const std::vector<size_t>& which, Stream stream, const ScaleTable& scales) {
   for (const size_t i : which) {
     const at::Tensor largest = scales.find(stream[i]);
@@ -74,7 +74,7 @@ Stream with_magnitudes_of(const std::vector<size_t>& which, Stream stream, const
   return stream;
 }
 
-/// The tensors themselves, of which the magnitudes behind them are made known.
+/// Removes the appended amax values and offers them to `scales`.
 Stream without_magnitudes(Stream all, ScaleTable& scales, const std::vector<size_t>& which) {
   const size_t count = all.size() - which.size();
   for (size_t i = 0; i < which.size(); ++i) scales.offer(all[which[i]], all[count + i]);
@@ -129,7 +129,7 @@ Stream EagerRunner::backward(Unit& unit, const Stream& output_gradients, const B
   Stream input_gradients = torch::autograd::Engine::get_default_engine().execute(
       roots, output_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(),
       inputs);
-  // The context must outlive queued weight gradients no longer than their tensors do: products hold what they need.
+  // Deferred weight gradients hold the tensors that they need, so the context can be freed.
   state = UnitState();
   return input_gradients;
 }
@@ -268,8 +268,8 @@ Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& outp
   return without_magnitudes(last_, scales, entry.result_magnitudes);
 }
 
-// The forward was a graph and its backward would touch memory that is no longer the weights': both again, eagerly. The
-// input still lies where the graph read it.
+// The forward was a graph, but the weights have moved since, so its backward cannot be replayed: both are run again,
+// eagerly. The input is still in the memory that the graph read.
 Stream GraphRunner::backward_after_all(size_t index, Unit& unit, const Stream& output_gradients,
                                        const BatchContext& batch, const UnitContext& context) {
   Entry& entry = chain_->entries[index];

@@ -38,7 +38,7 @@ std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan
   return views;
 }
 
-/// Uninitialised, as `like` but with that many rows.
+/// Uninitialised; `like` with another number of rows.
 at::Tensor with_rows(MemoryArena& arena, const at::Tensor& like, int64_t rows) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape[0] = rows;
@@ -53,7 +53,7 @@ void pad(const at::Tensor& chunk, const at::Tensor& rows) {
   chunk.narrow(0, given, chunk.size(0) - given).zero_();
 }
 
-/// Where `rows` [n, …] fit with zero rows below it up to `count`, still to be written; itself when it has that many.
+/// `rows` itself if it has `count` rows, else uninitialised memory of that many.
 at::Tensor room_for(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
   return rows.size(0) == count ? rows : with_rows(arena, rows, count);
 }
@@ -211,7 +211,7 @@ void WeightStore::unshard() {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (gathered_in_float8(plan_, i)) rows[i] = rows[i].view(at::kByte), outputs[i] = outputs[i].view(at::kByte);
   }
-  // Memory of the stream that computes, which waits for the gather, whichever stream fills it.
+  // Allocated on the compute stream, which waits for the gather.
   std::vector<at::Tensor> inputs = rows;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ParameterPlan& parameter = plan_.parameters[i];
@@ -293,7 +293,7 @@ const at::Tensor& WeightStore::narrowed_gradients() {
   return narrow;
 }
 
-// In a slot the sums follow the unsharded gradients; with one shard they are these.
+// In a slot the sums are behind the unsharded gradients; with one shard they are in the same place.
 
 at::Tensor WeightStore::reduced_sums() const {
   if (!plan_.narrows_gradient()) return reduced_gradients();

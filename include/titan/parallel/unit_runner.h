@@ -16,8 +16,8 @@
 
 namespace titan {
 
-/// What stays of one unit and one microbatch from its forward to its backward: the leaves its graph ends in, the
-/// gradient edges of its outputs (not the outputs), and the context its operations point to.
+/// What is kept of one unit and one microbatch from forward to backward: the leaves of its autograd graph, the gradient
+/// edges of its outputs (not the outputs), and the context of its operations.
 struct UnitState {
   Stream leaves;
   OffloadedTensors offloaded;  // the leaves and what the context's recorder keeps, while they are on the host
@@ -44,7 +44,7 @@ class EagerRunner : public UnitRunner {
 
 class GraphRunner : public UnitRunner {
  public:
-  /// `units`: those that may be recorded, in the order in which forward meets them; each microbatch goes through all of
+  /// `units`: those that may be recorded, in forward order; each microbatch goes through all of
   /// them forward and then backward before the next begins. They do not communicate and take from the batch only
   /// its shape and positions. Others run eagerly.
   GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder);
@@ -75,7 +75,7 @@ class GraphRunner : public UnitRunner {
     std::unique_ptr<WorkGraph> forward, backward;
     bool usable = true;  // its weights have not moved
   };
-  /// What must agree for a pass to be the same work: whether gradients are written or added to, and all shapes.
+  /// Passes with equal keys are the same work: whether gradients are written or added to, and all shapes.
   using PassKey = std::vector<int64_t>;
   struct Chain {
     int64_t seen = 0;
@@ -89,7 +89,7 @@ class GraphRunner : public UnitRunner {
   Stream record_backward(size_t index, Unit& unit, const Stream& output_gradients, ScaleTable& scales);
   Stream backward_after_all(size_t index, Unit& unit, const Stream& output_gradients, const BatchContext& batch,
                             const UnitContext& context);
-  /// Where a graph shall read `given`: where it is, when the graph before left it there; else memory of its own.
+  /// The memory in which a graph reads `given`: the result of the graph before it, or else new memory.
   Stream place_for(const Stream& given);
   size_t index_of(const Unit& unit) const;
 
@@ -112,10 +112,10 @@ class MicrobatchGraphs {
   /// Forward and backward of the microbatch that it is given: its loss. It does not communicate.
   using Compute = std::function<at::Tensor(const BatchContext&)>;
 
-  /// `parameters`: all whose weights it reads or whose gradients it writes.
+  /// `parameters`: all whose weights are read or whose gradients are written.
   MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<WorkRecorder> recorder);
 
-  /// The loss of compute(batch), valid until the next run. Weights and storage of gradients are there.
+  /// The loss of compute(batch), valid until the next run. Weights are refreshed and gradients are open.
   at::Tensor run(const BatchContext& batch, const Compute& compute);
   /// The next microbatch is the first of a step.
   void finish_step() { first_of_step_ = true; }
@@ -130,7 +130,7 @@ class MicrobatchGraphs {
     bool usable = true;  // weights and gradients have not moved
   };
 
-  /// The entry that this microbatch is an instance of; null where it has to run eagerly.
+  /// The graph's entry for this microbatch; null: it runs eagerly.
   Entry* entry_for(const BatchContext& batch);
   at::Tensor record(Entry& entry, const BatchContext& batch, const Compute& compute);
 
