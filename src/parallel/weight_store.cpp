@@ -293,7 +293,7 @@ const at::Tensor& WeightStore::narrowed_gradients() {
   return narrow;
 }
 
-// In a slot the sums are behind the unsharded gradients; with one shard they are in the same place.
+// In a slot, the sums follow the unsharded gradients; with one shard they replace them.
 
 at::Tensor WeightStore::reduced_sums() const {
   if (!plan_.narrows_gradient()) return reduced_gradients();

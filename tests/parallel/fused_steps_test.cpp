@@ -1,5 +1,5 @@
 // Whole steps on the fused kernels (compiled for the host) against whole steps on plain operations, and in float8:
-// which magnitudes fall out of the kernel that wrote an operand, and that nothing depends on where they come from.
+// which amax values the kernels that write an operand compute, and that results do not depend on who computes them.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -25,7 +25,7 @@ ExecutorOptions fused_options(bool model = true, bool loss = true) {
   return options;
 }
 
-/// Rounding that differs in one place goes through three blocks.
+/// A rounding difference is amplified by three blocks.
 double bound(ElementType compute) { return compute == ElementType::bfloat16 ? 3e-2 : 1e-5; }
 
 class FusedSteps : public ::testing::TestWithParam<std::tuple<ElementType, std::string>> {};
@@ -112,7 +112,7 @@ ExecutorOptions fused_float8_options() {
   return options;
 }
 
-/// Counts the passes over a whole matrix that look for its magnitude.
+/// Counts the passes over a whole matrix that compute its amax.
 Float8Casts counting(Float8Casts casts, int64_t* passes) {
   auto find = casts.largest_magnitude;
   casts.largest_magnitude = [find, passes](const at::Tensor& matrix, Float8Extent extent) {
@@ -127,7 +127,7 @@ Float8Casts counting(Float8Casts casts, int64_t* passes) {
   return casts;
 }
 
-/// Products that are told of no magnitude and look for all of them; `offers`: of how many they could have been told.
+/// Products that are given no amax and compute all of them; `offers`: how many they could have been given.
 class Unaware : public LinearProducts {
  public:
   Unaware(std::shared_ptr<const LinearProducts> of, std::shared_ptr<size_t> offers)

@@ -1,6 +1,6 @@
-// Weights that come from the host and gradients that go there, on a device whose work is done later than it is asked
-// for: here a GPU, or the mock of one (tests/behaviour/mock_gpu_test.py), which copies and computes nothing. So nothing
-// is computed: units note the weights they see and write numbers for gradients, all by copies.
+// Weights copied from the host and gradients copied to it, on a device that works asynchronously: a GPU, or the mock of
+// one (tests/behaviour/mock_gpu_test.py), which copies but does not compute. So units record the weights that they see
+// and write numbers as gradients, all by copies.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A pipeline, run: stand-in stages show that it does what the table says when the table says it, keeps what the
-// simulation says and takes the time that the simulation says; real products show where weight gradients are made.
+// Pipelines: with stand-in stages, that actions run in the table's order and that live activations and time are those
+// of the simulation; with real products, where weight gradients are computed.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -408,7 +408,7 @@ TEST(ShardedWeights, SumsOverReplicasAreUnderWayWhileOneMoreBackwardRuns) {
     EXPECT_NE(found, trace.end()) << line;
     return found - trace.begin();
   };
-  // All-reduce 1 is the head's, whose reduce-scatter went on during the last block's backward.
+  // All-reduce 1 is the head's, whose reduce-scatter overlapped with the last block's backward.
   EXPECT_GT(at("all-reduce 1 begins"), at("scatter 1 is waited for"));
   EXPECT_LT(at("all-reduce 1 begins"), at("backward layers.1"));
   EXPECT_GT(at("all-reduce 1 is waited for"), at("backward layers.1"));

@@ -1,5 +1,5 @@
-// The programs of every row of the layout matrices are proved, each rank's and all of them together; and the proof
-// notices every instruction that is left out and every two that change places, unless that does no harm.
+// The programs of every row of the layout matrices pass the checkers, for each rank and for all together. Mutations (an
+// instruction deleted, two neighbours swapped) fail, unless they are harmless.
 #include <map>
 
 #include "ranks.h"
@@ -16,7 +16,7 @@ LayoutRow row_with(std::string name, const std::function<void(LayoutRow&)>& chan
   return row;
 }
 
-/// Rows of layouts.tsv, every schedule with every way in which weights come and go, and what neither holds.
+/// Rows of layouts.tsv, every schedule with every kind of sharding, and layouts that are in neither.
 std::vector<LayoutRow> proved_rows() {
   std::vector<LayoutRow> all = layout_rows();
   for (const ScheduleFamily& family : schedule_families()) {
@@ -215,8 +215,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
   return all;
 }
 
-/// What two instructions both touch and at least one changes; empty: they may stand either way round, and what alone
-/// changes is what overlaps with what.
+/// What two instructions both touch and at least one changes; empty: their order matters only for what overlaps.
 std::string shared_by(const Plan& plan, const Action& a, const Action& b) {
   const Touched first = touched_by(plan, a), second = touched_by(plan, b);
   for (const auto& [what, access] : first) {

@@ -57,10 +57,10 @@ class WeightStore {
               std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
               Float8Casts casts = make_aten_float8_casts());
 
-  /// REFRESH: makes the compute copies of this rank's shard, and the float8 scales they need, unless the writer of the
-  /// masters has made them (Parameter::send_written).
+  /// REFRESH: makes the compute copies of this rank's shard, and the float8 scales they need, unless the optimizer has
+  /// written them (Parameter::send_written).
   void refresh();
-  /// UNSHARD: begins to gather the weights into their slot.
+  /// UNSHARD: starts to gather the weights into their slot.
   void unshard();
   /// WAIT_UNSHARD: Parameter::weight() is valid from here on.
   void wait_unshard();
@@ -69,7 +69,7 @@ class WeightStore {
   /// SCALE without a group: computes the scales of all weights that are gathered in float8 from the shards of all
   /// ranks, with one all-reduce. `stores` share their communicators.
   static void scale_shards(const std::vector<WeightStore*>& stores);
-  /// RESHARD: ends what WAIT_UNSHARD began; the slot keeps its bytes until the next UNSHARD into it.
+  /// RESHARD: the slot may be overwritten; it keeps its bytes until the next UNSHARD into it.
   void reshard();
 
   /// OPEN_GRADIENT: Parameter::gradient() has storage from here on.
@@ -77,10 +77,10 @@ class WeightStore {
   /// CLOSE_GRADIENT: the group's gradient of the step is complete on this rank. Without a reduction the gradient shards
   /// are valid.
   void close_gradient();
-  /// REDUCE_SCATTER and ALL_REDUCE: begin the sum over shards, and the sum of shards over replicas.
+  /// REDUCE_SCATTER and ALL_REDUCE: start the sum over shards, and the sum of shards over replicas.
   void reduce_scatter();
   void all_reduce();
-  /// WAIT_REDUCE: ends the sum that was begun last. After the last one the gradient shards are valid.
+  /// WAIT_REDUCE: waits for the sum that was started last. After the last one the gradient shards are valid.
   void wait_reduce();
   /// REDUCE_PARTIAL: sums the gradient shards of weights that every tensor-parallel rank holds whole.
   void reduce_partial();
