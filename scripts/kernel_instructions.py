@@ -4,7 +4,7 @@
 
 Counted is the way of a thread through its kernel's control flow graph, from the first instruction to an EXIT: of all ways
 the one that moves most bytes and, of several, has the fewest instructions; of the cross-entropy's the one with most
-exponentials. The others are for tails, for numbers that are not ordinary and for float8's magnitudes. An instruction whose predicate is false is issued, too, and counts. A load or
+exponentials. The others are for tails, for numbers that are not ordinary and for float8's amaxes. An instruction whose predicate is false is issued, too, and counts. A load or
 store moves what its width says. Known by hand, in ROWS, are alone how often a loop runs in the shapes of Llama 3.1 8B,
 and which accesses come out of a cache or are one word for all threads. --check compares with the page, if that is about the
 same compiler, and with the instructions a byte that a GPU has time for by that page. Exit codes: 0, 1 they differ or a
@@ -81,12 +81,12 @@ ROWS = [
         wanted="MUFU.EX2",
     ),
     Row("float8 cast with transpose", "float8_cast_kernel<Bf16, (KernelFloat8)0>", (("LDG.E", None, "scales"),)),
-    Row("largest magnitude", "largest_kernel<Bf16, 8>"),
+    Row("largest amax", "largest_kernel<Bf16, 8>"),
     Row("AdamW, fp32", "adam_kernel", (SCALARS, TAIL, COPY_TAIL), without="STG.E.64"),
     Row("AdamW, fp32, with bf16 copies", "adam_kernel", (SCALARS, TAIL, COPY_TAIL)),
     Row(
         "AdamW with stochastic rounding",
-        "lean_adam_kernel<Bf16, Bf16, 4>",
+        "bf16_adam_kernel<Bf16, Bf16, 4>",
         (SCALARS, *((f"{access}.E.U16", None, TAIL[2]) for access in ("LDG", "STG"))),
     ),
     Row(

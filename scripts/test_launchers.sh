@@ -137,7 +137,7 @@ start() {
   return "$status"
 }
 
-check_meeting() {
+check_barrier() {
   local launcher=$1 ranks=$2
   local sentence="$ranks ranks under $launcher meet and agree"
   start "$launcher" "$ranks" ranks --job.dump_folder="$scratch/run" || { not_ok "$sentence" "$scratch/output"; return 0; }
@@ -226,7 +226,7 @@ for launcher in launch torchrun mpirun.openmpi mpiexec.hydra srun; do
     continue
   fi
   for ranks in $rank_counts; do
-    check_meeting "$launcher" "$ranks"
+    check_barrier "$launcher" "$ranks"
     check_losses "$launcher" "$ranks"
     check_failure "$launcher" "$ranks"
   done

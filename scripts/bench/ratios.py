@@ -29,7 +29,7 @@ class Row:
 
     @property
     def undecided(self) -> bool:
-        """Some pairs lie above the bar and some below: the machine was too busy to tell."""
+        """Some pairs are above the bar and some below: the machine was too busy to tell."""
         return min(self.samples) < self.bar < max(self.samples)
 
     def cells(self) -> list[str]:

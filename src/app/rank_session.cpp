@@ -70,11 +70,11 @@ std::string common_config(const Schema& schema, JobConfig config) {
 }  // namespace
 
 RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch launch,
-                         std::shared_ptr<LastWords> last_words)
+                         std::shared_ptr<FinalMessage> final_message)
     : schema_(schema),
       config_(config),
       launch_(std::move(launch)),
-      last_words_(std::move(last_words)),
+      final_message_(std::move(final_message)),
       log_(log_targets(config, launch_)) {
   const int64_t remembered = config.comm.trace_buf_size;
   if (remembered > 0 && !launch_.fake) trace_ = std::make_shared<CollectiveTrace>(remembered);
@@ -100,7 +100,7 @@ int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& 
   if (met.watcher) {
     met.world.trace = trace_;
     met.world.hung = [this, &met](const std::string& text) {
-      if (last_words_) last_words_->say();
+      if (final_message_) final_message_->say();
       write_trace();
       // This rank's own thread may hang for ever: the watcher ends the process when it has not ended by itself.
       met.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
@@ -171,7 +171,7 @@ Rendezvous RankSession::meet() {
     log_.info("Dry run as rank {} of {}: communication does nothing, and nothing of it is recorded", launch_.rank,
               launch_.size);
   }
-  if (launch_.meeting.kind == MeetingPoint::Kind::nowhere) return meet_ranks(launch_, {}, {}, {}, last_words_);
+  if (launch_.meeting.kind == MeetingPoint::Kind::nowhere) return meet_ranks(launch_, {}, {}, {}, final_message_);
   log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
             launch_.meeting.host);
   auto tell = [this](const std::string& text, bool aloud) {
@@ -184,7 +184,7 @@ Rendezvous RankSession::meet() {
   RankFacts facts = own_facts();
   if (!facts.gpus.empty() || facts.device.starts_with("cuda")) prepare_nccl();
   Rendezvous met = meet_ranks(launch_, std::move(facts), std::chrono::seconds(config_.comm.init_timeout_seconds),
-                              std::move(tell), last_words_);
+                              std::move(tell), final_message_);
   if (!launch_.local_rank) {
     move_near(choose_device(config_.training.device, met.world.local_rank));
     met.world.cores = std::min(met.world.cores, std::ssize(allowed_cores()));

@@ -102,12 +102,12 @@ void run_report_command(const std::vector<std::string>& arguments, std::ostream&
       throw Error(ExitCode::bad_data,
                   fmt::format("report: {} has no line of a step yet", (folders[i] / "metrics.jsonl").string()));
     }
-    runs.push_back({names[i], facts_of(folders[i]), &histories[i], RunStanding::unknown, 0, 0});
+    runs.push_back({names[i], facts_of(folders[i]), &histories[i], RunStatus::unknown, 0, 0});
   }
   const std::filesystem::path page = !output.empty()       ? std::filesystem::path(output)
                                      : folders.size() == 1 ? folders[0] / "report.html"
                                                            : "report.html";
-  // What lies in the run's folder under this name is the run's own page, of whichever version.
+  // What is in the run's folder under this name is the run's own page, of whichever version.
   if (!output.empty() || folders.size() > 1) check_place(page, folders);
   with_remedy("name another place with --out", [&] { write_file_atomically(page, render_page(runs)); });
   out << page.string() << "\n";

@@ -9,7 +9,7 @@
 #include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/last_words.h"
+#include "titan/base/final_message.h"
 #include "titan/base/stop_signals.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
@@ -82,10 +82,10 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;
   if (config.memory_estimation.enable) return estimate_memory(config);
-  const auto last_words = std::make_shared<LastWords>();
-  const StopSignals signals([last_words] { last_words->say(); });
+  const auto final_message = std::make_shared<FinalMessage>();
+  const StopSignals signals([final_message] { final_message->say(); });
   keep_freed_memory();
-  RankSession session(schema, config, detect_launch(config), last_words);
+  RankSession session(schema, config, detect_launch(config), final_message);
   const Log& log = session.log();
   std::unique_ptr<Run> run;
   auto work = [&](const World& world) {

@@ -266,7 +266,7 @@ int64_t run_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t& outer_di
   return run;
 }
 
-/// Reads `sizes` elements that lie in `file` from `first_byte` on with `strides` into `into`, a CPU tensor of the same
+/// Reads `sizes` elements that are in `file` from `first_byte` on with `strides` into `into`, a CPU tensor of the same
 /// sizes and dtype, run by run. Both must have runs of more than single elements to be worth it.
 void read_runs(CheckedReader& file, int64_t first_byte, at::IntArrayRef strides, const at::Tensor& into) {
   int64_t outer_source = 0, outer_target = 0;

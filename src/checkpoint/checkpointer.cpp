@@ -27,7 +27,7 @@ WriteTrial try_writing(const std::function<void()>& act) {
 }
 
 /// The first problem of any rank, with the rank's number where there are several.
-WriteTrial agreed(RankMeeting& meeting, const WriteTrial& mine) {
+WriteTrial agreed(RankBarrier& meeting, const WriteTrial& mine) {
   const std::vector<std::string> all = meeting.exchange(json_text(nlohmann::json{mine.problem, mine.reason}));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::string problem;
@@ -48,14 +48,14 @@ bool may_recover(int reason) {
 
 }  // namespace
 
-Checkpointer::Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankMeeting> meeting,
+Checkpointer::Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankBarrier> meeting,
                            CheckpointerOptions options, CheckpointEvents events)
     : storage_(std::move(storage)),
-      meeting_(std::move(meeting)),
+      barrier_(std::move(meeting)),
       options_(std::move(options)),
       events_(std::move(events)) {
-  run_ = meeting_->exchange(fmt::format("{:08x}", std::random_device()())).front();
-  saver_ = std::make_unique<Saver>(*storage_, *meeting_, SaverOptions{options_.root, run_, options_.mode},
+  run_ = barrier_->exchange(fmt::format("{:08x}", std::random_device()())).front();
+  saver_ = std::make_unique<Saver>(*storage_, *barrier_, SaverOptions{options_.root, run_, options_.mode},
                                    [this](const SaveOutcome& outcome) { after_save(outcome); });
 }
 
@@ -67,7 +67,7 @@ Checkpointer::~Checkpointer() {
 void Checkpointer::after_save(const SaveOutcome& outcome) {
   failed_ = !outcome.committed;
   events_.saved(outcome);
-  if (!outcome.committed || meeting_->rank() != 0 || options_.retention.keep_latest <= 0) return;
+  if (!outcome.committed || barrier_->rank() != 0 || options_.retention.keep_latest <= 0) return;
   // The other ranks already train on, and wait for this one in their next collective: not for a slow file system.
   deleting_ = std::thread([this, step = outcome.step] {
     for (const std::string& failure : delete_old(*storage_, options_.root, options_.retention, step)) {
@@ -90,10 +90,10 @@ void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
   if (now && failed_) saver_->save(step, state, now);
 }
 
-void Checkpointer::save_by(const std::function<SaveOutcome(Storage&, RankMeeting&)>& save) {
+void Checkpointer::save_by(const std::function<SaveOutcome(Storage&, RankBarrier&)>& save) {
   finish();
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const SaveOutcome outcome = save(*storage_, *meeting_);
+    const SaveOutcome outcome = save(*storage_, *barrier_);
     events_.saved(outcome);
     if (outcome.committed) return;
   }
@@ -106,7 +106,7 @@ void Checkpointer::finish() {
 
 std::string Checkpointer::rehearse() {
   const std::filesystem::path folder = options_.root / fmt::format("{}trial-{}", kSavingPrefix, run_);
-  const bool leads = meeting_->rank() == 0;
+  const bool leads = barrier_->rank() == 0;
   WriteTrial trial;
   if (leads) {
     trial = try_writing([&] {
@@ -115,10 +115,10 @@ std::string Checkpointer::rehearse() {
       storage_->make_folders(folder);
     });
   }
-  trial = agreed(*meeting_, trial);
+  trial = agreed(*barrier_, trial);
   if (trial.problem.empty()) {
-    trial = try_writing([&] { storage_->write_all(folder / data_file(meeting_->rank()), "trial"); });
-    trial = agreed(*meeting_, trial);
+    trial = try_writing([&] { storage_->write_all(folder / data_file(barrier_->rank()), "trial"); });
+    trial = agreed(*barrier_, trial);
   }
   if (leads) try_writing([&] { storage_->remove_folder(folder); });
   if (trial.problem.empty()) return {};
@@ -131,10 +131,10 @@ std::string Checkpointer::rehearse() {
 LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt,
                                const ExportAttempt& attempt_export) {
   std::vector<std::string> warnings;
-  const bool cleans = meeting_->rank() == 0 && !options_.only_loads;
+  const bool cleans = barrier_->rank() == 0 && !options_.only_loads;
   if (cleans) give_back(*storage_, options_.root);  // what fails is tried again below, and said there
   LoadOutcome outcome =
-      load_together(*storage_, *meeting_, options_.root, step, attempt, options_.only_loads, attempt_export);
+      load_together(*storage_, *barrier_, options_.root, step, attempt, options_.only_loads, attempt_export);
   if (cleans) warnings = clean_leftovers(*storage_, options_.root);  // nothing goes where a run was refused
   if (cleans) {
     const std::vector<std::string> files = files_in_the_way(*storage_, options_.root);

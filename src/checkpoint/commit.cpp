@@ -11,7 +11,7 @@ namespace {
 /// Room for index, manifest and the rounding of file systems, besides the data: this much and a part in 64.
 constexpr int64_t kSpareBytes = int64_t{1} << 20;
 
-/// What lies in the finished folder is what was meant to.
+/// What is in the finished folder is what was meant to.
 void read_back(Storage& storage, const std::filesystem::path& folder, const CheckpointIndex& index,
                const Manifest& manifest) {
   const Manifest written = read_manifest(storage.read_all(folder / kManifestFile));
@@ -24,7 +24,7 @@ void read_back(Storage& storage, const std::filesystem::path& folder, const Chec
   }
 }
 
-/// A checkpoint of this step from before the run went on from an earlier one gets another name; which.
+/// A checkpoint of this step from before the run resumed from an earlier one gets another name; which.
 std::optional<std::filesystem::path> make_way(Storage& storage, const SavePlace& place) {
   for (const StorageEntry& entry : storage.list(place.root)) {
     if (entry.name != step_folder(place.step)) continue;

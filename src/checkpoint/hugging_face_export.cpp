@@ -119,7 +119,7 @@ class Exporter {
            "\n";
   }
 
-  /// What lies in the folder is what was meant to, tensor by tensor, and every byte is the one that was written.
+  /// What is in the folder is what was meant to, tensor by tensor, and every byte is the one that was written.
   void read_back() {
     SafetensorsFolder written(storage_, temporary_);
     for (const ExportedFile& file : files_) {
@@ -164,7 +164,7 @@ std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {
   return json_text(report);
 }
 
-std::string run_stages(Exporter& exporter, RankMeeting& meeting) {
+std::string run_stages(Exporter& exporter, RankBarrier& meeting) {
   const bool leads = meeting.rank() == 0;
   std::string problem;
   if (leads) problem = problem_of([&] { exporter.begin(); });
@@ -218,7 +218,7 @@ std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vect
   return files;
 }
 
-SaveOutcome export_together(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+SaveOutcome export_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
                             TensorSource& weights) {
   const auto start = std::chrono::steady_clock::now();
   Exporter exporter(storage, wanted, weights);
@@ -232,7 +232,7 @@ SaveOutcome export_together(Storage& storage, RankMeeting& meeting, const Huggin
 namespace {
 
 /// The first problem of any rank, with its number where there are several; the same on all.
-std::string agreed(RankMeeting& meeting, const std::string& mine) {
+std::string agreed(RankBarrier& meeting, const std::string& mine) {
   const std::vector<std::string> all = meeting.exchange(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty()) return all.size() == 1 ? all[rank] : fmt::format("{} (rank {})", all[rank], rank);
@@ -258,7 +258,7 @@ std::filesystem::path parts_root(const HuggingFaceExport& wanted) {
 }
 
 /// The parts, as a checkpoint of their own.
-SaveOutcome save_parts(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+SaveOutcome save_parts(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
                        const CheckpointState& state) {
   SaveJob job;
   job.place = {parts_root(wanted), wanted.step, wanted.run};
@@ -271,7 +271,7 @@ SaveOutcome save_parts(Storage& storage, RankMeeting& meeting, const HuggingFace
 }
 
 /// From the parts that all ranks have written.
-SaveOutcome export_parts(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted) {
+SaveOutcome export_parts(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted) {
   std::optional<OpenCheckpoint> parts;
   const std::filesystem::path folder = parts_root(wanted) / step_folder(wanted.step);
   const auto open = [&] { parts.emplace(storage, folder, /*all_sizes=*/meeting.rank() == 0); };
@@ -297,7 +297,7 @@ HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::pa
   return {fit.counts(), stored.verified(), manifest ? std::optional(manifest->step) : std::nullopt};
 }
 
-LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
                                        std::optional<ScaleBlock> quantised, const ForeignModel& model,
                                        std::span<const SavedParameter> parameters) {
   LoadOutcome outcome;
@@ -315,7 +315,7 @@ LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, c
   return outcome;
 }
 
-SaveOutcome save_hugging_face_together(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
                                        const CheckpointState& state) {
   SaveOutcome outcome = save_parts(storage, meeting, wanted, state);
   const double seconds = outcome.seconds;

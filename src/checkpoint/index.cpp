@@ -142,7 +142,7 @@ void check_box(const LogicalTensor& tensor, const Box& box) {
   for (size_t d = 0; inside && d < tensor.shape.size(); ++d) {
     inside = box.offset[d] <= tensor.shape[d] && box.extent[d] <= tensor.shape[d] - box.offset[d];
   }
-  if (!inside) fail(fmt::format("a chunk of {} lies outside of it", tensor.name));
+  if (!inside) fail(fmt::format("a chunk of {} is outside of it", tensor.name));
 }
 
 StoredTensor tensor_from(const std::string& name, const PickleValue& value) {
@@ -168,7 +168,7 @@ BlobPlace place_from(const PickleValue& info) {
                   count_of(field(info, kStorageInfo, "length"))};
   const std::filesystem::path path(place.file);
   if (path.filename() != path || place.file.empty() || place.file == "." || place.file == "..") {
-    fail(fmt::format("the data file {} lies outside the checkpoint's folder", place.file));
+    fail(fmt::format("the data file {} is outside the checkpoint's folder", place.file));
   }
   const PickleValue* transforms = info.items[1]->find("transform_descriptors");
   if (transforms && !transforms->is(Kind::none)) fail("its data files are transformed (compressed?)");

@@ -9,7 +9,7 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/safetensors.h"
-#include "titan/distributed/roll_call.h"
+#include "titan/distributed/rank_check.h"
 
 namespace titan {
 namespace {
@@ -47,7 +47,7 @@ Verdict try_checkpoint(const std::function<void()>& act) {
 }
 
 /// The worst verdict of all ranks, with the rank's number where there are several.
-Verdict agreed(RankMeeting& meeting, const Verdict& mine) {
+Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
   const nlohmann::json message{{"fate", static_cast<int>(mine.fate)}, {"why", mine.why}, {"code", mine.code}};
   const std::vector<std::string> all = meeting.exchange(json_text(message));
   Verdict worst;
@@ -67,7 +67,7 @@ Verdict agreed(RankMeeting& meeting, const Verdict& mine) {
 }
 
 /// Rank 0 looks, so that all try the same ones.
-std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankMeeting& meeting,
+std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& meeting,
                                                const std::filesystem::path& root) {
   nlohmann::json told{{"problem", ""}, {"steps", nlohmann::json::array()}};
   if (meeting.rank() == 0) {
@@ -137,7 +137,7 @@ int64_t bytes_of(const OpenCheckpoint& checkpoint) {
 
 /// One checkpoint on all ranks, each of which does `act`: it says what is told of it. Loaded: `outcome` has its folder,
 /// and its line says where from. Throws when it does not fit the run.
-Verdict try_folder(RankMeeting& meeting, const std::filesystem::path& folder, const std::function<std::string()>& act,
+Verdict try_folder(RankBarrier& meeting, const std::filesystem::path& folder, const std::function<std::string()>& act,
                    LoadOutcome& outcome) {
   std::string line;
   const Verdict mine = try_checkpoint([&] { line = fmt::format("{} ({})", folder.string(), act()); });
@@ -176,7 +176,7 @@ std::string unseen_file(Storage& storage, const std::filesystem::path& folder,
   return {};
 }
 
-Verdict try_own(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder, bool is_of_the_run,
+Verdict try_own(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder, bool is_of_the_run,
                 const LoadAttempt& attempt, LoadOutcome& outcome) {
   const auto act = [&] {
     std::optional<Manifest> manifest;
@@ -199,7 +199,7 @@ Verdict try_own(Storage& storage, RankMeeting& meeting, const std::filesystem::p
   return try_folder(meeting, folder, act, outcome);
 }
 
-Verdict try_export(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+Verdict try_export(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
                    const ExportAttempt& attempt, LoadOutcome& outcome) {
   const auto act = [&] {
     outcome.verified = attempt(storage, folder);
@@ -227,7 +227,7 @@ std::string what_it_is_instead(Storage& storage, const std::filesystem::path& fo
 
 }  // namespace
 
-LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+LoadOutcome load_folder_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
                                  const LoadAttempt& attempt) {
   LoadOutcome outcome;
   const Verdict verdict = try_own(storage, meeting, folder, /*is_of_the_run=*/false, attempt, outcome);
@@ -240,7 +240,7 @@ LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const s
   return outcome;
 }
 
-LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
+LoadOutcome load_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads,
                           const ExportAttempt& attempt_export) {
   std::vector<FoundCheckpoint> candidates = agreed_candidates(storage, meeting, root);

@@ -135,7 +135,7 @@ class HeaderReader {
     const int64_t data = file_.size() - begin_;
     // Checked before any memory is asked for: a damaged shape may ask for more than there is.
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data) {
-      fail(fmt::format("tensor {} lies outside the file", name));
+      fail(fmt::format("tensor {} is outside the file", name));
     }
     found.offset = begin_ + offsets[0];
     found.bytes = offsets[1] - offsets[0];

@@ -15,7 +15,7 @@ namespace titan {
 
 namespace {
 
-class LoneMeeting : public RankMeeting {
+class LoneBarrier : public RankBarrier {
  public:
   int64_t rank() const override { return 0; }
   int64_t size() const override { return 1; }
@@ -74,7 +74,7 @@ int64_t total_bytes(const CheckpointIndex& index) {
 }
 
 /// The stages; what went wrong, empty when it is committed.
-std::string run_stages(Storage& storage, RankMeeting& meeting, const SaveJob& job, const CheckpointIndex& index) {
+std::string run_stages(Storage& storage, RankBarrier& meeting, const SaveJob& job, const CheckpointIndex& index) {
   const bool leads = meeting.rank() == 0;
   std::string problem;
   if (leads) problem = problem_of([&] { begin_save(storage, job.place, total_bytes(index)); });
@@ -116,7 +116,7 @@ void read_words(const std::string& words, size_t rank, const std::function<void(
   }
 }
 
-std::unique_ptr<RankMeeting> make_lone_meeting() { return std::make_unique<LoneMeeting>(); }
+std::unique_ptr<RankBarrier> make_lone_barrier() { return std::make_unique<LoneBarrier>(); }
 
 at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write) {
   TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(write.box.extent) &&
@@ -143,7 +143,7 @@ std::string SaveOutcome::sentence() const {
   return fmt::format("checkpoint {} was not saved: {}", step, problem);
 }
 
-SaveOutcome save_together(Storage& storage, RankMeeting& meeting, const SaveJob& job) {
+SaveOutcome save_together(Storage& storage, RankBarrier& meeting, const SaveJob& job) {
   const auto start = std::chrono::steady_clock::now();
   // Others need no index: the plan alone says what they write.
   const CheckpointIndex index = meeting.rank() == 0 ? index_of(*job.plan, job.tensors, job.values) : CheckpointIndex();

@@ -48,7 +48,7 @@ int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string
   throw InvariantError(fmt::format("internal error: a layout is cut along {}, which is no axis of the mesh", axis));
 }
 
-/// Stretches of about equally many bytes: a write goes to the file that its middle lies in.
+/// Stretches of about equally many bytes: a write goes to the file that its middle is in.
 void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const PlacedTensor> tensors, const FileSplit& split) {
   const auto bytes_of = [&](const PlannedWrite& write) { return tensors[write.tensor].tensor.bytes_of(write.box); };
   int64_t total = 0, before = 0, last = 0, number = -1;

@@ -32,8 +32,8 @@ void wait_for_devices(const CheckpointState& state) {
 
 }  // namespace
 
-Saver::Saver(Storage& storage, RankMeeting& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done)
-    : storage_(storage), meeting_(meeting), options_(std::move(options)), done_(std::move(done)) {}
+Saver::Saver(Storage& storage, RankBarrier& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done)
+    : storage_(storage), barrier_(meeting), options_(std::move(options)), done_(std::move(done)) {}
 
 Saver::~Saver() {
   if (writer_.joinable()) writer_.join();
@@ -43,7 +43,7 @@ std::shared_ptr<const SavePlan> Saver::plan_for(const std::vector<PlacedTensor>&
   std::vector<LogicalTensor> wanted;
   for (const PlacedTensor& placed : tensors) wanted.push_back(placed.tensor);
   if (!plan_ || wanted != planned_) {
-    plan_ = std::make_shared<const SavePlan>(plan_save(tensors, meeting_.size(), options_.split));
+    plan_ = std::make_shared<const SavePlan>(plan_save(tensors, barrier_.size(), options_.split));
     planned_ = std::move(wanted);
     snapshot_ = std::make_unique<StateSnapshot>(options_.mode == SaveMode::asynchronous_pinned);
   }
@@ -54,14 +54,14 @@ void Saver::save(int64_t step, const CheckpointState& state, bool now) {
   finish();
   SaveJob job{{options_.root, step, options_.run}, nullptr, state.placed(), {}, state.facts, {}};
   job.plan = plan_for(job.tensors);
-  if (meeting_.rank() == 0) {
+  if (barrier_.rank() == 0) {
     for (const StateValue& value : state.values) job.values.push_back({value.name, value_blob(value.value)});
   }
-  const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(meeting_.rank())];
+  const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(barrier_.rank())];
   if (now || options_.mode == SaveMode::synchronous) {
     job.written = [&](size_t i) { return written_part(state.tensors[writes[i].tensor], writes[i]); };
     wait_for_devices(state);
-    done_(save_together(storage_, meeting_, job));
+    done_(save_together(storage_, barrier_, job));
     return;
   }
   snapshot_->begin(state, writes);
@@ -71,7 +71,7 @@ void Saver::save(int64_t step, const CheckpointState& state, bool now) {
 
 void Saver::write(SaveJob job) {
   try {
-    const SaveOutcome outcome = save_together(storage_, meeting_, job);
+    const SaveOutcome outcome = save_together(storage_, barrier_, job);
     snapshot_->end();
     done_(outcome);
   } catch (...) {

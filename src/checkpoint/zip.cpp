@@ -108,7 +108,7 @@ std::optional<Directory> find_directory(CheckedReader& file, int64_t offset, uin
     const bool has_locator = at >= kLocatorBytes && field_at<uint32_t>(tail, at - kLocatorBytes) == kEnd64Locator;
     if (!has_locator) return found;
     const auto end64 = field_at<uint64_t>(tail, at - kLocatorBytes + 8);
-    if (end64 > length || length - end64 < kEnd64Bytes) throw DamageError("a zip record lies outside its archive");
+    if (end64 > length || length - end64 < kEnd64Bytes) throw DamageError("a zip record is outside its archive");
     const std::string record = file.read(offset + static_cast<int64_t>(end64), kEnd64Bytes);
     if (field_at<uint32_t>(record, 0) != kEnd64) throw DamageError("a zip record is not where another one says");
     return Directory{field_at<uint64_t>(record, 48), field_at<uint64_t>(record, 40), field_at<uint64_t>(record, 32)};
@@ -145,12 +145,12 @@ ZipEntry take_line(CheckedReader& file, int64_t offset, uint64_t length, std::st
   const uint64_t bytes = widened(field_at<uint32_t>(lines, 24), wide);
   const uint64_t stored = widened(field_at<uint32_t>(lines, 20), wide);
   const uint64_t header = widened(field_at<uint32_t>(lines, 42), wide);
-  if (header > length || length - header < kHeaderBytes) throw DamageError("a zip entry lies outside its archive");
+  if (header > length || length - header < kHeaderBytes) throw DamageError("a zip entry is outside its archive");
   const std::string local = file.read(offset + static_cast<int64_t>(header), kHeaderBytes);
   if (field_at<uint32_t>(local, 0) != kLocalHeader) throw DamageError("a zip entry has no header");
   const uint64_t begin = header + kHeaderBytes + field_at<uint16_t>(local, 26) + field_at<uint16_t>(local, 28);
   if (stored != bytes || begin > length || bytes > length - begin) {
-    throw DamageError("a zip entry lies outside its archive");
+    throw DamageError("a zip entry is outside its archive");
   }
   ZipEntry entry{std::string(lines.substr(kLineBytes, name)), offset + static_cast<int64_t>(begin),
                  static_cast<int64_t>(bytes)};
@@ -171,7 +171,7 @@ std::vector<ZipEntry> read_zip(CheckedReader& file, int64_t offset, int64_t leng
   }
   if (!directory) throw DamageError("what should be a zip archive is none");
   if (directory->offset > size || directory->size > size - directory->offset) {
-    throw DamageError("a zip directory lies outside its archive");
+    throw DamageError("a zip directory is outside its archive");
   }
   const std::string bytes =
       file.read(offset + static_cast<int64_t>(directory->offset), static_cast<int64_t>(directory->size));

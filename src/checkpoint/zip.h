@@ -38,7 +38,7 @@ class ZipWriter {
   uint64_t position_ = 0;
 };
 
-/// An entry of an archive inside a file: where its bytes lie in the file.
+/// An entry of an archive inside a file: where its bytes are in the file.
 struct ZipEntry {
   std::string name;
   int64_t offset = 0;

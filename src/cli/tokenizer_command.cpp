@@ -52,7 +52,7 @@ void declare_train(CLI::App& app, TokenizerOptions& options) {
   command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")
       ->check(at_least(1))
       ->default_str(fmt::format("all; {} of stories", TokenizerTraining::kStoryBytes));
-  command->add_flag("--overwrite", training.overwrite, "Write over a tokenizer that lies there");
+  command->add_flag("--overwrite", training.overwrite, "Write over a tokenizer that is there");
 }
 
 void declare_users(CLI::App& app, TokenizerOptions& options) {

@@ -75,7 +75,7 @@ void describe_numbers(TrainingFields& training) {
   training.add("dtype", &S::dtype, "float32")
       .later()
       .choices({"float32", "bfloat16"})
-      .help("dtype that parameters are created and updated in; bfloat16 rounds by chance");
+      .help("dtype that parameters are created and updated in; bfloat16 rounds stochastically");
   training.add("mixed_precision_param", &S::mixed_precision_param, "bfloat16")
       .choices({"bfloat16", "float32"})
       .help("dtype that forward and backward compute in");
@@ -307,7 +307,7 @@ void describe_optimizer_section(Schema& schema) {
   optimizer.add("state_dtype", &S::state_dtype, "float32")
       .own()
       .choices({"float32", "bfloat16"})
-      .help("dtype of the optimizer's moments; bfloat16 rounds by chance");
+      .help("dtype of the optimizer's moments; bfloat16 rounds stochastically");
   optimizer.add("offload", &S::offload, false)
       .own()
       .only_when({"training.enable_cpu_offload = false",

@@ -84,7 +84,7 @@ class CudaLibrary : public Cuda {
     using enum c10::cuda::SyncDebugMode;
     c10::cuda::warning_state().set_sync_debug_mode(on ? L_ERROR : L_DISABLED);
   }
-  std::unique_ptr<WorkRecorder> recorder(int64_t gpu) const override { return make_cuda_recorder(gpu); }
+  std::unique_ptr<GraphCapture> recorder(int64_t gpu) const override { return make_cuda_capture(gpu); }
 
   MakeCommunicator nccl(c10::intrusive_ptr<c10d::Store> store, int64_t gpu,
                         std::shared_ptr<OverdueWatch> watch) const override {

@@ -123,7 +123,7 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
-  PeerWaits::Ranks peers_of(const std::vector<Message>& receives, const std::vector<Message>& sends) const {
+  WaitForGraph::Ranks peers_of(const std::vector<Message>& receives, const std::vector<Message>& sends) const {
     if (!others_) return nullptr;
     auto ranks = std::make_shared<std::vector<int64_t>>();
     for (const std::vector<Message>* messages : {&receives, &sends}) {
@@ -132,7 +132,7 @@ class NcclCommunicator : public Communicator {
     return ranks;
   }
 
-  Pending watched(Collective kind, const PeerWaits::Ranks& peers, c10::intrusive_ptr<c10d::Work> work) {
+  Pending watched(Collective kind, const WaitForGraph::Ranks& peers, c10::intrusive_ptr<c10d::Work> work) {
     ++calls_;
     if (watch_ && work) {
       watch_->add(
@@ -144,7 +144,7 @@ class NcclCommunicator : public Communicator {
 
   std::shared_ptr<NcclTransport> group_;
   GroupMembers members_;
-  PeerWaits::Ranks others_;
+  WaitForGraph::Ranks others_;
   std::shared_ptr<OverdueWatch> watch_;
   std::chrono::milliseconds timeout_;
   int64_t calls_ = 0;

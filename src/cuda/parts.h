@@ -15,6 +15,6 @@ std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d:
                                                   int64_t rank, int64_t size, int64_t capacity,
                                                   std::chrono::milliseconds timeout, int64_t gpu);
 
-std::unique_ptr<WorkRecorder> make_cuda_recorder(int64_t gpu);
+std::unique_ptr<GraphCapture> make_cuda_capture(int64_t gpu);
 
 }  // namespace titan

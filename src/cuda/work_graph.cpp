@@ -21,9 +21,9 @@ at::Tensor unowned_view(const at::Tensor& tensor) {
       tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, tensor.options());
 }
 
-class CudaWorkGraph : public WorkGraph {
+class CudaGraph : public CapturedGraph {
  public:
-  CudaWorkGraph(const std::function<Stream()>& body, at::cuda::MempoolId_t pool, const at::cuda::CUDAStream& stream) {
+  CudaGraph(const std::function<HiddenStates()>& body, at::cuda::MempoolId_t pool, const at::cuda::CUDAStream& stream) {
     at::cuda::CUDAEvent before;
     before.record(at::cuda::getCurrentCUDAStream());
     c10::cuda::CUDAStreamGuard guard(stream);
@@ -45,7 +45,7 @@ class CudaWorkGraph : public WorkGraph {
     for (const at::Tensor& result : results_) aliases_.push_back(unowned_view(result));
   }
 
-  Stream run() override {
+  HiddenStates run() override {
     graph_.replay();
     return results_.empty() ? aliases_ : std::exchange(results_, {});
   }
@@ -69,13 +69,13 @@ class CudaWorkGraph : public WorkGraph {
   }
 
   at::cuda::CUDAGraph graph_;
-  Stream results_;
-  Stream aliases_;
+  HiddenStates results_;
+  HiddenStates aliases_;
 };
 
-class CudaRecorder : public WorkRecorder {
+class CudaGraphCapture : public GraphCapture {
  public:
-  explicit CudaRecorder(c10::DeviceIndex gpu)
+  explicit CudaGraphCapture(c10::DeviceIndex gpu)
       : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, gpu)), pool_(at::cuda::graph_pool_handle()) {}
 
   void prepare() override {
@@ -87,8 +87,8 @@ class CudaRecorder : public WorkRecorder {
     c10::cuda::CUDACachingAllocator::emptyCache();
     state.set_sync_debug_mode(mode);
   }
-  std::unique_ptr<WorkGraph> record(std::function<Stream()> body) override {
-    return std::make_unique<CudaWorkGraph>(body, pool_, stream_);
+  std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) override {
+    return std::make_unique<CudaGraph>(body, pool_, stream_);
   }
   at::Tensor unowned(const at::Tensor& tensor) override { return unowned_view(tensor); }
 
@@ -99,8 +99,8 @@ class CudaRecorder : public WorkRecorder {
 
 }  // namespace
 
-std::unique_ptr<WorkRecorder> make_cuda_recorder(int64_t gpu) {
-  return std::make_unique<CudaRecorder>(static_cast<c10::DeviceIndex>(gpu));
+std::unique_ptr<GraphCapture> make_cuda_capture(int64_t gpu) {
+  return std::make_unique<CudaGraphCapture>(static_cast<c10::DeviceIndex>(gpu));
 }
 
 }  // namespace titan

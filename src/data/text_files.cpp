@@ -329,7 +329,7 @@ constexpr std::string_view kWhatWorks =
   throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, remedy));
 }
 
-/// Walks a folder and what lies below it, links to folders included.
+/// Walks a folder and what is below it, links to folders included.
 class FolderWalk {
  public:
   explicit FolderWalk(std::string top) : top_(std::move(top)) {}

@@ -29,7 +29,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Ids as they lie in the file.
+/// Ids as they are in the file.
 void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& bytes) {
   bytes.resize(ids.size() * static_cast<size_t>(token_bytes));
   if (token_bytes == 4) {
@@ -187,7 +187,7 @@ bool is_same(const fs::path& a, const fs::path& b) {
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
-/// Whether `file` lies in the folder `top` or below, links resolved, and no part on the way is hidden.
+/// Whether `file` is in the folder `top` or below, links resolved, and no part on the way is hidden.
 bool is_read_below(const fs::path& top, const fs::path& file) {
   std::error_code ignored;
   const fs::path way = fs::weakly_canonical(file, ignored).lexically_relative(fs::weakly_canonical(top, ignored));
@@ -245,7 +245,7 @@ namespace fs = std::filesystem;
 /// Why no file can be made in `folder`, which is there; empty where one can.
 std::string closed(const fs::path& folder) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return fmt::format("lies in {}, which cannot be written to ({})", folder.string(), std::strerror(errno));
+  return fmt::format("is in {}, which cannot be written to ({})", folder.string(), std::strerror(errno));
 }
 
 void check_file(const fs::path& output) {
@@ -257,7 +257,7 @@ void check_file(const fs::path& output) {
   } else if (fs::is_directory(output, ignored)) {
     what = "is a folder";
   } else if (!fs::is_directory(folder, ignored)) {
-    what = fmt::format("lies in {}, which is no folder", folder.string());
+    what = fmt::format("is in {}, which is no folder", folder.string());
   } else if (!fs::is_other(fs::status(output, ignored))) {  // a device or a pipe takes what is written to it
     what = closed(folder);
   }
@@ -272,8 +272,7 @@ void check_folder(const fs::path& wanted) {
   while (there.has_relative_path() && !fs::exists(fs::symlink_status(there, ignored))) there = there.parent_path();
   if (!fs::is_directory(there, ignored)) {
     const bool itself = fs::equivalent(there, wanted, ignored);
-    refuse_place(wanted, itself ? "is no folder" : fmt::format("lies in {}, which is no folder", there.string()),
-                 remedy);
+    refuse_place(wanted, itself ? "is no folder" : fmt::format("is in {}, which is no folder", there.string()), remedy);
   }
   if (const std::string what = closed(there); !what.empty()) refuse_place(wanted, what, remedy);
 }

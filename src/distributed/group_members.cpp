@@ -14,14 +14,14 @@ void GroupMembers::fail_silent(int64_t peer, std::chrono::milliseconds timeout) 
                   std::chrono::duration<double>(timeout).count()));
 }
 
-PeerWaits::Ranks GroupMembers::others(int64_t own) const {
+WaitForGraph::Ranks GroupMembers::others(int64_t own) const {
   if (!waits || ranks.empty()) return nullptr;
   auto found = std::make_shared<std::vector<int64_t>>(ranks);
   found->erase(found->begin() + own);
   return found;
 }
 
-std::function<bool()> GroupMembers::noted(PeerWaits::Ranks ranks, std::function<bool()> is_complete) const {
+std::function<bool()> GroupMembers::noted(WaitForGraph::Ranks ranks, std::function<bool()> is_complete) const {
   if (!ranks) return is_complete;
   waits->begin(ranks);
   return [waits = waits, ranks = std::move(ranks), is_complete = std::move(is_complete)] {

@@ -33,7 +33,7 @@ class alignas(64) SharedCounter {
 };
 
 // Messages from one rank of a host to another through memory that they share, in the order in which they were sent.
-// Sending never waits for the receiver to ask: a message lies in an envelope until it is taken out, and the envelope is
+// Sending never waits for the receiver to ask: a message is in an envelope until it is taken out, and the envelope is
 // then used again. There are as many envelopes as messages were under way at the same time.
 
 /// What both sides of a pair see, in zeroed shared memory.

@@ -2,7 +2,7 @@
 //   rank 0, to any caller   {"titan": NONCE}
 //   a caller                {"hello": {"rank": R, "nonce": NONCE, "proof": MAC}}; see handshake.h
 //   rank 0                  {"proof": MAC}; nothing, to a caller without the run's secret
-//   a rank                  its facts (roll_call.h)
+//   a rank                  its facts (rank_check.h)
 //   rank 0                  {"welcome": {"cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
 //   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
@@ -23,7 +23,7 @@
 
 #include "run_store.h"
 #include "titan/base/error.h"
-#include "titan/distributed/roll_call.h"
+#include "titan/distributed/rank_check.h"
 
 namespace titan {
 

@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "coordinator.h"
+#include "coordinator_client.h"
 #include "ending.h"
-#include "rank_hub.h"
-#include "rank_link.h"
-#include "titan/distributed/peer_waits.h"
+#include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 
@@ -60,22 +60,22 @@ void take_place(const HostPlace& place, World& world) {
 
 void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                        Rendezvous& met) {
-  auto hub = std::make_unique<RankHub>(listen_at(launch), key_of(launch.meeting), std::move(facts),
-                                       std::move(peer_failed), met.world.waits, met.world.last_words);
-  const RollCall& roll_call = hub->gather(deadline, launch.meeting.host);
+  auto hub = std::make_unique<Coordinator>(listen_at(launch), key_of(launch.meeting), std::move(facts),
+                                           std::move(peer_failed), met.world.waits, met.world.final_message);
+  const RankCheck& rank_check = hub->gather(deadline, launch.meeting.host);
   met.world.store = hub->store();
-  met.table = roll_call.table();
-  met.warnings = roll_call.warnings();
-  met.world.cores = roll_call.core_share(0);
-  take_place(roll_call.place(0), met.world);
+  met.table = rank_check.table();
+  met.warnings = rank_check.warnings();
+  met.world.cores = rank_check.core_share(0);
+  take_place(rank_check.place(0), met.world);
   hub->welcome();
   met.watcher = std::move(hub);
 }
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  auto link =
-      std::make_unique<RankLink>(std::move(facts), std::move(peer_failed), met.world.waits, met.world.last_words);
+  auto link = std::make_unique<CoordinatorClient>(std::move(facts), std::move(peer_failed), met.world.waits,
+                                                  met.world.final_message);
   link->call(launch.meeting.host, launch.meeting.ports, key_of(launch.meeting), deadline);
   const Welcome welcome = link->join(deadline);
   met.world.store = link->store();
@@ -90,7 +90,7 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   const Error problem(static_cast<ExitCode>(facts.problem_code), facts.problem);
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   Rendezvous none;
-  none.world.waits = std::make_shared<PeerWaits>();
+  none.world.waits = std::make_shared<WaitForGraph>();
   try {
     meet(launch, std::move(facts), Clock::now() + kProblemLimit, std::move(peer_failed), none);
   } catch (const RefusedByRankZero&) {
@@ -109,7 +109,7 @@ void quiet_library() {
 }  // namespace
 
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
-                      AbortWatcher::PeerFailed peer_failed, std::shared_ptr<LastWords> last_words) {
+                      AbortWatcher::PeerFailed peer_failed, std::shared_ptr<FinalMessage> final_message) {
   Rendezvous met;
   met.world = {.rank = launch.rank,
                .size = launch.size,
@@ -117,7 +117,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
                .store = {},
                .fake = launch.fake,
                .launcher = launch.launcher,
-               .last_words = std::move(last_words)};
+               .final_message = std::move(final_message)};
   if (launch.meeting.kind == MeetingPoint::Kind::nowhere) {
     if (!facts.problem.empty()) throw Error(static_cast<ExitCode>(facts.problem_code), facts.problem);
     return met;
@@ -128,7 +128,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
   facts.local_rank = launch.local_rank.value_or(-1);
   facts.local_size = launch.local_size.value_or(-1);
   if (!facts.problem.empty()) say_problem(launch, std::move(facts), std::move(peer_failed));
-  met.world.waits = std::make_shared<PeerWaits>();
+  met.world.waits = std::make_shared<WaitForGraph>();
   const Deadline deadline = Clock::now() + timeout;
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   meet(launch, std::move(facts), deadline, std::move(peer_failed), met);

@@ -32,15 +32,15 @@ __device__ __forceinline__ float block_sum(float value) {
   return value;
 }
 
-/// The magnitude of a number as bits, which order as magnitudes do, a NaN above infinity.
-__device__ __forceinline__ uint32_t magnitude_bits(float value) { return bits_of(value) & 0x7fffffffu; }
+/// The amax of a number as bits, which order as amaxes do, a NaN above infinity.
+__device__ __forceinline__ uint32_t amax_bits(float value) { return bits_of(value) & 0x7fffffffu; }
 
 __device__ __forceinline__ uint32_t larger(uint32_t largest, float value) {
-  const uint32_t magnitude = magnitude_bits(value);
-  return magnitude > largest ? magnitude : largest;
+  const uint32_t amax = amax_bits(value);
+  return amax > largest ? amax : largest;
 }
 
-/// The largest of `largest` and the magnitudes of a pack.
+/// The largest of `largest` and the amaxes of a pack.
 template <class T, int N>
 __device__ __forceinline__ uint32_t larger(uint32_t largest, const Pack<T, N>& pack) {
   float numbers[N];
@@ -50,10 +50,10 @@ __device__ __forceinline__ uint32_t larger(uint32_t largest, const Pack<T, N>& p
   return largest;
 }
 
-/// Raises *slot to the largest of the threads' magnitudes. A maximum does not depend on the order of the atomics, and
+/// Raises *slot to the largest of the threads' amaxes. A maximum does not depend on the order of the atomics, and
 /// most blocks find it high enough already, so that few of them meet at the one address. A barrier stands before the
 /// next call.
-__device__ __forceinline__ void raise_magnitude(uint32_t largest, uint32_t* slot) {
+__device__ __forceinline__ void raise_amax(uint32_t largest, uint32_t* slot) {
   TITAN_SHARED(uint32_t, parts, kWarpSize);
   largest = warp_max(largest);
   if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = largest;

@@ -52,14 +52,14 @@ __device__ inline void exact_add_any(const float (&numbers)[kPerLane], Slots& sl
   }
 }
 
-/// Puts 0 in the place of what is not finite and counts it. Returns the largest magnitude left in the warp. All of its
+/// Puts 0 in the place of what is not finite and counts it. Returns the largest amax left in the warp. All of its
 /// lanes take part.
 template <class Slots>
 __device__ inline float exact_largest(float (&numbers)[kPerLane], Slots& slots) {
   uint32_t largest = 0;
   for (float& number : numbers) {
-    if (magnitude_bits(number) >= 0x7f800000) {
-      exact_atomic_add(slots, magnitude_bits(number) == 0x7f800000 ? kExactInfinities : kExactNans, 1);
+    if (amax_bits(number) >= 0x7f800000) {
+      exact_atomic_add(slots, amax_bits(number) == 0x7f800000 ? kExactInfinities : kExactNans, 1);
       number = 0;
     }
     largest = larger(largest, number);

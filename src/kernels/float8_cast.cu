@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 8;
 
-// ---- Largest magnitudes
+// ---- Largest amaxes
 
 template <class T, int kWidth>
 __device__ __forceinline__ uint32_t largest_of(const T* from, uint32_t largest) {
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) largest_kernel(const T* numbers, int
     const int64_t at = ((static_cast<int64_t>(blockIdx.x) * kPacksEach + piece) * blockDim.x + threadIdx.x) * kWidth;
     if (at < count) largest = largest_of<T, kWidth>(numbers + at, largest);
   }
-  raise_magnitude(largest, slot);
+  raise_amax(largest, slot);
 }
 
 // One block a row.
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) largest_of_rows_kernel(const T* matr
   uint32_t largest = 0;
   for (int64_t at = static_cast<int64_t>(threadIdx.x) * kWidth; at < columns; at += blockDim.x * kWidth)
     largest = largest_of<T, kWidth>(row + at, largest);
-  raise_magnitude(largest, slots + blockIdx.x);
+  raise_amax(largest, slots + blockIdx.x);
 }
 
 constexpr int kStripRows = 64;
@@ -60,17 +60,17 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Scales
 
-constexpr double kLeastMagnitude = 1e-12;
+constexpr double kLeastAmax = 1e-12;
 constexpr uint32_t kExponentBits = 0x7f800000;
 
 // One thread a number. Division and reciprocal are rounded right: products read the inverse that the host's arithmetic
 // would give.
-__global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfMagnitudes a) {
+__global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfAmaxes a) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= a.arrays * a.each) return;
-  const double magnitude = load_one(a.largest[at / a.each] + at % a.each);
+  const double amax = load_one(a.largest[at / a.each] + at % a.each);
   const double most = a.format == KernelFloat8::e4m3 ? 448 : 57344;
-  auto value = static_cast<float>(most / (magnitude < kLeastMagnitude ? kLeastMagnitude : magnitude));
+  auto value = static_cast<float>(most / (amax < kLeastAmax ? kLeastAmax : amax));
   // A NaN would lose its mantissa and become an infinity.
   if (a.power_of_two && value == value) value = float_of(bits_of(value) & kExponentBits);
   store_one(a.values + at, value);
@@ -198,7 +198,7 @@ void launch_cast(const Float8Cast& a, CUstream_st* stream) {
 }
 
 template <class T, int kWidth>
-void launch_largest(const LargestMagnitude& a, CUstream_st* stream) {
+void launch_largest(const Amax& a, CUstream_st* stream) {
   const T* matrix = static_cast<const T*>(a.matrix);
   if (a.extent == KernelExtent::matrix) {
     const int64_t count = a.rows * a.columns;
@@ -216,7 +216,7 @@ void launch_largest(const LargestMagnitude& a, CUstream_st* stream) {
 
 }  // namespace
 
-void run(const LargestMagnitude& a, CUstream_st* stream) {
+void run(const Amax& a, CUstream_st* stream) {
   if (a.rows == 0 || a.columns == 0) return;
   with_type(a.type, [&](auto number) {
     using T = decltype(number);
@@ -225,7 +225,7 @@ void run(const LargestMagnitude& a, CUstream_st* stream) {
   });
 }
 
-void run(const ScalesOfMagnitudes& a, CUstream_st* stream) {
+void run(const ScalesOfAmaxes& a, CUstream_st* stream) {
   const int64_t count = a.arrays * a.each;
   if (count == 0) return;
   launch("scales", scales_kernel, dim3(blocks_for(count, kThreads)), dim3(count < kWarpSize ? kWarpSize : kThreads),

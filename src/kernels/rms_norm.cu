@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormF
     if (a.largest_normed != nullptr) largest = larger(largest, kept);
   }
   if (threadIdx.x == 0) store_one(a.scale + blockIdx.x, scale);
-  if (a.largest_normed != nullptr) raise_magnitude(largest, a.largest_normed);
+  if (a.largest_normed != nullptr) raise_amax(largest, a.largest_normed);
 }
 
 // Block b takes rows b, b + blocks, …: with x̂ = x·r and g = dy·w, dx = r·(g − x̂·mean(g·x̂)) + d_residual. The weight's
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
       for (int i = 0; i < kWidth; ++i) store_one(out + i, d_weight[p][i]);
     }
   }
-  if (a.largest_dx != nullptr) raise_magnitude(largest, a.largest_dx);
+  if (a.largest_dx != nullptr) raise_amax(largest, a.largest_dx);
 }
 
 constexpr unsigned kSumParts = 8;

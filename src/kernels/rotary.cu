@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
       largest_key = larger(largest_key, kept);
     }
   }
-  if (a.largest_query != nullptr) raise_magnitude(largest_query, a.largest_query);
+  if (a.largest_query != nullptr) raise_amax(largest_query, a.largest_query);
   if (a.largest_key == nullptr) return;
   if (a.largest_query != nullptr) __syncthreads();  // the other's words were read
-  raise_magnitude(largest_key, a.largest_key);
+  raise_amax(largest_key, a.largest_key);
 }
 
 template <class T, int kWidth>

@@ -8,7 +8,7 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPacksEach = 4;  // so that few blocks meet at the slot of the largest magnitude
+constexpr int kPacksEach = 4;  // so that few blocks meet at the slot of the largest amax
 
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
 
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(SwigluForward 
     store(static_cast<T*>(a.result) + at, kept);
     if (a.largest_result != nullptr) largest = larger(largest, kept);
   }
-  if (a.largest_result != nullptr) raise_magnitude(largest, a.largest_result);
+  if (a.largest_result != nullptr) raise_amax(largest, a.largest_result);
 }
 
 // d_up = dy·silu(g); d_gate = dy·up·σ(g)·(1 + g·(1 − σ(g))).
@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
     largest_gate = larger(largest_gate, kept_gate);
   }
   if (a.largest_d_gate == nullptr) return;
-  raise_magnitude(largest_gate, a.largest_d_gate);
+  raise_amax(largest_gate, a.largest_d_gate);
   __syncthreads();  // the shared numbers of the first are read
-  raise_magnitude(largest_up, a.largest_d_up);
+  raise_amax(largest_up, a.largest_d_up);
 }
 
 /// The grid for `count` numbers in packs of `width`.

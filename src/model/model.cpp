@@ -71,8 +71,8 @@ const ModelFamily* find_model_family(std::string_view name) {
   return nullptr;
 }
 
-const ModelExchange* find_model_exchange(std::string_view name) {
-  return find_model_family(name) == &llama_family() ? &llama_exchange() : nullptr;
+const StateDictAdapter* find_state_dict_adapter(std::string_view name) {
+  return find_model_family(name) == &llama_family() ? &llama_adapter() : nullptr;
 }
 
 }  // namespace titan

@@ -215,7 +215,7 @@ std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::share
 
 namespace {
 
-/// One document's places in one of a rank's chunks, and where they lie in its local sequence.
+/// One document's places in one of a rank's chunks, and where they are in its local sequence.
 struct Piece {
   PlaceRange places;
   int64_t local;
@@ -235,7 +235,7 @@ std::vector<Piece> pieces_of(const std::vector<PlaceRange>& held, const PlaceRan
 }
 
 /// A document without holes is one stretch of any rank's local sequence, and of another rank's keys a query sees those
-/// that lie before its own chunk: the first so many. Queries that see the same keys are one block.
+/// that are before its own chunk: the first so many. Queries that see the same keys are one block.
 void add_blocks(std::vector<AttentionBlock>& blocks, const AttentionBlock& where, const std::vector<Piece>& queries,
                 const std::vector<Piece>& keys) {
   bool extends = false;

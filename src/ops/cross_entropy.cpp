@@ -53,7 +53,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
                                 const CrossEntropyOptions& options, UnitContext& context) {
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
-  const TokenExchange* exchange = options.tensor_parallel ? options.tensor_parallel->exchange.get() : nullptr;
+  const SequenceParallel* exchange = options.tensor_parallel ? options.tensor_parallel->exchange.get() : nullptr;
   const at::Tensor mine = input.detach().reshape({-1, input.size(-1)});
   const at::Tensor hidden = exchange ? gather_rows(*exchange, mine) : mine;
   const at::Tensor labels = input_labels.reshape({-1});

@@ -73,7 +73,7 @@ void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& toke
 
 struct EmbeddingBackward : BackwardNode {
   Parameter* weight = nullptr;
-  const TokenExchange* exchange = nullptr;
+  const SequenceParallel* exchange = nullptr;
   const UnitContext* context = nullptr;
   at::Tensor tokens;
 
@@ -87,7 +87,7 @@ struct EmbeddingBackward : BackwardNode {
   }
 };
 
-at::Tensor look_up(const at::Tensor& tokens, const Parameter& weight, const TokenExchange* exchange) {
+at::Tensor look_up(const at::Tensor& tokens, const Parameter& weight, const SequenceParallel* exchange) {
   const OwnWords words = own_words(tokens, weight);
   if (weight.weight().size(0) == 0) {
     at::Tensor none = at::zeros({tokens.size(0), weight.weight().size(1)}, weight.weight().options());
@@ -101,7 +101,7 @@ at::Tensor look_up(const at::Tensor& tokens, const Parameter& weight, const Toke
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight,
-                     const TokenExchange* exchange, UnitContext& context) {
+                     const SequenceParallel* exchange, UnitContext& context) {
   const bool graph = wants_gradient({&anchor});
   BelowAutograd below;
   const at::Tensor flat = tokens.reshape({-1});

@@ -7,21 +7,21 @@
 namespace titan {
 namespace {
 
-constexpr double kLeastMagnitude = 1e-12;
+constexpr double kLeastAmax = 1e-12;
 constexpr int32_t kExponentBits = 0x7F800000;  // of fp32; with the mantissa gone, the power of two below
 
-at::Tensor largest_magnitude(const at::Tensor& matrix, Float8Extent extent) {
+at::Tensor amax(const at::Tensor& matrix, Float8Extent extent) {
   if (matrix.numel() == 0 && extent == Float8Extent::tensor) {
     return at::zeros({}, matrix.options().dtype(at::kFloat));
   }
-  const at::Tensor magnitudes = matrix.abs();
-  if (extent == Float8Extent::tensor) return magnitudes.amax().to(at::kFloat);
-  return magnitudes.amax({extent == Float8Extent::row ? 1 : 0}, /*keepdim=*/true).to(at::kFloat);
+  const at::Tensor amaxes = matrix.abs();
+  if (extent == Float8Extent::tensor) return amaxes.amax().to(at::kFloat);
+  return amaxes.amax({extent == Float8Extent::row ? 1 : 0}, /*keepdim=*/true).to(at::kFloat);
 }
 
-at::Tensor largest_magnitudes(const std::vector<at::Tensor>& matrices, const at::Tensor&) {
+at::Tensor amaxes(const std::vector<at::Tensor>& matrices, const at::Tensor&) {
   std::vector<at::Tensor> largest;
-  for (const at::Tensor& matrix : matrices) largest.push_back(largest_magnitude(matrix, Float8Extent::tensor));
+  for (const at::Tensor& matrix : matrices) largest.push_back(amax(matrix, Float8Extent::tensor));
   return at::stack(largest);
 }
 
@@ -47,9 +47,9 @@ at::ScalarType scalar_type(Float8Format format) {
 
 double largest_value(Float8Format format) { return format == Float8Format::e4m3 ? 448 : 57344; }
 
-at::Tensor float8_scale(const at::Tensor& largest_magnitude, Float8Format format, bool power_of_two) {
-  const at::Tensor magnitude = largest_magnitude.to(at::kDouble).clamp_min(kLeastMagnitude);
-  const at::Tensor scale = (at::full_like(magnitude, largest_value(format)) / magnitude).to(at::kFloat);
+at::Tensor float8_scale(const at::Tensor& amax, Float8Format format, bool power_of_two) {
+  const at::Tensor largest = amax.to(at::kDouble).clamp_min(kLeastAmax);
+  const at::Tensor scale = (at::full_like(largest, largest_value(format)) / largest).to(at::kFloat);
   if (!power_of_two) return scale;
   // A NaN loses its mantissa and would become an infinity.
   return at::where(scale.isnan(), scale, scale.view(at::kInt).bitwise_and(kExponentBits).view(at::kFloat));
@@ -59,6 +59,6 @@ Float8Scale float8_scale_of(const at::Tensor& value) { return {value, value.reci
 
 Float8Scale Float8Scales::operator[](int64_t index) const { return {block[0][index], block[1][index]}; }
 
-Float8Casts make_aten_float8_casts() { return {largest_magnitude, largest_magnitudes, scales, cast}; }
+Float8Casts make_aten_float8_casts() { return {amax, amaxes, scales, cast}; }
 
 }  // namespace titan

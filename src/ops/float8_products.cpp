@@ -205,32 +205,31 @@ class Float8Products : public LinearProducts {
 
   /// One for each tensor, the same on all ranks that share matrices. The kernel that wrote a tensor may have found it.
   Float8Scales scales_of(const std::vector<at::Tensor>& tensors, Float8Format format, UnitContext& context) const {
-    std::vector<at::Tensor> magnitudes, unknown;
+    std::vector<at::Tensor> amaxes, unknown;
     for (const at::Tensor& tensor : tensors) {
-      magnitudes.push_back(context.scales.find(tensor));
-      if (!magnitudes.back().defined()) unknown.push_back(tensor);
+      amaxes.push_back(context.scales.find(tensor));
+      if (!amaxes.back().defined()) unknown.push_back(tensor);
     }
     if (!unknown.empty()) {
       const auto count = static_cast<int64_t>(unknown.size());
       const at::Tensor zeros = context.scales.wanted ? context.slots.take(count, unknown[0]) : at::Tensor();
-      const at::Tensor found = options_.casts.largest_magnitudes(unknown, zeros);
+      const at::Tensor found = options_.casts.amaxes(unknown, zeros);
       int64_t next = 0;
-      for (at::Tensor& magnitude : magnitudes) {
-        if (!magnitude.defined()) magnitude = found[next++];
+      for (at::Tensor& amax : amaxes) {
+        if (!amax.defined()) amax = found[next++];
       }
     }
     if (options_.tensor) {
-      const at::Tensor largest = at::stack(magnitudes);
+      const at::Tensor largest = at::stack(amaxes);
       options_.tensor->all_reduce({largest}, Reduction::max)->wait();
-      magnitudes = largest.unbind();
+      amaxes = largest.unbind();
     }
-    return options_.casts.scales(magnitudes, format, /*power_of_two=*/false);
+    return options_.casts.scales(amaxes, format, /*power_of_two=*/false);
   }
 
   /// Of what shares one in `matrix`, found there.
   Float8Scale own_scale(const at::Tensor& matrix, Float8Extent extent, bool power_of_two) const {
-    return options_.casts.scales({options_.casts.largest_magnitude(matrix, extent)}, Float8Format::e4m3,
-                                 power_of_two)[0];
+    return options_.casts.scales({options_.casts.amax(matrix, extent)}, Float8Format::e4m3, power_of_two)[0];
   }
 
   Float8Scale row_scale(const at::Tensor& matrix) const {
@@ -331,13 +330,13 @@ std::optional<KernelExtent> extent_of(const at::Tensor& scale, const at::Tensor&
 }
 
 void raise(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent, float* largest) {
-  // The bits of magnitudes order as they do.
-  kernels.table().largest_magnitude({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
-                                     matrix.const_data_ptr(), reinterpret_cast<uint32_t*>(largest)},
-                                    current_stream(matrix));
+  // The bits of amaxes order as they do.
+  kernels.table().amax({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
+                        matrix.const_data_ptr(), reinterpret_cast<uint32_t*>(largest)},
+                       current_stream(matrix));
 }
 
-std::optional<at::Tensor> fused_magnitude(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent) {
+std::optional<at::Tensor> fused_amax(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent) {
   if (matrix.dim() != 2 || !kernels.fit({&matrix})) return std::nullopt;
   const at::TensorOptions options = matrix.options().dtype(at::kFloat);
   at::Tensor largest = extent == Float8Extent::tensor ? at::zeros({}, options)
@@ -347,8 +346,8 @@ std::optional<at::Tensor> fused_magnitude(const FusedKernels& kernels, const at:
   return largest;
 }
 
-std::optional<at::Tensor> fused_magnitudes(const FusedKernels& kernels, const std::vector<at::Tensor>& matrices,
-                                           const at::Tensor& zeros) {
+std::optional<at::Tensor> fused_amaxes(const FusedKernels& kernels, const std::vector<at::Tensor>& matrices,
+                                       const at::Tensor& zeros) {
   const bool fit = std::all_of(matrices.begin(), matrices.end(),
                                [&](const at::Tensor& matrix) { return matrix.dim() == 2 && kernels.fit({&matrix}); });
   if (matrices.empty() || !fit) return std::nullopt;
@@ -366,8 +365,8 @@ KernelFloat8 kernel_format(Float8Format format) {
 
 std::optional<Float8Scales> fused_scales(const FusedKernels& kernels, const std::vector<at::Tensor>& largest,
                                          Float8Format format, bool power_of_two) {
-  const bool fit = std::all_of(largest.begin(), largest.end(), [&](const at::Tensor& magnitudes) {
-    return magnitudes.scalar_type() == at::kFloat && kernels.fit({&magnitudes});
+  const bool fit = std::all_of(largest.begin(), largest.end(), [&](const at::Tensor& amaxes) {
+    return amaxes.scalar_type() == at::kFloat && kernels.fit({&amaxes});
   });
   if (largest.empty() || !fit) return std::nullopt;
   const int64_t each = largest[0].numel();
@@ -376,16 +375,16 @@ std::optional<Float8Scales> fused_scales(const FusedKernels& kernels, const std:
   shape.insert(shape.end(), largest[0].sizes().begin(), largest[0].sizes().end());
   Float8Scales scales{at::empty(shape, largest[0].options())};
   auto* values = scales.block.mutable_data_ptr<float>();
-  for (int64_t first = 0; first < arrays; first += kMostMagnitudeArrays) {
-    ScalesOfMagnitudes a;
+  for (int64_t first = 0; first < arrays; first += kMostAmaxArrays) {
+    ScalesOfAmaxes a;
     a.format = kernel_format(format);
     a.power_of_two = power_of_two;
-    a.arrays = static_cast<int>(std::min<int64_t>(arrays - first, kMostMagnitudeArrays));
+    a.arrays = static_cast<int>(std::min<int64_t>(arrays - first, kMostAmaxArrays));
     a.each = each;
     for (int i = 0; i < a.arrays; ++i) a.largest[i] = largest[static_cast<size_t>(first + i)].const_data_ptr<float>();
     a.values = values + first * each;
     a.inverses = values + (arrays + first) * each;
-    kernels.table().scales_of_magnitudes(a, current_stream(largest[0]));
+    kernels.table().scales_of_amaxes(a, current_stream(largest[0]));
   }
   return scales;
 }
@@ -426,12 +425,12 @@ std::optional<Float8Matrix> fused_cast(const FusedKernels& kernels, const at::Te
 Float8Casts make_fused_float8_casts(std::shared_ptr<const FusedKernels> kernels) {
   const Float8Casts plain = make_aten_float8_casts();
   return {[kernels, plain](const at::Tensor& matrix, Float8Extent extent) {
-            const std::optional<at::Tensor> largest = fused_magnitude(*kernels, matrix, extent);
-            return largest ? *largest : plain.largest_magnitude(matrix, extent);
+            const std::optional<at::Tensor> largest = fused_amax(*kernels, matrix, extent);
+            return largest ? *largest : plain.amax(matrix, extent);
           },
           [kernels, plain](const std::vector<at::Tensor>& matrices, const at::Tensor& zeros) {
-            const std::optional<at::Tensor> largest = fused_magnitudes(*kernels, matrices, zeros);
-            return largest ? *largest : plain.largest_magnitudes(matrices, zeros);
+            const std::optional<at::Tensor> largest = fused_amaxes(*kernels, matrices, zeros);
+            return largest ? *largest : plain.amaxes(matrices, zeros);
           },
           [kernels, plain](const std::vector<at::Tensor>& largest, Float8Format format, bool power_of_two) {
             const std::optional<Float8Scales> scales = fused_scales(*kernels, largest, format, power_of_two);

@@ -12,8 +12,8 @@ namespace {
 void* writable(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
 const void* readable(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
-/// A slot for the largest magnitude of a tensor, where a product in float8 will ask for it; else undefined.
-at::Tensor magnitude_slot(const at::Tensor& like, UnitContext& context) {
+/// A slot for the largest amax of a tensor, where a product in float8 will ask for it; else undefined.
+at::Tensor amax_slot(const at::Tensor& like, UnitContext& context) {
   return context.scales.wanted ? context.slots.take(1, like).squeeze(0) : at::Tensor();
 }
 
@@ -36,7 +36,7 @@ std::optional<FusedRmsNorm> fused_rms_norm(const at::Tensor& x, const at::Tensor
   statistics.back() = 1;
   FusedRmsNorm result{delta.defined() ? at::empty_like(x) : x,
                       {at::empty_like(x), at::empty(statistics, x.options().dtype(at::kFloat))}};
-  const at::Tensor largest = magnitude_slot(x, context);
+  const at::Tensor largest = amax_slot(x, context);
   RmsNormForward a;
   a.type = kernel_type(x);
   a.rows = x.numel() / x.size(-1);
@@ -67,7 +67,7 @@ std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at
   const at::Tensor past = d_residual.defined() ? d_residual.contiguous() : d_residual;
   if (!kernels || !kernels->fit({&x, &dy_rows, &past, &weight.weight()})) return std::nullopt;
   at::Tensor dx = at::empty_like(x);
-  const at::Tensor largest = magnitude_slot(x, context);
+  const at::Tensor largest = amax_slot(x, context);
   RmsNormBackward a;
   a.type = kernel_type(x);
   a.rows = x.numel() / x.size(-1);
@@ -125,7 +125,7 @@ bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& tu
   a.position_rows = positions.defined() ? positions.size(0) : 1;
   a.inverse = inverse;
   auto slot_for = [&](const at::Tensor& turned) {
-    return inverse && turned.defined() ? magnitude_slot(turned, context) : at::Tensor();
+    return inverse && turned.defined() ? amax_slot(turned, context) : at::Tensor();
   };
   const at::Tensor largest_query = slot_for(turned_query), largest_key = slot_for(turned_key);
   a.largest_query = slot_bits(largest_query);
@@ -141,7 +141,7 @@ std::optional<at::Tensor> fused_swiglu(const at::Tensor& gate, const at::Tensor&
   const FusedKernels* kernels = context.kernels;
   if (!kernels || !kernels->fit({&gate, &up})) return std::nullopt;
   at::Tensor result = at::empty_like(gate);
-  const at::Tensor largest = magnitude_slot(gate, context);
+  const at::Tensor largest = amax_slot(gate, context);
   kernels->table().swiglu_forward({kernel_type(gate), gate.numel(), gate.const_data_ptr(), up.const_data_ptr(),
                                    writable(result), slot_bits(largest)},
                                   current_stream(gate));
@@ -155,8 +155,8 @@ std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const
   const at::Tensor dy_rows = dy.contiguous();
   if (!kernels || !kernels->fit({&gate, &up, &dy_rows})) return std::nullopt;
   SwigluGradients result{at::empty_like(gate), at::empty_like(up)};
-  const at::Tensor largest_gate = magnitude_slot(gate, context);
-  const at::Tensor largest_up = magnitude_slot(gate, context);
+  const at::Tensor largest_gate = amax_slot(gate, context);
+  const at::Tensor largest_up = amax_slot(gate, context);
   kernels->table().swiglu_backward(
       {kernel_type(gate), gate.numel(), dy_rows.const_data_ptr(), gate.const_data_ptr(), up.const_data_ptr(),
        writable(result.gate), writable(result.up), slot_bits(largest_gate), slot_bits(largest_up)},

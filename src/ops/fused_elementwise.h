@@ -29,7 +29,7 @@ std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at
                                                   UnitContext& context);
 
 /// Whether query [B, T, Hq, d] and key (either may be undefined) were turned by `table`, complex64, into `turned_*`,
-/// which may be the same. The magnitudes of what `inverse` gives are offered: gradients are operands of products.
+/// which may be the same. The amaxes of what `inverse` gives are offered: gradients are operands of products.
 bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& turned_query, at::Tensor& turned_key,
                   const at::Tensor& table, const at::Tensor& positions, bool inverse, UnitContext& context);
 

@@ -49,15 +49,15 @@ void place_rows(at::Tensor& whole, int64_t first, const at::Tensor& rows, int64_
 struct LinearBackward : BackwardNode {
   std::vector<Parameter*> weights;
   std::shared_ptr<const LinearProducts> products;
-  std::shared_ptr<const TokenExchange> exchange;
-  StreamSide side = StreamSide::input;
+  std::shared_ptr<const SequenceParallel> exchange;
+  LinearSplit side = LinearSplit::input;
   UnitContext* context = nullptr;
   Operand x;                        // its data and, where forward found one, its scale; or its float8 columns alone
   std::vector<at::Tensor> columns;  // of the weights, as far as forward kept them
   std::vector<int64_t> input_shape;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
-    at::Tensor dx = exchange && side == StreamSide::output ? from_shard(gradients[0]) : from_rows(gradients);
+    at::Tensor dx = exchange && side == LinearSplit::output ? from_shard(gradients[0]) : from_rows(gradients);
     x = {};
     columns.clear();
     return {dx.defined() ? dx.view(input_shape) : dx};
@@ -196,20 +196,20 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Paramet
   weight.mark_gradient_written();
 }
 
-LinearGroup::LinearGroup(std::vector<Parameter*> weights, int first_ordinal,
-                         std::shared_ptr<const LinearProducts> products, StreamSide side,
-                         std::shared_ptr<const TokenExchange> exchange, bool reads_alone)
+ParallelLinear::ParallelLinear(std::vector<Parameter*> weights, int first_ordinal,
+                               std::shared_ptr<const LinearProducts> products, LinearSplit side,
+                               std::shared_ptr<const SequenceParallel> exchange, bool reads_alone)
     : weights_(std::move(weights)),
       first_ordinal_(first_ordinal),
       products_(std::move(products)),
       side_(side),
       exchange_(std::move(exchange)),
       reads_alone_(reads_alone) {
-  TITAN_CHECK(side == StreamSide::input || weights_.size() == 1, weights_.size());
+  TITAN_CHECK(side == LinearSplit::input || weights_.size() == 1, weights_.size());
 }
 
-std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContext& context,
-                                             const std::optional<HeadShape>& heads) const {
+std::vector<at::Tensor> ParallelLinear::forward(const at::Tensor& input, UnitContext& context,
+                                                const std::optional<HeadShape>& heads) const {
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));
@@ -240,14 +240,14 @@ std::vector<at::Tensor> LinearGroup::forward(const at::Tensor& input, UnitContex
 }
 
 /// The outputs, as far as the recompute policy wants them computed; gathered at most once.
-std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Kept* kept, UnitContext& context) const {
+std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept, UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int ordinal = first_ordinal_ + static_cast<int>(i);
     const bool handed_out = context.replay() && context.recorder.keeps(ResultKind::linear, ordinal);
     wanted[i] = !handed_out && !context.recorder.skips(ResultKind::linear, ordinal);
   }
-  const bool scatters = exchange_ && side_ == StreamSide::output;
+  const bool scatters = exchange_ && side_ == LinearSplit::output;
   std::vector<at::Tensor> computed(weights_.size());
   if (kept) kept->x.data = x.detach();
   if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) {
@@ -280,8 +280,8 @@ std::vector<at::Tensor> LinearGroup::products(const at::Tensor& x, Kept* kept, U
   return outputs;
 }
 
-std::vector<at::Tensor> LinearGroup::gathered_products(const Operand& x, const std::vector<bool>& wanted,
-                                                       Kept* kept) const {
+std::vector<at::Tensor> ParallelLinear::gathered_products(const Operand& x, const std::vector<bool>& wanted,
+                                                          Kept* kept) const {
   std::vector<at::Tensor> outputs(weights_.size());
   const int64_t all = x.rows() * (exchange_ ? exchange_->ranks() : 1);
   auto multiply = [&](int64_t first, const Operand& rows) {
@@ -301,7 +301,7 @@ std::vector<at::Tensor> LinearGroup::gathered_products(const Operand& x, const s
   return outputs;
 }
 
-at::Tensor LinearGroup::scattered_product(const Operand& x) const {
+at::Tensor ParallelLinear::scattered_product(const Operand& x) const {
   const Operand operand = products_->ready(x, weights_);
   auto partial = [&](int64_t first, int64_t count) {
     return products_->forward(rows_of(operand, first, count), *weights_[0], nullptr);

@@ -25,7 +25,7 @@ void ScaleTable::offer(const at::Tensor& tensor, const at::Tensor& largest) {
 at::Tensor ScaleTable::find(const at::Tensor& tensor) const {
   const auto found = offers_->find(tensor.storage().unsafeGetStorageImpl());
   if (found == offers_->end() || found->second.numel != tensor.numel()) return {};
-  // Another tensor may have come to lie where one that is gone lay.
+  // Another tensor may have come to are where one that is gone lay.
   return found->second.storage.expired() ? at::Tensor() : found->second.largest;
 }
 
@@ -33,7 +33,7 @@ void ScaleTable::forget_gone() {
   std::erase_if(*offers_, [](const auto& entry) { return entry.second.storage.expired(); });
 }
 
-at::Tensor MagnitudeSlots::take(int64_t count, const at::Tensor& like) {
+at::Tensor AmaxSlots::take(int64_t count, const at::Tensor& like) {
   if (!zeros_.defined() || taken_ + count > zeros_.size(0)) {
     zeros_ = at::zeros({std::max(count, kSlotsOfAFill)}, like.options().dtype(at::kFloat));
     taken_ = 0;

@@ -21,14 +21,14 @@ static_assert(kSquaresBlock == kLanes << kLog2PerLane);
 
 constexpr uint32_t kInfinity = 0x7f800000;  // as bits; a NaN is above
 
-uint32_t magnitude_bits(float value) {
+uint32_t amax_bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits & 0x7fffffff;
 }
 
-/// squares[i] = values[i]², exact: 48 bits. Zeros up to a multiple of kLanes. Returns the magnitude bits of the largest
-/// value, which are in the order of the magnitudes.
+/// squares[i] = values[i]², exact: 48 bits. Zeros up to a multiple of kLanes. Returns the amax bits of the largest
+/// value, which are in the order of the amaxes.
 TITAN_VECTORISED uint32_t square(const float* values, int64_t count, double* squares) {
   uint32_t lanes[kLanes] = {};
   int64_t i = 0;
@@ -36,14 +36,14 @@ TITAN_VECTORISED uint32_t square(const float* values, int64_t count, double* squ
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const double value = values[i + lane];
       squares[i + lane] = value * value;
-      const uint32_t bits = magnitude_bits(values[i + lane]);
+      const uint32_t bits = amax_bits(values[i + lane]);
       lanes[lane] = bits > lanes[lane] ? bits : lanes[lane];
     }
   }
   uint32_t largest = *std::max_element(lanes, lanes + kLanes);
   for (; i < count; ++i) {
     squares[i] = static_cast<double>(values[i]) * values[i];
-    largest = std::max(largest, magnitude_bits(values[i]));
+    largest = std::max(largest, amax_bits(values[i]));
   }
   for (; i % kLanes != 0; ++i) squares[i] = 0;
   return largest;
@@ -74,7 +74,7 @@ TITAN_VECTORISED double peel(double* numbers, int64_t count, const ExactGrid& gr
 double set_apart(const float* values, int64_t count, double* squares, int64_t* slots) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = magnitude_bits(values[i]);
+    const uint32_t bits = amax_bits(values[i]);
     if (bits >= kInfinity) {
       ++slots[bits == kInfinity ? kExactInfinities : kExactNans];
       squares[i] = 0;
@@ -130,19 +130,19 @@ namespace {
 
 constexpr int64_t kBlock = 1024;
 
-/// The chances of up to kBlock elements that follow each other in the tensor, as rounding_chances has them.
-struct ChanceBlock {
+/// The chances of up to kBlock elements that follow each other in the tensor, as rounding_bits has them.
+struct RandomBlock {
   // One pair of elements more than kBlock / 2: a block may begin and end in the middle of one.
   alignas(64) uint32_t weight_and_second[kBlock + 2];
   alignas(64) uint32_t first[kBlock + 2];
   int64_t skipped;  // of the first pair: 1 when the block begins with an odd element
 
   TITAN_INLINE uint32_t of(KeptNumber number, int64_t i) const {
-    return RoundingChances{weight_and_second[i + skipped], first[i + skipped]}.of(number);
+    return RoundingBits{weight_and_second[i + skipped], first[i + skipped]}.of(number);
   }
 };
 
-TITAN_INLINE void make_chances(const RoundingKey& key, int64_t index, int64_t count, ChanceBlock& chances) {
+TITAN_INLINE void make_random_bits(const RoundingKey& key, int64_t index, int64_t count, RandomBlock& chances) {
   const uint64_t first_pair = static_cast<uint64_t>(index) >> 1;
   const auto low = static_cast<uint32_t>(first_pair);
   const auto high = static_cast<uint32_t>(first_pair >> 32);
@@ -165,7 +165,7 @@ TITAN_INLINE void make_chances(const RoundingKey& key, int64_t index, int64_t co
 }
 
 TITAN_INLINE void round_to(float value, uint32_t chance, BFloat16Bits& out) {
-  out.bits = static_cast<uint16_t>(round_by_chance(std::bit_cast<uint32_t>(value), chance));
+  out.bits = static_cast<uint16_t>(round_stochastically(std::bit_cast<uint32_t>(value), chance));
 }
 TITAN_INLINE void round_to(float value, uint32_t, float& out) { out = value; }
 
@@ -182,15 +182,15 @@ TITAN_INLINE void in_blocks(const RoundingPlace& place, int64_t begin, int64_t c
 }
 
 template <class Weight, class Moment>
-TITAN_INLINE void lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
+TITAN_INLINE void bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
                             const AdamConstants& constants, double clip) {
   auto* weight = static_cast<Weight*>(memory.weight);
   auto* first = static_cast<Moment*>(memory.first);
   auto* second = static_cast<Moment*>(memory.second);
   BFloat16Bits* copy = memory.copy;
-  ChanceBlock chances;
+  RandomBlock chances;
   in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
-    make_chances(rounding.key, index, length, chances);
+    make_random_bits(rounding.key, index, length, chances);
     const auto store = [&](KeptNumber number, int64_t i, float value, auto& out)
                            TITAN_INLINE_LAMBDA { round_to(value, chances.of(number, i), out); };
     if (copy) {
@@ -205,22 +205,22 @@ TITAN_INLINE void lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t
 
 }  // namespace
 
-TITAN_VECTORISED void cpu_lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t count,
+TITAN_VECTORISED void cpu_bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t count,
                                     const Rounding& rounding, const AdamConstants& constants, double clip) {
   if (memory.bf16_weight && memory.bf16_moments) {
-    lean_adam<BFloat16Bits, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
+    bf16_adam<BFloat16Bits, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
   } else if (memory.bf16_weight) {
-    lean_adam<BFloat16Bits, float>(memory, begin, count, rounding, constants, clip);
+    bf16_adam<BFloat16Bits, float>(memory, begin, count, rounding, constants, clip);
   } else {
-    lean_adam<float, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
+    bf16_adam<float, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
   }
 }
 
 TITAN_VECTORISED void cpu_round(const float* values, BFloat16Bits* target, int64_t begin, int64_t count,
                                 const Rounding& rounding, KeptNumber number) {
-  ChanceBlock chances;
+  RandomBlock chances;
   in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
-    make_chances(rounding.key, index, length, chances);
+    make_random_bits(rounding.key, index, length, chances);
     for (int64_t i = 0; i < length; ++i) round_to(values[at + i], chances.of(number, i), target[at + i]);
   });
 }

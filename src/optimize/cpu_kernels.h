@@ -27,9 +27,9 @@ struct AdamMemory {
 /// One step over `count` elements from element `begin` on; the gradient is multiplied by `clip`.
 void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants, double clip);
 
-/// The same where weight or moments, or both, are kept in bf16 and rounded by chance. `copy` is written only where the
-/// weight is fp32.
-struct LeanAdamMemory {
+/// The same where weight or moments, or both, are kept in bf16 and rounded stochastically. `copy` is written only where
+/// the weight is fp32.
+struct Bf16AdamMemory {
   void* weight;
   const float* gradient;
   void* first;
@@ -44,11 +44,11 @@ struct Rounding {
   RoundingKey key;
   RoundingPlace place;
 };
-void cpu_lean_adam(const LeanAdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
+void cpu_bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
                    const AdamConstants& constants, double clip);
 
 /// Elements [begin, begin + count) of `values` rounded into `target`, with the chances that the numbers `which` of
-/// those elements have in cpu_lean_adam.
+/// those elements have in cpu_bf16_adam.
 void cpu_round(const float* values, BFloat16Bits* target, int64_t begin, int64_t count, const Rounding& rounding,
                KeptNumber which);
 

@@ -48,7 +48,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
     }
   }
   for (size_t i = 0; i < parameters.size(); ++i) states_[i].parameter = parameters[i];
-  // Moments lie in memory in the order of the masters, so that a stretch of masters is a stretch of moments.
+  // Moments are in memory in the order of the masters, so that a stretch of masters is a stretch of moments.
   std::vector<State*> by_address;
   for (State& state : states_) {
     if (state.parameter->trainable()) by_address.push_back(&state);
@@ -149,7 +149,7 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
   if (master.is_cpu() && look_at(control.skip) != 0) return;
   const bool lean = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
   if (options_.implementation == OptimizerImplementation::fused && lean) {
-    for (const State* state : states) step_lean(*state, step, lr, control);
+    for (const State* state : states) step_bf16(*state, step, lr, control);
   } else if (options_.implementation == OptimizerImplementation::fused) {
     for (const Stretch& stretch : stretches(states)) {
       master.is_cuda() ? step_fused_cuda(stretch, step, lr, control) : step_fused_cpu(stretch, step, lr, control);

@@ -23,8 +23,8 @@ std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshGroups& g
 std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshGroups& groups,
                                                          const std::shared_ptr<PeerMemory>& peer_memory) {
   if (!groups.tensor) return nullptr;
-  std::shared_ptr<const TokenExchange> exchange =
-      peer_memory ? make_async_exchange(peer_memory) : make_collective_exchange(groups.tensor);
+  std::shared_ptr<const SequenceParallel> exchange =
+      peer_memory ? make_async_sequence_parallel(peer_memory) : make_collective_sequence_parallel(groups.tensor);
   return std::make_shared<TensorParallel>(
       TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
 }
@@ -69,7 +69,7 @@ WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshGr
   return weights;
 }
 
-std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std::unique_ptr<WorkRecorder> recorder) {
+std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std::unique_ptr<GraphCapture> recorder) {
   if (!recorder) return std::make_unique<EagerRunner>();
   std::vector<const Unit*> blocks;
   for (const UnitPlan& unit : plan.units) {
@@ -82,7 +82,7 @@ std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std:
 
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options,
-                  std::unique_ptr<WorkRecorder> recorder) {
+                  std::unique_ptr<GraphCapture> recorder) {
   Assembly assembly;
   const Float8Casts casts = float8_casts_of(options);
   assembly.peer_memory = peer_memory_of(plan, groups);

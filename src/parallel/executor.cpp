@@ -18,7 +18,7 @@ at::TensorOptions loss_options(const BatchContext& batch) {
 }
 
 /// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
-Stream as_computed_in(const UnitPlan& unit, Stream stream) {
+HiddenStates as_computed_in(const UnitPlan& unit, HiddenStates stream) {
   for (at::Tensor& tensor : stream) {
     if (tensor.defined()) tensor = tensor.to(scalar_type(unit.compute));
   }
@@ -61,10 +61,10 @@ std::string_view range_name(ActionKind kind) {
 
 }  // namespace
 
-Stream StageMessages::take(Key key) {
+HiddenStates StageMessages::take(Key key) {
   const auto found = entries_.find(key);
   TITAN_CHECK(found != entries_.end() && !found->second.receiving, key.stage, key.microbatch);
-  Stream stream = std::move(found->second.stream);
+  HiddenStates stream = std::move(found->second.stream);
   entries_.erase(found);
   return stream;
 }
@@ -78,7 +78,7 @@ void StageMessages::hand_off(const Action& action) {
 void StageMessages::transfer(const Action& action, const BatchContext& batch) {
   std::vector<Message> receives, sends;
   std::vector<Entry*> received;
-  Stream sent;
+  HiddenStates sent;
   for (const Action& part : leaves(action)) {
     const StageMessage message = carried_by(part);
     const Key key{message.backward, part.stage, part.microbatch};
@@ -109,11 +109,11 @@ void StageMessages::wait_sends() {
   sends_.clear();
 }
 
-Stream StageMessages::packed(Stream stream) const {
+HiddenStates StageMessages::packed(HiddenStates stream) const {
   return {stream[0].to(scalar_type(plan_.request.compute)).contiguous()};
 }
 
-Stream StageMessages::empty_message(const BatchContext& batch) const {
+HiddenStates StageMessages::empty_message(const BatchContext& batch) const {
   const int64_t rows = batch.tokens.numel() / plan_.request.place.mesh.size(MeshAxis::tp);
   return {at::empty({rows, plan_.stream_width}, batch.labels.options().dtype(scalar_type(plan_.request.compute)))};
 }
@@ -234,10 +234,10 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
     scales_.forget_gone();
     most_live_ = std::max(most_live_, ++live_);
   }
-  Stream input = unit.chain_index == 0 ? Stream() : messages_.take(key_of(action, /*backward=*/false));
+  HiddenStates input = unit.chain_index == 0 ? HiddenStates() : messages_.take(key_of(action, /*backward=*/false));
   UnitState& state = state_of(action);
   state.context = context_for(action, UnitMode::train);
-  Stream output =
+  HiddenStates output =
       runner_->forward(*chain_[static_cast<size_t>(action.unit)], as_computed_in(unit, std::move(input)), batch, state);
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = result_.defined() ? result_ + output[0] : output[0];
@@ -246,8 +246,9 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
 void Executor::run_backward(const Action& action, const BatchContext& batch) {
   const UnitPlan& unit = plan_of(action);
   // The gradient of the loss is one, in fp64 whatever its unit computes in.
-  Stream gradients = unit.is_models_last ? Stream{at::ones({}, loss_options(batch))}
-                                         : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
+  HiddenStates gradients = unit.is_models_last
+                               ? HiddenStates{at::ones({}, loss_options(batch))}
+                               : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
   gradients = runner_->backward(*chain_[static_cast<size_t>(action.unit)], gradients, batch, state_of(action));
   if (unit.is_stages_first && !plan_.request.splits_backward()) --live_;
   if (unit.chain_index > 0) messages_.put(key_of(action, /*backward=*/true), std::move(gradients));
@@ -256,9 +257,9 @@ void Executor::run_backward(const Action& action, const BatchContext& batch) {
 void Executor::run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode) {
   const UnitPlan& unit = plan_of(action);
   if (unit.is_stages_first) scales_.forget_gone();
-  Stream input = unit.chain_index == 0 ? Stream() : messages_.take(key_of(action, /*backward=*/false));
+  HiddenStates input = unit.chain_index == 0 ? HiddenStates() : messages_.take(key_of(action, /*backward=*/false));
   const std::unique_ptr<UnitContext> context = context_for(action, mode);
-  Stream output =
+  HiddenStates output =
       chain_[static_cast<size_t>(action.unit)]->forward(as_computed_in(unit, std::move(input)), batch, *context);
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = output[0];

@@ -29,7 +29,7 @@ int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
   return total;
 }
 
-/// The largest magnitudes of `scales` weights: over the ranks that hold shards of them, where scales are found before
+/// The largest amaxes of `scales` weights: over the ranks that hold shards of them, where scales are found before
 /// weights are gathered, and over those that share matrices.
 void add_scales(std::vector<Exchange>& all, int64_t scales, bool of_shards) {
   if (scales == 0) return;
@@ -149,7 +149,7 @@ int64_t float8_weights(const Plan& plan, const StreamGroup& group) {
 /// Of one microbatch: a linear group gathers its input for its products and again for its weight gradients, or the
 /// gradient of its output; the other way it scatters. Where one scale serves a tensor of all ranks they agree on it:
 /// for the input whenever products are made, or else in backward, and for the gradients of outputs together.
-void add_linear_group(const Plan& plan, const UnitPlan& unit, const StreamGroup& group, GroupTraffic& traffic) {
+void add_parallel_linear(const Plan& plan, const UnitPlan& unit, const StreamGroup& group, GroupTraffic& traffic) {
   const int64_t microbatches = plan.request.accumulation;
   const int64_t rows = plan.request.tokens() * plan.stream_width;
   const int64_t wide = size_of(unit.compute);
@@ -170,7 +170,7 @@ void add_linear_group(const Plan& plan, const UnitPlan& unit, const StreamGroup&
 void add_tensor_parallel(const Plan& plan, const ModelDescription& model, GroupTraffic& traffic) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     const StreamExchanges exchanges = model.units[plan.units[u].chain_index].exchanges(plan.units[u].policy);
-    for (const StreamGroup& group : exchanges.groups) add_linear_group(plan, plan.units[u], group, traffic);
+    for (const StreamGroup& group : exchanges.groups) add_parallel_linear(plan, plan.units[u], group, traffic);
     if (plan.request.async_tensor_parallel) continue;
     const int64_t stream = plan.request.tokens() * model.dim * size_of(plan.units[u].compute);
     const int64_t microbatches = plan.request.accumulation;

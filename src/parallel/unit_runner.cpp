@@ -40,13 +40,13 @@ std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bo
   return result;
 }
 
-std::vector<torch::autograd::Edge> edges_of(const Stream& outputs) {
+std::vector<torch::autograd::Edge> edges_of(const HiddenStates& outputs) {
   std::vector<torch::autograd::Edge> edges;
   for (const at::Tensor& output : outputs) edges.push_back(torch::autograd::impl::gradient_edge(output));
   return edges;
 }
 
-void copy_to(const Stream& place, const Stream& given) {
+void copy_to(const HiddenStates& place, const HiddenStates& given) {
   TITAN_CHECK(place.size() == given.size(), place.size(), given.size());
   for (size_t i = 0; i < place.size(); ++i) {
     if (place[i].const_data_ptr() != given[i].const_data_ptr()) place[i].copy_(given[i]);
@@ -54,7 +54,7 @@ void copy_to(const Stream& place, const Stream& given) {
 }
 
 /// Appends the known amax of tensors to `stream`; `which`: the indices of these tensors.
-Stream with_magnitudes(Stream stream, const ScaleTable& scales, std::vector<size_t>& which) {
+HiddenStates with_amax(HiddenStates stream, const ScaleTable& scales, std::vector<size_t>& which) {
   which.clear();
   for (size_t i = 0, count = stream.size(); i < count; ++i) {
     const at::Tensor largest = stream[i].defined() ? scales.find(stream[i]) : at::Tensor();
@@ -66,7 +66,7 @@ Stream with_magnitudes(Stream stream, const ScaleTable& scales, std::vector<size
 }
 
 /// Appends the amax of the tensors `which`, computed where it is not known.
-Stream with_magnitudes_of(const std::vector<size_t>& which, Stream stream, const ScaleTable& scales) {
+HiddenStates with_amax_of(const std::vector<size_t>& which, HiddenStates stream, const ScaleTable& scales) {
   for (const size_t i : which) {
     const at::Tensor largest = scales.find(stream[i]);
     stream.push_back(largest.defined() ? largest : stream[i].abs().amax().to(at::kFloat));
@@ -75,7 +75,7 @@ Stream with_magnitudes_of(const std::vector<size_t>& which, Stream stream, const
 }
 
 /// Removes the appended amax values and offers them to `scales`.
-Stream without_magnitudes(Stream all, ScaleTable& scales, const std::vector<size_t>& which) {
+HiddenStates without_amax(HiddenStates all, ScaleTable& scales, const std::vector<size_t>& which) {
   const size_t count = all.size() - which.size();
   for (size_t i = 0; i < which.size(); ++i) scales.offer(all[which[i]], all[count + i]);
   all.resize(count);
@@ -101,11 +101,11 @@ BatchContext place_for(const BatchContext& batch) {
 
 }  // namespace
 
-Stream EagerRunner::forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) {
+HiddenStates EagerRunner::forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) {
   UnitContext& context = *state.context;
   state.leaves.clear();
   for (const at::Tensor& tensor : input) state.leaves.push_back(tensor.detach().set_requires_grad(true));
-  Stream output;
+  HiddenStates output;
   if (context.recorder.checkpointed()) {
     at::NoGradGuard no_graph;
     context.recorder.start(Recorder::Phase::first_run);
@@ -118,7 +118,8 @@ Stream EagerRunner::forward(Unit& unit, const Stream& input, const BatchContext&
   return output;
 }
 
-Stream EagerRunner::backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) {
+HiddenStates EagerRunner::backward(Unit& unit, const HiddenStates& output_gradients, const BatchContext& batch,
+                                   UnitState& state) {
   if (state.context->recorder.checkpointed()) {
     state.context->recorder.start(Recorder::Phase::replay);
     state.edges = edges_of(unit.forward(state.leaves, batch, *state.context));
@@ -126,7 +127,7 @@ Stream EagerRunner::backward(Unit& unit, const Stream& output_gradients, const B
   torch::autograd::edge_list inputs;
   for (const at::Tensor& leaf : state.leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
   torch::autograd::edge_list roots(state.edges.begin(), state.edges.end());
-  Stream input_gradients = torch::autograd::Engine::get_default_engine().execute(
+  HiddenStates input_gradients = torch::autograd::Engine::get_default_engine().execute(
       roots, output_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(),
       inputs);
   // Deferred weight gradients hold the tensors that they need, so the context can be freed.
@@ -134,7 +135,7 @@ Stream EagerRunner::backward(Unit& unit, const Stream& output_gradients, const B
   return input_gradients;
 }
 
-GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder)
+GraphRunner::GraphRunner(std::vector<const Unit*> units, std::unique_ptr<GraphCapture> recorder)
     : units_(std::move(units)), recorder_(std::move(recorder)), by_graph_(units_.size(), false) {
   TITAN_CHECK(!units_.empty() && recorder_ != nullptr, units_.size());
   for (const Unit* unit : units_) {
@@ -148,7 +149,7 @@ size_t GraphRunner::index_of(const Unit& unit) const {
   return found == indices_.end() ? units_.size() : found->second;
 }
 
-void GraphRunner::begin_pass(const Stream& input, const BatchContext& batch) {
+void GraphRunner::begin_pass(const HiddenStates& input, const BatchContext& batch) {
   const bool first = std::exchange(first_of_step_, false);
   mode_ = Mode::eager;
   chain_ = nullptr;
@@ -173,8 +174,8 @@ void GraphRunner::begin_pass(const Stream& input, const BatchContext& batch) {
   if (batch.positions.defined()) chain.positions = batch.positions.clone();
 }
 
-Stream GraphRunner::place_for(const Stream& given) {
-  Stream place;
+HiddenStates GraphRunner::place_for(const HiddenStates& given) {
+  HiddenStates place;
   for (size_t i = 0; i < given.size(); ++i) {
     const bool stays = i < last_.size() && last_[i].const_data_ptr() == given[i].const_data_ptr();
     place.push_back(stays ? recorder_->unowned(given[i]) : at::empty_like(given[i]));
@@ -182,7 +183,7 @@ Stream GraphRunner::place_for(const Stream& given) {
   return place;
 }
 
-Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) {
+HiddenStates GraphRunner::forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) {
   const size_t index = index_of(unit);
   if (index == 0) begin_pass(input, batch);
   if (index < units_.size()) {
@@ -194,11 +195,11 @@ Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext&
           entry.usable && entry.forward_addresses == addresses_of(parameters_[index], /*with_gradients=*/false);
       if (entry.usable) {
         ScaleTable& scales = state.context->scales;
-        copy_to(entry.input, with_magnitudes_of(entry.input_magnitudes, input, scales));
+        copy_to(entry.input, with_amax_of(entry.input_amaxes, input, scales));
         by_graph_[index] = true;
         ++counts_.replayed;
         last_ = entry.forward->run();
-        return without_magnitudes(last_, scales, entry.output_magnitudes);
+        return without_amax(last_, scales, entry.output_amaxes);
       }
     }
   }
@@ -206,28 +207,29 @@ Stream GraphRunner::forward(Unit& unit, const Stream& input, const BatchContext&
   return eager_.forward(unit, input, batch, state);
 }
 
-Stream GraphRunner::record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch,
-                                   UnitContext& context) {
+HiddenStates GraphRunner::record_forward(size_t index, Unit& unit, const HiddenStates& input, const BatchContext& batch,
+                                         UnitContext& context) {
   Entry& entry = chain_->entries[index];
   entry.forward_addresses = addresses_of(parameters_[index], /*with_gradients=*/false);
   entry.batch = batch;
   if (chain_->positions.defined()) entry.batch.positions = chain_->positions;
-  entry.held_input = with_magnitudes(input, context.scales, entry.input_magnitudes);
+  entry.held_input = with_amax(input, context.scales, entry.input_amaxes);
   entry.input = place_for(entry.held_input);
-  const Stream read = without_magnitudes(entry.input, context.scales, entry.input_magnitudes);
+  const HiddenStates read = without_amax(entry.input, context.scales, entry.input_amaxes);
   entry.forward = recorder_->record([this, &unit, &entry, read, fresh = UnitContext(context)] {
     entry.state.context = std::make_unique<UnitContext>(fresh);
-    Stream output = eager_.forward(unit, read, entry.batch, entry.state);
-    return with_magnitudes(std::move(output), fresh.scales, entry.output_magnitudes);
+    HiddenStates output = eager_.forward(unit, read, entry.batch, entry.state);
+    return with_amax(std::move(output), fresh.scales, entry.output_amaxes);
   });
   copy_to(entry.input, entry.held_input);
   by_graph_[index] = true;
   ++counts_.recorded;
   last_ = entry.forward->run();
-  return without_magnitudes(last_, context.scales, entry.output_magnitudes);
+  return without_amax(last_, context.scales, entry.output_amaxes);
 }
 
-Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) {
+HiddenStates GraphRunner::backward(Unit& unit, const HiddenStates& output_gradients, const BatchContext& batch,
+                                   UnitState& state) {
   const size_t index = index_of(unit);
   if (index >= units_.size() || !by_graph_[index]) {
     ++counts_.eager;
@@ -241,21 +243,22 @@ Stream GraphRunner::backward(Unit& unit, const Stream& output_gradients, const B
   if (entry.backward_addresses != addresses_of(parameters_[index], /*with_gradients=*/true)) {
     return backward_after_all(index, unit, output_gradients, batch, *context);
   }
-  copy_to(entry.gradient, with_magnitudes_of(entry.gradient_magnitudes, output_gradients, scales));
+  copy_to(entry.gradient, with_amax_of(entry.gradient_amaxes, output_gradients, scales));
   ++counts_.replayed;
   last_ = entry.backward->run();
   for (Parameter* parameter : entry.written) parameter->mark_gradient_written();
-  return without_magnitudes(last_, scales, entry.result_magnitudes);
+  return without_amax(last_, scales, entry.result_amaxes);
 }
 
-Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& output_gradients, ScaleTable& scales) {
+HiddenStates GraphRunner::record_backward(size_t index, Unit& unit, const HiddenStates& output_gradients,
+                                          ScaleTable& scales) {
   Entry& entry = chain_->entries[index];
   entry.backward_addresses = addresses_of(parameters_[index], /*with_gradients=*/true);
-  entry.held_gradient = with_magnitudes(output_gradients, scales, entry.gradient_magnitudes);
+  entry.held_gradient = with_amax(output_gradients, scales, entry.gradient_amaxes);
   entry.gradient = place_for(entry.held_gradient);
-  const Stream read = without_magnitudes(entry.gradient, scales, entry.gradient_magnitudes);
+  const HiddenStates read = without_amax(entry.gradient, scales, entry.gradient_amaxes);
   entry.backward = recorder_->record([this, &unit, &entry, read, scales] {
-    return with_magnitudes(eager_.backward(unit, read, entry.batch, entry.state), scales, entry.result_magnitudes);
+    return with_amax(eager_.backward(unit, read, entry.batch, entry.state), scales, entry.result_amaxes);
   });
   copy_to(entry.gradient, entry.held_gradient);
   ++counts_.recorded;
@@ -265,24 +268,24 @@ Stream GraphRunner::record_backward(size_t index, Unit& unit, const Stream& outp
   }
   entry.held_input.clear();
   entry.held_gradient.clear();
-  return without_magnitudes(last_, scales, entry.result_magnitudes);
+  return without_amax(last_, scales, entry.result_amaxes);
 }
 
 // The forward was a graph, but the weights have moved since, so its backward cannot be replayed: both are run again,
 // eagerly. The input is still in the memory that the graph read.
-Stream GraphRunner::backward_after_all(size_t index, Unit& unit, const Stream& output_gradients,
-                                       const BatchContext& batch, const UnitContext& context) {
+HiddenStates GraphRunner::backward_after_all(size_t index, Unit& unit, const HiddenStates& output_gradients,
+                                             const BatchContext& batch, const UnitContext& context) {
   Entry& entry = chain_->entries[index];
   entry.usable = false;
   UnitState state;
   state.context = std::make_unique<UnitContext>(context);
-  const auto behind = entry.input.end() - static_cast<std::ptrdiff_t>(entry.input_magnitudes.size());
-  eager_.forward(unit, Stream(entry.input.begin(), behind), batch, state);
+  const auto behind = entry.input.end() - static_cast<std::ptrdiff_t>(entry.input_amaxes.size());
+  eager_.forward(unit, HiddenStates(entry.input.begin(), behind), batch, state);
   counts_.eager += 2;
   return eager_.backward(unit, output_gradients, batch, state);
 }
 
-MicrobatchGraphs::MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<WorkRecorder> recorder)
+MicrobatchGraphs::MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<GraphCapture> recorder)
     : parameters_(std::move(parameters)), recorder_(std::move(recorder)) {
   TITAN_CHECK(recorder_ != nullptr, parameters_.size());
 }
@@ -312,7 +315,7 @@ at::Tensor MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, con
   recorder_->prepare();
   entry.addresses = addresses_of(parameters_, /*with_gradients=*/true);
   entry.batch = place_for(batch);
-  entry.graph = recorder_->record([&entry, compute]() -> Stream { return {compute(entry.batch)}; });
+  entry.graph = recorder_->record([&entry, compute]() -> HiddenStates { return {compute(entry.batch)}; });
   const at::Tensor loss = entry.graph->run()[0];
   for (Parameter* parameter : parameters_) {
     if (parameter->trainable() && parameter->gradient_written()) entry.written.push_back(parameter);

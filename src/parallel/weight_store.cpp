@@ -151,7 +151,7 @@ void WeightStore::refresh() {
 
 void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
   std::vector<std::pair<WeightStore*, int64_t>> owners;  // with their numbers of float8 weights
-  std::vector<at::Tensor> magnitudes;
+  std::vector<at::Tensor> amaxes;
   for (WeightStore* store : stores) {
     std::vector<at::Tensor> shards;
     for (size_t i = 0; i < store->parameters_.size(); ++i) {
@@ -159,22 +159,22 @@ void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
     }
     if (shards.empty()) continue;
     owners.emplace_back(store, std::ssize(shards));
-    magnitudes.push_back(store->casts_.largest_magnitudes(shards, {}).to(store->offload_->device().device()));
+    amaxes.push_back(store->casts_.amaxes(shards, {}).to(store->offload_->device().device()));
   }
   if (owners.empty()) return;
-  const at::Tensor largest = at::cat(magnitudes);
+  const at::Tensor largest = at::cat(amaxes);
   const MeshGroups& groups = owners[0].first->groups_;
   for (Communicator* group : {groups.gather.get(), groups.tensor.get()}) {
     if (group) group->all_reduce({largest}, Reduction::max)->wait();
   }
   int64_t first = 0;
   for (const auto& [store, count] : owners) {
-    store->set_largest_magnitudes(largest.narrow(0, first, count));
+    store->set_amaxes(largest.narrow(0, first, count));
     first += count;
   }
 }
 
-void WeightStore::set_largest_magnitudes(const at::Tensor& largest) {
+void WeightStore::set_amaxes(const at::Tensor& largest) {
   scaled_ = true;
   Float8Scales scales = casts_.scales(largest.unbind(), Float8Format::e4m3, /*power_of_two=*/false);
   if (scales_.block.defined()) {
@@ -250,9 +250,9 @@ void WeightStore::scale() {
   for (const Parameter* parameter : parameters_) {
     if (parameter->in_float8()) weights.push_back(parameter->weight());
   }
-  const at::Tensor largest = casts_.largest_magnitudes(weights, {});
+  const at::Tensor largest = casts_.amaxes(weights, {});
   if (groups_.tensor) groups_.tensor->all_reduce({largest}, Reduction::max)->wait();
-  set_largest_magnitudes(largest);
+  set_amaxes(largest);
 }
 
 void WeightStore::reshard() {

@@ -26,17 +26,17 @@ struct Standing {
   const char* words;
 };
 
-Standing describe(RunStanding standing) {
+Standing describe(RunStatus standing) {
   switch (standing) {
-    case RunStanding::going_on:
+    case RunStatus::going_on:
       return {"going", "running"};
-    case RunStanding::finished:
+    case RunStatus::finished:
       return {"done", "finished"};
-    case RunStanding::stopped:
+    case RunStatus::stopped:
       return {"halt", "stopped"};
-    case RunStanding::broken_off:
+    case RunStatus::broken_off:
       return {"broken", "ended by an error"};
-    case RunStanding::unknown:
+    case RunStatus::unknown:
       break;
   }
   return {"plain", ""};
@@ -90,7 +90,7 @@ std::vector<Number> numbers_of(const RunView& run) {
   numbers.push_back({"peak memory", text_of(history.newest("memory_peak_bytes"), 1 / kGiB), "GiB"});
   const double skipped = history.newest("skipped_steps").value_or(0);
   if (skipped > 0) numbers.push_back({"steps left out", text_of(skipped), ""});
-  if (run.standing == RunStanding::going_on && run.eta_seconds > 0) {
+  if (run.standing == RunStatus::going_on && run.eta_seconds > 0) {
     numbers.push_back({"time left", human_duration(run.eta_seconds), ""});
   }
   return numbers;
@@ -283,7 +283,7 @@ std::string differences(const std::vector<RunView>& runs) {
 std::string badge(const RunView& run) {
   const Standing standing = describe(run.standing);
   if (*standing.words == '\0') return {};
-  const bool goes_on = run.standing == RunStanding::going_on && run.written > 0;
+  const bool goes_on = run.standing == RunStatus::going_on && run.written > 0;
   return fmt::format("<span class=\"badge {}\"{}>{}</span>", standing.kind,
                      goes_on ? fmt::format(" data-written=\"{:.0f}\"", run.written) : "", standing.words);
 }
@@ -335,7 +335,7 @@ std::string escaped_html(std::string_view text) {
 std::string render_page(const std::vector<RunView>& runs) {
   const RunView& first = runs.at(0);
   const bool alone = runs.size() == 1;
-  const bool goes_on = alone && first.standing == RunStanding::going_on;
+  const bool goes_on = alone && first.standing == RunStatus::going_on;
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\">\n{}\n{}<title>{}</title>\n<style>{}</style></"

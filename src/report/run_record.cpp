@@ -12,7 +12,7 @@ namespace titan {
 
 namespace {
 
-/// `path`, with the folder made that it lies in; opening the file says what went wrong there.
+/// `path`, with the folder made that it is in; opening the file says what went wrong there.
 const std::filesystem::path& with_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
@@ -38,7 +38,7 @@ RunRecord::RunRecord(const RecordTargets& targets, int64_t first_step, const Log
 RunRecord::~RunRecord() {
   if (finished_) return;
   try {
-    finish(RunStanding::broken_off);
+    finish(RunStatus::broken_off);
   } catch (...) {  // what ends the run is on its way up, and no trouble of a writer may take its place
   }
 }
@@ -63,7 +63,7 @@ void RunRecord::add(const ValidationReport& report) {
 
 void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
 
-void RunRecord::finish(RunStanding standing) {
+void RunRecord::finish(RunStatus standing) {
   finished_ = true;
   if (prometheus_) prometheus_->finish(wall_time());
   if (report_) report_->finish(standing, wall_time());
@@ -93,7 +93,7 @@ ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json fact
 
 void ReportFile::add(const std::string& line, double now) {
   history_.add_line(line);
-  if (is_due(now)) write(RunStanding::going_on, now);
+  if (is_due(now)) write(RunStatus::going_on, now);
 }
 
 bool ReportFile::is_due(double now) const {
@@ -103,7 +103,7 @@ bool ReportFile::is_due(double now) const {
   return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;
 }
 
-void ReportFile::finish(RunStanding standing, double now) { write(standing, now); }
+void ReportFile::finish(RunStatus standing, double now) { write(standing, now); }
 
 void ReportFile::write_facts(bool anew) const {
   const std::filesystem::path path = folder_ / "run.json";
@@ -113,7 +113,7 @@ void ReportFile::write_facts(bool anew) const {
   replace_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-void ReportFile::write(RunStanding standing, double now) {
+void ReportFile::write(RunStatus standing, double now) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     write_facts(/*anew=*/false);  // the folder may have been removed

@@ -87,7 +87,7 @@ struct Interleaving {
     return (shape.stages_per_rank - 1 - k / round % shape.stages_per_rank) * shape.ranks + rank;
   }
   /// Forwards before the first backward: what the rank's last stage waits for, and `per_hop` more for every rank that
-  /// lies between this one and the last.
+  /// is between this one and the last.
   int warm_up(int per_hop) const {
     return std::min((shape.stages_per_rank - 1) * round + per_hop * (shape.ranks - 1 - rank), total());
   }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 /// Of the temporary folder; the same every time, so that what a killed conversion left is removed by the next.
 constexpr const char* kRun = "convert";
 
-/// What lies in a checkpoint is deleted with it.
+/// What is in a checkpoint is deleted with it.
 void refuse_inside_checkpoint(Storage& storage, const fs::path& target) {
   std::error_code unknown;
   for (fs::path folder = fs::weakly_canonical(fs::absolute(target, unknown), unknown).parent_path();
@@ -81,14 +81,14 @@ void convert_from_hugging_face(const WeightConversion& conversion, std::ostream&
   const ModelRequest request = model_of(conversion, stored.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
   TensorSource& theirs = as_numbers(stored, settings, scaled);
-  import_all(conversion, theirs, exchange_of(request).hugging_face(request), request, target, "Hugging Face", out);
+  import_all(conversion, theirs, adapter_of(request).hugging_face(request), request, target, "Hugging Face", out);
 }
 
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Format::meta);
   const ModelRequest request = model_of(conversion, std::nullopt, settings);
-  const ForeignModel model = exchange_of(request).meta(request);
+  const ForeignModel model = adapter_of(request).meta(request);
   const std::unique_ptr<Storage> storage = make_posix_storage();
   MetaWeights theirs(*storage, conversion.from, model);
   import_all(conversion, theirs, model, request, target, "Meta", out);
@@ -121,7 +121,7 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
   if (conversion.shard_bytes > 0) wanted.most_bytes = conversion.shard_bytes;
   if (!conversion.dtype.empty()) wanted.type = scalar_type_named(conversion.dtype);
   HeldModel held(conversion, out);
-  wanted.model = exchange_of(held.request).hugging_face(held.request);
+  wanted.model = adapter_of(held.request).hugging_face(held.request);
   const at::ScalarType stored = held.weights.tensors().begin()->second.type;
   std::vector<std::string> notes;
   JobConfig config = conversion.config;
@@ -131,7 +131,7 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
   wanted.companions = make_companions(config, held.request, wanted.type.value_or(stored), notes);
   wanted.facts[kModelFacts] = model_facts(held.request);
   for (const std::string& note : notes) out << note << '\n';
-  const SaveOutcome outcome = export_together(*held.storage, *make_lone_meeting(), wanted, held.weights);
+  const SaveOutcome outcome = export_together(*held.storage, *make_lone_barrier(), wanted, held.weights);
   if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
   out << fmt::format("{} written in {} and read back: {}\n", wanted.folder.string(),
                      python_name(wanted.type.value_or(stored)), human_bytes(static_cast<double>(outcome.bytes)));
@@ -168,7 +168,7 @@ void write_form(const WeightConversion& conversion, HeldModel& held, TorchtitanR
 void convert_to_2024(const WeightConversion& conversion, std::ostream& out) {
   const fs::path target = free_target(conversion.to);
   HeldModel held(conversion, out);
-  write_form(conversion, held, TorchtitanRelease::december_2024, exchange_of(held.request).tables_of_2024(held.request),
+  write_form(conversion, held, TorchtitanRelease::december_2024, adapter_of(held.request).tables_of_2024(held.request),
              target);
   out << fmt::format("{} written and read back; its rotary table has training.seq_len = {} rows\n", target.string(),
                      held.request.sequence_length);

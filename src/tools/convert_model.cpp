@@ -59,7 +59,7 @@ int64_t vocabulary_in(const ForeignSettings& settings) {
 }
 
 std::vector<std::string> differences(const ForeignSettings& settings, const ModelRequest& request) {
-  const ModelExchange& exchange = exchange_of(request);
+  const StateDictAdapter& exchange = adapter_of(request);
   std::vector<std::string> sentences;
   for (const SettingDifference& difference : settings.format == Form::meta
                                                  ? exchange.meta_differences(settings.json, request)
@@ -128,7 +128,7 @@ ForeignSettings read_settings(const std::filesystem::path& folder, Form format) 
 std::optional<ModelRequest> recognised(const ForeignSettings& settings) {
   for (const ModelFamily* family : model_families()) {
     for (const std::string& name : family->names()) {
-      if (!find_model_exchange(name)) continue;
+      if (!find_state_dict_adapter(name)) continue;
       for (const std::string& flavor : family->flavors(name)) {
         ModelRequest request;
         request.name = name;

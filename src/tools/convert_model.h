@@ -14,7 +14,7 @@
 
 namespace titan {
 
-/// The settings file of another program that lies beside its weights.
+/// The settings file of another program that is beside its weights.
 struct ForeignSettings {
   enum class Format { hugging_face, meta };
   Format format = Format::hugging_face;

@@ -1,4 +1,4 @@
-// titan_train convert verify: what lies in a folder of weights, and whether it is whole.
+// titan_train convert verify: what is in a folder of weights, and whether it is whole.
 #include <algorithm>
 #include <ostream>
 #include <set>
@@ -71,7 +71,7 @@ void verify_hugging_face(const WeightConversion& conversion, std::ostream& out) 
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Format::hugging_face);
   const ModelRequest request = model_of(conversion, weights.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
-  compare(exchange_of(request).hugging_face(request), as_numbers(weights, settings, scaled), request, out);
+  compare(adapter_of(request).hugging_face(request), as_numbers(weights, settings, scaled), request, out);
 }
 
 bool holds(const std::filesystem::path& folder, const char* file) {

@@ -207,7 +207,7 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
 }
 
 /// What captures this plan's work as CUDA graphs; null: it runs eagerly.
-std::unique_ptr<WorkRecorder> recorder_for(const Run& run, const Plan& plan) {
+std::unique_ptr<GraphCapture> capture_for(const Run& run, const Plan& plan) {
   if (!plan.request.cuda_graphs) return nullptr;
   if (const std::optional<std::string> reason = why_no_graphs(plan.request)) {
     run.log.info("CUDA graphs are not used: {}", *reason);
@@ -236,7 +236,7 @@ void build_model(Run& run, uint64_t seed) {
   ModelStrategies strategies = strategies_for(config);
   strategies.attention_kernel = attention_kernel_for(run, plan);
   strategies.tell = [&log](const std::string& what) { log.shared_warning(what); };
-  std::unique_ptr<WorkRecorder> recorder = recorder_for(run, plan);
+  std::unique_ptr<GraphCapture> recorder = capture_for(run, plan);
   prove_programs(plan, [&](int64_t rank) {
     return make_plan(description, family, plan_request(run, {run.place.mesh, rank}, description));
   });

@@ -25,7 +25,7 @@ constexpr std::array<const char*, 10> kTokenizerFiles{"tokenizer.json",     "tok
                                                       "merges.txt",         "chat_template.jinja",
                                                       "chat_template.json", kGenerationConfig};
 
-/// Copies of what lies in `place`, a folder or one tokenizer file.
+/// Copies of what is in `place`, a folder or one tokenizer file.
 std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
   std::vector<CompanionFile> files;
   std::error_code unknown;
@@ -59,8 +59,8 @@ Json token_ids(const Tokenizer* tokenizer) {
 
 }  // namespace
 
-const ModelExchange& exchange_of(const ModelRequest& request) {
-  const ModelExchange* exchange = find_model_exchange(request.name);
+const StateDictAdapter& adapter_of(const ModelRequest& request) {
+  const StateDictAdapter* exchange = find_state_dict_adapter(request.name);
   if (!exchange) {
     throw Error(ExitCode::bad_config, fmt::format("no other program has a form for model {}", request.name));
   }
@@ -79,7 +79,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
   if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", where.string()));
   const Json ids = token_ids(tokenizer.get());
-  Json model = exchange_of(request).hugging_face_config(request);
+  Json model = adapter_of(request).hugging_face_config(request);
   model.update(ids);
   model["torch_dtype"] = python_name(type);
   files.push_back({"config.json", model.dump(2) + "\n"});
@@ -129,7 +129,7 @@ std::string check_settings(const fs::path& folder, const ModelRequest& request, 
   if (!fs::exists(path, unknown)) return {};
   std::vector<std::string> another, changed;
   for (const SettingDifference& difference :
-       exchange_of(request).hugging_face_differences(read_settings_file(path), request)) {
+       adapter_of(request).hugging_face_differences(read_settings_file(path), request)) {
     const bool is_meant = difference.changed_on_purpose && use == WeightUse::begin;
     (is_meant ? changed : another).push_back(difference.sentence);
   }
@@ -188,7 +188,7 @@ HuggingFaceExport make_export(const JobConfig& config, const ModelRequest& reque
   wanted.run = run;
   wanted.step = step;
   wanted.replace = true;
-  wanted.model = exchange_of(request).hugging_face(request);
+  wanted.model = adapter_of(request).hugging_face(request);
   wanted.type = scalar_type_named(config.checkpoint.export_dtype);
   wanted.companions = make_companions(config, request, *wanted.type, notes);
   wanted.facts[kModelFacts] = model_facts(request);

@@ -4,7 +4,7 @@
 
 #include "run_memory.h"
 #include "run_reporter.h"
-#include "titan/checkpoint/store_meeting.h"
+#include "titan/checkpoint/store_barrier.h"
 #include "titan/data/chunk_stream.h"
 #include "titan/train/job.h"
 #include "titan/train/run_checkpoints.h"
@@ -78,8 +78,8 @@ void close_groups(Run& run) {
   wait_for_device(run.device.device);
   if (world.is_distributed()) {
     const std::chrono::seconds patience(run.config.comm.train_timeout_seconds);
-    const MeetingWaits waits{.limit = std::chrono::hours(2), .patience = patience, .waits = world.waits, .tell = {}};
-    make_store_meeting(world.store->clone(), "end", world.rank, world.size, waits)->exchange({});
+    const BarrierWaits waits{.limit = std::chrono::hours(2), .patience = patience, .waits = world.waits, .tell = {}};
+    make_store_barrier(world.store->clone(), "end", world.rank, world.size, waits)->exchange({});
   }
   run.groups.shut_down();
 }

@@ -10,7 +10,7 @@
 #include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/hugging_face_export.h"
-#include "titan/checkpoint/store_meeting.h"
+#include "titan/checkpoint/store_barrier.h"
 #include "titan/data/batch_stream.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
@@ -20,7 +20,7 @@ namespace titan {
 namespace {
 
 /// A rank that writes much and lives makes the others wait this long at most.
-constexpr std::chrono::hours kMeetingLimit{2};
+constexpr std::chrono::hours kBarrierLimit{2};
 
 /// At the end of a run: how often it says what command it waits for, and how long it does after a signal.
 constexpr std::chrono::seconds kCommandNotice{10}, kCommandTimeAtStop{10};
@@ -31,11 +31,11 @@ SaveMode mode_of(const std::string& word) {
 }
 
 /// `name`: there may be another one beside that of the saving thread.
-std::unique_ptr<RankMeeting> meeting_of(const JobConfig& config, const World& world, const Log& log,
+std::unique_ptr<RankBarrier> barrier_of(const JobConfig& config, const World& world, const Log& log,
                                         const std::string& name) {
-  if (!world.is_distributed()) return make_lone_meeting();
-  return make_store_meeting(world.store->clone(), name, world.rank, world.size,
-                            {.limit = kMeetingLimit,
+  if (!world.is_distributed()) return make_lone_barrier();
+  return make_store_barrier(world.store->clone(), name, world.rank, world.size,
+                            {.limit = kBarrierLimit,
                              .patience = std::chrono::seconds(config.comm.train_timeout_seconds),
                              .waits = world.waits,
                              .tell = [&log](const std::string& line) { log.info(line); }});
@@ -69,23 +69,23 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       commands_([this](const std::string& command, int code) {
         if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
       }) {
-  if (splits_by_rank(config, place_)) data_meeting_ = meeting_of(config, world, log, "data-positions");
+  if (splits_by_rank(config, place_)) data_barrier_ = barrier_of(config, world, log, "data-positions");
   const CheckpointSection& options = config.checkpoint;
   const CheckpointerOptions how{
       root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
   const CheckpointEvents events{[this](const SaveOutcome& outcome) { report(outcome); },
                                 [this](const std::string& warning) { log_.warning(warning); }};
   // Said now and not after the last step.
-  if (options.last_save_in_hf && !options.load_only) exchange_of(model_).hugging_face(model_);
+  if (options.last_save_in_hf && !options.load_only) adapter_of(model_).hugging_face(model_);
   checkpointer_ =
-      std::make_unique<Checkpointer>(make_posix_storage(), meeting_of(config, world, log, "checkpoints"), how, events);
+      std::make_unique<Checkpointer>(make_posix_storage(), barrier_of(config, world, log, "checkpoints"), how, events);
 }
 
 RunPosition RunCheckpoints::finished(const std::filesystem::path& folder, std::string_view form,
                                      const std::function<void(int64_t)>& read, Notes& notes) const {
   const int64_t step = step_of(folder.filename().string()).value_or(0);
   if (step < config_.training.steps) {
-    throw UnsuitableError(fmt::format("holds the model alone{}: training cannot go on from it", form));
+    throw UnsuitableError(fmt::format("holds the model alone{}: training cannot resume from it", form));
   }
   read(step);
   notes.push_back(fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do",
@@ -105,7 +105,7 @@ bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::pa
   const auto read = [&](int64_t step) {
     check_settings(folder, model_, WeightUse::resume);
     const HuggingFaceWeights weights = read_hugging_face(
-        storage, folder, std::nullopt, exchange_of(model_).hugging_face(model_), state_.parameters(step), rank_);
+        storage, folder, std::nullopt, adapter_of(model_).hugging_face(model_), state_.parameters(step), rank_);
     if (weights.step) expect_step(folder, *weights.step);
     verified = weights.verified;
   };
@@ -128,7 +128,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
         "checkpoint.exclude_from_loading: lr_scheduler makes no difference: the learning rate follows from the step "
         "and from this config alone");
   }
-  // A seed is a model: whatever lies beside it has not begun.
+  // A seed is a model: whatever is beside it has not begun.
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use, notes);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) {
@@ -159,7 +159,7 @@ RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, We
   RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
   if (restored.has_data_position) {
     if (progress.step > 0) check_stream_options(progress.data_position, config_);
-    start.data = data_position_from_json(progress.data_position, data_meeting_ != nullptr,
+    start.data = data_position_from_json(progress.data_position, data_barrier_ != nullptr,
                                          place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
   }
   start.samples = restored.samples;
@@ -174,8 +174,8 @@ LoadOutcome RunCheckpoints::load_hugging_face(Notes& notes) {
   if (!changed.empty()) notes.push_back(changed);
   const std::optional<ScaleBlock> quantised =
       expected_quantisation(folder, config_.checkpoint.initial_load_in_hf_quantized);
-  return checkpointer_->load_by([&](Storage& storage, RankMeeting& meeting) {
-    return load_hugging_face_together(storage, meeting, folder, quantised, exchange_of(model_).hugging_face(model_),
+  return checkpointer_->load_by([&](Storage& storage, RankBarrier& meeting) {
+    return load_hugging_face_together(storage, meeting, folder, quantised, adapter_of(model_).hugging_face(model_),
                                       state_.parameters(/*step=*/0));
   });
 }
@@ -241,11 +241,11 @@ RunCheckpoints::Start RunCheckpoints::load() {
 }
 
 RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
-  if (!data_meeting_) return now;
+  if (!data_barrier_) return now;
   now.rank_data.resize(static_cast<size_t>(place_.mesh.data_parallel_degree()));
   const nlohmann::json mine{{"rank", place_.mesh.data_parallel_rank(rank_)},
                             {"state", to_json(now.data.value_or(StreamState()))}};
-  const std::vector<std::string> all = data_meeting_->exchange(json_text(mine));
+  const std::vector<std::string> all = data_barrier_->exchange(json_text(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     read_words(all[rank], rank, [&](const nlohmann::json& said) {
       now.rank_data.at(said.at("rank").get<size_t>()) = stream_state_from_json(said.at("state"));
@@ -285,7 +285,7 @@ void RunCheckpoints::leave_later_steps() {
   try {
     const std::vector<int64_t> steps = checkpointer_->put_aside_later(*went_back_to_);
     if (!steps.empty()) {
-      log_.warning("the run went on from step {}: what was saved of later steps ({}) is called {} now", *went_back_to_,
+      log_.warning("the run resumed from step {}: what was saved of later steps ({}) is called {} now", *went_back_to_,
                    fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
     }
     went_back_to_.reset();
@@ -338,7 +338,7 @@ void RunCheckpoints::save_hugging_face(const RunPosition& now) {
   for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
   const CheckpointState weights = state_.model(now, *wanted.type);
   warn_of_infinities(weights);
-  checkpointer_->save_by([&](Storage& storage, RankMeeting& meeting) {
+  checkpointer_->save_by([&](Storage& storage, RankBarrier& meeting) {
     return save_hugging_face_together(storage, meeting, wanted, weights);
   });
 }
@@ -373,7 +373,7 @@ std::string RunCheckpoints::next_command() const {
 }
 
 std::string RunCheckpoints::next_start() const {
-  return has_checkpoint_ ? fmt::format("{} goes on from step {}", next_command(), saved_step_)
+  return has_checkpoint_ ? fmt::format("{} resumes from step {}", next_command(), saved_step_)
                          : "the same command begins anew";
 }
 

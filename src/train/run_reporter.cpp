@@ -353,7 +353,7 @@ void RunReporter::end(bool stopped) {
   if (last_ && !run_.world.fake) log.info("final loss {:.5f} at step {}", last_->loss, last_->step);
   log.info("outputs are in {}", run_.config.job.dump_folder);
   if (!record_) return;
-  record_->finish(stopped ? RunStanding::stopped : RunStanding::finished);
+  record_->finish(stopped ? RunStatus::stopped : RunStatus::finished);
   log.info("  metrics       {}", record_->metrics_path().string());
   if (run_.config.metrics.report && run_.world.rank == 0) {
     log.info("  report        {}", (std::filesystem::path(run_.config.job.dump_folder) / "report.html").string());

@@ -252,7 +252,7 @@ namespace {
 
 /// None for a family that no other program knows.
 std::vector<ModelFact> facts_of(const ModelRequest& model) {
-  const ModelExchange* exchange = find_model_exchange(model.name);
+  const StateDictAdapter* exchange = find_state_dict_adapter(model.name);
   return exchange ? exchange->facts(model) : std::vector<ModelFact>();
 }
 

@@ -5,7 +5,7 @@
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "step_observers.h"
-#include "titan/base/last_words.h"
+#include "titan/base/final_message.h"
 #include "titan/base/stop_signals.h"
 #include "titan/distributed/own_device.h"
 #include "titan/ops/profile_range.h"
@@ -37,7 +37,7 @@ class Trainer {
     run_.reporter->begin(start, next_batch_ ? &*next_batch_ : nullptr);
     observers_.emplace(run_, position_.step + 1);
     RunReporter& reporter = *run_.reporter;
-    const WordsToSay last_lines(run_.world.last_words, on_own_device([&] { reporter.report_last_lines(); }));
+    const FinalMessagePart last_lines(run_.world.final_message, on_own_device([&] { reporter.report_last_lines(); }));
     try {
       train();
       requests_ |= reporter.end_steps();
@@ -163,7 +163,7 @@ class Trainer {
     if (checkpoints) stopped ? checkpoints->stop() : checkpoints->finish();
     if (stopped) {
       run_.log.shared_warning("stopped by a signal after step {} of {}; {}", position_.step, steps_,
-                              saved ? fmt::format("it is saved: {} goes on from here", checkpoints->next_command())
+                              saved ? fmt::format("it is saved: {} resumes from here", checkpoints->next_command())
                               : !checkpoints ? "nothing was saved"
                                              : "it is not saved: " + checkpoints->next_start());
     } else {

@@ -68,7 +68,7 @@ class FullDisk(CheckpointTest):
             self.assertEqual(len(self.curve(place)), 4)
         filler.write_bytes(bytes(one))
         self.complete(1, folder, 2, once)
-        self.expect_told_once(self.complete(1, folder, 4, once, code=STORAGE), "goes on from step 2")
+        self.expect_told_once(self.complete(1, folder, 4, once, code=STORAGE), "resumes from step 2")
         filler.unlink()
         self.assertIn("LOAD: step 2 ", self.complete(1, folder, 4, once))
         self.assertEqual(self.checkpoints(folder)[-1], 4)

@@ -119,7 +119,7 @@ class Refused(SavedRunTest):
         text = self.complete(1, self.folder / "new", 4, "--checkpoint.initial_load_in_hf",
                              f"--checkpoint.initial_load_path={folder}/checkpoint/step-3")
         self.assertIn("21/21 tensors", text)
-        # A run that goes on from before comes to that step again.
+        # A run that resumes from before comes to that step again.
         other = self.folder / "other"
         self.complete(1, other, 2)
         shutil.copytree(folder / "checkpoint/step-3", other / "checkpoint/step-3")

@@ -1,4 +1,4 @@
-"""What lies where checkpoints are looked for and is another thing than its name says, or may not be touched: it is told,
+"""What is where checkpoints are looked for and is another thing than its name says, or may not be touched: it is told,
 the right one is loaded, and nobody's bytes are lost."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OtherNames(SavedRunTest):
             text = self.complete(1, folder, 6, *words, code=STORAGE)
             self.assertIn("LOAD: step 4 ", text)
             self.assertIn("checkpoint/step-6 is a file and no checkpoint: it is left alone", text)
-            self.assertRegex(text, "the last checkpoint was not saved: .*the name of a file.*goes on from step 4")
+            self.assertRegex(text, "the last checkpoint was not saved: .*the name of a file.*resumes from step 4")
             self.assertEqual((folder / "checkpoint/step-6").read_text(), "mine")
             self.assertEqual(sorted(path.name for path in (folder / "checkpoint").iterdir()), ["step-2", "step-4", "step-6"])
             shutil.rmtree(folder)

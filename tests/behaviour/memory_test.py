@@ -39,7 +39,7 @@ class Table(BehaviourTest):
         self.assertEqual(sum(row["actual_bytes"] for row in rows.values()), lines[0]["memory_peak_bytes"])
         self.assertGreater(rows["activations and the rest"]["actual_bytes"], 0)
 
-    def test_lean_states_are_planned_and_taken(self):
+    def test_bf16_states_are_planned_and_taken(self):
         wide = self.rows()
         lean = self.rows("--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16")
         for purpose in ("parameters", "optimizer state"):

@@ -1,4 +1,4 @@
-"""Checkpoints of a run on mock GPUs: what they hold, and how another run goes on from them.
+"""Checkpoints of a run on mock GPUs: what they hold, and how another run resumes from them.
 
 The mock's optimizer adds 1 to every weight, 2 to the first moments and 3 to the second, all of which begin as 0: a number
 of a checkpoint tells its step."""

@@ -136,9 +136,9 @@ PARTS = {
     "embedding, forward (LibTorch)": "vectorized_gather_kernel",
     "embedding, backward": "embedding_gradient_kernel",
     "casts and transposes": "float8_cast_kernel",
-    "largest magnitudes of weights and of attention's": "largest_kernel",
+    "largest amaxes of weights and of attention's": "largest_kernel",
     "gradient norm": "exact_squares_kernel",
-    "AdamW with stochastic rounding": "lean_adam_kernel",
+    "AdamW with stochastic rounding": "bf16_adam_kernel",
 }
 
 
@@ -278,7 +278,7 @@ class SplitProducts(MockGpu):
 
 
 class Graphs(MockGpu):
-    def test_replayed_blocks_hand_on_the_magnitudes_that_eager_ones_do(self):
+    def test_replayed_blocks_hand_on_the_amaxes_that_eager_ones_do(self):
         def looks(*words) -> int:
             ledger = self.on_gpu(FUSED, FLOAT8, *words, "--training.steps=5", ranks=2).ledgers[0]
             self.assertEqual("replayed" in ledger, not words)
@@ -360,7 +360,7 @@ class Memory(MockGpu):
                     self.assertIn("memory by purpose, when it ran out in ", run.output)
 
     def test_settings_that_are_said_to_fit_do(self):
-        # More processes are another job; what lies on the host would be memory of this machine.
+        # More processes are another job; what is on the host would be memory of this machine.
         for room, given in ((95000, []), (143166, ["--training.local_batch_size=2"])):
             run = self.llama_8b(FUSED, *given, steps=1, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=room)
             said = re.search(r"it would fit with: (.*)", run.errors)[1]

@@ -114,7 +114,7 @@ class Terminal(BehaviourTest):
         code, text = self.run_on_terminal(ENDLESS, *saving, until="step:  3 ", signals=1)
         self.assertEqual(code, REQUEUE, text)
         self.assertIn(ANNOUNCED, as_shown(text))
-        self.assertIn("it is saved: the same command goes on from here", text)
+        self.assertIn("it is saved: the same command resumes from here", text)
         for words, without in (
             (["--checkpoint.load_step=3"], "checkpoint.load_step"),
             (["--checkpoint.exclude_from_loading=train_state"], "train_state in checkpoint.exclude_from_loading"),
@@ -122,7 +122,7 @@ class Terminal(BehaviourTest):
             with self.subTest(without):
                 code, text = self.run_on_terminal(ENDLESS, *saving, *words, until="step:  4 ", signals=1)
                 self.assertEqual(code, REQUEUE, text)
-                self.assertIn(f"it is saved: the same command without {without} goes on from here", text)
+                self.assertIn(f"it is saved: the same command without {without} resumes from here", text)
 
     def test_ctrl_c_twice_ends_at_once(self):
         long_step = ["--training.local_batch_size=256", "--training.seq_len=2048", "--training.global_batch_size=4096"]

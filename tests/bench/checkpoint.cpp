@@ -172,7 +172,7 @@ class Bench {
     const auto saved = [note](const SaveOutcome& outcome) {
       if (!outcome.committed) note(outcome.sentence());
     };
-    checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), make_lone_meeting(),
+    checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), make_lone_barrier(),
                                                    CheckpointerOptions{folder_, mode, {keep, 0}},
                                                    CheckpointEvents{.saved = saved, .warn = note});
   }

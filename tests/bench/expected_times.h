@@ -153,11 +153,11 @@ class ExpectedStep {
     add({once.read + 2 * again.read, once.written + 2 * again.written, 0}, "casts and transposes",
         a_.layers * (3 + 2 + 7 + 7));
     const int64_t searched = block_weights() + kTokens * (a_.dim + kv);
-    LargestMagnitude search;
+    Amax search;
     search.type = KernelType::bf16;
     search.rows = searched;
     search.columns = 1;
-    add(traffic(search), "largest magnitudes of weights and of attention's", a_.layers * (7 + 2));
+    add(traffic(search), "largest amaxes of weights and of attention's", a_.layers * (7 + 2));
   }
   /// `each_block` bytes in a number of launches.
   void add(const KernelTraffic& each_block, const std::string& name, int64_t launches) {
@@ -167,7 +167,7 @@ class ExpectedStep {
 
   // AdamW over bf16 weights, bf16 moments and fp32 gradients: 10 bytes in and 6 out a parameter, as its kernel states.
   void count_optimizer() {
-    const int64_t ends = a_.tied ? 1 : 2;  // embedding and output; the last norm lies beside the output
+    const int64_t ends = a_.tied ? 1 : 2;  // embedding and output; the last norm is beside the output
     moved("gradient norm", a_.layers + ends, {4 * parameters() / (a_.layers + ends), 0, 0});
     moved("AdamW with stochastic rounding", 1, {10 * parameters(), 6 * parameters(), 0});
     parts_.back().launches = a_.layers * 9 + ends + 1;

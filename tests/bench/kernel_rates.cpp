@@ -205,13 +205,13 @@ void casts(Rates& rates, const Shapes& s) {
                       static_cast<uint8_t*>(rates.memory(count)),
                       static_cast<uint8_t*>(rates.memory(count))};
   });
-  rates.measure("largest magnitude", &Kernels::largest_magnitude, [&] {
-    return LargestMagnitude{kType,
-                            s.tokens,
-                            s.dim,
-                            KernelExtent::matrix,
-                            rates.numbers(kType, count),
-                            rates.values(std::vector<uint32_t>{0})};
+  rates.measure("largest amax", &Kernels::amax, [&] {
+    return Amax{kType,
+                s.tokens,
+                s.dim,
+                KernelExtent::matrix,
+                rates.numbers(kType, count),
+                rates.values(std::vector<uint32_t>{0})};
   });
 }
 
@@ -232,8 +232,8 @@ void optimizers(Rates& rates, const Shapes& s) {
                     rates.values(std::vector<float>{1}),
                     rates.values(std::vector<float>{0})};
   });
-  rates.measure("AdamW with stochastic rounding, bf16", &Kernels::lean_adam, [&] {
-    LeanAdamStep b;
+  rates.measure("AdamW with stochastic rounding, bf16", &Kernels::bf16_adam, [&] {
+    Bf16AdamStep b;
     b.weight = rates.numbers(KernelType::bf16, count);
     b.gradient = gradient();
     b.first = zeros(count * 2);

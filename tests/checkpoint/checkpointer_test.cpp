@@ -14,7 +14,7 @@
 #include "checkpoint/states.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/load.h"
-#include "titan/checkpoint/store_meeting.h"
+#include "titan/checkpoint/store_barrier.h"
 
 namespace titan {
 namespace {
@@ -176,7 +176,7 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   MemoryStorage& medium = *storage;
   const TestLayout layout = test_layouts()[0];
   {
-    Checkpointer first(std::move(storage), make_lone_meeting(), {"root", SaveMode::asynchronous, {2, 0}},
+    Checkpointer first(std::move(storage), make_lone_barrier(), {"root", SaveMode::asynchronous, {2, 0}},
                        {[](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed); }, no_warning});
     EXPECT_FALSE(first.load(std::nullopt, [](OpenCheckpoint&) {}).step);
     for (const int64_t step : {1, 2, 3}) first.save(step, test_state(layout, 0, step));
@@ -187,7 +187,7 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   storage->make_folders("root/saving-4-dead");
   storage->write_all("root/saving-4-dead/__0_0.distcp", "half");
   MemoryStorage& later = *storage;
-  Checkpointer second(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {2, 0}},
+  Checkpointer second(std::move(storage), make_lone_barrier(), {"root", SaveMode::synchronous, {2, 0}},
                       {[](const SaveOutcome&) {}, no_warning});
   const std::vector<LoadTarget> targets = test_targets(layout, 0);
   EXPECT_EQ(second.load(std::nullopt, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); }).step, 3);
@@ -202,7 +202,7 @@ TEST(CheckpointerOfOne, RemovesNothingWhenTheStartIsRefusedAndGivesBackWhatWasTo
   save_as_all_ranks(medium, {"root", 3, "run"}, layout, 3);
   medium.rename("root/step-3", "root/deleting-3-run");
   medium.make_folders("root/saving-4-dead");
-  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {2, 0}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"root", SaveMode::synchronous, {2, 0}},
                             {[](const SaveOutcome&) {}, no_warning});
   const auto refuse = [](OpenCheckpoint&) { throw MismatchError("it is another model"); };
   EXPECT_THROW(checkpointer.load(std::nullopt, refuse), Error);
@@ -220,7 +220,7 @@ std::vector<bool> attempts_with(int failures, bool now) {
     return call.find(kManifestFile) != std::string::npos && call.starts_with("create") && failures-- > 0 ? EIO : 0;
   });
   std::vector<bool> committed;
-  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"root", SaveMode::asynchronous, {2, 0}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"root", SaveMode::asynchronous, {2, 0}},
                             {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
   checkpointer.save(7, test_state(test_layouts()[0], 0, 7), now);
   checkpointer.finish();
@@ -237,11 +237,11 @@ TEST(CheckpointerOfOne, TriesTheLastSaveOfARunOnceMoreWhenItFails) {
 
 TEST(CheckpointerOfOne, TriesALastSaveOfAnotherFormOnceMoreToo) {
   std::vector<bool> committed;
-  Checkpointer checkpointer(std::make_unique<MemoryStorage>(), make_lone_meeting(),
+  Checkpointer checkpointer(std::make_unique<MemoryStorage>(), make_lone_barrier(),
                             {"root", SaveMode::synchronous, {2, 0}},
                             {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
   int calls = 0;
-  checkpointer.save_by([&](Storage&, RankMeeting&) {
+  checkpointer.save_by([&](Storage&, RankBarrier&) {
     return SaveOutcome{7, ++calls == 2, calls == 2 ? "" : "no", "root/step-7", 0, 0};
   });
   EXPECT_EQ(committed, (std::vector<bool>{false, true}));
@@ -252,7 +252,7 @@ std::string trial_on(std::function<int(const std::string&)> refusal) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   medium.set_refusal(std::move(refusal));
-  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"a/root", SaveMode::synchronous, {2, 0}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"a/root", SaveMode::synchronous, {2, 0}},
                             {[](const SaveOutcome&) {}, no_warning});
   std::string said;
   try {
@@ -270,7 +270,7 @@ TEST(CheckpointerOfOne, ThatOnlyLoadsLeavesAloneWhatAnotherRunMayBeWriting) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   medium.make_folders("root/saving-4-alive");
-  Checkpointer reader(std::move(storage), make_lone_meeting(), {"root", SaveMode::synchronous, {}, /*only_loads=*/true},
+  Checkpointer reader(std::move(storage), make_lone_barrier(), {"root", SaveMode::synchronous, {}, /*only_loads=*/true},
                       {[](const SaveOutcome&) {}, no_warning});
   EXPECT_FALSE(reader.load(std::nullopt, [](OpenCheckpoint&) {}).step);
   EXPECT_EQ(medium.list("root").size(), 1u);
@@ -294,7 +294,7 @@ TEST(CheckpointerOfOne, SeesToItOnceThatTheWayToItsCheckpointsIsOnTheMedium) {
   MemoryStorage& medium = *storage;
   medium.make_folders("dump");  // by whoever writes logs; it may not be on the medium
   const auto expect_committed = [](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed) << outcome.problem; };
-  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"dump/root", SaveMode::synchronous, {}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"dump/root", SaveMode::synchronous, {}},
                             {expect_committed, no_warning});
   EXPECT_EQ(checkpointer.rehearse(), "");
   const auto syncs_of_the_way = [&] {
@@ -313,7 +313,7 @@ TEST(CheckpointerOfOne, SeesToTheWayAtTheFirstSaveWhenTheRehearsalCouldNot) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   medium.make_folders("dump");
-  Checkpointer checkpointer(std::move(storage), make_lone_meeting(), {"dump/root", SaveMode::synchronous, {}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"dump/root", SaveMode::synchronous, {}},
                             {[](const SaveOutcome&) {}, no_warning});
   medium.set_refusal([](const std::string& call) { return call.starts_with("sync") ? EIO : 0; });
   EXPECT_NE(checkpointer.rehearse(), "");
@@ -323,7 +323,7 @@ TEST(CheckpointerOfOne, SeesToTheWayAtTheFirstSaveWhenTheRehearsalCouldNot) {
   EXPECT_EQ(find_checkpoints(medium, "dump/root").size(), 1u);
 }
 
-TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {
+TEST(StoreBarrier, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {
   constexpr int64_t kRanks = 5, kRounds = 20;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
@@ -331,7 +331,7 @@ TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
   int64_t right = 0;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto meeting = make_store_meeting(store, "test", rank, kRanks, {.limit = std::chrono::seconds(60)});
+      const auto meeting = make_store_barrier(store, "test", rank, kRanks, {.limit = std::chrono::seconds(60)});
       for (int64_t round = 0; round < kRounds; ++round) {
         const auto heard = meeting->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
         std::vector<std::string> expected;
@@ -348,9 +348,9 @@ TEST(StoreMeeting, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
   EXPECT_LE(store->getNumKeys(), 1);
 }
 
-TEST(StoreMeeting, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
-  const auto waits = std::make_shared<PeerWaits>();
-  const auto meeting = make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
+TEST(StoreBarrier, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
+  const auto waits = std::make_shared<WaitForGraph>();
+  const auto meeting = make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
                                           {.limit = std::chrono::milliseconds(20), .waits = waits});
   try {
     meeting->exchange("here");
@@ -374,20 +374,20 @@ std::string peer_failure_of(const std::function<void()>& act) {
   return {};
 }
 
-TEST(StoreMeeting, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
+TEST(StoreBarrier, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
   for (const std::string& words :
        {std::string("{"), std::string("[1, 2]"), std::string("[\"alone\"]"), std::string(200000, '[')}) {
     const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
     store->set("test/0/heard", words);
-    const auto meeting = make_store_meeting(store, "test", 1, 2, {.limit = std::chrono::seconds(60)});
+    const auto meeting = make_store_barrier(store, "test", 1, 2, {.limit = std::chrono::seconds(60)});
     const std::string says = peer_failure_of([&] { meeting->exchange("here"); });
     EXPECT_TRUE(says.starts_with("rank 0 sent words about a checkpoint that cannot be read")) << says;
   }
 }
 
-TEST(StoreMeeting, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
+TEST(StoreBarrier, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
   // Rank 1 says `words` in every round.
-  class Broken : public RankMeeting {
+  class Broken : public RankBarrier {
    public:
     explicit Broken(std::string words) : words_(std::move(words)) {}
     int64_t rank() const override { return 0; }
@@ -409,25 +409,25 @@ TEST(StoreMeeting, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
   }
 }
 
-TEST(StoreMeeting, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsThePatienceEnds) {
+TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsThePatienceEnds) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto waits = std::make_shared<PeerWaits>();
+  const auto waits = std::make_shared<WaitForGraph>();
   std::promise<void> told;
   std::vector<std::string> lines;
   const auto tell = [&](const std::string& line) {
     lines.push_back(line);
     EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
-    EXPECT_TRUE(waits->question_due(PeerWaits::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
+    EXPECT_TRUE(waits->question_due(WaitForGraph::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
     if (lines.size() == 3) told.set_value();
   };
   // The watcher's part; it hears of life, and nobody need be asked.
-  waits->note_life(PeerWaits::Clock::now() + std::chrono::hours(1));
-  const MeetingWaits patient{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
+  waits->note_life(WaitForGraph::Clock::now() + std::chrono::hours(1));
+  const BarrierWaits patient{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
   std::thread late([&] {
     told.get_future().wait();
-    make_store_meeting(store, "test", 1, 2, {.limit = std::chrono::minutes(5)})->exchange("late");
+    make_store_barrier(store, "test", 1, 2, {.limit = std::chrono::minutes(5)})->exchange("late");
   });
-  const auto heard = make_store_meeting(store, "test", 0, 2, patient)->exchange("early");
+  const auto heard = make_store_barrier(store, "test", 0, 2, patient)->exchange("early");
   late.join();
   EXPECT_EQ(heard, (std::vector<std::string>{"early", "late"}));
   EXPECT_GE(lines.size(), 3u);
@@ -435,12 +435,12 @@ TEST(StoreMeeting, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheP
   EXPECT_EQ(waits->now(), std::vector<int64_t>{});
 }
 
-TEST(StoreMeeting, ARankOfWhichNothingIsHeardIsNotSaidToLiveAndIsWaitedForUntilTheLimit) {
+TEST(StoreBarrier, ARankOfWhichNothingIsHeardIsNotSaidToLiveAndIsWaitedForUntilTheLimit) {
   int64_t lines = 0;
-  const MeetingWaits patient{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
-                             std::make_shared<PeerWaits>(), [&](const std::string&) { ++lines; }};
+  const BarrierWaits patient{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
+                             std::make_shared<WaitForGraph>(), [&](const std::string&) { ++lines; }};
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(make_store_meeting(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, patient)->exchange("here"),
+  EXPECT_THROW(make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, patient)->exchange("here"),
                Error);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(100));
   EXPECT_EQ(lines, 0);

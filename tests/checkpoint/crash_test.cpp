@@ -56,7 +56,7 @@ TEST_F(Crash, AfterEverySingleCallOfAnAsynchronousSaveTooAndOfTheStartThatFollow
   // One rank, from the saver down to the deletion of old ones; then the machine stops again while the next start cleans
   // up, after every one of its calls.
   layout_ = test_layouts().front();
-  const auto meeting = make_lone_meeting();
+  const auto meeting = make_lone_barrier();
   const auto save_by_saver = [&](Storage& storage, int64_t step) {
     const auto after = [&](const SaveOutcome& outcome) {
       EXPECT_TRUE(outcome.committed) << outcome.problem;
@@ -97,7 +97,7 @@ TEST_F(Crash, ASaveThatReturnedIsThereHoweverMuchIsDropped) {
 }
 
 TEST_F(Crash, TheFirstSaveOfAllIsThereToo) {
-  // Neither the folder of all checkpoints nor the one that it lies in was there, or one was and is not on the medium.
+  // Neither the folder of all checkpoints nor the one that it is in was there, or one was and is not on the medium.
   const std::filesystem::path root = "dump/checkpoint";
   for (const bool made_before : {false, true}) {
     MemoryStorage storage;

@@ -140,7 +140,7 @@ TEST_F(Damage, WhenNoneIsWholeNothingIsLoadedAndNothingOnDiskChanges) {
 }
 
 TEST_F(Damage, ACheckpointThatIsOfNoUseIsPassedOverAndLeftAlone) {
-  const auto meeting = make_lone_meeting();
+  const auto meeting = make_lone_barrier();
   const auto before = storage_.files();
   const auto only_20 = [](OpenCheckpoint& checkpoint) {
     if (checkpoint.folder().filename() != "step-20") throw UnsuitableError("is not what the test wants");
@@ -195,7 +195,7 @@ TEST_F(Damage, AnyCheckpointMayBeTheSeed) {
   storage_.remove_folder("root/step-20");
   storage_.rename("root/step-30", "root/step-0");
   const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
-  EXPECT_EQ(load_together(storage_, *make_lone_meeting(), "root", std::nullopt, all).step, 0);
+  EXPECT_EQ(load_together(storage_, *make_lone_barrier(), "root", std::nullopt, all).step, 0);
 }
 
 TEST_F(Damage, WhoOnlyReadsLeavesADamagedOneWhereItIs) {
@@ -203,7 +203,7 @@ TEST_F(Damage, WhoOnlyReadsLeavesADamagedOneWhereItIs) {
   const auto before = storage_.files();
   const auto load = [&](bool only_reads) {
     const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
-    return load_together(storage_, *make_lone_meeting(), "root", std::nullopt, all, only_reads).step;
+    return load_together(storage_, *make_lone_barrier(), "root", std::nullopt, all, only_reads).step;
   };
   EXPECT_EQ(load(/*only_reads=*/true), 20);
   EXPECT_EQ(storage_.files(), before);
@@ -215,7 +215,7 @@ TEST_F(Damage, ADamagedOneThatWasAskedForIsAnErrorThatSaysWhatElseToAskFor) {
   storage_.damage("root/step-30/__1_0.distcp", [](std::string& bytes) { bytes[100] ^= 4; });
   const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
   try {
-    load_together(storage_, *make_lone_meeting(), "root", 30, all);
+    load_together(storage_, *make_lone_barrier(), "root", 30, all);
     FAIL() << "loaded";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("name another in checkpoint.load_step"), std::string::npos);

@@ -45,7 +45,7 @@ std::string complaint_about(std::map<std::string, at::Tensor> tensors) {
 }
 
 TEST(RotaryRows, PairsStandWhereHalvesStood) {
-  // Head h, half p, pair j lies at h·d + p·d/2 + j there and at h·d + 2j + p here.
+  // Head h, half p, pair j is at h·d + p·d/2 + j there and at h·d + 2j + p here.
   const at::Tensor theirs = at::arange(kHeads * kHeadDim).view({-1, 1}).expand({-1, 2}).contiguous();
   const at::Tensor ours = pairs_from_halves(theirs, kHeadDim);
   for (int64_t h = 0; h < kHeads; ++h) {
@@ -158,7 +158,7 @@ bool is_whole(Storage& storage) {
 TEST(Export, IsReadBackBitForBitAndVerified) {
   MemoryStorage storage;
   MemorySource ours = our_weights();
-  const SaveOutcome outcome = export_together(storage, *make_lone_meeting(), small_export(), ours);
+  const SaveOutcome outcome = export_together(storage, *make_lone_barrier(), small_export(), ours);
   ASSERT_TRUE(outcome.committed) << outcome.problem;
   EXPECT_TRUE(is_whole(storage));
   EXPECT_TRUE(SafetensorsFolder(storage, "out/model").verified());
@@ -172,7 +172,7 @@ TEST(Export, AfterACrashAtEveryCallTheFolderIsWholeOrNotThere) {
     storage.stop_after(call);
     bool stopped = false;
     try {
-      export_together(storage, *make_lone_meeting(), small_export(), ours);
+      export_together(storage, *make_lone_barrier(), small_export(), ours);
     } catch (const MachineStopped&) {
       stopped = true;
     }
@@ -181,7 +181,7 @@ TEST(Export, AfterACrashAtEveryCallTheFolderIsWholeOrNotThere) {
     bool there = false;
     for (const StorageEntry& entry : storage.list("out")) there = there || entry.name == "model";
     if (!there) {  // what is left is no hindrance
-      EXPECT_TRUE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed) << call;
+      EXPECT_TRUE(export_together(storage, *make_lone_barrier(), small_export(), ours).committed) << call;
     }
     EXPECT_TRUE(is_whole(storage)) << "after call " << call;
   }
@@ -191,12 +191,12 @@ TEST(Export, AFailureLeavesNothingAndAFolderThatIsThereIsLeftAlone) {
   MemoryStorage storage;
   MemorySource ours = our_weights();
   storage.set_refusal([](const std::string& what) { return what.find("config.json") != std::string::npos ? EIO : 0; });
-  EXPECT_FALSE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed);
+  EXPECT_FALSE(export_together(storage, *make_lone_barrier(), small_export(), ours).committed);
   storage.set_refusal(nullptr);
   EXPECT_TRUE(storage.list("out").empty());
-  EXPECT_TRUE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed);
+  EXPECT_TRUE(export_together(storage, *make_lone_barrier(), small_export(), ours).committed);
   const auto before = storage.files();
-  const SaveOutcome again = export_together(storage, *make_lone_meeting(), small_export(), ours);
+  const SaveOutcome again = export_together(storage, *make_lone_barrier(), small_export(), ours);
   EXPECT_NE(again.problem.find("File exists"), std::string::npos) << again.problem;
   EXPECT_EQ(storage.files(), before);
 }
@@ -204,7 +204,7 @@ TEST(Export, AFailureLeavesNothingAndAFolderThatIsThereIsLeftAlone) {
 TEST(Export, OneFlippedBitInAnyFileIsFound) {
   MemoryStorage whole;
   MemorySource ours = our_weights();
-  ASSERT_TRUE(export_together(whole, *make_lone_meeting(), small_export(), ours).committed);
+  ASSERT_TRUE(export_together(whole, *make_lone_barrier(), small_export(), ours).committed);
   for (const auto& [file, bytes] : whole.files()) {
     const std::unique_ptr<MemoryStorage> storage = whole.copy();
     storage->damage(file, [](std::string& content) { content[content.size() / 2] ^= 4; });
@@ -268,7 +268,7 @@ TEST(Conversion, WhatHasReturnedIsThereHoweverMuchIsDroppedInAFolderThatWasNotOn
   };
   expect_all_left([](Storage& storage) {
     MemorySource ours = our_weights();
-    ASSERT_TRUE(export_together(storage, *make_lone_meeting(), small_export(), ours).committed);
+    ASSERT_TRUE(export_together(storage, *make_lone_barrier(), small_export(), ours).committed);
   });
   expect_all_left([](Storage& storage) {
     MemorySource theirs(their_tensors());

@@ -11,37 +11,37 @@
 #include "checkpoint/states.h"
 #include "support/mutated_line.h"
 #include "titan/checkpoint/saver.h"
-#include "titan/checkpoint/store_meeting.h"
-#include "titan/distributed/roll_call.h"
+#include "titan/checkpoint/store_barrier.h"
+#include "titan/distributed/rank_check.h"
 
 namespace titan {
 namespace {
 
 /// What two ranks do together.
-using Act = std::function<void(Storage& storage, std::unique_ptr<RankMeeting> meeting)>;
+using Act = std::function<void(Storage& storage, std::unique_ptr<RankBarrier> meeting)>;
 
-void save(Storage& storage, std::unique_ptr<RankMeeting> meeting) {
+void save(Storage& storage, std::unique_ptr<RankBarrier> meeting) {
   Saver saver(storage, *meeting, {"root", "run", SaveMode::synchronous, kTestSplit}, [](const SaveOutcome&) {});
   saver.save(2, test_state(test_layouts()[1], meeting->rank(), 2));
 }
 
-void load(Storage& storage, std::unique_ptr<RankMeeting> meeting) {
+void load(Storage& storage, std::unique_ptr<RankBarrier> meeting) {
   load_together(storage, *meeting, "root", std::nullopt, [](OpenCheckpoint&) {});
 }
 
 /// Notes what all have said in each round.
-class NotedMeeting : public RankMeeting {
+class NotedBarrier : public RankBarrier {
  public:
-  NotedMeeting(RankMeeting& meeting, std::vector<std::vector<std::string>>& rounds)
-      : meeting_(meeting), rounds_(rounds) {}
-  int64_t rank() const override { return meeting_.rank(); }
-  int64_t size() const override { return meeting_.size(); }
+  NotedBarrier(RankBarrier& meeting, std::vector<std::vector<std::string>>& rounds)
+      : barrier_(meeting), rounds_(rounds) {}
+  int64_t rank() const override { return barrier_.rank(); }
+  int64_t size() const override { return barrier_.size(); }
   std::vector<std::string> exchange(std::string message) override {
-    return rounds_.emplace_back(meeting_.exchange(std::move(message)));
+    return rounds_.emplace_back(barrier_.exchange(std::move(message)));
   }
 
  private:
-  RankMeeting& meeting_;
+  RankBarrier& barrier_;
   std::vector<std::vector<std::string>>& rounds_;
 };
 
@@ -52,8 +52,8 @@ std::vector<std::vector<std::string>> words_of(const Act& act) {
   MemoryStorage storage;
   save_step_one(storage);
   std::array<std::vector<std::vector<std::string>>, 2> rounds;
-  run_ranks(2, [&](RankMeeting& meeting) {
-    act(storage, std::make_unique<NotedMeeting>(meeting, rounds[static_cast<size_t>(meeting.rank())]));
+  run_ranks(2, [&](RankBarrier& meeting) {
+    act(storage, std::make_unique<NotedBarrier>(meeting, rounds[static_cast<size_t>(meeting.rank())]));
   });
   return rounds[0];
 }
@@ -79,7 +79,7 @@ TEST_P(GarbageWords, AreAFailureOrAreReadAndAreNeverABug) {
     MemoryStorage storage;
     save_step_one(storage);
     try {
-      act(storage, make_store_meeting(store, "test", hearer, 2, {.limit = std::chrono::seconds(2)}));
+      act(storage, make_store_barrier(store, "test", hearer, 2, {.limit = std::chrono::seconds(2)}));
     } catch (const Error& error) {
       EXPECT_TRUE(is_failure_code(static_cast<int>(error.code())) && error.code() != ExitCode::bug)
           << error.what() << " after " << said.substr(0, 300);

@@ -57,7 +57,7 @@ HuggingFaceExport wanted_export() {
 /// Saves as all ranks of the layout; every rank's outcome.
 std::vector<SaveOutcome> save_under(Storage& storage, const TestLayout& layout) {
   std::vector<SaveOutcome> outcomes(static_cast<size_t>(layout.ranks));
-  run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+  run_ranks(layout.ranks, [&](RankBarrier& meeting) {
     outcomes[static_cast<size_t>(meeting.rank())] =
         save_hugging_face_together(storage, meeting, wanted_export(), weights_of_rank(layout, meeting.rank()));
   });
@@ -81,7 +81,7 @@ std::vector<SavedParameter> parameters_of_rank(const TestLayout& layout, int64_t
 /// Whether every rank of the layout gets its boxes of the weights.
 ::testing::AssertionResult loads_under(Storage& storage, const TestLayout& layout) {
   std::vector<std::string> wrong(static_cast<size_t>(layout.ranks));
-  run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+  run_ranks(layout.ranks, [&](RankBarrier& meeting) {
     std::string& problem = wrong[static_cast<size_t>(meeting.rank())];
     const std::vector<SavedParameter> parameters = parameters_of_rank(layout, meeting.rank());
     try {
@@ -151,7 +151,7 @@ TEST(HuggingFaceRun, AFailureOnOneRankIsTheOutcomeOfAllAndLeavesWhatWasThere) {
 
 /// Saves as the only rank.
 SaveOutcome save_alone(Storage& storage) {
-  return save_hugging_face_together(storage, *make_lone_meeting(), wanted_export(),
+  return save_hugging_face_together(storage, *make_lone_barrier(), wanted_export(),
                                     weights_of_rank(test_layouts().front(), 0));
 }
 
@@ -263,7 +263,7 @@ TEST(HuggingFaceRun, DamageThatOneRankFindsIsSaidByAll) {
     const std::unique_ptr<MemoryStorage> damaged = storage.copy();
     damaged->damage(file, [](std::string& content) { content.back() ^= 1; });
     std::vector<std::string> said(static_cast<size_t>(layout.ranks));
-    run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+    run_ranks(layout.ranks, [&](RankBarrier& meeting) {
       try {
         load_hugging_face_together(*damaged, meeting, kExport, std::nullopt, their_form(),
                                    parameters_of_rank(layout, meeting.rank()));

@@ -12,14 +12,14 @@
 namespace titan {
 
 /// Runs `act(meeting)` once for each of `ranks` ranks, side by side, and waits for all of them. `act` must not throw.
-inline void run_ranks(int64_t ranks, const std::function<void(RankMeeting&)>& act) {
+inline void run_ranks(int64_t ranks, const std::function<void(RankBarrier&)>& act) {
   struct Room {
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<std::string> messages, told;
     size_t arrived = 0, round = 0;
   };
-  class Seat : public RankMeeting {
+  class Seat : public RankBarrier {
    public:
     Seat(Room& room, int64_t rank, int64_t size) : room_(room), rank_(rank), size_(size) {}
     int64_t rank() const override { return rank_; }

@@ -8,7 +8,7 @@
 
 #include "checkpoint/states.h"
 #include "titan/checkpoint/saver.h"
-#include "titan/checkpoint/store_meeting.h"
+#include "titan/checkpoint/store_barrier.h"
 
 namespace titan {
 namespace {
@@ -31,11 +31,11 @@ class Processes : public ::testing::TestWithParam<LayoutPair> {
   }
 
   /// Runs `act(meeting)` in a process for each rank; how many of them returned true.
-  int64_t run_processes(const std::string& name, int64_t ranks, const std::function<bool(RankMeeting&)>& act) {
+  int64_t run_processes(const std::string& name, int64_t ranks, const std::function<bool(RankBarrier&)>& act) {
     const auto be_rank = [&](int64_t rank) {
       try {
         const auto store = c10::make_intrusive<c10d::FileStore>((folder_ / name).string(), static_cast<int>(ranks));
-        return act(*make_store_meeting(store, name, rank, ranks, {.limit = std::chrono::minutes(5)}));
+        return act(*make_store_barrier(store, name, rank, ranks, {.limit = std::chrono::minutes(5)}));
       } catch (const std::exception& error) {
         fmt::print(stderr, "rank {}: {}\n", rank, error.what());
         return false;
@@ -62,7 +62,7 @@ class Processes : public ::testing::TestWithParam<LayoutPair> {
 TEST_P(Processes, SaveUnderOneLayoutAndLoadUnderAnotherBitForBit) {
   const TestLayout from = layout_named(GetParam().from), to = layout_named(GetParam().to);
   const std::filesystem::path root = folder_ / "root";
-  const int64_t saved = run_processes("save", from.ranks, [&](RankMeeting& meeting) {
+  const int64_t saved = run_processes("save", from.ranks, [&](RankBarrier& meeting) {
     const auto storage = make_posix_storage();
     bool committed = false;
     Saver saver(*storage, meeting, {root, "run", SaveMode::asynchronous, kTestSplit},
@@ -72,7 +72,7 @@ TEST_P(Processes, SaveUnderOneLayoutAndLoadUnderAnotherBitForBit) {
     return committed;
   });
   ASSERT_EQ(saved, from.ranks);
-  const int64_t loaded = run_processes("load", to.ranks, [&](RankMeeting& meeting) {
+  const int64_t loaded = run_processes("load", to.ranks, [&](RankBarrier& meeting) {
     const auto storage = make_posix_storage();
     const std::vector<LoadTarget> targets = test_targets(to, meeting.rank());
     const LoadOutcome outcome = load_together(*storage, meeting, root, std::nullopt,

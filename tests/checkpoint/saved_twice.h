@@ -34,7 +34,7 @@ class SavedTwice : public ::testing::Test {
     clean_leftovers(storage, "root");
     std::vector<std::vector<LoadTarget>> targets;
     for (int64_t rank = 0; rank < layout_.ranks; ++rank) targets.push_back(test_targets(layout_, rank));
-    const auto meeting = make_lone_meeting();
+    const auto meeting = make_lone_barrier();
     const LoadOutcome outcome = load_together(storage, *meeting, "root", std::nullopt, [&](OpenCheckpoint& checkpoint) {
       for (const std::vector<LoadTarget>& mine : targets) checkpoint.load(mine);
     });

@@ -21,16 +21,16 @@ namespace {
 
 class Saving : public ::testing::Test {
  protected:
-  Saving() : meeting_(make_lone_meeting()), layout_(test_layouts().front()) {}
+  Saving() : barrier_(make_lone_barrier()), layout_(test_layouts().front()) {}
 
   std::unique_ptr<Saver> saver(SaveMode mode, Storage& storage, FileSplit split = kFilesOfARank) {
-    return std::make_unique<Saver>(storage, *meeting_, SaverOptions{"root", "run", mode, split},
+    return std::make_unique<Saver>(storage, *barrier_, SaverOptions{"root", "run", mode, split},
                                    [this](const SaveOutcome& outcome) { outcomes_.push_back(outcome); });
   }
 
   int64_t loaded(Storage& storage) {
     const std::vector<LoadTarget> targets = test_targets(layout_, 0);
-    const LoadOutcome outcome = load_together(storage, *meeting_, "root", std::nullopt,
+    const LoadOutcome outcome = load_together(storage, *barrier_, "root", std::nullopt,
                                               [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
     if (outcome.step) {
       EXPECT_TRUE(holds_version(targets, *outcome.step));
@@ -38,7 +38,7 @@ class Saving : public ::testing::Test {
     return outcome.step.value_or(-1);
   }
 
-  std::unique_ptr<RankMeeting> meeting_;
+  std::unique_ptr<RankBarrier> barrier_;
   TestLayout layout_;
   std::vector<SaveOutcome> outcomes_;
 };
@@ -101,7 +101,7 @@ TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalledWhereverItIs
     Gate gate(storage, call);
     std::promise<void> ended;
     const std::future<void> end = ended.get_future();
-    Saver saver(storage, *meeting_, {"root", "run", SaveMode::asynchronous, {.most = 2, .least_bytes = 0}},
+    Saver saver(storage, *barrier_, {"root", "run", SaveMode::asynchronous, {.most = 2, .least_bytes = 0}},
                 [&](const SaveOutcome& outcome) {
                   EXPECT_TRUE(outcome.committed) << outcome.problem;
                   ended.set_value();
@@ -120,7 +120,7 @@ TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalledWhereverItIs
       const LogicalTensor& logical = tensor.placed.tensor;
       targets.push_back({logical, *whole_everywhere(logical.shape)(0), at::empty(logical.shape, logical.type)});
     }
-    load_together(storage, *meeting_, "root", call, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+    load_together(storage, *barrier_, "root", call, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
     EXPECT_TRUE(at::equal(targets[0].into, one)) << "changed at call " << call;
     EXPECT_TRUE(at::equal(targets[1].into, turned)) << "changed at call " << call;
     EXPECT_TRUE(at::equal(targets[2].into, two)) << "changed at call " << call;
@@ -279,7 +279,7 @@ TEST(SavingTogether, AllRanksCommitOneCheckpointAndAnotherLayoutLoadsIt) {
   std::filesystem::remove_all(root);
   const TestLayout &from = layouts[9], &to = layouts[3];
   std::mutex mutex;
-  run_ranks(from.ranks, [&](RankMeeting& meeting) {
+  run_ranks(from.ranks, [&](RankBarrier& meeting) {
     Saver saver(*storage, meeting, {root, "run", SaveMode::asynchronous}, [&](const SaveOutcome& outcome) {
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(outcome.committed) << outcome.problem;
@@ -287,7 +287,7 @@ TEST(SavingTogether, AllRanksCommitOneCheckpointAndAnotherLayoutLoadsIt) {
     saver.save(3, test_state(from, meeting.rank(), 3));
     saver.finish();
   });
-  run_ranks(to.ranks, [&](RankMeeting& meeting) {
+  run_ranks(to.ranks, [&](RankBarrier& meeting) {
     const std::vector<LoadTarget> targets = test_targets(to, meeting.rank());
     const LoadOutcome outcome =
         load_together(*storage, meeting, root, 3, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
@@ -306,7 +306,7 @@ TEST(SavingTogether, AFailureOfOneRankIsTheOutcomeOfAllAndNamesTheRank) {
   storages[2].set_refusal([](const std::string& call) { return call.starts_with("sync root/saving") ? EIO : 0; });
   std::mutex mutex;
   std::vector<std::string> problems;
-  run_ranks(3, [&](RankMeeting& meeting) {
+  run_ranks(3, [&](RankBarrier& meeting) {
     Saver saver(storages[static_cast<size_t>(meeting.rank())], meeting, {"root", "run", SaveMode::synchronous},
                 [&](const SaveOutcome& outcome) {
                   const std::lock_guard lock(mutex);
@@ -328,7 +328,7 @@ TEST(LoadingTogether, ABlockThatIsDamagedForOneRankSendsAllToTheOlderCheckpoint)
   for (const int64_t step : {1, 2}) save_as_all_ranks(storage, {"root", step, "run"}, layout, step);
   storage.damage("root/step-2/__3_0.distcp", [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; });
   std::mutex mutex;
-  run_ranks(layout.ranks, [&](RankMeeting& meeting) {
+  run_ranks(layout.ranks, [&](RankBarrier& meeting) {
     // Only what is cut: all ranks read the step's number, wherever it lies.
     std::vector<LoadTarget> targets = test_targets(layout, meeting.rank());
     std::erase_if(targets, [](const LoadTarget& target) { return target.tensor.shape.empty(); });
@@ -349,7 +349,7 @@ TEST(LoadingTogether, ABlockThatIsDamagedForOneRankSendsAllToTheOlderCheckpoint)
 
 TEST(LoadingTogether, AnEmptyFolderIsAFreshStartAndAMissingStepAnError) {
   MemoryStorage storage;
-  const auto meeting = make_lone_meeting();
+  const auto meeting = make_lone_barrier();
   const auto never = [](OpenCheckpoint&) { FAIL(); };
   const LoadOutcome outcome = load_together(storage, *meeting, "root", std::nullopt, never);
   EXPECT_FALSE(outcome.step);
@@ -372,7 +372,7 @@ TEST(LoadingTogether, ACheckpointOfAnotherModelIsAnErrorThatNamesTheTensorAndCha
   std::vector<LoadTarget> targets = test_targets(layout, 0);
   targets[0].tensor.shape = targets[0].box.extent = {13, 9};
   targets[0].into = at::zeros({13, 9}, at::kBFloat16);
-  const auto meeting = make_lone_meeting();
+  const auto meeting = make_lone_barrier();
   try {
     load_together(storage, *meeting, "root", std::nullopt,
                   [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });

@@ -90,7 +90,7 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
     }
     return all;
   };
-  const std::unique_ptr<RankMeeting> meeting = make_lone_meeting();
+  const std::unique_ptr<RankBarrier> meeting = make_lone_barrier();
   SaverOptions options{"root", "run", SaveMode::synchronous, {.most = 100, .least_bytes = 0}};  // a file a tensor
   Saver(storage_, *meeting, options, [](const SaveOutcome& outcome) {
     EXPECT_TRUE(outcome.committed) << outcome.problem;

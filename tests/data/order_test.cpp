@@ -55,7 +55,7 @@ TEST(Permutation, EveryPlaceIsReachedAboutEquallyOftenOverEpochs) {
   double chi_squared = 0;
   constexpr double kExpected = double{kEpochs} / kSize;
   for (const int n : count) chi_squared += (n - kExpected) * (n - kExpected) / kExpected;
-  EXPECT_LT(chi_squared, 190.0);  // 121 degrees of freedom: 99.99 % lie below
+  EXPECT_LT(chi_squared, 190.0);  // 121 degrees of freedom: 99.99 % are below
 }
 
 std::vector<std::string> pass(DocumentSource& source) {

@@ -12,8 +12,8 @@
 #include <random>
 
 #include "src/distributed/channel.h"
-#include "src/distributed/rank_hub.h"
-#include "src/distributed/rank_link.h"
+#include "src/distributed/coordinator.h"
+#include "src/distributed/coordinator_client.h"
 #include "src/distributed/rank_messages.h"
 #include "support/mutated_line.h"
 #include "titan/base/text.h"
@@ -100,7 +100,7 @@ bool is_readable(const std::string& text, int64_t rank, size_t before) {
   ::alarm(kLimitSeconds);
   const uint16_t port = port_of(listener);
   const Deadline limit = std::chrono::steady_clock::now() + kPatience;
-  const auto waits = std::make_shared<PeerWaits>();
+  const auto waits = std::make_shared<WaitForGraph>();
   const auto tell = [](const std::string&, bool) {};
   const auto peer = std::async(std::launch::async, [&] {
     Channel channel = rank == 0 ? rank_one(port) : rank_zero(listener);
@@ -110,12 +110,12 @@ bool is_readable(const std::string& text, int64_t rank, size_t before) {
   int code = kLeft;
   try {
     if (rank == 0) {
-      RankHub hub(std::move(listener), kKey, facts(0), tell, waits, nullptr);
+      Coordinator hub(std::move(listener), kKey, facts(0), tell, waits, nullptr);
       hub.gather(limit, "");
       hub.welcome();
       hub.leave(kLeaveLimit);
     } else {
-      RankLink link(facts(1), tell, waits, nullptr);
+      CoordinatorClient link(facts(1), tell, waits, nullptr);
       link.call("127.0.0.1", {port}, kKey, limit);
       link.join(limit);
       link.leave(kLeaveLimit);

@@ -116,7 +116,7 @@ TEST(LaunchEnvironment, RankAndWorldSizeWithoutAMasterAreRefusedByTheMissingName
   EXPECT_NE(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT"), std::string::npos);
 }
 
-TEST(LaunchEnvironment, WhoIsOnAHostIsLeftToTheRollCallWhereNobodySays) {
+TEST(LaunchEnvironment, WhoIsOnAHostIsLeftToTheRankCheckWhereNobodySays) {
   const Launch by_variables =
       detect({{"RANK", "8"}, {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}});
   EXPECT_EQ(by_variables.local_rank, std::nullopt);

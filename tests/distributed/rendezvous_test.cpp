@@ -13,7 +13,7 @@
 #include "src/distributed/channel.h"
 #include "src/distributed/rank_messages.h"
 #include "titan/base/philox.h"
-#include "titan/distributed/peer_waits.h"
+#include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 namespace {
@@ -532,7 +532,7 @@ TEST(KeyedHash, AProofIsOfOneSideOnePortAndOneRank) {
 }
 
 /// Waits until `waits` has heard since `then` that the others live.
-bool hears_of_life(const PeerWaits& waits, PeerWaits::Clock::time_point then) {
+bool hears_of_life(const WaitForGraph& waits, WaitForGraph::Clock::time_point then) {
   const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
   while (!waits.were_alive_since(then)) {
     if (std::chrono::steady_clock::now() > limit) return false;

@@ -135,9 +135,9 @@ std::string run_largest(KernelMachine& machine, KernelType type, KernelExtent ex
   }
   Numbers in(machine, type, x, offset);
   MachineArray<uint32_t> largest(machine, before);
-  const LargestMagnitude a{type, rows, columns, extent, in.data(), largest.data()};
+  const Amax a{type, rows, columns, extent, in.data(), largest.data()};
   Findings findings;
-  machine.launch(&Kernels::largest_magnitude, a);
+  machine.launch(&Kernels::amax, a);
   findings.compare_traffic(machine, traffic(a));
   for (size_t i = 0; i < expected.size(); ++i) {
     const uint32_t bits = largest[i];
@@ -149,43 +149,43 @@ std::string run_largest(KernelMachine& machine, KernelType type, KernelExtent ex
 }
 
 /// float8.h's rule, in fp64.
-float scale_of(KernelFloat8 format, bool power_of_two, float magnitude) {
+float scale_of(KernelFloat8 format, bool power_of_two, float amax) {
   const double least = 1e-12;
-  auto scale = static_cast<float>(most(format) / (magnitude < least ? least : magnitude));
+  auto scale = static_cast<float>(most(format) / (amax < least ? least : amax));
   if (!power_of_two || std::isnan(scale) || scale == 0) return scale;
   return static_cast<float>(std::exp2(std::floor(std::log2(static_cast<double>(scale)))));
 }
 
 bool same(float actual, float expected) { return actual == expected || (std::isnan(actual) && std::isnan(expected)); }
 
-/// `arrays` of `each` magnitudes, which lie apart; those that are odd come first.
+/// `arrays` of `each` amaxes, which lie apart; those that are odd come first.
 std::string run_scales(KernelMachine& machine, KernelFloat8 format, bool power_of_two, int arrays, size_t each) {
-  auto magnitudes = numbers(static_cast<size_t>(arrays) * each, 9, KernelType::fp32, 30);
-  for (double& magnitude : magnitudes) magnitude = std::fabs(magnitude);
+  auto amaxes = numbers(static_cast<size_t>(arrays) * each, 9, KernelType::fp32, 30);
+  for (double& amax : amaxes) amax = std::fabs(amax);
   const std::vector<double> odd{NAN, INFINITY, 0, 1e-13, 3e38, 1e-40, 448, 57344};
-  for (size_t i = 0; i < std::min(odd.size(), magnitudes.size()); ++i) magnitudes[i] = static_cast<float>(odd[i]);
+  for (size_t i = 0; i < std::min(odd.size(), amaxes.size()); ++i) amaxes[i] = static_cast<float>(odd[i]);
   std::vector<std::unique_ptr<Numbers>> in;
-  MachineArray<float> values(machine, magnitudes.size()), inverses(machine, magnitudes.size());
-  ScalesOfMagnitudes a;
+  MachineArray<float> values(machine, amaxes.size()), inverses(machine, amaxes.size());
+  ScalesOfAmaxes a;
   a.format = format;
   a.power_of_two = power_of_two;
   a.arrays = arrays;
   a.each = static_cast<int64_t>(each);
   for (int i = 0; i < arrays; ++i) {
-    const auto first = magnitudes.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * each);
+    const auto first = amaxes.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * each);
     in.push_back(std::make_unique<Numbers>(machine, KernelType::fp32,
                                            std::vector<double>(first, first + static_cast<std::ptrdiff_t>(each)), 1));
     a.largest[i] = static_cast<const float*>(in.back()->data());
   }
   a.values = values.data();
   a.inverses = inverses.data();
-  machine.launch(&Kernels::scales_of_magnitudes, a);
+  machine.launch(&Kernels::scales_of_amaxes, a);
   Findings findings;
   findings.compare_traffic(machine, traffic(a));
-  for (size_t i = 0; i < magnitudes.size(); ++i) {
-    const float expected = scale_of(format, power_of_two, static_cast<float>(magnitudes[i]));
+  for (size_t i = 0; i < amaxes.size(); ++i) {
+    const float expected = scale_of(format, power_of_two, static_cast<float>(amaxes[i]));
     if (!same(values[i], expected) || !same(inverses[i], 1 / expected))
-      findings.say(std::to_string(magnitudes[i]) + " becomes " + std::to_string(values[i]) + " and " +
+      findings.say(std::to_string(amaxes[i]) + " becomes " + std::to_string(values[i]) + " and " +
                    std::to_string(inverses[i]));
   }
   if (!values.guards_intact() || !inverses.guards_intact()) findings.say("something was written beside the scales");
@@ -199,7 +199,7 @@ std::vector<KernelCase> cases() {
     result.push_back({"float8_every_value_" + format_name,
                       [=](KernelMachine& machine) { return run_every_value(machine, format); }});
     for (bool power_of_two : {false, true}) {
-      for (auto [arrays, each] : {std::pair{1, 1}, {3, 1}, {kMostMagnitudeArrays, 1}, {1, 300}, {2, 129}}) {
+      for (auto [arrays, each] : {std::pair{1, 1}, {3, 1}, {kMostAmaxArrays, 1}, {1, 300}, {2, 129}}) {
         result.push_back({"float8_scales_" + format_name + (power_of_two ? "_power_" : "_") + std::to_string(arrays) +
                               "_" + std::to_string(each),
                           [=](KernelMachine& machine) {

@@ -50,7 +50,7 @@ std::vector<KernelCase> cases() {
 
 const AddKernelCases added(cases());
 
-/// Units in the last place of the larger that lie between two numbers.
+/// Units in the last place of the larger that are between two numbers.
 double ulps(double a, double b) {
   const double larger = std::max(std::fabs(a), std::fabs(b));
   return larger == 0 ? 0 : std::fabs(a - b) / (std::nextafter(larger, INFINITY) - larger);

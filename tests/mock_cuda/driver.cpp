@@ -25,7 +25,7 @@ struct Piece {
   int file = -1;  // of memory that other processes may map
 };
 
-/// Which piece lies where.
+/// Which piece is where.
 std::map<CUdeviceptr, Piece*>& mapped_pieces() {
   static auto* it = new std::map<CUdeviceptr, Piece*>;
   return *it;

@@ -19,7 +19,7 @@ ModelRequest exchange_request(const std::string& name, const std::string& flavor
   return request;
 }
 
-const ModelExchange& exchange() { return *find_model_exchange("llama3"); }
+const StateDictAdapter& exchange() { return *find_state_dict_adapter("llama3"); }
 
 std::map<std::string, ForeignTensor> by_name(const ForeignModel& model) {
   std::map<std::string, ForeignTensor> found;

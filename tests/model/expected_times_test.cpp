@@ -39,7 +39,7 @@ TEST(ExpectedTimes, Float8TakesLessInProductsThanItsCastsCost) {
   for (const char* flavor : {"1B", "3B"}) {
     const ExpectedStep bf16(arguments_of("llama3_2", flavor), false), float8(arguments_of("llama3_2", flavor), true);
     EXPECT_LT(float8.seconds(), bf16.seconds()) << flavor;
-    EXPECT_EQ(float8.parts().size(), bf16.parts().size() + 3);  // casts, magnitudes, sums of gradients
+    EXPECT_EQ(float8.parts().size(), bf16.parts().size() + 3);  // casts, amaxes, sums of gradients
   }
 }
 

@@ -22,7 +22,7 @@ class ToyEmbedding : public Unit {
   explicit ToyEmbedding(Parameter& weight) : Unit("words", {&weight}), weight_(weight) {
     anchor_ = at::empty({0}).set_requires_grad(true);
   }
-  Stream forward(const Stream&, const BatchContext& batch, UnitContext& context) override {
+  HiddenStates forward(const HiddenStates&, const BatchContext& batch, UnitContext& context) override {
     return {embedding(anchor_, batch.tokens, weight_, nullptr, context)};
   }
 
@@ -36,18 +36,18 @@ class ToyBlock : public Unit {
  public:
   ToyBlock(const std::string& name, Parameter& mix, const ModelStrategies& strategies)
       : Unit(name, {&mix}), mix_({&mix}, 0, strategies.products) {}
-  Stream forward(const Stream& input, const BatchContext&, UnitContext& context) override {
+  HiddenStates forward(const HiddenStates& input, const BatchContext&, UnitContext& context) override {
     return {add_closing(input[0], mix_.forward(input[0], context)[0], context)};
   }
 
  private:
-  LinearGroup mix_;
+  ParallelLinear mix_;
 };
 
 class ToyHead : public Unit {
  public:
   explicit ToyHead(Parameter& output) : Unit("guess", {&output}), output_(output) {}
-  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override {
+  HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) override {
     return {
         linear_cross_entropy(input[0], batch.labels, output_, {.chunks = 2, .loss_scale = batch.loss_scale}, context)};
   }

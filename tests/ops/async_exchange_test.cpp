@@ -7,7 +7,7 @@
 
 #include "support/tensors.h"
 #include "titan/base/error.h"
-#include "titan/ops/token_exchange.h"
+#include "titan/ops/sequence_parallel.h"
 
 namespace titan {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kRanks = 4;
 
 /// Runs `act` as four ranks that share memory, each in a thread; what one throws fails the test.
-void as_ranks(const std::function<void(int64_t rank, const TokenExchange& exchange)>& act,
+void as_ranks(const std::function<void(int64_t rank, const SequenceParallel& exchange)>& act,
               std::vector<std::vector<std::string>>* traces = nullptr) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   if (traces) traces->resize(kRanks);
@@ -31,7 +31,7 @@ void as_ranks(const std::function<void(int64_t rank, const TokenExchange& exchan
             (*traces)[static_cast<size_t>(rank)].push_back(fmt::format("{} {}", what, chunk));
           };
         }
-        act(rank, *make_async_exchange(memory, trace));
+        act(rank, *make_async_sequence_parallel(memory, trace));
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
@@ -44,8 +44,8 @@ at::Tensor shard_of(int64_t rank, uint64_t round, at::ScalarType type = at::kFlo
   return normal({3, 5}, 100 * round + static_cast<uint64_t>(rank), type);
 }
 
-TEST(AsyncExchange, GathersEveryRanksRowsInRankOrderRoundAfterRound) {
-  as_ranks([](int64_t rank, const TokenExchange& exchange) {
+TEST(AsyncSequenceParallel, GathersEveryRanksRowsInRankOrderRoundAfterRound) {
+  as_ranks([](int64_t rank, const SequenceParallel& exchange) {
     for (uint64_t round = 0; round < 50; ++round) {
       const at::Tensor whole = gather_rows(exchange, shard_of(rank, round));
       for (int64_t from = 0; from < kRanks; ++from) {
@@ -55,9 +55,9 @@ TEST(AsyncExchange, GathersEveryRanksRowsInRankOrderRoundAfterRound) {
   });
 }
 
-TEST(AsyncExchange, ScattersTheSumInFp32AndRankOrderOnWhicheverRankItIsMade) {
+TEST(AsyncSequenceParallel, ScattersTheSumInFp32AndRankOrderOnWhicheverRankItIsMade) {
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    as_ranks([type](int64_t rank, const TokenExchange& exchange) {
+    as_ranks([type](int64_t rank, const SequenceParallel& exchange) {
       for (uint64_t round = 0; round < 20; ++round) {
         auto partial = [&](int64_t from) {
           return normal({3 * kRanks, 5}, 100 * round + static_cast<uint64_t>(from), type);
@@ -71,8 +71,8 @@ TEST(AsyncExchange, ScattersTheSumInFp32AndRankOrderOnWhicheverRankItIsMade) {
   }
 }
 
-TEST(AsyncExchange, GathersAndScattersMayFollowEachOtherInAnyOrder) {
-  as_ranks([](int64_t rank, const TokenExchange& exchange) {
+TEST(AsyncSequenceParallel, GathersAndScattersMayFollowEachOtherInAnyOrder) {
+  as_ranks([](int64_t rank, const SequenceParallel& exchange) {
     for (uint64_t round = 0; round < 40; ++round) {
       const at::Tensor whole = gather_rows(exchange, shard_of(rank, round));
       const at::Tensor mine = scatter_rows(exchange, whole);
@@ -82,15 +82,15 @@ TEST(AsyncExchange, GathersAndScattersMayFollowEachOtherInAnyOrder) {
   });
 }
 
-TEST(AsyncExchange, AChunkIsReadWhileTheOneBeforeItIsMultipliedAndWrittenWhileTheNextIs) {
+TEST(AsyncSequenceParallel, AChunkIsReadWhileTheOneBeforeItIsMultipliedAndWrittenWhileTheNextIs) {
   std::vector<std::vector<std::string>> traces;
-  as_ranks([](int64_t rank, const TokenExchange& exchange) { gather_rows(exchange, shard_of(rank, 1)); }, &traces);
+  as_ranks([](int64_t rank, const SequenceParallel& exchange) { gather_rows(exchange, shard_of(rank, 1)); }, &traces);
   EXPECT_EQ(traces[1], (std::vector<std::string>{"read 2", "multiply 1", "read 3", "multiply 2", "read 0", "multiply 3",
                                                  "multiply 0"}))
       << "own rows first; a read is issued before the product that runs beside it";
   traces.clear();
   as_ranks(
-      [](int64_t rank, const TokenExchange& exchange) {
+      [](int64_t rank, const SequenceParallel& exchange) {
         scatter_rows(exchange, normal({12, 5}, static_cast<uint64_t>(rank)));
       },
       &traces);
@@ -99,7 +99,7 @@ TEST(AsyncExchange, AChunkIsReadWhileTheOneBeforeItIsMultipliedAndWrittenWhileTh
       << "own rows last; a write is under way while the next product runs";
 }
 
-TEST(AsyncExchange, ARankThatDoesNotAnswerIsNamedWithinTheTimeout) {
+TEST(AsyncSequenceParallel, ARankThatDoesNotAnswerIsNamedWithinTheTimeout) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::string message;
   std::thread silent([&] { make_shared_peer_memory(store, "silent", 1, 2, 4096, std::chrono::seconds(30)); });
@@ -107,7 +107,7 @@ TEST(AsyncExchange, ARankThatDoesNotAnswerIsNamedWithinTheTimeout) {
   silent.join();
   memory->set_timeout(std::chrono::milliseconds(50));
   try {
-    gather_rows(*make_async_exchange(memory), normal({3, 5}, 1));
+    gather_rows(*make_async_sequence_parallel(memory), normal({3, 5}, 1));
     FAIL() << "nobody answered";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);

@@ -17,7 +17,7 @@ using enum Float8Recipe;
 /// A matrix as its float8 values say, in float64; `extent`: what shares a scale.
 at::Tensor rounded(const at::Tensor& matrix, Float8Extent extent, Float8Format format, bool power_of_two) {
   const Float8Casts casts = make_aten_float8_casts();
-  const at::Tensor scale = float8_scale(casts.largest_magnitude(matrix, extent), format, power_of_two);
+  const at::Tensor scale = float8_scale(casts.amax(matrix, extent), format, power_of_two);
   return as_double(casts.cast(matrix, scale, format, Float8Sides::data).data) / as_double(scale);
 }
 
@@ -52,7 +52,7 @@ struct Float8Case {
       weights.push_back(owned.back().get());
     }
     x = leaf(normal({tokens, in}, 1, type));
-    group = std::make_unique<LinearGroup>(weights, 0, make_float8_products(std::move(options)));
+    group = std::make_unique<ParallelLinear>(weights, 0, make_float8_products(std::move(options)));
   }
 
   at::Tensor dy(size_t i) const { return normal(outputs[i].sizes(), 100 + i, outputs[i].scalar_type(), 1e-3); }
@@ -66,7 +66,7 @@ struct Float8Case {
   PlainContext plain;
   std::vector<std::unique_ptr<Parameter>> owned;
   std::vector<Parameter*> weights;
-  std::unique_ptr<LinearGroup> group;
+  std::unique_ptr<ParallelLinear> group;
   at::Tensor x;
   std::vector<at::Tensor> outputs;
 };
@@ -134,7 +134,7 @@ TEST(Float8Products, AGroupWithoutFloat8IsADenseOneBitForBit) {
   Float8Case test({16, 32}, 24, 48, at::kBFloat16, {}, {false, false});
   const at::Tensor dx = test.run();
   Float8Case dense({16, 32}, 24, 48, at::kBFloat16, {}, {false, false});
-  dense.group = std::make_unique<LinearGroup>(dense.weights, 0, std::make_shared<DenseProducts>());
+  dense.group = std::make_unique<ParallelLinear>(dense.weights, 0, std::make_shared<DenseProducts>());
   EXPECT_TRUE(same_bits(dx, dense.run()));
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(same_bits(test.outputs[i], dense.outputs[i]));
@@ -149,8 +149,8 @@ TEST(Float8Products, AWeightThatArrivesInFloat8GivesTheSameBitsAsOneThatIsCastHe
     Float8Case arrived({64}, 32, 48, at::kFloat, {.emulate = emulate});
     Parameter& weight = *arrived.weights[0];
     const Float8Casts casts = make_aten_float8_casts();
-    weight.float8_scale = float8_scale_of(
-        float8_scale(casts.largest_magnitude(weight.weight(), Float8Extent::tensor), Float8Format::e4m3));
+    weight.float8_scale =
+        float8_scale_of(float8_scale(casts.amax(weight.weight(), Float8Extent::tensor), Float8Format::e4m3));
     weight.set_weight(
         casts.cast(weight.weight(), weight.float8_scale.value, Float8Format::e4m3, Float8Sides::data).data);
     EXPECT_TRUE(same_bits(arrived.run(), dx));
@@ -218,9 +218,9 @@ TEST(Float8Products, AnInputThatNothingElseKeepsIsCastOnceAndKeptInFloat8) {
       Float8Case alone({64, 16}, 32, 48, at::kBFloat16, {.emulate = emulate, .casts = counting_casts(32, &casts_alone)},
                        in_float8);
       Float8Case beside({64, 16}, 32, 48, at::kBFloat16, {}, in_float8);
-      beside.group = std::make_unique<LinearGroup>(
+      beside.group = std::make_unique<ParallelLinear>(
           beside.weights, 0, make_float8_products({.emulate = emulate, .casts = counting_casts(32, &casts_beside)}),
-          StreamSide::input, nullptr, /*reads_alone=*/false);
+          LinearSplit::input, nullptr, /*reads_alone=*/false);
       alone.plain.context.count_saved = beside.plain.context.count_saved = true;
       EXPECT_TRUE(same_bits(alone.run(), beside.run()));
       for (size_t i = 0; i < 2; ++i) {

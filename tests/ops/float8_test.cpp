@@ -42,12 +42,12 @@ bool is_finite_code(Float8Format format, int code) { return std::isfinite(decode
 int encode(Float8Format format, double value) {
   if (std::isnan(value)) return 0x7F;
   const int sign = std::signbit(value) ? 0x80 : 0;
-  const double magnitude = std::min(std::abs(value), largest_value(format));
+  const double amax = std::min(std::abs(value), largest_value(format));
   int best = 0;
   for (int code = 1; code < 0x80; ++code) {
     if (!is_finite_code(format, code)) continue;
-    const double gap = std::abs(decode(format, code) - magnitude);
-    const double best_gap = std::abs(decode(format, best) - magnitude);
+    const double gap = std::abs(decode(format, code) - amax);
+    const double best_gap = std::abs(decode(format, best) - amax);
     if (gap < best_gap || (gap == best_gap && code % 2 == 0)) best = code;
   }
   return sign | best;
@@ -113,7 +113,7 @@ TEST_P(Float8Formats, ACastMultipliesInFp32AndTakesTheScaleOfEachRowOrColumn) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor matrix = normal({13, 7}, 3, type);
     for (const auto extent : {Float8Extent::tensor, Float8Extent::row, Float8Extent::column}) {
-      const at::Tensor scale = float8_scale(casts.largest_magnitude(matrix, extent), GetParam());
+      const at::Tensor scale = float8_scale(casts.amax(matrix, extent), GetParam());
       const Float8Matrix cast = casts.cast(matrix, scale, GetParam(), Float8Sides::both);
       const std::vector<uint8_t> found = bytes_of(cast.data);
       const at::Tensor wide_scale = scale.expand({13, 7});
@@ -127,26 +127,26 @@ TEST_P(Float8Formats, ACastMultipliesInFp32AndTakesTheScaleOfEachRowOrColumn) {
   }
 }
 
-TEST_P(Float8Formats, TheScaleIsTheLargestValueOverTheMagnitudeRoundedOnceToFp32) {
-  at::Tensor magnitudes = normal({257}, 5).abs().mul_(3);
-  magnitudes[0] = 0;
-  magnitudes[1] = 1e-13;
-  magnitudes[2] = 1e30;
-  const at::Tensor scale = float8_scale(magnitudes, GetParam());
+TEST_P(Float8Formats, TheScaleIsTheLargestValueOverTheAmaxRoundedOnceToFp32) {
+  at::Tensor amaxes = normal({257}, 5).abs().mul_(3);
+  amaxes[0] = 0;
+  amaxes[1] = 1e-13;
+  amaxes[2] = 1e30;
+  const at::Tensor scale = float8_scale(amaxes, GetParam());
   ASSERT_EQ(scale.scalar_type(), at::kFloat);
-  for (int64_t i = 0; i < magnitudes.numel(); ++i) {
-    const double magnitude = std::max<double>(magnitudes[i].item<float>(), 1e-12);
-    EXPECT_EQ(scale[i].item<float>(), static_cast<float>(largest_value(GetParam()) / magnitude)) << magnitude;
+  for (int64_t i = 0; i < amaxes.numel(); ++i) {
+    const double amax = std::max<double>(amaxes[i].item<float>(), 1e-12);
+    EXPECT_EQ(scale[i].item<float>(), static_cast<float>(largest_value(GetParam()) / amax)) << amax;
   }
 }
 
 TEST_P(Float8Formats, APowerOfTwoIsTheGreatestThatIsNoGreaterThanTheScale) {
-  at::Tensor magnitudes = normal({257}, 6).abs().mul_(3);
-  magnitudes[0] = largest_value(GetParam());        // scale 1, a power of two already
-  magnitudes[1] = largest_value(GetParam()) / 256;  // scale 256
-  const at::Tensor scale = float8_scale(magnitudes, GetParam());
-  const at::Tensor rounded = float8_scale(magnitudes, GetParam(), /*power_of_two=*/true);
-  for (int64_t i = 0; i < magnitudes.numel(); ++i) {
+  at::Tensor amaxes = normal({257}, 6).abs().mul_(3);
+  amaxes[0] = largest_value(GetParam());        // scale 1, a power of two already
+  amaxes[1] = largest_value(GetParam()) / 256;  // scale 256
+  const at::Tensor scale = float8_scale(amaxes, GetParam());
+  const at::Tensor rounded = float8_scale(amaxes, GetParam(), /*power_of_two=*/true);
+  for (int64_t i = 0; i < amaxes.numel(); ++i) {
     int exponent = 0;
     EXPECT_EQ(std::frexp(rounded[i].item<float>(), &exponent), 0.5F);
     EXPECT_LE(rounded[i].item<float>(), scale[i].item<float>());
@@ -167,17 +167,14 @@ TEST_P(Float8Formats, WhatIsNotFiniteShowsInTheScale) {
 INSTANTIATE_TEST_SUITE_P(Float8, Float8Formats, ::testing::Values(Float8Format::e4m3, Float8Format::e5m2),
                          [](const auto& info) { return info.param == Float8Format::e4m3 ? "e4m3" : "e5m2"; });
 
-TEST(Float8Magnitude, IsTheLargestOfATensorOfEachRowAndOfEachColumn) {
+TEST(Float8Amax, IsTheLargestOfATensorOfEachRowAndOfEachColumn) {
   const Float8Casts casts = make_aten_float8_casts();
   const at::Tensor matrix = at::tensor({1.0F, -5.0F, 2.0F, 0.5F, 3.0F, -7.0F}).view({2, 3});
-  EXPECT_EQ(casts.largest_magnitude(matrix, Float8Extent::tensor).item<float>(), 7);
-  EXPECT_TRUE(same_bits(casts.largest_magnitude(matrix, Float8Extent::row), at::tensor({5.0F, 7.0F}).view({2, 1})));
-  EXPECT_TRUE(
-      same_bits(casts.largest_magnitude(matrix, Float8Extent::column), at::tensor({1.0F, 5.0F, 7.0F}).view({1, 3})));
-  EXPECT_TRUE(
-      std::isnan(casts.largest_magnitude(at::tensor({1.0F, NAN}).view({1, 2}), Float8Extent::tensor).item<float>()));
-  EXPECT_EQ(casts.largest_magnitude(at::empty({0, 3}), Float8Extent::tensor).item<float>(), 0)
-      << "of a rank that has nothing";
+  EXPECT_EQ(casts.amax(matrix, Float8Extent::tensor).item<float>(), 7);
+  EXPECT_TRUE(same_bits(casts.amax(matrix, Float8Extent::row), at::tensor({5.0F, 7.0F}).view({2, 1})));
+  EXPECT_TRUE(same_bits(casts.amax(matrix, Float8Extent::column), at::tensor({1.0F, 5.0F, 7.0F}).view({1, 3})));
+  EXPECT_TRUE(std::isnan(casts.amax(at::tensor({1.0F, NAN}).view({1, 2}), Float8Extent::tensor).item<float>()));
+  EXPECT_EQ(casts.amax(at::empty({0, 3}), Float8Extent::tensor).item<float>(), 0) << "of a rank that has nothing";
 }
 
 }  // namespace

@@ -13,14 +13,14 @@ std::shared_ptr<FusedKernels> host(std::vector<std::string>* said = nullptr) {
   });
 }
 
-TEST(FusedFloat8, MagnitudesAndCastsAreThoseOfPlainOperationsBitForBit) {
+TEST(FusedFloat8, AmaxesAndCastsAreThoseOfPlainOperationsBitForBit) {
   const Float8Casts fused = make_fused_float8_casts(host()), plain = make_aten_float8_casts();
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{16, 16}, {48, 80}, {128, 72}}) {
       const at::Tensor matrix = normal(shape, 1, type, 20);
       for (Float8Extent extent : {Float8Extent::tensor, Float8Extent::row, Float8Extent::column}) {
-        const at::Tensor largest = fused.largest_magnitude(matrix, extent);
-        EXPECT_TRUE(same_bits(largest, plain.largest_magnitude(matrix, extent)));
+        const at::Tensor largest = fused.amax(matrix, extent);
+        EXPECT_TRUE(same_bits(largest, plain.amax(matrix, extent)));
         for (Float8Format format : {Float8Format::e4m3, Float8Format::e5m2}) {
           const at::Tensor scale = float8_scale(largest, format);
           const Float8Matrix actual = fused.cast(matrix, scale, format, Float8Sides::both);
@@ -38,8 +38,8 @@ TEST(FusedFloat8, MagnitudesAndCastsAreThoseOfPlainOperationsBitForBit) {
 TEST(FusedFloat8, ScalesAndTheirInversesAreThoseOfPlainOperationsBitForBit) {
   const Float8Casts fused = make_fused_float8_casts(host()), plain = make_aten_float8_casts();
   std::vector<at::Tensor> scalars;  // more than one launch takes
-  for (const double magnitude : {0.0, 1e-13, 1e-12, 0.37, 448.0, 1e30, static_cast<double>(INFINITY), 3.0, 5.0, 7.0}) {
-    scalars.push_back(at::full({}, magnitude, at::kFloat));
+  for (const double amax : {0.0, 1e-13, 1e-12, 0.37, 448.0, 1e30, static_cast<double>(INFINITY), 3.0, 5.0, 7.0}) {
+    scalars.push_back(at::full({}, amax, at::kFloat));
   }
   const at::Tensor block = normal({3, 257}, 4).abs();
   for (const std::vector<at::Tensor>& largest :
@@ -68,22 +68,22 @@ TEST(FusedFloat8, ANumberThatIsNoneIsSeenInTheScaleAndItsInverse) {
   }
 }
 
-TEST(FusedFloat8, MagnitudesOfSeveralMatricesLieWhereTheCallerWantsThem) {
+TEST(FusedFloat8, AmaxesOfSeveralMatricesLieWhereTheCallerWantsThem) {
   const Float8Casts fused = make_fused_float8_casts(host()), plain = make_aten_float8_casts();
   const std::vector<at::Tensor> matrices{normal({16, 16}, 1, at::kBFloat16), normal({48, 80}, 2, at::kBFloat16)};
   const at::Tensor zeros = at::zeros({2});
-  EXPECT_TRUE(fused.largest_magnitudes(matrices, zeros).is_same(zeros));
-  EXPECT_TRUE(same_bits(zeros, plain.largest_magnitudes(matrices, {})));
-  EXPECT_TRUE(same_bits(fused.largest_magnitudes(matrices, {}), zeros));
+  EXPECT_TRUE(fused.amaxes(matrices, zeros).is_same(zeros));
+  EXPECT_TRUE(same_bits(zeros, plain.amaxes(matrices, {})));
+  EXPECT_TRUE(same_bits(fused.amaxes(matrices, {}), zeros));
 }
 
-TEST(FusedFloat8, ANanIsTheLargestMagnitude) {
+TEST(FusedFloat8, ANanIsTheAmax) {
   const Float8Casts fused = make_fused_float8_casts(host());
   at::Tensor matrix = normal({16, 16}, 1);
   matrix[3][5] = NAN;
   matrix[4][6] = INFINITY;
-  EXPECT_TRUE(fused.largest_magnitude(matrix, Float8Extent::tensor).isnan().item<bool>());
-  const at::Tensor rows = fused.largest_magnitude(matrix, Float8Extent::row);
+  EXPECT_TRUE(fused.amax(matrix, Float8Extent::tensor).isnan().item<bool>());
+  const at::Tensor rows = fused.amax(matrix, Float8Extent::row);
   EXPECT_EQ(rows.isnan().sum().item<int64_t>(), 1);
   EXPECT_EQ(rows.isinf().sum().item<int64_t>(), 1);
 }

@@ -246,7 +246,7 @@ TEST_P(Types, TheFusedLossReadsAScaleThatLiesOnTheDevice) {
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(outcomes[1][i], outcomes[0][i])) << i;
 }
 
-TEST_P(Types, MagnitudesFallOutOfTheKernelsWhereTheyAreWanted) {
+TEST_P(Types, AmaxesFallOutOfTheKernelsWhereTheyAreWanted) {
   const auto expect_offered = [&](const UnitContext& context, const at::Tensor& tensor) {
     const at::Tensor largest = context.scales.find(tensor);
     ASSERT_TRUE(largest.defined());
@@ -295,8 +295,8 @@ TEST(Fused, CopiesOfATableShareWhatWasOfferedUntilItsTensorIsGone) {
   EXPECT_TRUE(scales.find(kept).defined());
 }
 
-TEST(Fused, SlotsOfMagnitudesAreZeroAndNobodyGetsOneTwice) {
-  MagnitudeSlots slots;
+TEST(Fused, SlotsOfAmaxesAreZeroAndNobodyGetsOneTwice) {
+  AmaxSlots slots;
   const at::Tensor like = normal({4, 4}, 1, at::kBFloat16);
   std::vector<at::Tensor> taken;
   for (int i = 0; i < 50; ++i) {
@@ -309,10 +309,10 @@ TEST(Fused, SlotsOfMagnitudesAreZeroAndNobodyGetsOneTwice) {
 }
 
 TEST(Fused, ACopyOfSlotsHasItsOwn) {
-  MagnitudeSlots slots;
+  AmaxSlots slots;
   const at::Tensor like = normal({4, 4}, 1);
   const at::Tensor first = slots.take(1, like);
-  MagnitudeSlots copy = slots;
+  AmaxSlots copy = slots;
   const at::Tensor of_copy = copy.take(1, like);
   EXPECT_FALSE(of_copy.storage().is_alias_of(first.storage()));
 }
@@ -322,8 +322,8 @@ TEST(Fused, AMagnitudeIsNotThatOfWhateverLiesWhereItsTensorLay) {
   at::Tensor tensor = normal({4, 4}, 1);
   scales.offer(tensor, at::ones({}));
   EXPECT_TRUE(scales.find(tensor).defined());
-  EXPECT_FALSE(scales.find(tensor.narrow(0, 0, 2)).defined()) << "a part has a magnitude of its own";
-  // Storages come and go until one lies at the same address.
+  EXPECT_FALSE(scales.find(tensor.narrow(0, 0, 2)).defined()) << "a part has a amax of its own";
+  // Storages come and go until one is at the same address.
   const void* address = tensor.storage().unsafeGetStorageImpl();
   tensor.reset();
   for (int i = 0; i < 100; ++i) {

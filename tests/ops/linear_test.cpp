@@ -20,7 +20,7 @@ struct GroupCase {
       weights.push_back(owned.back().get());
     }
     x = leaf(normal(shape, 1, type));
-    group = std::make_unique<LinearGroup>(weights, 0, std::make_shared<DenseProducts>(round));
+    group = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>(round));
     if (head_dim > 0) heads = HeadShape{shape[0], shape[1], head_dim};
   }
 
@@ -47,7 +47,7 @@ struct GroupCase {
   PlainContext plain;
   std::vector<std::unique_ptr<Parameter>> owned;
   std::vector<Parameter*> weights;
-  std::unique_ptr<LinearGroup> group;
+  std::unique_ptr<ParallelLinear> group;
   std::optional<HeadShape> heads;
   at::Tensor x;
   std::vector<at::Tensor> outputs;
@@ -91,7 +91,7 @@ TEST(Linear, HeadSizeShapesTheOutputsAndTheInputMayBeSpreadOverHeads) {
   EXPECT_TRUE(near(test.weights[0]->gradient(), test.weight_gradient(0), tolerance(at::kFloat)));
 
   auto weight = live_parameter("wo", normal({6, 24}, 3));
-  const LinearGroup joins({weight.get()}, 0, std::make_shared<DenseProducts>());
+  const ParallelLinear joins({weight.get()}, 0, std::make_shared<DenseProducts>());
   at::Tensor heads = leaf(normal({2, 5, 6, 4}, 4));
   at::Tensor joined = joins.forward(heads, test.plain.context)[0];
   EXPECT_EQ(joined.sizes(), (std::vector<int64_t>{10, 6}));
@@ -126,7 +126,7 @@ TEST(Linear, RoundedWeightGradientsAreTheBf16ProductAndStayWithinItsBound) {
 TEST(Linear, AFrozenWeightGetsNoGradientButItsInputDoes) {
   auto frozen = live_parameter("frozen", normal({4, 3}, 5), /*trainable=*/false);
   PlainContext plain;
-  const LinearGroup group({frozen.get()}, 0, std::make_shared<DenseProducts>());
+  const ParallelLinear group({frozen.get()}, 0, std::make_shared<DenseProducts>());
   at::Tensor x = leaf(normal({2, 3}, 6));
   at::Tensor y = group.forward(x, plain.context)[0];
   EXPECT_TRUE(backward({y}, {at::ones_like(y)}, {x})[0].defined());

@@ -114,13 +114,13 @@ ExecutorOptions fused_float8_options() {
 
 /// Counts the passes over a whole matrix that compute its amax.
 Float8Casts counting(Float8Casts casts, int64_t* passes) {
-  auto find = casts.largest_magnitude;
-  casts.largest_magnitude = [find, passes](const at::Tensor& matrix, Float8Extent extent) {
+  auto find = casts.amax;
+  casts.amax = [find, passes](const at::Tensor& matrix, Float8Extent extent) {
     *passes += extent == Float8Extent::tensor;
     return find(matrix, extent);
   };
-  auto find_all = casts.largest_magnitudes;
-  casts.largest_magnitudes = [find_all, passes](const std::vector<at::Tensor>& matrices, const at::Tensor& zeros) {
+  auto find_all = casts.amaxes;
+  casts.amaxes = [find_all, passes](const std::vector<at::Tensor>& matrices, const at::Tensor& zeros) {
     *passes += static_cast<int64_t>(matrices.size());
     return find_all(matrices, zeros);
   };
@@ -195,7 +195,7 @@ struct Float8Model {
 
 constexpr int64_t kBlocks = 3;
 
-TEST(FusedFloat8Steps, LookOnlyForMagnitudesThatNoKernelOfThisProjectCouldFind) {
+TEST(FusedFloat8Steps, LookOnlyForAmaxesThatNoKernelOfThisProjectCouldFind) {
   Float8Model fused(make_fused_float8_casts(host()));
   const BatchContext batch = fused.small.batch();
   forward(*fused.small.executor, batch, 0);
@@ -204,7 +204,7 @@ TEST(FusedFloat8Steps, LookOnlyForMagnitudesThatNoKernelOfThisProjectCouldFind) 
   EXPECT_EQ(*fused.passes, 2 * kBlocks) << "and its gradient of the values";
 }
 
-TEST(FusedFloat8Steps, OfAValidationForgetTheMagnitudesOfItsLastBatch) {
+TEST(FusedFloat8Steps, OfAValidationForgetTheAmaxesOfItsLastBatch) {
   Float8Model fused(make_fused_float8_casts(host()), float8_plan(), fused_float8_options(), /*unaware=*/true);
   const BatchContext batch = fused.small.batch();
   fused.small.executor->infer(batch, UnitMode::evaluate);
@@ -214,7 +214,7 @@ TEST(FusedFloat8Steps, OfAValidationForgetTheMagnitudesOfItsLastBatch) {
   EXPECT_EQ(*fused.offers, offers);
 }
 
-TEST(FusedFloat8Steps, WithoutTheKernelsLookForTheMagnitudeOfEveryOperand) {
+TEST(FusedFloat8Steps, WithoutTheKernelsLookForTheAmaxOfEveryOperand) {
   Float8Model plain(make_aten_float8_casts(), float8_plan(), {});
   const BatchContext batch = plain.small.batch();
   forward(*plain.small.executor, batch, 0);
@@ -223,7 +223,7 @@ TEST(FusedFloat8Steps, WithoutTheKernelsLookForTheMagnitudeOfEveryOperand) {
   EXPECT_EQ(*plain.passes, (4 + 7) * kBlocks) << "a gradient of every layer";
 }
 
-TEST(FusedFloat8Steps, AreTheBitsOfPlainCastsThatLookForEveryMagnitude) {
+TEST(FusedFloat8Steps, AreTheBitsOfPlainCastsThatLookForEveryAmax) {
   for (const Float8Recipe recipe :
        {Float8Recipe::tensorwise, Float8Recipe::rowwise, Float8Recipe::rowwise_with_gw_hp}) {
     Float8Model fused(make_fused_float8_casts(host()), float8_plan(recipe));
@@ -253,7 +253,7 @@ std::unique_ptr<UnitRunner> in_graphs(const SmallModel& model) {
                                        std::make_unique<ReplayedWork>(std::make_shared<ReplayCounts>()));
 }
 
-TEST(FusedFloat8Steps, InGraphsHandMagnitudesOnFromBlockToBlockAsEagerOnesDo) {
+TEST(FusedFloat8Steps, InGraphsHandAmaxesOnFromBlockToBlockAsEagerOnesDo) {
   for (const auto mode : {RecomputeSelection::Mode::none, RecomputeSelection::Mode::full}) {
     const PlanRequest plan = float8_plan(Float8Recipe::tensorwise, selection(mode));
     Float8Model eager(make_fused_float8_casts(host()), plan);

@@ -58,7 +58,7 @@ class NotingRunner : public UnitRunner {
   NotingRunner(const Model* model, const Plan* plan, std::map<std::string, Seen>* seen)
       : model_(model), plan_(plan), seen_(seen) {}
 
-  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override {
+  HiddenStates forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) override {
     Seen& seen = (*seen_)[unit.name()];
     seen.input = types_of(input);
     for (const WeightGroupPlan& group : plan_->groups) {
@@ -67,20 +67,21 @@ class NotingRunner : public UnitRunner {
         seen.weights.push_back(model_->parameter(planned.spec.name).weight().scalar_type());
       }
     }
-    Stream output = inner_.forward(unit, input, batch, state);
+    HiddenStates output = inner_.forward(unit, input, batch, state);
     seen.output = types_of(output);
     return output;
   }
-  Stream backward(Unit& unit, const Stream& gradients, const BatchContext& batch, UnitState& state) override {
+  HiddenStates backward(Unit& unit, const HiddenStates& gradients, const BatchContext& batch,
+                        UnitState& state) override {
     Seen& seen = (*seen_)[unit.name()];
     seen.output_gradient = types_of(gradients);
-    Stream result = inner_.backward(unit, gradients, batch, state);
+    HiddenStates result = inner_.backward(unit, gradients, batch, state);
     seen.input_gradient = types_of(result);
     return result;
   }
 
  private:
-  static Types types_of(const Stream& stream) {
+  static Types types_of(const HiddenStates& stream) {
     Types types;
     for (const at::Tensor& tensor : stream) {
       if (tensor.defined()) types.push_back(tensor.scalar_type());

@@ -21,11 +21,11 @@ class NumberingRunner : public UnitRunner {
   explicit NumberingRunner(std::map<std::string, std::vector<Parameter*>> parameters_of_unit)
       : parameters_(std::move(parameters_of_unit)) {}
 
-  Stream forward(Unit& unit, const Stream&, const BatchContext& batch, UnitState&) override {
+  HiddenStates forward(Unit& unit, const HiddenStates&, const BatchContext& batch, UnitState&) override {
     see_weights(unit);
     return {at::empty({}, batch.tokens.options().dtype(at::kDouble))};
   }
-  Stream backward(Unit& unit, const Stream& gradients, const BatchContext&, UnitState&) override {
+  HiddenStates backward(Unit& unit, const HiddenStates& gradients, const BatchContext&, UnitState&) override {
     if (unit.name() != "tok_embeddings") see_weights(unit);
     for (Parameter* parameter : parameters_.at(unit.name())) {
       hosts_.push_back(host_memory(parameter->gradient()).fill_(++number_));

@@ -159,7 +159,7 @@ class StandInStages : public UnitRunner {
     for (const StagePlan& stage : plan.stages) stages_[plan.units[stage.first].name] = static_cast<int>(stage.number);
   }
 
-  Stream forward(Unit& unit, const Stream&, const BatchContext& batch, UnitState& state) override {
+  HiddenStates forward(Unit& unit, const HiddenStates&, const BatchContext& batch, UnitState& state) override {
     if (const auto stage = stages_.find(unit.name()); stage != stages_.end()) {
       state.leaves = {kept()};
       work(ActionKind::forward, stage->second, batch);
@@ -167,7 +167,7 @@ class StandInStages : public UnitRunner {
     return {unit.name() == "head" ? at::zeros({}, at::kDouble) : at::zeros({rows_, width_})};
   }
 
-  Stream backward(Unit& unit, const Stream&, const BatchContext& batch, UnitState& state) override {
+  HiddenStates backward(Unit& unit, const HiddenStates&, const BatchContext& batch, UnitState& state) override {
     if (const auto stage = stages_.find(unit.name()); stage != stages_.end()) {
       work(ActionKind::input_gradient, stage->second, batch);
       state.context->sink->submit([this, number = stage->second, batch, held = state.leaves[0]] {

@@ -63,12 +63,13 @@ class TracedRunner : public UnitRunner {
  public:
   TracedRunner(std::vector<std::string>* trace, std::shared_ptr<SlotPool> slots)
       : trace_(trace), slots_(std::move(slots)) {}
-  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override {
+  HiddenStates forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) override {
     trace_->push_back("forward " + unit.name());
     EXPECT_EQ(slots_->in_use(), 1) << unit.name();
     return inner_.forward(unit, input, batch, state);
   }
-  Stream backward(Unit& unit, const Stream& gradients, const BatchContext& batch, UnitState& state) override {
+  HiddenStates backward(Unit& unit, const HiddenStates& gradients, const BatchContext& batch,
+                        UnitState& state) override {
     trace_->push_back("backward " + unit.name());
     EXPECT_EQ(slots_->in_use(), unit.name() == "tok_embeddings" ? 0 : 1) << unit.name();
     return inner_.backward(unit, gradients, batch, state);

@@ -92,7 +92,7 @@ std::vector<SavedParameter> small_run(bool fresh) {
 
 int save_run(const std::string& root) {
   const auto storage = make_posix_storage();
-  const auto meeting = make_lone_meeting();
+  const auto meeting = make_lone_barrier();
   Saver saver(*storage, *meeting, {root, "reference", SaveMode::synchronous}, [](const SaveOutcome& outcome) {
     if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
   });

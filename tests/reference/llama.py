@@ -44,7 +44,7 @@ def rotate(x_bthd: Tensor, table: Tensor) -> Tensor:
 
 def documents(tokens_bt: Tensor, end_of_text: int) -> tuple[Tensor, Tensor]:
     """Document number and position inside it of every token, both [B, T]. A document ends with its end-of-text token;
-    the first one of a row begins at the row's start whether or not its beginning lies there."""
+    the first one of a row begins at the row's start whether or not its beginning is there."""
     ends = (tokens_bt == end_of_text).long()
     number = ends.cumsum(1) - ends
     index = torch.arange(tokens_bt.shape[1], device=tokens_bt.device).expand_as(tokens_bt)

@@ -26,7 +26,7 @@ def binary() -> str:
 
 
 def shared(name: str) -> pathlib.Path:
-    """A file of the data that lies beside the checkout; the calling test is skipped when it is not there."""
+    """A file of the data that is beside the checkout; the calling test is skipped when it is not there."""
     path = SHARED_DATA / name
     if not path.exists():
         raise unittest.SkipTest(f"{name} is not in {SHARED_DATA}")

@@ -82,12 +82,12 @@ TEST(Page, ARunThatGoesOnIsLoadedAgainAndOneThatHasEndedIsNot) {
   RunView run = a_run(history);
   run.written = 1e9;
   run.eta_seconds = 3600;
-  run.standing = RunStanding::going_on;
+  run.standing = RunStatus::going_on;
   EXPECT_NE(render_page({run}).find("http-equiv=\"refresh\""), std::string::npos);
   EXPECT_NE(render_page({run}).find("time left"), std::string::npos);
   for (const auto& [standing, words] :
-       {std::pair(RunStanding::finished, "finished"), std::pair(RunStanding::stopped, "stopped"),
-        std::pair(RunStanding::broken_off, "ended by an error")}) {
+       {std::pair(RunStatus::finished, "finished"), std::pair(RunStatus::stopped, "stopped"),
+        std::pair(RunStatus::broken_off, "ended by an error")}) {
     run.standing = standing;
     const std::string page = render_page({run});
     EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos);

@@ -56,7 +56,7 @@ TEST(RunHistory, ARunThatGoesOnFromACheckpointCountsOnce) {
   history.add_line(a_line(12, 3));
   EXPECT_EQ(history.series("loss").buckets().size(), 12u);
   EXPECT_EQ(history.series("loss").buckets()[11].mean(), 3);
-  EXPECT_EQ(texts(history), (std::vector<std::string>{"7: went on from step 6", "12: went on from step 11"}));
+  EXPECT_EQ(texts(history), (std::vector<std::string>{"7: resumed from step 6", "12: resumed from step 11"}));
 }
 
 TEST(RunHistory, SpikesAndValuesThatAreNotFiniteAreEvents) {
@@ -86,14 +86,14 @@ TEST(RunHistory, ARunThatWentBackWasNotFiniteUpToThereAlone) {
   for (int64_t step = 1; step <= 9; ++step) history.add(line(step, step >= 3 ? "nan" : "inf"));
   history.add(nlohmann::json{{"step", 6}, {"loss", 2.0}});
   EXPECT_EQ(texts(history),
-            (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: went on from step 5"}));
+            (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: resumed from step 5"}));
   // What is done again is an event of its own, or goes on with the one that it followed.
   for (const int64_t step : {7, 8, 9}) history.add(line(step, "nan"));
   history.add(line(9, "nan"));
   history.add(line(10, "nan"));
   EXPECT_EQ(texts(history),
-            (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: went on from step 5",
-                                      "7: loss is not finite, up to step 10", "9: went on from step 8"}));
+            (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: resumed from step 5",
+                                      "7: loss is not finite, up to step 10", "9: resumed from step 8"}));
 }
 
 class HistoryFile : public ::testing::Test {

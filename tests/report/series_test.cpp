@@ -61,7 +61,7 @@ TEST(Series, SmoothingFollowsALevelAndOwesNothingToTheFirstValue) {
   ASSERT_EQ(smooth.size(), 400u);
   EXPECT_NEAR(smooth[0], 5, 1e-12);
   EXPECT_NEAR(smooth[399], 3, 1e-12);
-  EXPECT_NEAR(smooth[199] - 4, 4 - smooth[200], 1e-12) << "half of a jump lies on either side";
+  EXPECT_NEAR(smooth[199] - 4, 4 - smooth[200], 1e-12) << "half of a jump is on either side";
   EXPECT_GT(smooth[204], 3.1);
   EXPECT_LT(smooth[195], 4.9);
 }

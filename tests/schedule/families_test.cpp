@@ -68,7 +68,7 @@ TEST(ScheduleOrders, EveryLegalShapeGivesAValidTableOfExactlyThatShapeOnItsPlace
   }
 }
 
-/// The numbers that the last words of a sentence list: "… numbers are 8 and 12" → {8, 12}.
+/// The numbers that the final message of a sentence list: "… numbers are 8 and 12" → {8, 12}.
 std::set<int> numbers_at_the_end(const std::string& problem) {
   std::set<int> numbers;
   const std::vector<std::string> words = split(problem.substr(problem.find(';') + 1), ' ');

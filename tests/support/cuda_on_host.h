@@ -64,7 +64,7 @@ void forget_barriers_met();
 /// From now on threads pass this barrier without waiting, as if it were not in the source; an empty file: none.
 void lose_barrier(const Site& site);
 
-/// Memory that kernels may touch: while any exists, nothing else is theirs. Guard bytes lie on both sides.
+/// Memory that kernels may touch: while any exists, nothing else is theirs. Guard bytes are on both sides.
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t bytes);

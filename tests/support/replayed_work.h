@@ -1,5 +1,5 @@
 // Stands in for CUDA graphs where there is no GPU: replaying runs the recorded code again, into the memory of its first
-// results, on what then lies where it reads.
+// results, on what then is where it reads.
 #pragma once
 
 #include <ATen/ops/from_blob.h>
@@ -17,12 +17,12 @@ struct ReplayCounts {
   int64_t prepared = 0;
 };
 
-class ReplayedWork : public WorkRecorder {
+class ReplayedWork : public GraphCapture {
  public:
   explicit ReplayedWork(std::shared_ptr<ReplayCounts> counts) : counts_(std::move(counts)) {}
 
   void prepare() override { ++counts_->prepared; }
-  std::unique_ptr<WorkGraph> record(std::function<Stream()> body) override {
+  std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) override {
     ++counts_->recorded;
     return std::make_unique<Work>(std::move(body), counts_);
   }
@@ -35,15 +35,15 @@ class ReplayedWork : public WorkRecorder {
         tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, tensor.options());
   }
 
-  class Work : public WorkGraph {
+  class Work : public CapturedGraph {
    public:
-    Work(std::function<Stream()> body, std::shared_ptr<ReplayCounts> counts)
+    Work(std::function<HiddenStates()> body, std::shared_ptr<ReplayCounts> counts)
         : body_(std::move(body)), counts_(std::move(counts)) {}
-    Stream run() override {
+    HiddenStates run() override {
       ++counts_->runs;
-      Stream fresh = body_();
+      HiddenStates fresh = body_();
       if (results_.empty()) return results_ = std::move(fresh);
-      Stream views;
+      HiddenStates views;
       for (size_t i = 0; i < results_.size(); ++i) {
         results_[i].copy_(fresh[i]);
         views.push_back(view_of(results_[i]));
@@ -52,9 +52,9 @@ class ReplayedWork : public WorkRecorder {
     }
 
    private:
-    std::function<Stream()> body_;
+    std::function<HiddenStates()> body_;
     std::shared_ptr<ReplayCounts> counts_;
-    Stream results_;
+    HiddenStates results_;
   };
 
   std::shared_ptr<ReplayCounts> counts_;

@@ -66,7 +66,7 @@ TEST_F(LaunchTest, OutputOfHiddenRanksGoesToFilesAndTheirErrorsAreShown) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "logs" / "rank-0000.out"));
 }
 
-TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsLastWordsComeLast) {
+TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsFinalMessageComesLast) {
   const Result result = launch(3, "[ $RANK != 1 ] || { echo broken >&2; exit 71; }");
   EXPECT_EQ(result.code, 71);
   EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;

@@ -100,7 +100,7 @@ std::vector<LayoutRow> further_rows() {
   };
 }
 
-/// Where the fused kernels, compiled for the host, find the magnitudes.
+/// Where the fused kernels, compiled for the host, find the amaxes.
 std::vector<LayoutRow> fused_rows() {
   std::vector<LayoutRow> rows{
       changed("fsdp2", [](LayoutRow& row) { row.shard = 2; }),
@@ -200,7 +200,7 @@ TEST(Float8TensorParallel, SendsTheStreamInBytes) {
   EXPECT_EQ(gathered(wide).bytes - gathered(narrow).bytes, 3 * 6 * blocks * stream);
 }
 
-/// Ranks that do not tell each other the largest magnitudes of what they share.
+/// Ranks that do not tell each other the largest amaxes of what they share.
 class Secretive : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

@@ -1,5 +1,5 @@
 // The fused kernels, compiled for the host, on several ranks: their numbers are those of one process's plain
-// operations, and in float8, where they find the magnitudes that ranks agree on, no further away than one process's.
+// operations, and in float8, where they find the amaxes that ranks agree on, no further away than one process's.
 #include <gtest/gtest.h>
 
 #include "comparison.h"

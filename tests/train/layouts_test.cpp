@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-/// What lies on the device when shards live on the host.
+/// What is on the device when shards live on the host.
 int64_t slot_bytes(const Plan& plan) {
   int64_t total = 0;
   for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.message_slots}) {

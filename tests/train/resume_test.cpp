@@ -1,4 +1,4 @@
-// A run that is ended and goes on from its checkpoint is the run that was never ended, bit for bit.
+// A run that is ended and resumes from its checkpoint is the run that was never ended, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "titan/base/last_words.h"
+#include "titan/base/final_message.h"
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
 #include "titan/config/schema.h"
@@ -20,10 +20,10 @@ struct DeviceInfo;
 class RankSession {
  public:
   /// Rank 0 logs to the console, every other rank to logs/rank-NNNN.log of the dump folder, and warnings and errors to
-  /// standard error as well. LOG_RANK, a comma list or "all", names ranks that log to the console, too. `last_words`:
-  /// what the work has said when another thread ends the process; null: nothing.
+  /// standard error as well. LOG_RANK, a comma list or "all", names ranks that log to the console, too.
+  /// `final_message`: what the work has said when another thread ends the process; null: nothing.
   RankSession(const Schema& schema, const JobConfig& config, Launch launch,
-              std::shared_ptr<LastWords> last_words = nullptr);
+              std::shared_ptr<FinalMessage> final_message = nullptr);
 
   const Log& log() const { return log_; }
 
@@ -49,7 +49,7 @@ class RankSession {
   const Schema& schema_;
   const JobConfig& config_;
   Launch launch_;
-  std::shared_ptr<LastWords> last_words_;
+  std::shared_ptr<FinalMessage> final_message_;
   Log log_;
   std::shared_ptr<CollectiveTrace> trace_;  // null: not wanted
   std::atomic<bool> trace_written_ = false;

@@ -1,6 +1,6 @@
 // The wish to stop or to save: signals, taken by a thread that does nothing else. No code of ours runs inside a signal
 // handler of a computing thread: matrix kernels of LibTorch's oneDNN let the stack pointer point into their heap
-// buffers, and a handler there would overwrite what lies below.
+// buffers, and a handler there would overwrite what is below.
 #pragma once
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 // Small pure functions over text: spelling suggestions, numbers as people read them, splitting and joining.
 // Used by whatever speaks to the user or reads words of theirs. ASCII is all they know of letters; what is about UTF-8
-// lies in data/utf8.h.
+// is in data/utf8.h.
 #pragma once
 
 #include <cstdint>

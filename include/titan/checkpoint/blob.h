@@ -50,13 +50,13 @@ int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape);
 void write_tensor_blob(HashingWriter& file, const TensorBytes& tensor);
 std::string value_blob(const PickleRef& value);
 
-/// Where a tensor's elements lie in a file.
+/// Where a tensor's elements are in a file.
 struct StoredElements {
   at::ScalarType type = at::kFloat;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // in elements
   int64_t first_byte = 0;        // of the element at index 0, in the file
-  int64_t storage_byte = 0;      // of the storage it lies in
+  int64_t storage_byte = 0;      // of the storage it is in
   int64_t storage_bytes = 0;
 };
 
@@ -64,7 +64,7 @@ struct StoredElements {
 StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length);
 PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length);
 
-// Reading a part of a tensor whose elements lie in a file in any order of strides, whatever kind of file that is.
+// Reading a part of a tensor whose elements are in a file in any order of strides, whatever kind of file that is.
 
 /// The view of `box`.
 at::Tensor narrowed(at::Tensor tensor, const Box& box);
@@ -75,9 +75,9 @@ void read_elements(CheckedReader& file, const StoredElements& stored, const Box&
 /// As messages show a shape: "[2, 3]".
 inline std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// What lies under a name, a link as the link it is.
+// What is under a name, a link as the link it is.
 
-/// From the list of the folder that `path` lies in; nothing when it is not there. Throws StorageError.
+/// From the list of the folder that `path` is in; nothing when it is not there. Throws StorageError.
 inline std::optional<StorageEntry> entry_at(Storage& storage, const std::filesystem::path& path) {
   for (StorageEntry& entry : storage.list(path.has_parent_path() ? path.parent_path() : ".")) {
     if (entry.name == path.filename()) return std::move(entry);

@@ -1,4 +1,4 @@
-// Weights that were quantised in blocks to 8-bit floating point, read as the numbers they stand for: what lies beside
+// Weights that were quantised in blocks to 8-bit floating point, read as the numbers they stand for: what is beside
 // them under `NAME_scale_inv` is the factor of every block. Knows nothing of models.
 #pragma once
 

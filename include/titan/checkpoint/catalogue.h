@@ -22,7 +22,7 @@ struct FoundCheckpoint {
   bool operator==(const FoundCheckpoint&) const = default;
 };
 
-/// Whether files that lie in one folder make it a checkpoint, whole or not: a manifest or an index.
+/// Whether files that are in one folder make it a checkpoint, whole or not: a manifest or an index.
 bool is_checkpoint(const std::vector<StorageEntry>& files);
 /// The same of a folder; false for one that cannot be looked into.
 bool holds_checkpoint(Storage& storage, const std::filesystem::path& folder);
@@ -63,11 +63,11 @@ std::vector<std::string> give_back(Storage& storage, const std::filesystem::path
 /// removed stays; the sentences say what and why.
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root);
 
-/// A run goes on from `step`, an earlier one: what was saved of later steps, finished models included, gets another
-/// name, so that the next start goes on from what this run saves. Links stay. Returns the steps, the newest first.
+/// A run resumes from `step`, an earlier one: what was saved of later steps, finished models included, gets another
+/// name, so that the next start resumes from what this run saves. Links stay. Returns the steps, the newest first.
 std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step);
 
-/// A manifest's fact: true of a checkpoint that no run can go on from.
+/// A manifest's fact: true of a checkpoint that no run can resume from.
 inline constexpr const char* kModelAlone = "model_alone";
 
 struct Retention {
@@ -76,7 +76,7 @@ struct Retention {
 };
 
 /// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest stays in any case; those that
-/// hold a finished run's model alone stay, too, and are not counted: a run goes on from what lies before them.
+/// hold a finished run's model alone stay, too, and are not counted: a run resumes from what is before them.
 /// `newest`: the step just saved. Those of later steps are there when the run was taken up again from an earlier one;
 /// they are not counted and stay until it gets there. What an earlier call could not finish is tried again. Failures
 /// are returned as sentences, one for each checkpoint that could not be deleted.

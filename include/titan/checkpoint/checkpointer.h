@@ -31,7 +31,7 @@ struct CheckpointEvents {
 class Checkpointer {
  public:
   /// All ranks call alike, here and below.
-  Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankMeeting> meeting, CheckpointerOptions options,
+  Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankBarrier> meeting, CheckpointerOptions options,
                CheckpointEvents events);
   /// Waits for what is being written and deleted.
   ~Checkpointer();
@@ -42,16 +42,16 @@ class Checkpointer {
                    const ExportAttempt& attempt_export = nullptr);
   /// One checkpoint that lies anywhere.
   LoadOutcome load_folder(const std::filesystem::path& folder, const LoadAttempt& attempt) {
-    return load_folder_together(*storage_, *meeting_, folder, attempt);
+    return load_folder_together(*storage_, *barrier_, folder, attempt);
   }
 
   /// A load of another form, with this run's storage and ranks.
-  LoadOutcome load_by(const std::function<LoadOutcome(Storage&, RankMeeting&)>& load) {
-    return load(*storage_, *meeting_);
+  LoadOutcome load_by(const std::function<LoadOutcome(Storage&, RankBarrier&)>& load) {
+    return load(*storage_, *barrier_);
   }
   /// A save of another form, after all that went before and before the run ends: tried twice, and the end of each is
   /// told as that of any other.
-  void save_by(const std::function<SaveOutcome(Storage&, RankMeeting&)>& save);
+  void save_by(const std::function<SaveOutcome(Storage&, RankBarrier&)>& save);
 
   /// Whether all ranks can write where checkpoints go: each writes a file there and it is removed again. Throws
   /// Error(storage), on all ranks alike, when one may not, or does not find the folder; a medium that is full or fails
@@ -66,7 +66,7 @@ class Checkpointer {
   std::vector<int64_t> put_aside_later(int64_t step);
   void finish();
   /// Returns when all ranks have come here.
-  void meet() { meeting_->exchange({}); }
+  void meet() { barrier_->exchange({}); }
 
   /// Differs from run to run; the same on all ranks.
   const std::string& run() const { return run_; }
@@ -76,7 +76,7 @@ class Checkpointer {
   void wait_for_deletions();
 
   std::unique_ptr<Storage> storage_;
-  std::unique_ptr<RankMeeting> meeting_;
+  std::unique_ptr<RankBarrier> barrier_;
   CheckpointerOptions options_;
   CheckpointEvents events_;
   std::string run_;

@@ -97,7 +97,7 @@ class CheckedReader {
   std::unique_ptr<ReadableFile> file_;
   int64_t size_ = 0;
   std::vector<bool> checked_;
-  std::deque<Block> cache_;  // newest first; a tensor's ends lie in two blocks, and the next one's in one of them
+  std::deque<Block> cache_;  // newest first; a tensor's ends are in two blocks, and the next one's in one of them
 };
 
 }  // namespace titan

@@ -56,7 +56,7 @@ std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vect
 /// Writes and checks all of it; all ranks call it, each with its own view of the same weights under our names, and each
 /// writes some of the files. The outcome has a problem, the same on all ranks, when anything failed; then `folder` is
 /// what it was before.
-SaveOutcome export_together(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+SaveOutcome export_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
                             TensorSource& weights);
 
 // A run's weights from and into Hugging Face's form, on all ranks together and under any layout: each rank reads just
@@ -77,7 +77,7 @@ HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::pa
 /// Fills the masters of `parameters` from the safetensors in `folder`, quantised in such blocks or not at all. Throws
 /// Error(storage), on all ranks alike, when they are damaged or another model's; the masters' content is undefined
 /// then.
-LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
                                        std::optional<ScaleBlock> quantised, const ForeignModel& model,
                                        std::span<const SavedParameter> parameters);
 
@@ -85,7 +85,7 @@ LoadOutcome load_hugging_face_together(Storage& storage, RankMeeting& meeting, c
 /// to a folder beside `wanted.folder`, as a checkpoint is written, then the ranks share out the files of the export and
 /// read the parts that each needs: no tensor passes between ranks but through the storage. That takes the bytes of the
 /// model a second time while it lasts.
-SaveOutcome save_hugging_face_together(Storage& storage, RankMeeting& meeting, const HuggingFaceExport& wanted,
+SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
                                        const CheckpointState& state);
 
 }  // namespace titan

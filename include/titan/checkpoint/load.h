@@ -38,12 +38,12 @@ using ExportAttempt = std::function<bool(Storage&, const std::filesystem::path&)
 /// Error(storage), on all ranks alike, when `step` is missing, when none that is there is whole and of use, and when
 /// one does not fit this run or may not be read; then nothing on disk has changed. Without `attempt_export` finished
 /// models in Hugging Face's form are passed over.
-LoadOutcome load_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& root,
+LoadOutcome load_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false,
                           const ExportAttempt& attempt_export = nullptr);
 
 /// The same with one checkpoint that lies anywhere: it is whole and fits, or an Error(storage).
-LoadOutcome load_folder_together(Storage& storage, RankMeeting& meeting, const std::filesystem::path& folder,
+LoadOutcome load_folder_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
                                  const LoadAttempt& attempt);
 
 }  // namespace titan

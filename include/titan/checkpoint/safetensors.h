@@ -29,7 +29,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
 /// Reads every tensor of a file. Throws Error(storage) naming the file when its header does not fit its bytes.
 NamedTensors read_safetensors(const std::filesystem::path& path);
 
-// The header of a safetensors file: which tensors lie where in it. Read with the suspicion that a stranger's file
+// The header of a safetensors file: which tensors are where in it. Read with the suspicion that a stranger's file
 // deserves: what the header says is checked against itself and against the file's size before anything is believed.
 
 struct SafetensorsEntry {
@@ -74,7 +74,7 @@ class SafetensorsFolder : public TensorSource {
   void read(const std::string& name, const Box& box, const at::Tensor& into) override;
   std::string description() const override { return folder_.string(); }
 
-  /// Whether hashes lie beside the files, so that every byte read is known to be right.
+  /// Whether hashes are beside the files, so that every byte read is known to be right.
   bool verified() const { return manifest_.has_value(); }
   const std::optional<Manifest>& manifest() const { return manifest_; }
   /// By file, the tensors in it in the order of their bytes.

@@ -14,9 +14,9 @@
 namespace titan {
 
 /// How the ranks of a run speak to each other about checkpoints: a few words, never a tensor.
-class RankMeeting {
+class RankBarrier {
  public:
-  virtual ~RankMeeting() = default;
+  virtual ~RankBarrier() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
   /// Everyone's message by rank, once all have come with theirs. All ranks call equally often. Throws what the way of
@@ -29,7 +29,7 @@ class RankMeeting {
 void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read);
 
 /// The meeting of a process that is alone.
-std::unique_ptr<RankMeeting> make_lone_meeting();
+std::unique_ptr<RankBarrier> make_lone_barrier();
 
 /// A tensor of the state and this rank's box of it; undefined where the rank holds none.
 struct StateTensor {
@@ -79,7 +79,7 @@ struct SaveOutcome {
 
 /// Writes and commits; all ranks call it. A failure of the storage on any rank is the outcome of all; anything else
 /// throws.
-SaveOutcome save_together(Storage& storage, RankMeeting& meeting, const SaveJob& job);
+SaveOutcome save_together(Storage& storage, RankBarrier& meeting, const SaveJob& job);
 
 // Pieces of work that do not wait for each other, on threads of their own.
 

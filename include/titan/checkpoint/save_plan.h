@@ -55,7 +55,7 @@ struct SavePlan {
 };
 SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split = {});
 
-/// A value as it will lie in rank 0's first file.
+/// A value as it will are in rank 0's first file.
 struct SavedValue {
   std::string name;
   std::string blob;

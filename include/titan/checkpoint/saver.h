@@ -1,5 +1,5 @@
 // The state that a save writes beside training, as it was when the save began. A tensor on the CPU is written from
-// where it lies for as long as nobody changes it, and only what is not written by then is copied; what lies on a GPU is
+// where it lies for as long as nobody changes it, and only what is not written by then is copied; what is on a GPU is
 // copied at once. Where a training step takes longer than a write, nothing on the CPU is ever copied and no buffer
 // made.
 #pragma once
@@ -38,7 +38,7 @@ class StateSnapshot {
   /// The threads that write: nothing will be read any more.
   void end() { over_ = true; }
 
-  /// Of the buffers made so far, which stay: either none, or those of everything that must lie in one.
+  /// Of the buffers made so far, which stay: either none, or those of everything that must are in one.
   int64_t buffer_bytes() const;
   size_t buffers() const;
 
@@ -76,7 +76,7 @@ struct SaverOptions {
 class Saver {
  public:
   /// `done` hears of every save's end at once: from the writing thread in the asynchronous modes, else from `save`.
-  Saver(Storage& storage, RankMeeting& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done);
+  Saver(Storage& storage, RankBarrier& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done);
   /// Waits for the writing thread.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -98,7 +98,7 @@ class Saver {
   void write(SaveJob job);
 
   Storage& storage_;
-  RankMeeting& meeting_;
+  RankBarrier& barrier_;
   SaverOptions options_;
   std::function<void(const SaveOutcome&)> done_;
 

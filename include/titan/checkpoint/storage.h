@@ -79,7 +79,7 @@ class Storage {
   std::string read_all(const std::filesystem::path& file);
   /// A whole new file, synced.
   void write_all(const std::filesystem::path& file, std::string_view bytes);
-  /// The names of `folder` and of the folders that it lies in are on the medium: whoever made them may not have seen to
+  /// The names of `folder` and of the folders that it is in are on the medium: whoever made them may not have seen to
   /// it. Done once for each of them; from one thread at a time.
   void sync_way_to(const std::filesystem::path& folder);
   /// The folder and what is in it; links are deleted, not followed. A folder that is not there is fine.

@@ -1,4 +1,4 @@
-// Named tensors that lie in files of any kind, read box by box: what imports, exports and checks need of them.
+// Named tensors that are in files of any kind, read box by box: what imports, exports and checks need of them.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ class AddedTokenFinder {
 
   bool empty() const { return tokens_.empty(); }
 
-  /// Cuts valid UTF-8 into tokens and what lies between them: at each place the longest token, the leftmost first.
+  /// Cuts valid UTF-8 into tokens and what is between them: at each place the longest token, the leftmost first.
   void split(std::string_view text, std::vector<Part>& parts) const;
 
   /// The longest token at `at`, whatever stands around it; null when there is none.

@@ -81,7 +81,7 @@ class BatchStream {
   /// throws Error(bad_data) naming the file when the wait exceeds the timeout.
   std::optional<StepBatch> next();
 
-  /// Takes back a batch that is done with, for the memory it lies in.
+  /// Takes back a batch that is done with, for the memory it is in.
   void recycle(StepBatch&& batch);
 
   /// The point after the batches handed out, however far the thread has run ahead; the same on every rank.

@@ -144,7 +144,7 @@ class ChunkStream : public ChunkSource {
   std::vector<std::string> notices_;
 };
 
-// Where another program's count of documents and leftover tokens lie in this program's stream.
+// Where another program's count of documents and leftover tokens are in this program's stream.
 
 struct FoundPosition {
   std::optional<StreamState> state;

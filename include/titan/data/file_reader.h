@@ -30,7 +30,7 @@ class ByteReader {
 /// Opens `path` at its beginning. Throws Error(bad_data) with the system's reason.
 std::unique_ptr<ByteReader> open_reader(const std::filesystem::path& path);
 
-// A file as it lies on disk, and what the readers of packed files are built on. Private to data.
+// A file as it is on disk, and what the readers of packed files are built on. Private to data.
 
 /// Throws Error(bad_data): what is wrong with `path`, and what to do.
 [[noreturn]] void fail_reading(const std::filesystem::path& path, const std::string& what);

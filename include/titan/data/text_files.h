@@ -34,7 +34,7 @@ enum class TextForm { none, whole, records, ids };
 /// packed (.gz, .zst). A .bin file holds ids.
 TextForm text_form(const std::filesystem::path& path);
 
-/// One document as it lies in its file.
+/// One document as it is in its file.
 struct RawDocument {
   std::string bytes;  ///< a section of a .txt file, or the line of a record
   TextForm form = TextForm::none;
@@ -73,7 +73,7 @@ class TextFileSource : public DocumentSource {
   std::optional<int64_t> count_documents() override;
   bool read(int64_t index, Document& document) override;
 
-  /// `next` in two halves, for callers that read texts on several threads: the next document as it lies there (false
+  /// `next` in two halves, for callers that read texts on several threads: the next document as it is there (false
   /// at the end of a pass), then, in the same order, what became of each.
   bool next_raw(RawDocument& raw);
   /// Counts it; a bad record is an Error(bad_data) with file and line, or is skipped (false), as was asked for.
@@ -81,7 +81,7 @@ class TextFileSource : public DocumentSource {
 
   /// The position of the document that `next` or `next_raw` would give.
   const SourcePosition& position() const { return position_; }
-  /// Bytes of all files as they lie on disk.
+  /// Bytes of all files as they are on disk.
   int64_t file_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// Token ids that lie in somebody else's memory, two or four bytes each.
+// Token ids that are in somebody else's memory, two or four bytes each.
 #pragma once
 
 #include <chrono>
@@ -69,7 +69,7 @@ class TokenFile {
   const std::filesystem::path& path() const { return path_; }
   const TokenFileFacts& facts() const { return facts_; }
 
-  /// Ids of document `index`, valid as long as the file is open. The blocks they lie in are checked when they are first
+  /// Ids of document `index`, valid as long as the file is open. The blocks they are in are checked when they are first
   /// looked at. Throws Error(bad_data): a damaged block, a file that has become shorter.
   TokenView document(int64_t index);
 

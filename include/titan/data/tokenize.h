@@ -30,13 +30,13 @@ struct Tokenization {
   std::optional<GivenIds> ids;             ///< instead of a tokenizer: `dataset.text_field` holds lists of ids
   std::filesystem::path output;            ///< must end in .bin
   int64_t threads = 0;                     ///< 0: one per processor
-  bool overwrite = false;                  ///< begin anew over what lies there
+  bool overwrite = false;                  ///< begin anew over what is there
   int64_t save_bytes = 64 << 20;           ///< of ids between two points from which a killed run goes on
   std::function<void()> on_saved = [] {};  ///< after each of them
 };
 
 /// Encodes the corpus with all cores into OUTPUT.part, notes now and then how far it has come, and gives the file its
-/// name and its index at the end. Called again after having been killed it goes on from the last note; the file is the
+/// name and its index at the end. Called again after having been killed it resumes from the last note; the file is the
 /// same bytes then. Says on `out` what was made. Throws Error: bad_data as reading does, bad_config when the output is
 /// already there, is another corpus's, falls into this one or is being written by another process, storage when it
 /// cannot be written.

@@ -22,7 +22,7 @@ struct TokenizerTraining {
   int64_t vocabulary_size = 0;         ///< special tokens included
   std::filesystem::path output;        ///< a tiktoken model file
   std::filesystem::path hugging_face;  ///< a folder for the same as a Hugging Face tokenizer; empty: none
-  bool overwrite = false;              ///< what lies there already
+  bool overwrite = false;              ///< what is there already
 };
 
 /// Learns a vocabulary, writes it, and says on `out` what was made from what. Throws Error: bad_config for a size that

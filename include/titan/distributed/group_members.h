@@ -12,14 +12,14 @@
 
 #include "titan/distributed/communicator.h"
 #include "titan/distributed/peer_memory.h"
-#include "titan/distributed/peer_waits.h"
+#include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 
 struct GroupMembers {
   std::string group;
-  std::vector<int64_t> ranks;        // of the run, by rank of the group; empty: not known
-  std::shared_ptr<PeerWaits> waits;  // null: nobody asks
+  std::vector<int64_t> ranks;           // of the run, by rank of the group; empty: not known
+  std::shared_ptr<WaitForGraph> waits;  // null: nobody asks
 
   /// `peer` of the group as a rank of the run; -1: not known.
   int64_t run_rank(int64_t peer) const { return ranks.empty() ? -1 : ranks[static_cast<size_t>(peer)]; }
@@ -47,10 +47,10 @@ struct GroupMembers {
   }
 
   /// All of them but `own` of the group, as ranks of the run, for `noted`; null: not known, or nobody asks.
-  PeerWaits::Ranks others(int64_t own) const;
+  WaitForGraph::Ranks others(int64_t own) const;
   /// For work that no host thread waits for: this rank waits for `ranks` from now on until `is_complete` has said so
   /// once. When it throws, the note stays.
-  std::function<bool()> noted(PeerWaits::Ranks ranks, std::function<bool()> is_complete) const;
+  std::function<bool()> noted(WaitForGraph::Ranks ranks, std::function<bool()> is_complete) const;
 
   /// Ends a wait in vain: throws Error(peer_failure) that names group and peer.
   [[noreturn]] void fail_silent(int64_t peer, std::chrono::milliseconds timeout) const;

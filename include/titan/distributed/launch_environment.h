@@ -42,7 +42,7 @@ struct Launch {
   std::string launcher;  ///< "torchrun", "mpirun", …; empty for a single process
   int64_t rank = 0;
   int64_t size = 1;
-  /// Among the ranks of its host, as far as the launcher tells; else the roll call finds out (roll_call.h).
+  /// Among the ranks of its host, as far as the launcher tells; else the rendezvous check finds out (rank_check.h).
   std::optional<int64_t> local_rank{};
   std::optional<int64_t> local_size{};
   bool fake = false;

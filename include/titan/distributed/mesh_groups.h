@@ -18,7 +18,7 @@
 
 namespace titan {
 
-class PeerWaits;
+class WaitForGraph;
 
 struct GroupRequest {
   std::string name;       // what the group is for; equal on all ranks
@@ -27,9 +27,9 @@ struct GroupRequest {
   int64_t rank = 0;       // of this process within the group
   int64_t size = 1;
   std::chrono::milliseconds timeout{300'000};
-  std::vector<int64_t> members{};      // ranks of the run, by rank of the group; empty: not known
-  std::shared_ptr<PeerWaits> waits{};  // where this rank notes whom it waits for; may be null
-  std::string queue{};                 // groups of equal members and queue have one transport: calls follow each other
+  std::vector<int64_t> members{};         // ranks of the run, by rank of the group; empty: not known
+  std::shared_ptr<WaitForGraph> waits{};  // where this rank notes whom it waits for; may be null
+  std::string queue{};  // groups of equal members and queue have one transport: calls follow each other
 };
 
 /// For ranks of one host. Blocks until all members have called it. Null, on all of them, when one of them cannot share

@@ -12,7 +12,7 @@
 #include "titan/base/error.h"
 #include "titan/distributed/abort_watcher.h"
 #include "titan/distributed/launch_environment.h"
-#include "titan/distributed/roll_call.h"
+#include "titan/distributed/rank_check.h"
 #include "titan/distributed/world.h"
 
 namespace titan {
@@ -33,10 +33,10 @@ struct Rendezvous {
 /// Blocks until all ranks are there. Throws Error(launcher) within about `timeout`, on every rank: ranks that did not
 /// come (named), another world size, two processes of one rank or on one GPU, another program or config, a taken port.
 /// `facts` are this process's; its rank and size are taken from `launch`. When they hold a problem, all ranks end with
-/// it within seconds, those included that are still on their way. `last_words`: what the watcher has said as soon as it
-/// knows that another rank's failure ends this one; null: nothing.
+/// it within seconds, those included that are still on their way. `final_message`: what the watcher has said as soon as
+/// it knows that another rank's failure ends this one; null: nothing.
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
-                      AbortWatcher::PeerFailed peer_failed, std::shared_ptr<LastWords> last_words = nullptr);
+                      AbortWatcher::PeerFailed peer_failed, std::shared_ptr<FinalMessage> final_message = nullptr);
 
 // How two ends of a connection prove to each other that they know the run's secret, without sending it: each answers
 // the other's random number with a MAC (HMAC-SHA-1) over both numbers, the port and the caller's rank. A program that

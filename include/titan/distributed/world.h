@@ -13,8 +13,8 @@
 namespace titan {
 
 class CollectiveTrace;
-class LastWords;
-class PeerWaits;
+class FinalMessage;
+class WaitForGraph;
 
 struct World {
   int64_t rank = 0;
@@ -36,12 +36,12 @@ struct World {
   /// Where this rank's groups note what they do; null: nowhere.
   std::shared_ptr<CollectiveTrace> trace = nullptr;
   /// Where this rank's groups note whom they wait for; null: nowhere.
-  std::shared_ptr<PeerWaits> waits = nullptr;
+  std::shared_ptr<WaitForGraph> waits = nullptr;
   /// To be told, on any thread, that a collective does not end which no host thread waits for: ends the run. May be
   /// empty.
   std::function<void(const std::string& text)> hung = nullptr;
   /// What is said when another thread ends this process; null: nothing.
-  std::shared_ptr<LastWords> last_words = nullptr;
+  std::shared_ptr<FinalMessage> final_message = nullptr;
 
   bool is_distributed() const { return size > 1; }
   bool is_on_one_host() const { return static_cast<int64_t>(host_ranks.size()) == size; }

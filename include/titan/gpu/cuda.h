@@ -25,7 +25,7 @@ namespace titan {
 class Communicator;
 class OverdueWatch;
 class PeerMemory;
-class WorkRecorder;
+class GraphCapture;
 struct GroupRequest;
 struct Kernels;
 
@@ -88,7 +88,7 @@ class Cuda {
   /// From here on an operation that makes the calling thread wait for a GPU throws c10::Error, or no longer does.
   virtual void refuse_waits(bool on) const = 0;
   /// Records CUDA graphs.
-  virtual std::unique_ptr<WorkRecorder> recorder(int64_t gpu) const = 0;
+  virtual std::unique_ptr<GraphCapture> recorder(int64_t gpu) const = 0;
 
   /// Makes NCCL groups for this process, whose GPU is `gpu`. Groups of equal members and queue get one NCCL
   /// communicator, hundreds of megabytes of the GPU each. `watch` (may be null) hears of every call that must end
@@ -117,7 +117,7 @@ const Cuda& cuda();
 /// Whether there is a GPU to use.
 bool has_gpu();
 
-/// Where libtitan_cuda.so lies in a build for CUDA: beside the program.
+/// Where libtitan_cuda.so is in a build for CUDA: beside the program.
 std::filesystem::path cuda_library_path();
 
 }  // namespace titan

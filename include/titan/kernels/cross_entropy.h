@@ -21,7 +21,7 @@ struct CrossEntropyRows {
 
 /// `counted` of the rows have a label that counts. Their logits are read, and for the gradient read again, from the
 /// cache where blocks that run together fit it: 132 rows of 128,256 bf16 words are 34 MB; a loss and a label a row; the
-/// scale, where it lies in memory.
+/// scale, where it is in memory.
 constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
   const int64_t row = a.words * bytes_of(a.type);
   return {counted * row + a.rows * 8 + (a.scale_at ? 4 : 0), (a.gradient ? a.rows * row : 0) + a.rows * 4,

@@ -90,7 +90,7 @@ TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
   int top = kExactLimbs - 1;
   while (top >= 0 && limbs[top] == 0) --top;
   if (top < 0) return 0;
-  // The 64 leading bits of the sum; what lies below them only matters by being there, so it becomes their last bit.
+  // The 64 leading bits of the sum; what is below them only matters by being there, so it becomes their last bit.
   const auto limb = [&](int i) { return i < 0 ? uint64_t{0} : static_cast<uint64_t>(limbs[i]); };
   uint64_t leading = limb(top) << 32 | limb(top - 1);
   uint64_t below = limb(top - 2) << 32;

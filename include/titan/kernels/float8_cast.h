@@ -1,4 +1,4 @@
-// Float8: the largest magnitudes that scales are made of, scales, and the cast with its transpose. Formats, the rule of
+// Float8: the largest amaxes that scales are made of, scales, and the cast with its transpose. Formats, the rule of
 // scales and what is cast are ops/float8.h's.
 #pragma once
 
@@ -10,9 +10,9 @@ enum class KernelFloat8 : uint8_t { e4m3, e5m2 };
 /// What shares a number: all of a matrix, a row, a column.
 enum class KernelExtent : uint8_t { matrix, row, column };
 
-/// [rows, columns], contiguous → the largest magnitudes of an extent as fp32 bits: 1, `rows` or `columns` of them,
+/// [rows, columns], contiguous → the largest amaxes of an extent as fp32 bits: 1, `rows` or `columns` of them,
 /// raised from what is there (0 for the first).
-struct LargestMagnitude {
+struct Amax {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
   int64_t columns = 0;
@@ -22,16 +22,16 @@ struct LargestMagnitude {
 };
 
 /// What one launch makes scales of, at most.
-constexpr int kMostMagnitudeArrays = 8;
+constexpr int kMostAmaxArrays = 8;
 
-/// The scale of each largest magnitude and its inverse: the format's largest value / max(magnitude, 1e-12), in fp64,
+/// The scale of each largest amax and its inverse: the format's largest value / max(amax, 1e-12), in fp64,
 /// rounded to fp32, with `power_of_two` down to one; 1 / that. A NaN stays one.
-struct ScalesOfMagnitudes {
+struct ScalesOfAmaxes {
   KernelFloat8 format = KernelFloat8::e4m3;
   bool power_of_two = false;
   int arrays = 0;
   int64_t each = 1;  // numbers in an array
-  const float* largest[kMostMagnitudeArrays] = {};
+  const float* largest[kMostAmaxArrays] = {};
   float* values = nullptr;    // [arrays, each]
   float* inverses = nullptr;  // [arrays, each]
 };
@@ -54,10 +54,8 @@ inline bool supported(const Float8Cast& a) {
   return shape && in_packs(a.type, 8, {a.matrix, a.data, a.transposed});
 }
 
-constexpr KernelTraffic traffic(const LargestMagnitude& a) { return {a.rows * a.columns * bytes_of(a.type), 0, 0}; }
-constexpr KernelTraffic traffic(const ScalesOfMagnitudes& a) {
-  return {a.arrays * a.each * 4, a.arrays * a.each * 8, 0};
-}
+constexpr KernelTraffic traffic(const Amax& a) { return {a.rows * a.columns * bytes_of(a.type), 0, 0}; }
+constexpr KernelTraffic traffic(const ScalesOfAmaxes& a) { return {a.arrays * a.each * 4, a.arrays * a.each * 8, 0}; }
 /// The matrix once in, once out for each side that is wanted; its scales.
 constexpr KernelTraffic traffic(const Float8Cast& a) {
   const int64_t numbers = a.rows * a.columns;

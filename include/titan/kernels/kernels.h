@@ -4,11 +4,11 @@
 #pragma once
 
 #include "titan/kernels/adam.h"
+#include "titan/kernels/bf16_adam.h"
 #include "titan/kernels/cross_entropy.h"
 #include "titan/kernels/embedding.h"
 #include "titan/kernels/exact_sum.h"
 #include "titan/kernels/float8_cast.h"
-#include "titan/kernels/lean_adam.h"
 #include "titan/kernels/normal_numbers.h"
 #include "titan/kernels/rms_norm.h"
 #include "titan/kernels/rotary.h"
@@ -26,12 +26,12 @@ struct Kernels {
   void (*cross_entropy)(const CrossEntropyRows&, CUstream_st*);
   void (*vocabulary_sums)(const VocabularySums&, CUstream_st*);
   void (*vocabulary_gradient)(const VocabularyGradient&, CUstream_st*);
-  void (*largest_magnitude)(const LargestMagnitude&, CUstream_st*);
-  void (*scales_of_magnitudes)(const ScalesOfMagnitudes&, CUstream_st*);
+  void (*amax)(const Amax&, CUstream_st*);
+  void (*scales_of_amaxes)(const ScalesOfAmaxes&, CUstream_st*);
   void (*float8_cast)(const Float8Cast&, CUstream_st*);
   void (*adam)(const AdamStep&, CUstream_st*);
-  void (*lean_adam)(const LeanAdamStep&, CUstream_st*);
-  void (*round_by_chance)(const RoundByChance&, CUstream_st*);
+  void (*bf16_adam)(const Bf16AdamStep&, CUstream_st*);
+  void (*round_stochastically)(const RoundStochastically&, CUstream_st*);
   void (*normal_fill)(const NormalFill&, CUstream_st*);
   void (*exact_squares)(const ExactSquares&, CUstream_st*);
   void (*exact_carry)(int64_t* slots, CUstream_st*);

@@ -16,7 +16,7 @@ struct RoundingKey {
   uint64_t stream = 0;  // of the parameter's name
 };
 
-/// Where elements of memory lie in the whole tensor, row-major: element i is number
+/// Where elements of memory are in the whole tensor, row-major: element i is number
 /// first + (i / run) · stride + i % run of it.
 struct RoundingPlace {
   int64_t first = 0;
@@ -33,7 +33,7 @@ struct RoundingPlace {
 enum class KeptNumber { weight, first_moment, second_moment };
 
 /// 16 bits for each of them: upper halves where there are any, which a GPU shifts and adds in one instruction.
-struct RoundingChances {
+struct RoundingBits {
   uint32_t weight_and_second;  // weight: upper half, second moment: lower half
   uint32_t first;              // upper half
 
@@ -47,10 +47,10 @@ struct RoundingChances {
 constexpr int kRoundingRounds = 7;
 
 /// Elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.
-struct RoundingPairChances {
-  RoundingChances even, odd;
+struct RoundingPairBits {
+  RoundingBits even, odd;
 };
-TITAN_HOST_DEVICE inline RoundingPairChances rounding_pair_chances(const RoundingKey& key, int64_t index) {
+TITAN_HOST_DEVICE inline RoundingPairBits rounding_pair_bits(const RoundingKey& key, int64_t index) {
   const auto pair = static_cast<uint64_t>(index) >> 1;
   auto word0 = static_cast<uint32_t>(pair);
   auto word1 = static_cast<uint32_t>(pair >> 32);
@@ -60,19 +60,19 @@ TITAN_HOST_DEVICE inline RoundingPairChances rounding_pair_chances(const Roundin
   return {{word0, word1}, {word2, word3}};
 }
 
-TITAN_HOST_DEVICE inline RoundingChances rounding_chances(const RoundingKey& key, int64_t index) {
-  const RoundingPairChances pair = rounding_pair_chances(key, index);
+TITAN_HOST_DEVICE inline RoundingBits rounding_bits(const RoundingKey& key, int64_t index) {
+  const RoundingPairBits pair = rounding_pair_bits(key, index);
   return index % 2 == 0 ? pair.even : pair.odd;
 }
 
 /// From the bits of an fp32 number that is not a NaN: a word whose upper half is a bf16 number; `chance` below 2^16. A
 /// number that bf16 has stays itself, an infinity stays what it is.
-TITAN_HOST_DEVICE inline uint32_t raise_by_chance(uint32_t bits, uint32_t chance) { return bits + chance; }
+TITAN_HOST_DEVICE inline uint32_t round_up_stochastically(uint32_t bits, uint32_t chance) { return bits + chance; }
 
 /// That bf16 number of any bits; a NaN stays one.
-TITAN_HOST_DEVICE inline uint32_t round_by_chance(uint32_t bits, uint32_t chance) {
+TITAN_HOST_DEVICE inline uint32_t round_stochastically(uint32_t bits, uint32_t chance) {
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  return is_nan ? 0x7FC0 : raise_by_chance(bits, chance) >> 16;
+  return is_nan ? 0x7FC0 : round_up_stochastically(bits, chance) >> 16;
 }
 
 }  // namespace titan

@@ -54,9 +54,9 @@ struct SettingDifference {
 };
 
 /// The other programs' forms of one family. Requests are such that the family describes them.
-class ModelExchange {
+class StateDictAdapter {
  public:
-  virtual ~ModelExchange() = default;
+  virtual ~StateDictAdapter() = default;
 
   /// What must be remembered with the weights, in files of ours too.
   virtual std::vector<ModelFact> facts(const ModelRequest& request) const = 0;
@@ -82,6 +82,6 @@ class ModelExchange {
 
 /// The forms of the family that serves `name`; null when no other program has one. The place to add a family's is
 /// registry.cpp.
-const ModelExchange* find_model_exchange(std::string_view name);
+const StateDictAdapter* find_state_dict_adapter(std::string_view name);
 
 }  // namespace titan

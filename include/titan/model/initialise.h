@@ -15,7 +15,7 @@ namespace titan {
 double initial_value(const Initialiser& initialiser, uint64_t seed, uint64_t name_key, int64_t index);
 
 /// Fills the parameter's master shard, fp32 or bf16; on a GPU it is made there, to the same bits. `box` is the part of
-/// the logical tensor that the shard holds. `kernels`: those of the memory it lies in; null: the GPU's, or plain code.
+/// the logical tensor that the shard holds. `kernels`: those of the memory it is in; null: the GPU's, or plain code.
 void initialise(Parameter& parameter, const Box& box, uint64_t seed, const Kernels* kernels = nullptr);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a Stream to a
-// Stream and knows nothing of parallelism, of other units, or of when it is run.
+// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a HiddenStates to
+// a HiddenStates and knows nothing of parallelism, of other units, or of when it is run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ namespace titan {
 
 /// What flows between units: a short list of tensors, usually the one residual stream [tokens, D],
 /// the B·T tokens of a microbatch row-major or this rank's share of them.
-using Stream = std::vector<at::Tensor>;
+using HiddenStates = std::vector<at::Tensor>;
 
 /// The facts of one microbatch, handed to every unit and not differentiated.
 struct BatchContext {
@@ -51,7 +51,7 @@ class Unit {
   const std::vector<Parameter*>& weights() const { return weights_; }
 
   /// The head's output stream is its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
-  virtual Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) = 0;
+  virtual HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) = 0;
 
  private:
   std::string name_;
@@ -91,7 +91,7 @@ struct ModelStrategies {
   AttentionKernel attention_kernel = AttentionKernel::cudnn;          // preferred on CUDA in half precision
   std::function<void(const std::string&)> tell = {};                  // what a run should say once
 
-  std::shared_ptr<const TokenExchange> exchange() const {
+  std::shared_ptr<const SequenceParallel> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;
   }
 };

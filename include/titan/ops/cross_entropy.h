@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "titan/ops/parameter.h"
-#include "titan/ops/token_exchange.h"
+#include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
 
 namespace titan {
 
-/// A number that is known now, or one that lies on the device, where recorded work reads it anew.
+/// A number that is known now, or one that is on the device, where recorded work reads it anew.
 struct LossScale {
   LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: a number is one
       : value(number), at(std::move(place)) {}

@@ -6,7 +6,7 @@
 
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/parameter.h"
-#include "titan/ops/token_exchange.h"
+#include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
 
 namespace titan {
@@ -14,7 +14,7 @@ namespace titan {
 /// tokens int64 [B, T], weight [V, D] → [B·T, D], or this rank's rows of it with an `exchange` (null: none). `anchor`
 /// is an empty leaf that wants a gradient: it makes backward run for a unit without a differentiable input.
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight,
-                     const TokenExchange* exchange, UnitContext& context);
+                     const SequenceParallel* exchange, UnitContext& context);
 
 // The vocabulary as one rank sees it: all of it, or the words that its rows of the output matrix make logits for.
 

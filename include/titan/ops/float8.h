@@ -27,10 +27,10 @@ double largest_value(Float8Format format);
 /// What shares a scale.
 enum class Float8Extent { tensor, row, column };
 
-/// The scale that brings `largest_magnitude` (of any shape, ≥ 0) to the format's largest value: that value / max(amax,
+/// The scale that brings `amax` (of any shape, ≥ 0) to the format's largest value: that value / max(amax,
 /// 1e-12), in fp64, kept in fp32 (torchao's rule); with `power_of_two` the greatest one that is no greater. An infinite
-/// magnitude gives 0 and NaN gives NaN, so that neither is hidden by the cast.
-at::Tensor float8_scale(const at::Tensor& largest_magnitude, Float8Format format, bool power_of_two = false);
+/// amax gives 0 and NaN gives NaN, so that neither is hidden by the cast.
+at::Tensor float8_scale(const at::Tensor& amax, Float8Format format, bool power_of_two = false);
 
 /// What values are multiplied by to become float8, and what undoes it, as products take it: fp32, of one shape.
 struct Float8Scale {
@@ -63,13 +63,13 @@ enum class Float8Sides { data, transposed, both };
 
 struct Float8Casts {
   /// max |x| over what shares a scale, fp32: of shape [], [rows, 1] or [1, columns]. NaN where there is one.
-  std::function<at::Tensor(const at::Tensor& matrix, Float8Extent extent)> largest_magnitude;
+  std::function<at::Tensor(const at::Tensor& matrix, Float8Extent extent)> amax;
   /// The same of several whole tensors: [n]. `zeros` [n], fp32 zeros that may become the result; undefined: new memory.
-  std::function<at::Tensor(const std::vector<at::Tensor>& matrices, const at::Tensor& zeros)> largest_magnitudes;
+  std::function<at::Tensor(const std::vector<at::Tensor>& matrices, const at::Tensor& zeros)> amaxes;
   /// float8_scale of each of `largest`, which are of one shape, and its inverse.
   std::function<Float8Scales(const std::vector<at::Tensor>& largest, Float8Format format, bool power_of_two)> scales;
   /// cast(clamp(fp32(x) · scale, ± largest value)), to the nearest, ties to even; NaN stays NaN. `scale` fp32, of a
-  /// shape that `largest_magnitude` gives.
+  /// shape that `amax` gives.
   std::function<Float8Matrix(const at::Tensor& matrix, const at::Tensor& scale, Float8Format format, Float8Sides sides)>
       cast;
 };

@@ -1,4 +1,4 @@
-// Linear products in float8: a strategy of LinearGroup beside DenseProducts. Weights that are not in float8 get the
+// Linear products in float8: a strategy of ParallelLinear beside DenseProducts. Weights that are not in float8 get the
 // dense products of the compute dtype, so one group may hold both. Owned by the model's units; knows no config.
 #pragma once
 
@@ -42,7 +42,7 @@ struct Float8Side {
 at::Tensor float8_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast, bool emulate,
                           bool* emulated = nullptr);
 
-// Float8 casts and magnitudes on the fused kernels: what float8.h's interface is filled with where a GPU computes.
+// Float8 casts and amaxes on the fused kernels: what float8.h's interface is filled with where a GPU computes.
 
 /// The bits of make_aten_float8_casts(), which takes what the kernels do not.
 Float8Casts make_fused_float8_casts(std::shared_ptr<const FusedKernels> kernels);

@@ -22,7 +22,7 @@ class FusedKernels {
       : table_(&table), device_(device), say_(std::move(say)) {}
 
   const Kernels& table() const { return *table_; }
-  /// Whether all that are defined lie on the device, contiguous, in the first one's dtype, and that is fp32 or bf16;
+  /// Whether all that are defined are on the device, contiguous, in the first one's dtype, and that is fp32 or bf16;
   /// empty ones only where `may_be_empty`.
   bool fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty = false) const;
   /// Says, the first time, that `what` takes ATen's operations; false, so that a condition may end with it.

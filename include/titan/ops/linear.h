@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "titan/ops/parameter.h"
-#include "titan/ops/token_exchange.h"
+#include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
 
 namespace titan {
@@ -95,7 +95,7 @@ class DenseProducts : public LinearProducts {
 
 /// Which side of a group is the residual stream, whose tokens may be dealt out over ranks; the other side is whole in
 /// tokens and may be cut in features.
-enum class StreamSide { input, output };
+enum class LinearSplit { input, output };
 
 /// The shape that attention wants of a group's outputs: [samples, length, rows / head_dim, head_dim].
 struct HeadShape {
@@ -104,14 +104,14 @@ struct HeadShape {
   int64_t head_dim;
 };
 
-class LinearGroup {
+class ParallelLinear {
  public:
   /// `weights` share their input; `first_ordinal` numbers their results for the recompute policy. With an `exchange`
   /// the tokens on `side` are this rank's only. `reads_alone`: no other operation keeps the input for backward, so that
   /// it is worth to keep less of it.
-  LinearGroup(std::vector<Parameter*> weights, int first_ordinal, std::shared_ptr<const LinearProducts> products,
-              StreamSide side = StreamSide::input, std::shared_ptr<const TokenExchange> exchange = nullptr,
-              bool reads_alone = true);
+  ParallelLinear(std::vector<Parameter*> weights, int first_ordinal, std::shared_ptr<const LinearProducts> products,
+                 LinearSplit side = LinearSplit::input, std::shared_ptr<const SequenceParallel> exchange = nullptr,
+                 bool reads_alone = true);
 
   /// x [n, in], `in` possibly spread over several last dimensions and n over several first ones → one output [n, rows]
   /// per weight, or one of `heads` shape. With an exchange of r ranks [n, in] → [r·n, rows] on the input side,
@@ -133,8 +133,8 @@ class LinearGroup {
   std::vector<Parameter*> weights_;
   int first_ordinal_;
   std::shared_ptr<const LinearProducts> products_;
-  StreamSide side_;
-  std::shared_ptr<const TokenExchange> exchange_;
+  LinearSplit side_;
+  std::shared_ptr<const SequenceParallel> exchange_;
   bool reads_alone_;
 };
 

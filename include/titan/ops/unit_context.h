@@ -54,7 +54,7 @@ class SavedLedger {
   std::unordered_map<const void*, int64_t> storages_;
 };
 
-/// Largest magnitudes that kernels found while they wrote a tensor, for products that quantise it. Where nobody wants
+/// Largest amaxes that kernels found while they wrote a tensor, for products that quantise it. Where nobody wants
 /// them, none are made. Copies share what they hold: a tensor may be written by one unit and quantised by the next.
 class ScaleTable {
  public:
@@ -77,13 +77,13 @@ class ScaleTable {
   std::shared_ptr<Offers> offers_ = std::make_shared<Offers>();
 };
 
-/// Zeros that kernels raise to the largest magnitudes they find: many for one fill. A copy begins with zeros of its
+/// Zeros that kernels raise to the largest amaxes they find: many for one fill. A copy begins with zeros of its
 /// own, so that nobody gets the same twice, and so that work that is recorded fills what it raises.
-class MagnitudeSlots {
+class AmaxSlots {
  public:
-  MagnitudeSlots() = default;
-  MagnitudeSlots(const MagnitudeSlots&) {}
-  MagnitudeSlots& operator=(const MagnitudeSlots&) = delete;
+  AmaxSlots() = default;
+  AmaxSlots(const AmaxSlots&) {}
+  AmaxSlots& operator=(const AmaxSlots&) = delete;
 
   /// [count] of fp32 zeros where `like` is, which nobody else gets.
   at::Tensor take(int64_t count, const at::Tensor& like);
@@ -105,7 +105,7 @@ struct UnitContext {
   const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU, embeddings; null: plain operations
   const FusedKernels* loss_kernels = nullptr;  // of the loss
   ScaleTable scales;
-  MagnitudeSlots slots;
+  AmaxSlots slots;
   SavedLedger saved;
   bool count_saved = false;
 

@@ -1,7 +1,8 @@
 // Adam and AdamW over parameter shards. Step t (1-based), gradient g after clipping:
 //   m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p ← p·(1−lr·wd) − lr·(m/(1−β1^t)) / (√v/√(1−β2^t) + ε)
 // (Loshchilov & Hutter, "Decoupled weight decay regularization", 2019). Adam adds wd·p to g instead of shrinking p.
-// What is kept in bf16, masters or moments, is computed in fp32 and rounded by chance (kernels/stochastic_rounding.h).
+// What is kept in bf16, masters or moments, is computed in fp32 and rounded stochastically
+// (kernels/stochastic_rounding.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -77,7 +78,7 @@ class Optimizer {
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
-  void step_lean(const State& state, int64_t step, double lr, const StepControl& control) const;
+  void step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const;
   /// Puts fp32 `fresh` where `kept` is, in its dtype, unless the step is skipped.
   void store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
              const StepControl& control) const;

@@ -30,7 +30,7 @@ class SpikeGuard {
   SpikeGuard(const SpikeGuardOptions& options, const at::Device& device);
 
   /// `loss` and `norm` of a step, fp64 scalars on the device. Gives fp64 [3]: whether it is a spike, then by how many
-  /// standard deviations loss and norm lie above the mean of the finite values in the window, z = (x − μ) / σ with
+  /// standard deviations loss and norm are above the mean of the finite values in the window, z = (x − μ) / σ with
   /// σ² = mean of (x − μ)². Nothing is a spike before half of the window holds values, and what is not finite is none:
   /// that is training.non_finite's business. A spike enters the window as μ + threshold·σ (at least 3σ), whatever comes
   /// of it: the next one is seen, and a lasting change of level ends being one.
@@ -44,7 +44,7 @@ class SpikeGuard {
 
  private:
   SpikeGuardOptions options_;
-  at::Tensor values_;  // fp64 [2, window]: losses and norms; step s lies in column s mod window
+  at::Tensor values_;  // fp64 [2, window]: losses and norms; step s is in column s mod window
   int64_t steps_ = 0;
 };
 

@@ -32,7 +32,7 @@ struct Assembly {
 /// the blocks, run through recorded graphs (Plan::records_microbatches).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options = {},
-                  std::unique_ptr<WorkRecorder> recorder = nullptr);
+                  std::unique_ptr<GraphCapture> recorder = nullptr);
 
 /// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
 /// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank

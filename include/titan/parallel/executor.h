@@ -64,8 +64,8 @@ class StageMessages {
   StageMessages(const Plan& plan, std::shared_ptr<Communicator> pipeline)
       : plan_(plan), pipeline_(std::move(pipeline)) {}
 
-  void put(Key key, Stream stream) { entries_[key] = {std::move(stream), nullptr}; }
-  Stream take(Key key);
+  void put(Key key, HiddenStates stream) { entries_[key] = {std::move(stream), nullptr}; }
+  HiddenStates take(Key key);
   /// HANDOFF: to the neighbouring stage on this rank, rounded as a message is.
   void hand_off(const Action& action);
   /// SEND, RECEIVE or a BATCH of them, as one call. `batch` has the shape of all microbatches.
@@ -77,19 +77,19 @@ class StageMessages {
 
  private:
   struct Entry {
-    Stream stream;
+    HiddenStates stream;
     std::shared_ptr<PendingCollective> receiving;  // null: it is there
   };
 
   int64_t rank_of(int stage) const { return plan_.request.pipeline->rank_of_stage[static_cast<size_t>(stage)]; }
   /// As it is sent: contiguous, in the dtype that units compute in.
-  Stream packed(Stream stream) const;
-  Stream empty_message(const BatchContext& batch) const;
+  HiddenStates packed(HiddenStates stream) const;
+  HiddenStates empty_message(const BatchContext& batch) const;
 
   const Plan& plan_;
   std::shared_ptr<Communicator> pipeline_;
   std::map<Key, Entry> entries_;
-  std::deque<std::pair<std::shared_ptr<PendingCollective>, Stream>> sends_;
+  std::deque<std::pair<std::shared_ptr<PendingCollective>, HiddenStates>> sends_;
 };
 
 class Executor {

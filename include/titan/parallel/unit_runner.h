@@ -19,7 +19,7 @@ namespace titan {
 /// What is kept of one unit and one microbatch from forward to backward: the leaves of its autograd graph, the gradient
 /// edges of its outputs (not the outputs), and the context of its operations.
 struct UnitState {
-  Stream leaves;
+  HiddenStates leaves;
   OffloadedTensors offloaded;  // the leaves and what the context's recorder keeps, while they are on the host
   std::vector<torch::autograd::Edge> edges;
   std::unique_ptr<UnitContext> context;
@@ -29,17 +29,19 @@ struct UnitState {
 class UnitRunner {
  public:
   virtual ~UnitRunner() = default;
-  virtual Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) = 0;
+  virtual HiddenStates forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) = 0;
   /// Gradients of the outputs → gradients of the inputs. Consumes the state.
-  virtual Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) = 0;
+  virtual HiddenStates backward(Unit& unit, const HiddenStates& output_gradients, const BatchContext& batch,
+                                UnitState& state) = 0;
   /// The next forward is the first of a step.
   virtual void finish_step() {}
 };
 
 class EagerRunner : public UnitRunner {
  public:
-  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override;
-  Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
+  HiddenStates forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) override;
+  HiddenStates backward(Unit& unit, const HiddenStates& output_gradients, const BatchContext& batch,
+                        UnitState& state) override;
 };
 
 class GraphRunner : public UnitRunner {
@@ -47,10 +49,11 @@ class GraphRunner : public UnitRunner {
   /// `units`: those that may be recorded, in forward order; each microbatch goes through all of
   /// them forward and then backward before the next begins. They do not communicate and take from the batch only
   /// its shape and positions. Others run eagerly.
-  GraphRunner(std::vector<const Unit*> units, std::unique_ptr<WorkRecorder> recorder);
+  GraphRunner(std::vector<const Unit*> units, std::unique_ptr<GraphCapture> recorder);
 
-  Stream forward(Unit& unit, const Stream& input, const BatchContext& batch, UnitState& state) override;
-  Stream backward(Unit& unit, const Stream& output_gradients, const BatchContext& batch, UnitState& state) override;
+  HiddenStates forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) override;
+  HiddenStates backward(Unit& unit, const HiddenStates& output_gradients, const BatchContext& batch,
+                        UnitState& state) override;
   void finish_step() override { first_of_step_ = true; }
 
   /// Runs of a unit in one direction, so far.
@@ -66,13 +69,13 @@ class GraphRunner : public UnitRunner {
   struct Entry {
     UnitState state;
     BatchContext batch;
-    Stream input, gradient;  // where the graphs read; behind the tensors the magnitudes that are known of some
-    Stream held_input, held_gradient;  // keep that memory while the rest of the sequence is recorded
+    HiddenStates input, gradient;  // where the graphs read; behind the tensors the amaxes that are known of some
+    HiddenStates held_input, held_gradient;  // keep that memory while the rest of the sequence is recorded
     // Indices of the tensors whose amax is an input or an output of the graph, forward and backward.
-    std::vector<size_t> input_magnitudes, output_magnitudes, gradient_magnitudes, result_magnitudes;
+    std::vector<size_t> input_amaxes, output_amaxes, gradient_amaxes, result_amaxes;
     std::vector<const void*> forward_addresses, backward_addresses;
     std::vector<Parameter*> written;  // whose gradients the backward writes
-    std::unique_ptr<WorkGraph> forward, backward;
+    std::unique_ptr<CapturedGraph> forward, backward;
     bool usable = true;  // its weights have not moved
   };
   /// Passes with equal keys are the same work: whether gradients are written or added to, and all shapes.
@@ -84,25 +87,26 @@ class GraphRunner : public UnitRunner {
   };
   enum class Mode { eager, record, replay };
 
-  void begin_pass(const Stream& input, const BatchContext& batch);
-  Stream record_forward(size_t index, Unit& unit, const Stream& input, const BatchContext& batch, UnitContext& context);
-  Stream record_backward(size_t index, Unit& unit, const Stream& output_gradients, ScaleTable& scales);
-  Stream backward_after_all(size_t index, Unit& unit, const Stream& output_gradients, const BatchContext& batch,
-                            const UnitContext& context);
+  void begin_pass(const HiddenStates& input, const BatchContext& batch);
+  HiddenStates record_forward(size_t index, Unit& unit, const HiddenStates& input, const BatchContext& batch,
+                              UnitContext& context);
+  HiddenStates record_backward(size_t index, Unit& unit, const HiddenStates& output_gradients, ScaleTable& scales);
+  HiddenStates backward_after_all(size_t index, Unit& unit, const HiddenStates& output_gradients,
+                                  const BatchContext& batch, const UnitContext& context);
   /// The memory in which a graph reads `given`: the result of the graph before it, or else new memory.
-  Stream place_for(const Stream& given);
+  HiddenStates place_for(const HiddenStates& given);
   size_t index_of(const Unit& unit) const;
 
   EagerRunner eager_;
   std::vector<const Unit*> units_;
   std::map<const Unit*, size_t> indices_;
   std::vector<std::vector<Parameter*>> parameters_;  // of each unit
-  std::unique_ptr<WorkRecorder> recorder_;
+  std::unique_ptr<GraphCapture> recorder_;
   std::map<PassKey, Chain> chains_;
   Chain* chain_ = nullptr;
   Mode mode_ = Mode::eager;
   std::vector<bool> by_graph_;  // whether the unit's forward of this pass was a graph
-  Stream last_;                 // what the last graph left, magnitudes too
+  HiddenStates last_;           // what the last graph left, amaxes too
   bool first_of_step_ = true;
   Counts counts_;
 };
@@ -113,7 +117,7 @@ class MicrobatchGraphs {
   using Compute = std::function<at::Tensor(const BatchContext&)>;
 
   /// `parameters`: all whose weights are read or whose gradients are written.
-  MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<WorkRecorder> recorder);
+  MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<GraphCapture> recorder);
 
   /// The loss of compute(batch), valid until the next run. Weights are refreshed and gradients are open.
   at::Tensor run(const BatchContext& batch, const Compute& compute);
@@ -126,7 +130,7 @@ class MicrobatchGraphs {
     BatchContext batch;  // where the graph reads
     std::vector<const void*> addresses;
     std::vector<Parameter*> written;  // whose gradients it writes
-    std::unique_ptr<WorkGraph> graph;
+    std::unique_ptr<CapturedGraph> graph;
     bool usable = true;  // weights and gradients have not moved
   };
 
@@ -135,7 +139,7 @@ class MicrobatchGraphs {
   at::Tensor record(Entry& entry, const BatchContext& batch, const Compute& compute);
 
   std::vector<Parameter*> parameters_;
-  std::unique_ptr<WorkRecorder> recorder_;
+  std::unique_ptr<GraphCapture> recorder_;
   std::map<std::vector<int64_t>, Entry> entries_;  // by first or later microbatch, and shapes
   bool first_of_step_ = true;
 };

@@ -102,8 +102,8 @@ class WeightStore {
   void weights_changed();
 
  private:
-  /// The largest magnitude over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
-  void set_largest_magnitudes(const at::Tensor& largest);
+  /// The largest amax over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
+  void set_amaxes(const at::Tensor& largest);
   /// The unsharded gradients (bytes) in the dtype of their reduction.
   const at::Tensor& narrowed_gradients();
   /// This rank's sums: as the reduction writes them, and in fp32 on the device.

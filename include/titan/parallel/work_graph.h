@@ -11,24 +11,24 @@
 
 namespace titan {
 
-class WorkGraph {
+class CapturedGraph {
  public:
-  virtual ~WorkGraph() = default;
+  virtual ~CapturedGraph() = default;
   /// Starts the work; its results are in the same memory each time. The results of the first run own that memory, later
   /// ones only point to it: it is theirs until work recorded after this one runs.
-  virtual Stream run() = 0;
+  virtual HiddenStates run() = 0;
 };
 
 /// Records work that is to run again and again in the order of recording. Memory that the work frees is used by work
 /// recorded later, so running some of it out of order, or recording more between, would overwrite what is in use.
-class WorkRecorder {
+class GraphCapture {
  public:
-  virtual ~WorkRecorder() = default;
+  virtual ~GraphCapture() = default;
   /// Before a sequence is recorded: gives back memory that is cached for work which will now be recorded.
   virtual void prepare() = 0;
-  /// Nothing of `body` is computed before WorkGraph::run. It must not wait for the device, and what it reads and writes
-  /// must stay where it is. What it does on the host is done once. Fails with Error when it cannot be recorded.
-  virtual std::unique_ptr<WorkGraph> record(std::function<Stream()> body) = 0;
+  /// Nothing of `body` is computed before CapturedGraph::run. It must not wait for the device, and what it reads and
+  /// writes must stay where it is. What it does on the host is done once. Fails with Error when it cannot be recorded.
+  virtual std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) = 0;
   /// The memory of a result without a share in its ownership.
   virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
 };

@@ -12,13 +12,13 @@
 
 namespace titan {
 
-enum class RunStanding { going_on, finished, stopped, broken_off, unknown };
+enum class RunStatus { going_on, finished, stopped, broken_off, unknown };
 
 struct RunView {
   std::string name;              // shown where there are several
   nlohmann::ordered_json facts;  // of run.json; null when it is not known
   const RunHistory* history = nullptr;
-  RunStanding standing = RunStanding::unknown;
+  RunStatus standing = RunStatus::unknown;
   double written = 0;      // when this was known, seconds since 1970; 0: unknown
   double eta_seconds = 0;  // of a run that goes on
 };

@@ -32,7 +32,7 @@ class MetricsLog {
 };
 
 // report.html beside a run that goes on: keeps what the page shows, and writes it now and then, so rarely that training
-// does not notice. What it says of the run itself lies in run.json as well, for `titan_train report` and others.
+// does not notice. What it says of the run itself is in run.json as well, for `titan_train report` and others.
 
 class ReportFile {
  public:
@@ -45,7 +45,7 @@ class ReportFile {
   void add(const std::string& line, double now);
   /// What the page shows as the time that is left.
   void set_eta(double seconds) { eta_seconds_ = seconds; }
-  void finish(RunStanding standing, double now);
+  void finish(RunStatus standing, double now);
 
   static constexpr double kPause = 5;
   static constexpr double kShare = 100;
@@ -53,7 +53,7 @@ class ReportFile {
  private:
   /// run.json, where there is none or `anew`.
   void write_facts(bool anew) const;
-  void write(RunStanding standing, double now);
+  void write(RunStatus standing, double now);
   bool is_due(double now) const;
 
   std::filesystem::path folder_;
@@ -88,7 +88,7 @@ class RunRecord {
   void add(const ValidationReport& report);
   void add(const SpikeReport& report);
   /// The run ends here, for now or for good. Without this call it has ended by an error.
-  void finish(RunStanding standing);
+  void finish(RunStatus standing);
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;
   RunRecord& operator=(const RunRecord&) = delete;

@@ -71,7 +71,7 @@ std::string kind_of_operation(std::string_view name);
 class Stretches {
  public:
   void add(const TraceEvent& event) { ends_[{event.thread, event.begin}] = event.end(); }
-  /// Whether the middle of `event` lies in one of its thread.
+  /// Whether the middle of `event` is in one of its thread.
   bool hold(const TraceEvent& event) const;
 
  private:

@@ -31,7 +31,7 @@ void convert_to_torch(const WeightConversion& conversion, std::ostream& out);
 void convert_to_2024(const WeightConversion& conversion, std::ostream& out);
 void convert_to_2026(const WeightConversion& conversion, std::ostream& out);
 
-/// Says what lies in `from`, a checkpoint or a folder of Hugging Face's, and reads all of it. Throws Error(storage) for
+/// Says what is in `from`, a checkpoint or a folder of Hugging Face's, and reads all of it. Throws Error(storage) for
 /// damage and for names that are not the model's.
 void verify_weights(const WeightConversion& conversion, std::ostream& out);
 

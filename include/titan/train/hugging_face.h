@@ -16,7 +16,7 @@
 namespace titan {
 
 /// Throws Error(bad_config) for a family that no other program knows.
-const ModelExchange& exchange_of(const ModelRequest& request);
+const StateDictAdapter& adapter_of(const ModelRequest& request);
 
 /// config.json, generation_config.json and the tokenizer's files, copied from where the config says they lie; a
 /// generation_config.json beside them is copied, too. `notes` hears of a tokenizer that is not there.

@@ -30,7 +30,7 @@ struct MeasuredMemory {
   int64_t optimizer_bytes = 0;
   int64_t host_activation_bytes = 0;  // activations that wait on the host
   int64_t peak_bytes = 0;
-  bool device_only = false;  // what lies on the host is other memory, and no part of the peak
+  bool device_only = false;  // what is on the host is other memory, and no part of the peak
 };
 
 /// One purpose: bytes that the plan said and that were found. Only what nobody accounts for has no plan.

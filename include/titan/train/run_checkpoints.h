@@ -45,7 +45,7 @@ class RunCheckpoints {
   void finish();
   /// After a signal: the commands that follow saves have a few seconds to end; says which have not.
   void stop();
-  /// The command that goes on from what is saved, in words: the same one, without what takes a run back every time.
+  /// The command that resumes from what is saved, in words: the same one, without what takes a run back every time.
   std::string next_command() const;
   /// What comes of giving the command again, in words.
   std::string next_start() const;
@@ -91,13 +91,13 @@ class RunCheckpoints {
   int64_t begun_at_ = 0;  // the step that the same command begins with while nothing is saved
   // Of the last save that has ended; written by the thread that saves, read once that is over.
   int64_t saved_step_ = 0;       // what came before the run counts as saved: the same command begins there again
-  bool has_checkpoint_ = false;  // of that step, that the same command would go on from
+  bool has_checkpoint_ = false;  // of that step, that the same command would resume from
   std::string problem_;
   bool is_ending_ = false;
   std::string changed_options_;          // since the checkpoint that was loaded
   std::optional<int64_t> went_back_to_;  // what was saved of later steps is in the way
   CommandQueue commands_;
-  std::unique_ptr<RankMeeting> data_meeting_;  // null where all ranks read one sequence
+  std::unique_ptr<RankBarrier> data_barrier_;  // null where all ranks read one sequence
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 

@@ -38,7 +38,7 @@ class StepMeter {
   StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
             int64_t ranks = 1, Clock::time_point start = Clock::now());
 
-  /// Tokens that earlier runs have seen: tokens_seen goes on from there.
+  /// Tokens that earlier runs have seen: tokens_seen resumes from there.
   void continue_after(int64_t tokens) { tokens_before_ = tokens; }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);

@@ -113,7 +113,7 @@ class Comparison {
   std::vector<SettingDifference> differences_;
 };
 
-/// Rotary settings lie in rope_theta and rope_scaling, or, since transformers 5, together in rope_parameters.
+/// Rotary settings are in rope_theta and rope_scaling, or, since transformers 5, together in rope_parameters.
 void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   const Json& theirs = comparison.theirs();
   const bool together = theirs.contains("rope_parameters") && theirs["rope_parameters"].is_object();
@@ -155,7 +155,7 @@ std::string words_of(NormType norm) {
   return norm == NormType::np_layernorm ? "np_layernorm" : "rmsnorm";
 }
 
-class LlamaExchange : public ModelExchange {
+class LlamaExchange : public StateDictAdapter {
  public:
   std::vector<ModelFact> facts(const ModelRequest& request) const override {
     const LlamaArguments a = llama_arguments(request);
@@ -270,7 +270,7 @@ class LlamaExchange : public ModelExchange {
 
 }  // namespace
 
-const ModelExchange& llama_exchange() {
+const StateDictAdapter& llama_adapter() {
   static const LlamaExchange exchange;
   return exchange;
 }

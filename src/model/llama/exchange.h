@@ -5,6 +5,6 @@
 
 namespace titan {
 
-const ModelExchange& llama_exchange();
+const StateDictAdapter& llama_adapter();
 
 }  // namespace titan

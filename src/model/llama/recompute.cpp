@@ -71,7 +71,7 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block,
   return RecomputePolicy::none();
 }
 
-// Under tensor parallelism the stream and what lies on it (block input, norms, residuals) is cut by tokens; heads and
+// Under tensor parallelism the stream and what is on it (block input, norms, residuals) is cut by tokens; heads and
 // hidden features are cut by ranks: each tensor is 1/ranks of its size either way.
 int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& shape, const RecomputePolicy& policy) {
   const int64_t tokens = shape.tokens() / shape.tensor_ranks;

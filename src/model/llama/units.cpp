@@ -23,7 +23,7 @@ LlamaEmbedding::LlamaEmbedding(Parameter& weight, const ModelStrategies& strateg
   anchor_ = at::empty({0}).set_requires_grad(true);
 }
 
-Stream LlamaEmbedding::forward(const Stream&, const BatchContext& batch, UnitContext& context) {
+HiddenStates LlamaEmbedding::forward(const HiddenStates&, const BatchContext& batch, UnitContext& context) {
   return {embedding(anchor_, batch.tokens, weight_, exchange_.get(), context)};
 }
 
@@ -34,16 +34,16 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       rotary_(std::move(rotary)),
       attention_norm_(arguments.norm, p.attention_norm, arguments.norm_epsilon, 0),
       ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
-      query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, StreamSide::input, strategies.exchange()),
-      attention_output_({p.wo}, 3, strategies.products, StreamSide::output, strategies.exchange(),
+      query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, LinearSplit::input, strategies.exchange()),
+      attention_output_({p.wo}, 3, strategies.products, LinearSplit::output, strategies.exchange(),
                         /*reads_alone=*/false),  // attention keeps what it wrote
-      gate_up_({p.w1, p.w3}, 4, strategies.products, StreamSide::input, strategies.exchange()),
-      down_({p.w2}, 6, strategies.products, StreamSide::output, strategies.exchange()),
+      gate_up_({p.w1, p.w3}, 4, strategies.products, LinearSplit::input, strategies.exchange()),
+      down_({p.w2}, 6, strategies.products, LinearSplit::output, strategies.exchange()),
       head_dim_(arguments.head_dim()),
       attention_(
           make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {}
 
-Stream LlamaBlock::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
+HiddenStates LlamaBlock::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
   auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
   const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), head_dim_};
   std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context, heads);
@@ -72,7 +72,7 @@ LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter
       round_weight_gradient_(strategies.round_weight_gradient),
       tensor_parallel_(strategies.tensor_parallel) {}
 
-Stream LlamaHead::forward(const Stream& input, const BatchContext& batch, UnitContext& context) {
+HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
   at::Tensor normed = norm_.forward(input[0], {}, context).normed;
   if (context.mode == UnitMode::logits) {
     at::Tensor logits = linear_logits(normed, output_, tensor_parallel_.get());

@@ -1,6 +1,6 @@
 // The three kinds of unit of a Llama: token embedding, transformer block, and the head with its loss.
-// Each reads its weights through Parameter handles and its activations through a Stream, so none of them knows where
-// weights lie, what is recomputed or who runs it. Owned by the model; run by the executor.
+// Each reads its weights through Parameter handles and its activations through a HiddenStates, so none of them knows
+// where weights lie, what is recomputed or who runs it. Owned by the model; run by the executor.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ struct RotaryTable {
 class LlamaEmbedding : public Unit {
  public:
   LlamaEmbedding(Parameter& weight, const ModelStrategies& strategies);
-  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
+  HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) override;
 
  private:
   Parameter& weight_;
-  std::shared_ptr<const TokenExchange> exchange_;
+  std::shared_ptr<const SequenceParallel> exchange_;
   at::Tensor anchor_;
 };
 
@@ -37,16 +37,16 @@ class LlamaBlock : public Unit {
  public:
   LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& parameters,
              std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies);
-  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
+  HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) override;
 
  private:
   std::shared_ptr<const RotaryTable> rotary_;
   Norm attention_norm_;
   Norm ffn_norm_;
-  LinearGroup query_key_value_;
-  LinearGroup attention_output_;
-  LinearGroup gate_up_;
-  LinearGroup down_;
+  ParallelLinear query_key_value_;
+  ParallelLinear attention_output_;
+  ParallelLinear gate_up_;
+  ParallelLinear down_;
   int64_t head_dim_;
   std::unique_ptr<AttentionCore> attention_;
 };
@@ -55,7 +55,7 @@ class LlamaBlock : public Unit {
 class LlamaHead : public Unit {
  public:
   LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter& output, const ModelStrategies& strategies);
-  Stream forward(const Stream& input, const BatchContext& batch, UnitContext& context) override;
+  HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) override;
 
  private:
   Norm norm_;

@@ -1,4 +1,4 @@
-#include "rank_hub.h"
+#include "coordinator.h"
 
 #include <poll.h>
 
@@ -52,16 +52,16 @@ bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error
 
 }  // namespace
 
-RankHub::RankHub(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell,
-                 std::shared_ptr<PeerWaits> waits, std::shared_ptr<LastWords> last_words)
+Coordinator::Coordinator(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell,
+                         std::shared_ptr<WaitForGraph> waits, std::shared_ptr<FinalMessage> final_message)
     : listener_(std::move(listener)),
       secret_(std::move(secret)),
-      roll_call_(std::move(zero)),
+      rank_check_(std::move(zero)),
       tell_(std::move(tell)),
       waits_(std::move(waits)),
-      last_words_(std::move(last_words)) {}
+      final_message_(std::move(final_message)) {}
 
-RankHub::~RankHub() {
+Coordinator::~Coordinator() {
   table_->on_change({});
   {
     const std::lock_guard lock(mutex_);
@@ -76,11 +76,11 @@ RankHub::~RankHub() {
 
 // ---- gathering, on the caller's thread
 
-const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
-  const RankFacts& zero = *roll_call_.facts(0);
+const RankCheck& Coordinator::gather(Deadline deadline, const std::string& host) {
+  const RankFacts& zero = *rank_check_.facts(0);
   if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
   const Deadline begin = Clock::now();
-  while (!roll_call_.is_complete()) {
+  while (!rank_check_.is_complete()) {
     if (StopSignals::received() != 0) refuse_members(stopped());
     if (Clock::now() >= deadline) {
       const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
@@ -88,20 +88,20 @@ const RollCall& RankHub::gather(Deadline deadline, const std::string& host) {
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
                        "and what they printed{}{}",
-                       roll_call_.missing(), roll_call_.size(), waited, words_for_strangers(strangers_, silent_),
+                       rank_check_.missing(), rank_check_.size(), waited, words_for_strangers(strangers_, silent_),
                        words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
-      if (const std::optional<Refusal> refusal = roll_call_.add(std::move(facts))) refuse_all(*refusal);
+      if (const std::optional<Refusal> refusal = rank_check_.add(std::move(facts))) refuse_all(*refusal);
     }
     check_members_stay();
   }
-  if (const std::optional<Refusal> refusal = roll_call_.settle()) refuse_all(*refusal);
+  if (const std::optional<Refusal> refusal = rank_check_.settle()) refuse_all(*refusal);
   listener_.close();
-  return roll_call_;
+  return rank_check_;
 }
 
-std::vector<RankFacts> RankHub::hear_callers(Deadline deadline) {
+std::vector<RankFacts> Coordinator::hear_callers(Deadline deadline) {
   std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
   const bool is_full = callers_.size() >= kMostCallers || Clock::now() < accept_again_;
   const auto end_of = [is_full](const Caller& caller) {
@@ -128,7 +128,7 @@ std::vector<RankFacts> RankHub::hear_callers(Deadline deadline) {
   return came;
 }
 
-void RankHub::accept_callers() {
+void Coordinator::accept_callers() {
   while (callers_.size() < kMostCallers) {
     std::optional<Channel> channel = Channel::accept(listener_);
     if (!channel) {
@@ -138,7 +138,7 @@ void RankHub::accept_callers() {
         refuse_members({static_cast<int>(ExitCode::launcher),
                         fmt::format("rank 0 cannot take the calls of {} ranks: {}; raise the limit on open files "
                                     "(ulimit -n)",
-                                    roll_call_.size(), std::strerror(errno))});
+                                    rank_check_.size(), std::strerror(errno))});
       }
       accept_again_ = Clock::now() + std::chrono::milliseconds(kRetryMilliseconds);
       return;
@@ -151,7 +151,7 @@ void RankHub::accept_callers() {
   }
 }
 
-std::optional<RankFacts> RankHub::hear_caller(Caller& caller) {
+std::optional<RankFacts> Coordinator::hear_caller(Caller& caller) {
   caller.channel.read_arrived();
   while (const std::optional<std::string> line = caller.channel.take_line()) {
     caller.is_silent = false;
@@ -183,41 +183,41 @@ std::optional<RankFacts> RankHub::hear_caller(Caller& caller) {
   return std::nullopt;
 }
 
-void RankHub::check_members_stay() {
+void Coordinator::check_members_stay() {
   for (const Member& member : members_) {
     if (member.channel.is_open()) continue;
     // A launcher that stops all ranks sends this one, the first, its signal first: then the other is no cause.
     if (StopSignals::was_sent()) refuse_all(stopped());
     refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
-                                          roll_call_.facts(member.rank)->name())});
+                                          rank_check_.facts(member.rank)->name())});
   }
 }
 
-bool RankHub::has_heard_all() const {
+bool Coordinator::has_heard_all() const {
   std::set<int64_t> ranks;
   for (const Member& member : members_) ranks.insert(member.rank);
-  return static_cast<int64_t>(ranks.size()) + 1 >= roll_call_.size();
+  return static_cast<int64_t>(ranks.size()) + 1 >= rank_check_.size();
 }
 
-void RankHub::refuse_members(const Refusal& refusal) {
+void Coordinator::refuse_members(const Refusal& refusal) {
   for (Member& member : members_) member.channel.send_line(refused_line(refusal));
   throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
 }
 
 // Whoever comes after this rank has gone looks for it until its time is up. And nobody is told before the others are
 // there: a launcher that sees one rank end may end this one before it has said why.
-void RankHub::refuse_all(const Refusal& refusal) {
+void Coordinator::refuse_all(const Refusal& refusal) {
   const Deadline limit = Clock::now() + kRefusalLimit;
   while (!has_heard_all() && Clock::now() < limit && StopSignals::received() == 0) hear_callers(limit);
   refuse_members(refusal);
 }
 
-void RankHub::welcome() {
+void Coordinator::welcome() {
   callers_.clear();
   for (Member& member : members_) {
     member.channel.set_longest_line(kMembersLine);
-    member.channel.send_line(
-        welcome_line({roll_call_.core_share(member.rank), roll_call_.facts(0)->name(), roll_call_.place(member.rank)}));
+    member.channel.send_line(welcome_line(
+        {rank_check_.core_share(member.rank), rank_check_.facts(0)->name(), rank_check_.place(member.rank)}));
   }
   welcomed_ = true;
   table_->on_change([this] { wake_.ring(); });
@@ -226,7 +226,7 @@ void RankHub::welcome() {
 
 // ---- watching, on the hub's thread
 
-void RankHub::watch() {
+void Coordinator::watch() {
   for (;;) {
     std::vector<pollfd> entries{{wake_.descriptor(), POLLIN, 0}};
     for (const Member& member : members_) {
@@ -258,18 +258,18 @@ void RankHub::watch() {
   }
 }
 
-void RankHub::hear(Member& member) {
+void Coordinator::hear(Member& member) {
   if (member.channel.is_open()) member.channel.read_arrived();  // else it was lost while it was welcomed
   while (const std::optional<std::string> line = member.channel.take_line()) {
     if (take(member, parse_message(*line))) continue;
     report(
-        {member.rank, 0, fmt::format("{} sent a message that cannot be read", roll_call_.facts(member.rank)->name())});
+        {member.rank, 0, fmt::format("{} sent a message that cannot be read", rank_check_.facts(member.rank)->name())});
   }
   member.is_gone = !member.channel.is_open();
   if (member.is_gone) lost(member);
 }
 
-bool RankHub::take(Member& member, RankMessage message) {
+bool Coordinator::take(Member& member, RankMessage message) {
   if (message.leaving) member.left = true;
   if (message.waits) {
     member.lives = true;
@@ -283,24 +283,24 @@ bool RankHub::take(Member& member, RankMessage message) {
   if (message.failed) {
     member.channel.send_line(heard_line(), kAtOnce);
     report({member.rank, message.failed->code,
-            fmt::format("{} failed with exit code {}: {}", roll_call_.facts(member.rank)->name(), message.failed->code,
+            fmt::format("{} failed with exit code {}: {}", rank_check_.facts(member.rank)->name(), message.failed->code,
                         message.failed->text)});
   }
   return message.is_understood;
 }
 
 /// This thread waits for none of them: one may be stopped.
-void RankHub::send_to_all(const std::string& line) {
+void Coordinator::send_to_all(const std::string& line) {
   for (Member& member : members_) member.channel.send_line(line, kAtOnce);
 }
 
-void RankHub::answer_store(Member& member, const StoreCall& call, Deadline until) {
+void Coordinator::answer_store(Member& member, const StoreCall& call, Deadline until) {
   const std::optional<StoreAnswer> answer = table_->answer(call);
   if (!answer) member.store_calls.emplace_back(call, until);
   if (answer && call.kind != StoreCall::Kind::set) member.channel.send_line(stored_line(*answer), kAtOnce);
 }
 
-void RankHub::answer_waiting() {
+void Coordinator::answer_waiting() {
   for (Member& member : members_) {
     for (auto& [call, until] : std::exchange(member.store_calls, {})) {
       if (Clock::now() < until) answer_store(member, call, until);
@@ -308,7 +308,7 @@ void RankHub::answer_waiting() {
   }
 }
 
-void RankHub::lost(const Member& member) {
+void Coordinator::lost(const Member& member) {
   if (member.left) return;
   if (cause_) {
     if (cause_->rank == member.rank) announce_at_ = Clock::now();
@@ -317,13 +317,13 @@ void RankHub::lost(const Member& member) {
   // One that has said why it fails is gone because of that.
   if (suspected_ && suspected_->rank == member.rank) return;
   report({member.rank, 0,
-          fmt::format("{} ended without a word: it crashed or was killed", roll_call_.facts(member.rank)->name())});
+          fmt::format("{} ended without a word: it crashed or was killed", rank_check_.facts(member.rank)->name())});
 }
 
-void RankHub::report(Cause cause) {
+void Coordinator::report(Cause cause) {
   if (cause_) return;
   // At once: what a device finishes after its peers are torn down may be no result.
-  if (cause.rank != 0 && last_words_) last_words_->say();
+  if (cause.rank != 0 && final_message_) final_message_->say();
   if (cause.code == kPeerFailure) {
     if (!suspected_) suspect(std::move(cause));
     return;
@@ -334,23 +334,23 @@ void RankHub::report(Cause cause) {
   cause_ = std::move(cause);
 }
 
-void RankHub::suspect(Cause cause) {
+void Coordinator::suspect(Cause cause) {
   suspect_until_ = Clock::now() + kTrueCauseLimit;
   suspected_ = std::move(cause);
   answers_.push_back({0, waits_->now()});
   send_to_all(asked_line());
 }
 
-Cause RankHub::found_from_waits() const {
+Cause Coordinator::found_from_waits() const {
   const WaitEnd end = end_of_waits(answers_, suspected_->rank);
   if (end.rank < 0) return *suspected_;
   const std::string sign =
       end.answers ? "hangs: it waits for no other rank, and the others wait for it" : std::string(kNoSignOfLife);
   return {end.rank, end.answers ? static_cast<int>(ExitCode::hang) : 0,
-          fmt::format("{} {}; {}", roll_call_.facts(end.rank)->name(), sign, suspected_->text), !end.answers};
+          fmt::format("{} {}; {}", rank_check_.facts(end.rank)->name(), sign, suspected_->text), !end.answers};
 }
 
-void RankHub::ask_for_life(int64_t asker, std::chrono::milliseconds patience) {
+void Coordinator::ask_for_life(int64_t asker, std::chrono::milliseconds patience) {
   if (cause_ || suspected_ || life_.is_open()) return;
   life_asker_ = asker;
   life_.ask(Clock::now(), patience);
@@ -358,7 +358,7 @@ void RankHub::ask_for_life(int64_t asker, std::chrono::milliseconds patience) {
   send_to_all(asked_line());
 }
 
-void RankHub::look_for_life() {
+void Coordinator::look_for_life() {
   if (cause_ || suspected_) return life_.close();
   if (const auto patience = waits_->question_due(Clock::now())) ask_for_life(0, *patience);
   if (!life_.is_open()) return;
@@ -370,12 +370,12 @@ void RankHub::look_for_life() {
   } else if (life_.is_overdue(now)) {
     report({silent, 0,
             fmt::format("{} {}; rank {}, which waits for the others, has had it asked for {} s in vain",
-                        roll_call_.facts(silent)->name(), kNoSignOfLife, life_asker_, life_.open_for(now).count()),
+                        rank_check_.facts(silent)->name(), kNoSignOfLife, life_asker_, life_.open_for(now).count()),
             /*is_silent=*/true});
   }
 }
 
-int64_t RankHub::lowest_silent() const {
+int64_t Coordinator::lowest_silent() const {
   int64_t lowest = -1;
   for (const Member& member : members_) {
     if (member.lives || member.left || member.is_gone) continue;
@@ -384,7 +384,7 @@ int64_t RankHub::lowest_silent() const {
   return lowest;
 }
 
-void RankHub::announce_when_due() {
+void Coordinator::announce_when_due() {
   if (!cause_ && suspected_ && Clock::now() >= suspect_until_) {
     cause_ = found_from_waits();
     suspected_.reset();
@@ -413,12 +413,12 @@ void RankHub::announce_when_due() {
   end_stuck(own_failure_->code, own_failure_->text);
 }
 
-bool RankHub::is_hanging_itself() {
+bool Coordinator::is_hanging_itself() {
   const std::lock_guard lock(mutex_);
   return !own_failure_;
 }
 
-void RankHub::wait_until_gone(Deadline deadline) {
+void Coordinator::wait_until_gone(Deadline deadline) {
   for (Member& member : members_) {
     if (cause_->is_silent && member.rank == cause_->rank) continue;
     member.channel.send_line({}, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
@@ -428,7 +428,7 @@ void RankHub::wait_until_gone(Deadline deadline) {
   }
 }
 
-bool RankHub::say_farewell() {
+bool Coordinator::say_farewell() {
   const std::lock_guard lock(mutex_);
   if (!leaving_ || cause_) return false;
   const bool all_left = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.left; });
@@ -444,11 +444,11 @@ bool RankHub::say_farewell() {
 
 // ---- called by rank 0's main thread
 
-c10::intrusive_ptr<c10d::Store> RankHub::store() {
+c10::intrusive_ptr<c10d::Store> Coordinator::store() {
   return make_run_store([table = table_](const StoreCall& call) { return table->wait_answer(call); });
 }
 
-bool RankHub::fail(int code, const std::string& text) {
+bool Coordinator::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Cause{0, code, text};
   lock.unlock();
@@ -459,7 +459,7 @@ bool RankHub::fail(int code, const std::string& text) {
   return false;
 }
 
-std::vector<int64_t> RankHub::leave(std::chrono::seconds limit) {
+std::vector<int64_t> Coordinator::leave(std::chrono::seconds limit) {
   std::unique_lock lock(mutex_);
   leaving_ = true;
   wake_.ring();

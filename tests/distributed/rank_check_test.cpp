@@ -1,4 +1,4 @@
-#include "titan/distributed/roll_call.h"
+#include "titan/distributed/rank_check.h"
 
 #include <gtest/gtest.h>
 
@@ -24,9 +24,9 @@ RankFacts facts(int64_t rank, int64_t size, const std::string& host = "a") {
 
 /// What `facts` are refused with after rank 0 of two.
 std::string refused(const RankFacts& facts_of_one) {
-  RollCall roll_call(facts(0, 2));
-  const std::optional<Refusal> refusal = roll_call.add(facts_of_one);
-  EXPECT_FALSE(roll_call.is_complete());
+  RankCheck rank_check(facts(0, 2));
+  const std::optional<Refusal> refusal = rank_check.add(facts_of_one);
+  EXPECT_FALSE(rank_check.is_complete());
   return refusal ? refusal->text : "not refused";
 }
 
@@ -34,64 +34,64 @@ void expect_text(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(RollCall, IsCompleteWhenEveryRankCameInWhateverOrder) {
-  RollCall roll_call(facts(0, 4));
+TEST(RankCheck, IsCompleteWhenEveryRankCameInWhateverOrder) {
+  RankCheck rank_check(facts(0, 4));
   for (const int64_t rank : {3, 1, 2}) {
-    EXPECT_FALSE(roll_call.is_complete());
-    EXPECT_FALSE(roll_call.add(facts(rank, 4)).has_value());
+    EXPECT_FALSE(rank_check.is_complete());
+    EXPECT_FALSE(rank_check.add(facts(rank, 4)).has_value());
   }
-  EXPECT_TRUE(roll_call.is_complete());
+  EXPECT_TRUE(rank_check.is_complete());
 }
 
-TEST(RollCall, NamesTheRanksThatAreMissing) {
-  RollCall roll_call(facts(0, 8));
-  EXPECT_EQ(roll_call.missing(), "ranks 1 to 7");
-  for (const int64_t rank : {1, 2, 4}) roll_call.add(facts(rank, 8));
-  EXPECT_EQ(roll_call.missing(), "ranks 3 and 5 to 7");
-  for (const int64_t rank : {5, 6, 7}) roll_call.add(facts(rank, 8));
-  EXPECT_EQ(roll_call.missing(), "rank 3");
+TEST(RankCheck, NamesTheRanksThatAreMissing) {
+  RankCheck rank_check(facts(0, 8));
+  EXPECT_EQ(rank_check.missing(), "ranks 1 to 7");
+  for (const int64_t rank : {1, 2, 4}) rank_check.add(facts(rank, 8));
+  EXPECT_EQ(rank_check.missing(), "ranks 3 and 5 to 7");
+  for (const int64_t rank : {5, 6, 7}) rank_check.add(facts(rank, 8));
+  EXPECT_EQ(rank_check.missing(), "rank 3");
 }
 
-TEST(RollCall, NumbersReadAsASentence) {
+TEST(RankCheck, NumbersReadAsASentence) {
   EXPECT_EQ(number_list({}), "");
   EXPECT_EQ(number_list({3}), "3");
   EXPECT_EQ(number_list({3, 4}), "3 and 4");
   EXPECT_EQ(number_list({3, 5, 7, 8, 9}), "3, 5 and 7 to 9");
 }
 
-TEST(RollCall, AnotherWorldSizeIsRefusedWithBothRanks) {
+TEST(RankCheck, AnotherWorldSizeIsRefusedWithBothRanks) {
   const std::string text = refused(facts(1, 3));
   expect_text(text, "rank 1 (a, process 101) was started as one of 3 ranks");
   expect_text(text, "rank 0 (a, process 100) as one of 2");
 }
 
-TEST(RollCall, ARankThatIsThereTwiceIsRefusedWithBothProcesses) {
+TEST(RankCheck, ARankThatIsThereTwiceIsRefusedWithBothProcesses) {
   RankFacts again = facts(0, 2, "b");
   again.process = 7;
   expect_text(refused(again), "rank 0 is there twice: a, process 100, and b, process 7");
 }
 
-TEST(RollCall, TwoRanksOnOneGpuAreRefusedAndTwoHostsWithEqualOnesAreNot) {
+TEST(RankCheck, TwoRanksOnOneGpuAreRefusedAndTwoHostsWithEqualOnesAreNot) {
   RankFacts zero = facts(0, 3);
   zero.device_uuid = "ab12";
-  RollCall roll_call(zero);
+  RankCheck rank_check(zero);
   RankFacts other_host = facts(1, 3, "b");
   other_host.device_uuid = "ab12";
-  EXPECT_FALSE(roll_call.add(other_host).has_value());
+  EXPECT_FALSE(rank_check.add(other_host).has_value());
   RankFacts same_host = facts(2, 3);
   same_host.device_uuid = "ab12";
-  const std::optional<Refusal> refusal = roll_call.add(same_host);
+  const std::optional<Refusal> refusal = rank_check.add(same_host);
   ASSERT_TRUE(refusal.has_value());
   expect_text(refusal->text, "rank 0 (a, process 100) and rank 2 (a, process 102) both use");
 }
 
-TEST(RollCall, AnotherProgramIsRefused) {
+TEST(RankCheck, AnotherProgramIsRefused) {
   RankFacts other = facts(1, 2);
   other.program = "q";
   expect_text(refused(other), "runs another build");
 }
 
-TEST(RollCall, AnotherConfigIsRefusedWithTheOptionsThatDiffer) {
+TEST(RankCheck, AnotherConfigIsRefusedWithTheOptionsThatDiffer) {
   RankFacts other = facts(1, 2);
   other.config = R"({"training":{"seq_len":128,"steps":3},"comm":{"mode":"x"}})";
   const std::string text = refused(other);
@@ -100,132 +100,132 @@ TEST(RollCall, AnotherConfigIsRefusedWithTheOptionsThatDiffer) {
   EXPECT_EQ(text.find("steps"), std::string::npos);
 }
 
-TEST(RollCall, ARankThatCannotTakePartEndsAllWithItsOwnExitCode) {
-  RollCall roll_call(facts(0, 2));
+TEST(RankCheck, ARankThatCannotTakePartEndsAllWithItsOwnExitCode) {
+  RankCheck rank_check(facts(0, 2));
   RankFacts troubled = facts(1, 2);
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
-  const std::optional<Refusal> refusal = roll_call.add(troubled);
+  const std::optional<Refusal> refusal = rank_check.add(troubled);
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->code, 64);
   EXPECT_EQ(refusal->text, "rank 1 (a, process 101): no GPU");
 }
 
-/// A complete roll call of ranks on these hosts, in order.
-RollCall on_hosts(const std::vector<std::string>& hosts, const std::function<void(RankFacts&)>& change = {}) {
+/// A complete rendezvous check of ranks on these hosts, in order.
+RankCheck on_hosts(const std::vector<std::string>& hosts, const std::function<void(RankFacts&)>& change = {}) {
   const auto size = static_cast<int64_t>(hosts.size());
   auto made = [&](int64_t rank) {
     RankFacts made = facts(rank, size, hosts[static_cast<size_t>(rank)]);
     if (change) change(made);
     return made;
   };
-  RollCall roll_call(made(0));
-  for (int64_t rank = size - 1; rank > 0; --rank) EXPECT_FALSE(roll_call.add(made(rank)).has_value());
-  return roll_call;
+  RankCheck rank_check(made(0));
+  for (int64_t rank = size - 1; rank > 0; --rank) EXPECT_FALSE(rank_check.add(made(rank)).has_value());
+  return rank_check;
 }
 
-TEST(RollCall, TheRanksOfAHostFindTheirPlacesFromWhereTheyRun) {
-  RollCall roll_call = on_hosts({"a", "b", "a", "b", "b"});
-  ASSERT_FALSE(roll_call.settle().has_value());
-  EXPECT_EQ(roll_call.place(2).host_ranks, (std::vector<int64_t>{0, 2}));
-  EXPECT_EQ(roll_call.place(2).local_rank, 1);
-  EXPECT_EQ(roll_call.place(4).host_ranks, (std::vector<int64_t>{1, 3, 4}));
-  EXPECT_EQ(roll_call.place(4).local_rank, 2);
+TEST(RankCheck, TheRanksOfAHostFindTheirPlacesFromWhereTheyRun) {
+  RankCheck rank_check = on_hosts({"a", "b", "a", "b", "b"});
+  ASSERT_FALSE(rank_check.settle().has_value());
+  EXPECT_EQ(rank_check.place(2).host_ranks, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(rank_check.place(2).local_rank, 1);
+  EXPECT_EQ(rank_check.place(4).host_ranks, (std::vector<int64_t>{1, 3, 4}));
+  EXPECT_EQ(rank_check.place(4).local_rank, 2);
 }
 
-TEST(RollCall, MachinesOfOneNameAreSeveralHosts) {
-  RollCall roll_call = on_hosts({"localhost", "localhost"}, [](RankFacts& own) {
+TEST(RankCheck, MachinesOfOneNameAreSeveralHosts) {
+  RankCheck rank_check = on_hosts({"localhost", "localhost"}, [](RankFacts& own) {
     own.machine = own.rank == 0 ? "x" : "y";
     own.device_uuid = "ab12";
   });
-  ASSERT_FALSE(roll_call.settle().has_value());
-  EXPECT_EQ(roll_call.place(1).host_ranks, std::vector<int64_t>{1});
-  EXPECT_EQ(roll_call.place(1).local_rank, 0);
-  EXPECT_EQ(roll_call.core_share(1), 4);
+  ASSERT_FALSE(rank_check.settle().has_value());
+  EXPECT_EQ(rank_check.place(1).host_ranks, std::vector<int64_t>{1});
+  EXPECT_EQ(rank_check.place(1).local_rank, 0);
+  EXPECT_EQ(rank_check.core_share(1), 4);
 }
 
-TEST(RollCall, ALaunchersPlacesAreKeptAndMayCountFewerRanksThanTheHostHas) {
+TEST(RankCheck, ALaunchersPlacesAreKeptAndMayCountFewerRanksThanTheHostHas) {
   // Two launchers on one machine, each with two ranks.
-  RollCall roll_call = on_hosts({"a", "a", "a", "a"}, [](RankFacts& own) {
+  RankCheck rank_check = on_hosts({"a", "a", "a", "a"}, [](RankFacts& own) {
     own.local_rank = own.rank % 2;
     own.local_size = 2;
   });
-  ASSERT_FALSE(roll_call.settle().has_value());
-  EXPECT_EQ(roll_call.place(3).local_rank, 1);
-  EXPECT_EQ(roll_call.place(3).host_ranks.size(), 4u);
+  ASSERT_FALSE(rank_check.settle().has_value());
+  EXPECT_EQ(rank_check.place(3).local_rank, 1);
+  EXPECT_EQ(rank_check.place(3).host_ranks.size(), 4u);
 }
 
-TEST(RollCall, AHostWithFewerRanksThanALauncherSaysIsRefused) {
-  RollCall roll_call = on_hosts({"a", "b"}, [](RankFacts& own) { own.local_size = 2; });
-  const std::optional<Refusal> refusal = roll_call.settle();
+TEST(RankCheck, AHostWithFewerRanksThanALauncherSaysIsRefused) {
+  RankCheck rank_check = on_hosts({"a", "b"}, [](RankFacts& own) { own.local_size = 2; });
+  const std::optional<Refusal> refusal = rank_check.settle();
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->code, 69);
   expect_text(refusal->text, "rank 0 (a, process 100) was told that its host has 2 ranks");
   expect_text(refusal->text, "from a came rank 0 alone");
 }
 
-TEST(RollCall, ARankThatSeesSeveralGpusGetsTheOneOfItsPlace) {
+TEST(RankCheck, ARankThatSeesSeveralGpusGetsTheOneOfItsPlace) {
   auto two_gpus = [](RankFacts& own) { own.gpus = {"u0", "u1"}; };
-  RollCall roll_call = on_hosts({"a", "b", "a"}, two_gpus);
-  ASSERT_FALSE(roll_call.settle().has_value());
-  EXPECT_EQ(roll_call.facts(1)->device, "cuda:0");
-  EXPECT_EQ(roll_call.facts(2)->device, "cuda:1");
-  EXPECT_EQ(roll_call.facts(2)->device_uuid, "u1");
-  RollCall crowded = on_hosts({"a", "a", "a"}, two_gpus);
+  RankCheck rank_check = on_hosts({"a", "b", "a"}, two_gpus);
+  ASSERT_FALSE(rank_check.settle().has_value());
+  EXPECT_EQ(rank_check.facts(1)->device, "cuda:0");
+  EXPECT_EQ(rank_check.facts(2)->device, "cuda:1");
+  EXPECT_EQ(rank_check.facts(2)->device_uuid, "u1");
+  RankCheck crowded = on_hosts({"a", "a", "a"}, two_gpus);
   const std::optional<Refusal> refusal = crowded.settle();
   ASSERT_TRUE(refusal.has_value());
   expect_text(refusal->text, "rank 2 (a, process 102) is number 2 on its host, counted from 0, and sees 2 GPUs");
 }
 
-TEST(RollCall, AGpuThatOnePlaceAndOneLauncherGiveIsRefused) {
-  RollCall roll_call = on_hosts({"a", "a"}, [](RankFacts& own) {
+TEST(RankCheck, AGpuThatOnePlaceAndOneLauncherGiveIsRefused) {
+  RankCheck rank_check = on_hosts({"a", "a"}, [](RankFacts& own) {
     if (own.rank == 0) own.gpus = {"u0", "u1"};
     if (own.rank == 1) own.device_uuid = "u0";
   });
-  const std::optional<Refusal> refusal = roll_call.settle();
+  const std::optional<Refusal> refusal = rank_check.settle();
   ASSERT_TRUE(refusal.has_value());
   expect_text(refusal->text, "rank 0 (a, process 100) and rank 1 (a, process 101) both use");
 }
 
-TEST(RollCall, CoresAreSharedByTheRanksOfAHostThatHaveTheSame) {
-  RollCall roll_call(facts(0, 4));
-  roll_call.add(facts(1, 4));
+TEST(RankCheck, CoresAreSharedByTheRanksOfAHostThatHaveTheSame) {
+  RankCheck rank_check(facts(0, 4));
+  rank_check.add(facts(1, 4));
   RankFacts bound = facts(2, 4);
   bound.cores = {3};
-  roll_call.add(bound);
-  roll_call.add(facts(3, 4, "b"));
-  EXPECT_EQ(roll_call.core_share(0), 2);
-  EXPECT_EQ(roll_call.core_share(2), 1);
-  EXPECT_EQ(roll_call.core_share(3), 4);
+  rank_check.add(bound);
+  rank_check.add(facts(3, 4, "b"));
+  EXPECT_EQ(rank_check.core_share(0), 2);
+  EXPECT_EQ(rank_check.core_share(2), 1);
+  EXPECT_EQ(rank_check.core_share(3), 4);
 }
 
-TEST(RollCall, TheTableHasALinePerRankAndSaysHowManyItLeavesOut) {
-  RollCall roll_call(facts(0, 3));
-  roll_call.add(facts(1, 3));
-  roll_call.add(facts(2, 3, "another-host"));
-  const std::vector<std::string> all = roll_call.table();
+TEST(RankCheck, TheTableHasALinePerRankAndSaysHowManyItLeavesOut) {
+  RankCheck rank_check(facts(0, 3));
+  rank_check.add(facts(1, 3));
+  rank_check.add(facts(2, 3, "another-host"));
+  const std::vector<std::string> all = rank_check.table();
   ASSERT_EQ(all.size(), 4u);
   EXPECT_EQ(all[0], "  rank  host          process  device   cores");
   EXPECT_EQ(all[1], "     0  a                 100  cpu      0-3 (shared: 2 for this rank)");
   EXPECT_EQ(all[3], "     2  another-host      102  cpu      0-3");
-  const std::vector<std::string> some = roll_call.table(/*most=*/1);
+  const std::vector<std::string> some = rank_check.table(/*most=*/1);
   ASSERT_EQ(some.size(), 3u);
   EXPECT_EQ(some[2], "  … and 2 more");
 }
 
-TEST(RollCall, MoreThreadsThanCoresAreWarnedOfByRank) {
+TEST(RankCheck, MoreThreadsThanCoresAreWarnedOfByRank) {
   RankFacts zero = facts(0, 2);
   zero.threads = 4;
-  RollCall roll_call(zero);
-  roll_call.add(facts(1, 2, "b"));
-  EXPECT_TRUE(roll_call.warnings().empty());
-  RollCall crowded(zero);
+  RankCheck rank_check(zero);
+  rank_check.add(facts(1, 2, "b"));
+  EXPECT_TRUE(rank_check.warnings().empty());
+  RankCheck crowded(zero);
   crowded.add(facts(1, 2));
   ASSERT_EQ(crowded.warnings().size(), 1u);
   expect_text(crowded.warnings()[0], "rank 0: training.threads = 4 and 2 cores");
 }
 
-TEST(RollCall, ALauncherThatBoundEachRankToOneCoreOfManyIsWarnedOf) {
+TEST(RankCheck, ALauncherThatBoundEachRankToOneCoreOfManyIsWarnedOf) {
   auto bound = [](int64_t rank, int core, int64_t host_cores) {
     RankFacts own = facts(rank, 2);
     own.cores = {core};
@@ -233,9 +233,9 @@ TEST(RollCall, ALauncherThatBoundEachRankToOneCoreOfManyIsWarnedOf) {
     return own;
   };
   auto warnings = [](const RankFacts& zero, const RankFacts& one) {
-    RollCall roll_call(zero);
-    roll_call.add(one);
-    return roll_call.warnings();
+    RankCheck rank_check(zero);
+    rank_check.add(one);
+    return rank_check.warnings();
   };
   const std::vector<std::string> told = warnings(bound(0, 0, 8), bound(1, 1, 8));
   ASSERT_EQ(told.size(), 1u);
@@ -253,7 +253,7 @@ TEST(RollCall, ALauncherThatBoundEachRankToOneCoreOfManyIsWarnedOf) {
   EXPECT_EQ(warnings(crowded, free).size(), 1u) << "one warning is enough";
 }
 
-TEST(RollCall, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
+TEST(RankCheck, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
   RankFacts sent = facts(3, 9);
   sent.device_uuid = "ab";
   sent.threads = 5;

@@ -1,4 +1,4 @@
-#include "titan/distributed/roll_call.h"
+#include "titan/distributed/rank_check.h"
 
 #include <fmt/format.h>
 
@@ -149,12 +149,12 @@ std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
   }
 }
 
-RollCall::RollCall(RankFacts zero) : ranks_(static_cast<size_t>(std::max<int64_t>(1, zero.size))) {
+RankCheck::RankCheck(RankFacts zero) : ranks_(static_cast<size_t>(std::max<int64_t>(1, zero.size))) {
   ranks_[0] = std::move(zero);
   present_ = 1;
 }
 
-std::optional<Refusal> RollCall::disagreement(const RankFacts& facts) const {
+std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
   const RankFacts& zero = *ranks_[0];
   auto refuse = [](std::string text) { return Refusal{kLauncherCode, std::move(text)}; };
   if (facts.size != zero.size) {
@@ -184,7 +184,7 @@ std::optional<Refusal> RollCall::disagreement(const RankFacts& facts) const {
   return std::nullopt;
 }
 
-std::optional<Refusal> RollCall::add(RankFacts facts) {
+std::optional<Refusal> RankCheck::add(RankFacts facts) {
   if (std::optional<Refusal> refusal = disagreement(facts)) return refusal;
   facts.config.clear();  // compared, and not needed again: thousands of ranks send theirs
   auto& place = ranks_[static_cast<size_t>(facts.rank)];
@@ -193,7 +193,7 @@ std::optional<Refusal> RollCall::add(RankFacts facts) {
   return std::nullopt;
 }
 
-std::optional<Refusal> RollCall::settle() {
+std::optional<Refusal> RankCheck::settle() {
   std::map<std::pair<std::string, std::string>, std::vector<int64_t>> hosts;
   for (const std::optional<RankFacts>& facts : ranks_) hosts[{facts->host, facts->machine}].push_back(facts->rank);
   places_.resize(ranks_.size());
@@ -220,7 +220,7 @@ std::optional<Refusal> RollCall::settle() {
   return std::nullopt;
 }
 
-std::optional<Refusal> RollCall::choose_gpu(int64_t rank) {
+std::optional<Refusal> RankCheck::choose_gpu(int64_t rank) {
   RankFacts& facts = *ranks_[static_cast<size_t>(rank)];
   if (facts.gpus.empty()) return std::nullopt;
   const int64_t index = place(rank).local_rank;
@@ -235,7 +235,7 @@ std::optional<Refusal> RollCall::choose_gpu(int64_t rank) {
   return std::nullopt;
 }
 
-std::string RollCall::missing() const {
+std::string RankCheck::missing() const {
   std::vector<int64_t> absent;
   for (int64_t rank = 0; rank < size(); ++rank) {
     if (!facts(rank)) absent.push_back(rank);
@@ -243,7 +243,7 @@ std::string RollCall::missing() const {
   return ranks_in_words(absent);
 }
 
-int64_t RollCall::core_share(int64_t rank) const {
+int64_t RankCheck::core_share(int64_t rank) const {
   const RankFacts& own = *facts(rank);
   const auto shares = std::count_if(ranks_.begin(), ranks_.end(), [&](const std::optional<RankFacts>& other) {
     return other && share_host(*other, own) && other->cores == own.cores;
@@ -251,7 +251,7 @@ int64_t RollCall::core_share(int64_t rank) const {
   return std::max<int64_t>(1, std::ssize(own.cores) / shares);
 }
 
-std::vector<std::string> RollCall::table(int64_t most) const {
+std::vector<std::string> RankCheck::table(int64_t most) const {
   const int64_t shown = std::min(size(), most);
   size_t host_width = 4;
   for (int64_t rank = 0; rank < shown; ++rank) host_width = std::max(host_width, facts(rank)->host.size());
@@ -268,7 +268,7 @@ std::vector<std::string> RollCall::table(int64_t most) const {
   return lines;
 }
 
-std::vector<int64_t> RollCall::crowded_ranks() const {
+std::vector<int64_t> RankCheck::crowded_ranks() const {
   std::vector<int64_t> crowded;
   for (int64_t rank = 0; rank < size(); ++rank) {
     if (facts(rank)->threads > core_share(rank)) crowded.push_back(rank);
@@ -278,7 +278,7 @@ std::vector<int64_t> RollCall::crowded_ranks() const {
 
 /// A rank alone on its only core, on a host that has a core for more ranks than there are. Ranks that share one core
 /// were not bound by a launcher: it is all that the host lends them.
-std::vector<int64_t> RollCall::bound_ranks() const {
+std::vector<int64_t> RankCheck::bound_ranks() const {
   std::vector<int64_t> bound;
   for (int64_t rank = 0; rank < size(); ++rank) {
     const RankFacts& own = *facts(rank);
@@ -293,7 +293,7 @@ std::vector<int64_t> RollCall::bound_ranks() const {
   return bound;
 }
 
-std::vector<std::string> RollCall::warnings() const {
+std::vector<std::string> RankCheck::warnings() const {
   std::vector<std::string> lines;
   if (const std::vector<int64_t> crowded = crowded_ranks(); !crowded.empty()) {
     lines.push_back(

@@ -14,7 +14,7 @@
 namespace titan {
 namespace {
 
-const std::vector<std::string> kLean{"--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"};
+const std::vector<std::string> kBf16{"--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"};
 
 std::vector<double> losses_of(const JobConfig& config, const TestFolder& folder) {
   ::testing::internal::CaptureStdout();
@@ -30,8 +30,8 @@ double mean_of_last(const std::vector<double>& values, int64_t count) {
   return std::accumulate(values.end() - count, values.end(), 0.0) / static_cast<double>(count);
 }
 
-// scripts/bench/lean_states.sh is the long version of this; its result is in docs/benchmarks/lean_states.md.
-TEST(LeanRuns, LearnInFiftyStepsWhatFp32StatesDo) {
+// scripts/bench/bf16_states.sh is the long version of this; its result is in docs/benchmarks/bf16_states.md.
+TEST(Bf16Runs, LearnInFiftyStepsWhatFp32StatesDo) {
   const auto run = [](const std::vector<std::string>& states) {
     const TestFolder folder;
     std::vector<std::string> words{"--training.steps=50",    "--training.local_batch_size=4",
@@ -40,14 +40,14 @@ TEST(LeanRuns, LearnInFiftyStepsWhatFp32StatesDo) {
     words.insert(words.end(), states.begin(), states.end());
     return losses_of(small_job(folder, words), folder);
   };
-  const std::vector<double> wide = run({}), lean = run(kLean);
+  const std::vector<double> wide = run({}), lean = run(kBf16);
   ASSERT_EQ(lean.size(), 50u);
   EXPECT_LT(mean_of_last(wide, 10), wide[0] - 2) << "there is something to learn";
   EXPECT_NEAR(mean_of_last(lean, 10) / mean_of_last(wide, 10), 1, 0.01);
   EXPECT_NE(lean, wide);
 }
 
-LayoutRow lean_row(const std::string& layout) {
+LayoutRow bf16_row(const std::string& layout) {
   LayoutRow row;
   row.layout = layout;
   row.master = row.state = ElementType::bfloat16;
@@ -66,8 +66,8 @@ double different(const RankResult& a, const RankResult& b) {
 }
 
 /// Of ranks whose gradients are the same sums of two: what they keep must be the same, too.
-TEST(LeanRuns, EndInTheSameBitsHoweverTwoRanksShareTheWeights) {
-  LayoutRow row = lean_row("ddp2");
+TEST(Bf16Runs, EndInTheSameBitsHoweverTwoRanksShareTheWeights) {
+  LayoutRow row = bf16_row("ddp2");
   row.global_batch = 4;
   row.replicate = 2;
   const RankResult copies = train_ranks(row, 3)[1];
@@ -83,14 +83,14 @@ TEST(LeanRuns, EndInTheSameBitsHoweverTwoRanksShareTheWeights) {
 }
 
 // Layouts add gradients up in other orders. An element is rounded elsewhere only where the last places of fp32 decide.
-TEST(LeanRuns, RoundInEveryLayoutAsOneProcessDoes) {
-  LayoutRow alone = lean_row("single");
+TEST(Bf16Runs, RoundInEveryLayoutAsOneProcessDoes) {
+  LayoutRow alone = bf16_row("single");
   const RankResult one = train_ranks(alone, 3)[0];
   alone.rounding_seed = 1;
   EXPECT_GT(different(train_ranks(alone, 3)[0], one), 0.2) << "another seed rounds otherwise";
   std::vector<LayoutRow> rows;
   const auto add = [&](const char* layout, int64_t shard, int64_t tensor, int64_t context, int64_t pipeline) {
-    LayoutRow row = lean_row(layout);
+    LayoutRow row = bf16_row(layout);
     row.shard = shard;
     row.tensor = tensor;
     row.context = context;
@@ -111,9 +111,9 @@ TEST(LeanRuns, RoundInEveryLayoutAsOneProcessDoes) {
   }
 }
 
-TEST(LeanRuns, ChangeNoBitWhereActivationsAndMomentsWaitOnTheHost) {
+TEST(Bf16Runs, ChangeNoBitWhereActivationsAndMomentsWaitOnTheHost) {
   for (const char* layout : {"single", "fsdp2xtp2", "pp2"}) {
-    LayoutRow row = lean_row(layout);
+    LayoutRow row = bf16_row(layout);
     row.recompute = "full";
     if (row.layout == "fsdp2xtp2") row.shard = row.tensor = 2;
     if (row.layout == "pp2") row.pipeline = 2;
@@ -129,16 +129,16 @@ TEST(LeanRuns, ChangeNoBitWhereActivationsAndMomentsWaitOnTheHost) {
   }
 }
 
-TEST(LeanRuns, GoOnFromTheirCheckpointsAndAreToldWhyTheyCannotFromOthers) {
+TEST(Bf16Runs, GoOnFromTheirCheckpointsAndAreToldWhyTheyCannotFromOthers) {
   const TestFolder folder;
   const auto words = [&](const std::string& steps, std::vector<std::string> more) {
     more.insert(more.end(), {"--checkpoint.enable", "--checkpoint.interval=2", "--training.steps=" + steps,
                              "--checkpoint.last_save_model_only=false"});
     return small_job(folder, more);
   };
-  losses_of(words("2", kLean), folder);
+  losses_of(words("2", kBf16), folder);
   for (const std::string other : {"--optimizer.state_dtype=float32", "--training.dtype=float32"}) {
-    std::vector<std::string> mixed = kLean;
+    std::vector<std::string> mixed = kBf16;
     mixed.push_back(other);
     const JobConfig config = words("4", mixed);
     ::testing::internal::CaptureStdout();
@@ -153,7 +153,7 @@ TEST(LeanRuns, GoOnFromTheirCheckpointsAndAreToldWhyTheyCannotFromOthers) {
     }
     ::testing::internal::GetCapturedStdout();
   }
-  EXPECT_EQ(losses_of(words("4", kLean), folder).size(), 4u);
+  EXPECT_EQ(losses_of(words("4", kBf16), folder).size(), 4u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One Adam or AdamW step over a parameter whose weight or moments, or both, are kept in bf16 and rounded by chance; and
-// that rounding alone. Raw pointers and sizes; no tensors.
+// One Adam or AdamW step over a parameter whose weight or moments, or both, are kept in bf16 and rounded
+// stochastically; and that rounding alone. Raw pointers and sizes; no tensors.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace titan {
 
 /// As AdamStep, in other types. Element i has the chances of place.index(i). A copy is made of fp32 weights alone.
-struct LeanAdamStep {
+struct Bf16AdamStep {
   void* weight = nullptr;
   const float* gradient = nullptr;
   void* first = nullptr;
@@ -28,7 +28,7 @@ struct LeanAdamStep {
 
 /// Four arrays in, three out, and the copy; and the two scalars. Where a number is zero, tiny, huge or not finite, some
 /// elements are read once more.
-constexpr KernelTraffic traffic(const LeanAdamStep& a) {
+constexpr KernelTraffic traffic(const Bf16AdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
   const bool copies = a.copy && a.weight_type == KernelType::fp32;
   return {a.count * (kept + 4) + 8, a.count * (kept + (copies ? 2 : 0)), 0};
@@ -36,7 +36,7 @@ constexpr KernelTraffic traffic(const LeanAdamStep& a) {
 
 /// fp32 `values` → bf16 `target`, with the chances that this number of an element has in a step. Nothing is written
 /// when *skip is not 0.
-struct RoundByChance {
+struct RoundStochastically {
   const float* values = nullptr;
   void* target = nullptr;
   int64_t count = 0;
@@ -46,6 +46,6 @@ struct RoundByChance {
   const float* skip = nullptr;
 };
 
-constexpr KernelTraffic traffic(const RoundByChance& a) { return {a.count * 4 + 4, a.count * 2, 0}; }
+constexpr KernelTraffic traffic(const RoundStochastically& a) { return {a.count * 4 + 4, a.count * 2, 0}; }
 
 }  // namespace titan

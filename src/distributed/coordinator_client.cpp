@@ -1,4 +1,4 @@
-#include "rank_link.h"
+#include "coordinator_client.h"
 
 #include <poll.h>
 #include <algorithm>
@@ -19,11 +19,14 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 
 }  // namespace
 
-RankLink::RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
-                   std::shared_ptr<LastWords> last_words)
-    : facts_(std::move(facts)), tell_(std::move(tell)), waits_(std::move(waits)), last_words_(std::move(last_words)) {}
+CoordinatorClient::CoordinatorClient(RankFacts facts, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
+                                     std::shared_ptr<FinalMessage> final_message)
+    : facts_(std::move(facts)),
+      tell_(std::move(tell)),
+      waits_(std::move(waits)),
+      final_message_(std::move(final_message)) {}
 
-RankLink::~RankLink() {
+CoordinatorClient::~CoordinatorClient() {
   {
     const std::lock_guard lock(store_calls_->mutex);
     store_calls_->send = {};
@@ -38,8 +41,8 @@ RankLink::~RankLink() {
   if (own_failure_) channel_.keep_until_exit();
 }
 
-void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
-                    Deadline deadline) {
+void CoordinatorClient::call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
+                             Deadline deadline) {
   const Deadline begin = Clock::now();
   std::string reason = "no time was left";
   std::string doubt;  // about who answered: says more than a connection that fails later, when rank 0 may have left
@@ -67,7 +70,7 @@ void RankLink::call(const std::string& host, const std::vector<uint16_t>& ports,
                   host, where, waited, doubt.empty() ? reason : doubt));
 }
 
-bool RankLink::is_rank_zero(Channel channel, uint16_t port, const std::string& secret) {
+bool CoordinatorClient::is_rank_zero(Channel channel, uint16_t port, const std::string& secret) {
   const Deadline limit = Clock::now() + kGreetingLimit;
   const std::optional<std::string> greeting = channel.wait_line(limit);
   const std::optional<std::string> nonce = greeting ? parse_message(*greeting).greeting : std::nullopt;
@@ -82,7 +85,7 @@ bool RankLink::is_rank_zero(Channel channel, uint16_t port, const std::string& s
   return true;
 }
 
-Welcome RankLink::join(Deadline deadline) {
+Welcome CoordinatorClient::join(Deadline deadline) {
   channel_.send_line(facts_.to_json());
   const Deadline latest = deadline + (deadline - Clock::now()) + kVerdictMargin;
   while (Clock::now() < latest) {
@@ -111,7 +114,7 @@ Welcome RankLink::join(Deadline deadline) {
               fmt::format("{}{} before all ranks were there; see what it printed", rank_zero_, what));
 }
 
-c10::intrusive_ptr<c10d::Store> RankLink::store() {
+c10::intrusive_ptr<c10d::Store> CoordinatorClient::store() {
   {
     const std::lock_guard lock(store_calls_->mutex);
     store_calls_->send = [this](const StoreCall& call) {
@@ -122,7 +125,7 @@ c10::intrusive_ptr<c10d::Store> RankLink::store() {
   return make_run_store([calls = store_calls_](StoreCall call) { return calls->ask(std::move(call)); });
 }
 
-std::optional<StoreAnswer> RankLink::StoreCalls::ask(StoreCall call) {
+std::optional<StoreAnswer> CoordinatorClient::StoreCalls::ask(StoreCall call) {
   std::unique_lock lock(mutex);
   if (!send) return std::nullopt;
   call.id = ++last_id;
@@ -133,7 +136,7 @@ std::optional<StoreAnswer> RankLink::StoreCalls::ask(StoreCall call) {
   return answers.extract(call.id).mapped();
 }
 
-void RankLink::StoreCalls::take(StoreAnswer answer) {
+void CoordinatorClient::StoreCalls::take(StoreAnswer answer) {
   const std::lock_guard lock(mutex);
   const auto asked = answers.find(answer.id);
   if (asked == answers.end()) return;  // its time was up
@@ -143,7 +146,7 @@ void RankLink::StoreCalls::take(StoreAnswer answer) {
 
 // ---- watching, on the link's thread
 
-void RankLink::watch() {
+void CoordinatorClient::watch() {
   for (;;) {
     const short events = channel_.has_unsent() ? POLLIN | POLLOUT : POLLIN;
     pollfd entries[]{{wake_.descriptor(), POLLIN, 0}, {channel_.is_open() ? channel_.descriptor() : -1, events, 0}};
@@ -164,14 +167,14 @@ void RankLink::watch() {
   }
 }
 
-void RankLink::hear() {
+void CoordinatorClient::hear() {
   if (is_alone_) return;
   if (channel_.is_open()) channel_.read_arrived();  // else it was closed behind the welcome
   while (const std::optional<std::string> line = channel_.take_line()) {
     RankMessage message = parse_message(*line);
     const std::lock_guard lock(mutex_);
     if (!message.is_understood) {
-      say_last_words();
+      write_final_message();
       tell_(rank_zero_ + " sent a message that cannot be read", /*aloud=*/witness_);
       end_for_peer();
     }
@@ -191,7 +194,7 @@ void RankLink::hear() {
     }
     if (message.asked) channel_.send_line(waits_line(waits_->now()));
     if (!message.ended) continue;
-    say_last_words();
+    write_final_message();
     if (message.ended->rank == facts_.rank) {
       if (!own_failure_) {
         tell_(message.ended->text, /*aloud=*/false);
@@ -210,15 +213,15 @@ void RankLink::hear() {
   if (is_alone_) rank_zero_is_gone();
 }
 
-void RankLink::rank_zero_is_gone() {
+void CoordinatorClient::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
   if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank ends for a reason of its own
-  say_last_words();
+  write_final_message();
   tell_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
   end_for_peer();
 }
 
-void RankLink::look_for_life() {
+void CoordinatorClient::look_for_life() {
   if (own_failure_ || is_alone_) return life_.close();
   const Deadline now = Clock::now();
   if (const auto patience = waits_->question_due(now)) {
@@ -234,17 +237,17 @@ void RankLink::look_for_life() {
 
 // ---- called by the main thread
 
-void RankLink::say_last_words() const {
-  if (last_words_) last_words_->say();
+void CoordinatorClient::write_final_message() const {
+  if (final_message_) final_message_->say();
 }
 
-void RankLink::rank_zero_is_silent(const std::string& text, bool aloud) {
-  say_last_words();
+void CoordinatorClient::rank_zero_is_silent(const std::string& text, bool aloud) {
+  write_final_message();
   tell_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), aloud);
   end_for_silent_peer();
 }
 
-bool RankLink::fail(int code, const std::string& text) {
+bool CoordinatorClient::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Refusal{code, text};
   const std::chrono::seconds patience = code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : kHeardLimit;
@@ -259,7 +262,7 @@ bool RankLink::fail(int code, const std::string& text) {
   return true;
 }
 
-std::vector<int64_t> RankLink::leave(std::chrono::seconds limit) {
+std::vector<int64_t> CoordinatorClient::leave(std::chrono::seconds limit) {
   std::unique_lock lock(mutex_);
   leaving_ = true;
   channel_.send_line(leaving_line());
@@ -274,13 +277,13 @@ constexpr std::chrono::seconds kLongestPause{2};
 
 }  // namespace
 
-void LifeQuestion::ask(Deadline now, std::chrono::milliseconds patience) {
+void HealthCheck::ask(Deadline now, std::chrono::milliseconds patience) {
   open_ = true;
   since_ = looked_at_ = now;
   until_ = now + std::max<std::chrono::milliseconds>(patience / 2, kSignOfLifeLimit);
 }
 
-bool LifeQuestion::is_overdue(Deadline now) {
+bool HealthCheck::is_overdue(Deadline now) {
   if (!open_) return false;
   const auto unseen = now - looked_at_;
   looked_at_ = now;
@@ -288,7 +291,7 @@ bool LifeQuestion::is_overdue(Deadline now) {
   return now >= until_;
 }
 
-std::chrono::seconds LifeQuestion::open_for(Deadline now) const {
+std::chrono::seconds HealthCheck::open_for(Deadline now) const {
   return std::chrono::round<std::chrono::seconds>(now - since_);
 }
 

@@ -19,8 +19,8 @@ struct RankFacts {
   int64_t local_rank = -1;  ///< on its host, as its launcher has it; -1: that does not say
   int64_t local_size = -1;
   int64_t process = 0;
-  std::string device;                  ///< "cpu", "cuda:3"; chosen from `gpus` by the roll call when those are given
-  std::string device_uuid;             ///< of a GPU; empty: may be shared
+  std::string device;       ///< "cpu", "cuda:3"; chosen from `gpus` by the rendezvous check when those are given
+  std::string device_uuid;  ///< of a GPU; empty: may be shared
   std::vector<std::string> gpus = {};  ///< uuids of all in sight, of a rank that cannot tell yet which is its own
   std::vector<int> cores;              ///< that it may run on
   int64_t host_cores = 0;              ///< of its machine, whether it may use them or not
@@ -53,17 +53,18 @@ struct Refusal {
 /// Whether a process that failed may end with `code`, which a peer has told: one of ExitCode that is no success.
 bool is_failure_code(int code);
 
-class RollCall {
+class RankCheck {
  public:
   /// `zero`: the facts of rank 0, with which everybody's are compared.
-  explicit RollCall(RankFacts zero);
+  explicit RankCheck(RankFacts zero);
 
   /// A refusal, or nothing when the rank fits: the same world size, a free place, a GPU of its own, the same program
   /// and the same config.
   std::optional<Refusal> add(RankFacts facts);
   bool is_complete() const { return present_ == size(); }
-  /// Of a complete roll call: finds out who shares a host, and gives every rank that has no GPU yet the one of its
-  /// place. A refusal when what the launchers say of hosts is not so, when a place has no GPU, or when two have one.
+  /// Of a complete rendezvous check: finds out who shares a host, and gives every rank that has no GPU yet the one of
+  /// its place. A refusal when what the launchers say of hosts is not so, when a place has no GPU, or when two have
+  /// one.
   std::optional<Refusal> settle();
   const HostPlace& place(int64_t rank) const { return places_[static_cast<size_t>(rank)]; }
   /// "rank 3", "ranks 3 and 5", "ranks 3, 5 and 6 to 9".
@@ -73,7 +74,7 @@ class RollCall {
 
   /// Cores that a rank may count on: those it may run on, shared evenly with the ranks of its host that have the same.
   int64_t core_share(int64_t rank) const;
-  /// The start table of a complete roll call, a line each, at most `most` ranks; then one line per warning.
+  /// The start table of a complete rendezvous check, a line each, at most `most` ranks; then one line per warning.
   std::vector<std::string> table(int64_t most = 64) const;
   /// Ranks that ask for more threads than their share of cores, and ranks bound to one core where there are more.
   std::vector<std::string> warnings() const;
@@ -85,7 +86,7 @@ class RollCall {
   std::vector<int64_t> bound_ranks() const;
 
   std::vector<std::optional<RankFacts>> ranks_;
-  std::vector<HostPlace> places_;  // of a settled roll call
+  std::vector<HostPlace> places_;  // of a settled rendezvous check
   int64_t present_ = 0;
 };
 

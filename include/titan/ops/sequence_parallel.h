@@ -16,9 +16,9 @@ namespace titan {
 /// Both directions in a form that lets an implementation overlap communication with the caller's products: the caller
 /// hands over what to do with a run of rows, the implementation says when. Plain implementations call it once with all
 /// rows. Calls are made in the same order on all ranks.
-class TokenExchange {
+class SequenceParallel {
  public:
-  virtual ~TokenExchange() = default;
+  virtual ~SequenceParallel() = default;
   virtual int64_t ranks() const = 0;
 
   /// `consume(first, rows)` sees every row of the gathered [n·ranks, D] exactly once, `first` being the number of the
@@ -33,7 +33,7 @@ class TokenExchange {
 };
 
 /// One all-gather, one reduce-scatter: nothing overlaps.
-std::shared_ptr<const TokenExchange> make_collective_exchange(std::shared_ptr<Communicator> communicator);
+std::shared_ptr<const SequenceParallel> make_collective_sequence_parallel(std::shared_ptr<Communicator> communicator);
 
 /// Called on the caller's thread when a chunk's transfer ("read", "write") or product ("multiply") is issued; for
 /// tests.
@@ -41,18 +41,19 @@ using ExchangeTrace = std::function<void(const char* what, int64_t chunk)>;
 
 /// Chunk by chunk through peer memory, whose capacity is twice the gathered stream: one chunk travels while the caller
 /// multiplies another. Sums are made in fp32, in rank order.
-std::shared_ptr<const TokenExchange> make_async_exchange(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace = {});
+std::shared_ptr<const SequenceParallel> make_async_sequence_parallel(std::shared_ptr<PeerMemory> memory,
+                                                                     ExchangeTrace trace = {});
 
 /// What operations need to share every matrix with other ranks; operations that get none work alone.
 struct TensorParallel {
   std::shared_ptr<Communicator> communicator;
-  std::shared_ptr<const TokenExchange> exchange;
+  std::shared_ptr<const SequenceParallel> exchange;
   /// The loss is computed on shards of the vocabulary; otherwise the logits are gathered first.
   bool loss_parallel = true;
 };
 
 /// All rows at once.
-at::Tensor gather_rows(const TokenExchange& exchange, const at::Tensor& shard);
-at::Tensor scatter_rows(const TokenExchange& exchange, const at::Tensor& partial);
+at::Tensor gather_rows(const SequenceParallel& exchange, const at::Tensor& shard);
+at::Tensor scatter_rows(const SequenceParallel& exchange, const at::Tensor& partial);
 
 }  // namespace titan

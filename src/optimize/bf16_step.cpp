@@ -21,7 +21,7 @@ RoundingKey rounding_key(uint64_t seed, int64_t step, const std::string& name) {
   return {uint64_t{block[1]} << 32 | block[0], name_key(name)};
 }
 
-/// Where the elements of this rank's shard lie in the whole parameter.
+/// Where the elements of this rank's shard are in the whole parameter.
 RoundingPlace place_of(const Parameter& parameter) {
   const Box& box = parameter.shard_box();
   const std::vector<int64_t>& shape = parameter.spec().shape;
@@ -37,7 +37,7 @@ constexpr int64_t kElementsOfAThread = 1 << 14;
 
 }  // namespace
 
-void Optimizer::step_lean(const State& state, int64_t step, double lr, const StepControl& control) const {
+void Optimizer::step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const {
   Parameter& parameter = *state.parameter;
   const at::Tensor& master = parameter.master;
   const at::Tensor& gradient = parameter.gradient_shard;
@@ -50,14 +50,14 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
   void* const copy = parameter.send_written ? parameter.send.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
-    cuda().kernels().lean_adam(
+    cuda().kernels().bf16_adam(
         {master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
          state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), rounding.key,
          rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(), copy},
         cuda().current_stream(master.get_device()));
     return;
   }
-  const LeanAdamMemory memory{master.mutable_data_ptr(),
+  const Bf16AdamMemory memory{master.mutable_data_ptr(),
                               gradient.const_data_ptr<float>(),
                               state.first.mutable_data_ptr(),
                               state.second.mutable_data_ptr(),
@@ -66,7 +66,7 @@ void Optimizer::step_lean(const State& state, int64_t step, double lr, const Ste
                               bf16_moments};
   const double clip = look_at(control.clip);
   at::parallel_for(0, master.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
-    cpu_lean_adam(memory, begin, end - begin, rounding, constants, clip);
+    cpu_bf16_adam(memory, begin, end - begin, rounding, constants, clip);
   });
 }
 
@@ -80,9 +80,9 @@ void Optimizer::store(const State& state, int64_t step, KeptNumber number, const
                           place_of(*state.parameter)};
   const at::Tensor values = fresh.contiguous();
   if (kept.is_cuda()) {
-    cuda().kernels().round_by_chance({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(), number,
-                                      rounding.key, rounding.place, control.skip.const_data_ptr<float>()},
-                                     cuda().current_stream(kept.get_device()));
+    cuda().kernels().round_stochastically({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(),
+                                           number, rounding.key, rounding.place, control.skip.const_data_ptr<float>()},
+                                          cuda().current_stream(kept.get_device()));
     return;
   }
   at::parallel_for(0, kept.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {

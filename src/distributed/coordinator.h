@@ -7,28 +7,28 @@
 #include <thread>
 
 #include "channel.h"
+#include "coordinator_client.h"
 #include "ending.h"
-#include "rank_link.h"
 #include "rank_messages.h"
-#include "titan/base/last_words.h"
+#include "titan/base/final_message.h"
 #include "titan/distributed/abort_watcher.h"
-#include "titan/distributed/peer_waits.h"
 #include "titan/distributed/rendezvous.h"
+#include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 
-class RankHub : public AbortWatcher {
+class Coordinator : public AbortWatcher {
  public:
   /// `zero`: rank 0's own facts; `secret`: what callers must know to be heard; `waits`: whom rank 0 waits for;
-  /// `last_words`: what is said when another rank's failure ends it, null: nothing.
-  RankHub(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell, std::shared_ptr<PeerWaits> waits,
-          std::shared_ptr<LastWords> last_words);
-  ~RankHub() override;
+  /// `final_message`: what is said when another rank's failure ends it, null: nothing.
+  Coordinator(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell,
+              std::shared_ptr<WaitForGraph> waits, std::shared_ptr<FinalMessage> final_message);
+  ~Coordinator() override;
 
   /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
   /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed. `host`: where they were
   /// told to look for this rank; named to people if it is not this machine.
-  const RollCall& gather(Deadline deadline, const std::string& host);
+  const RankCheck& gather(Deadline deadline, const std::string& host);
   /// Tells everybody to go on, and begins to watch.
   void welcome();
   /// The store of rank 0's own threads.
@@ -95,10 +95,10 @@ class RankHub : public AbortWatcher {
 
   Descriptor listener_;
   const std::string secret_;
-  RollCall roll_call_;
+  RankCheck rank_check_;
   PeerFailed tell_;
-  std::shared_ptr<PeerWaits> waits_;
-  std::shared_ptr<LastWords> last_words_;
+  std::shared_ptr<WaitForGraph> waits_;
+  std::shared_ptr<FinalMessage> final_message_;
   std::vector<Caller> callers_;
   int64_t strangers_ = 0;    // callers that did not know the secret
   int64_t silent_ = 0;       // callers that said nothing
@@ -111,7 +111,7 @@ class RankHub : public AbortWatcher {
   std::optional<Cause> cause_;
   std::optional<Cause> suspected_;   // a rank says that a peer failed it: the cause, unless the peer turns up in time
   std::vector<WaitAnswer> answers_;  // to whom they wait for, since the suspicion
-  LifeQuestion life_;
+  HealthCheck life_;
   int64_t life_asker_ = 0;
   Deadline announce_at_{};
   Deadline suspect_until_{};

@@ -13,16 +13,16 @@
 #include "channel.h"
 #include "ending.h"
 #include "rank_messages.h"
-#include "titan/base/last_words.h"
+#include "titan/base/final_message.h"
 #include "titan/distributed/abort_watcher.h"
-#include "titan/distributed/peer_waits.h"
 #include "titan/distributed/rendezvous.h"
+#include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 
-class LifeQuestion {
+class HealthCheck {
  public:
-  /// Half of `patience` is left to answer: the other half has passed before the question (PeerWaits). Not less than
+  /// Half of `patience` is left to answer: the other half has passed before the question (WaitForGraph). Not less than
   /// kSignOfLifeLimit: a hiccup of the network is no silence.
   void ask(Deadline now, std::chrono::milliseconds patience);
   void close() { open_ = false; }
@@ -43,12 +43,13 @@ class LifeQuestion {
 
 // The side of every rank but 0 of the run's channels: calls rank 0, then keeps the line and watches it.
 
-class RankLink : public AbortWatcher {
+class CoordinatorClient : public AbortWatcher {
  public:
-  /// `waits`: what this rank answers from when it is asked whom it waits for; `last_words`: what is said when another
-  /// rank's failure ends it, null: nothing.
-  RankLink(RankFacts facts, PeerFailed tell, std::shared_ptr<PeerWaits> waits, std::shared_ptr<LastWords> last_words);
-  ~RankLink() override;
+  /// `waits`: what this rank answers from when it is asked whom it waits for; `final_message`: what is said when
+  /// another rank's failure ends it, null: nothing.
+  CoordinatorClient(RankFacts facts, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
+                    std::shared_ptr<FinalMessage> final_message);
+  ~CoordinatorClient() override;
 
   /// Finds the rank 0 that knows `secret` on the first of `ports` where it answers. Throws Error(launcher) at the
   /// deadline.
@@ -80,7 +81,7 @@ class RankLink : public AbortWatcher {
   void watch();
   void hear();
   void rank_zero_is_gone();
-  void say_last_words() const;
+  void write_final_message() const;
   /// It does not answer, although the connection stands. `aloud`: this rank tells the user.
   [[noreturn]] void rank_zero_is_silent(const std::string& text, bool aloud);
   /// Has all ranks asked when this one waits for one that may work for long; ends the run when not even rank 0 answers.
@@ -89,8 +90,8 @@ class RankLink : public AbortWatcher {
   RankFacts facts_;
   bool witness_ = false;  // speaks up when rank 0 is lost
   PeerFailed tell_;
-  std::shared_ptr<PeerWaits> waits_;
-  std::shared_ptr<LastWords> last_words_;
+  std::shared_ptr<WaitForGraph> waits_;
+  std::shared_ptr<FinalMessage> final_message_;
   Channel channel_;
   const std::shared_ptr<StoreCalls> store_calls_ = std::make_shared<StoreCalls>();
   std::string rank_zero_;  // its name, as far as it is known
@@ -106,7 +107,7 @@ class RankLink : public AbortWatcher {
   bool stop_ = false;
   // Of the link's thread.
   bool is_alone_ = false;  // rank 0 is gone, and this rank has said so
-  LifeQuestion life_;      // to rank 0
+  HealthCheck life_;       // to rank 0
 
   Wake wake_;
   std::thread thread_;

@@ -16,12 +16,12 @@ namespace {
 
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 
-TEST(RoundingByChance, GoesUpForAsManyChancesAsThePartCutOffHasUnits) {
+TEST(StochasticRounding, GoesUpForAsManyChancesAsThePartCutOffHasUnits) {
   for (const float value : {1.2345f, -1.2345f, 3e-39f, 1e30f, -7.00001f}) {
     const uint32_t below = bits_of(value) >> 16;
     uint32_t up = 0;
     for (uint32_t chance = 0; chance < 1 << 16; ++chance) {
-      const uint32_t rounded = round_by_chance(bits_of(value), chance);
+      const uint32_t rounded = round_stochastically(bits_of(value), chance);
       EXPECT_TRUE(rounded == below || rounded == below + 1) << value;
       up += rounded - below;
     }
@@ -29,24 +29,24 @@ TEST(RoundingByChance, GoesUpForAsManyChancesAsThePartCutOffHasUnits) {
   }
 }
 
-TEST(RoundingByChance, KeepsWhatBf16HasAndWhatIsNoNumber) {
+TEST(StochasticRounding, KeepsWhatBf16HasAndWhatIsNoNumber) {
   for (const uint32_t chance : {0u, 1u, 0x8000u, 0xFFFFu}) {
     for (const float value : {0.f, -0.f, 1.f, -2.5f, 0x1p-126f, INFINITY, -INFINITY}) {
-      EXPECT_EQ(round_by_chance(bits_of(value), chance), bits_of(value) >> 16) << value;
+      EXPECT_EQ(round_stochastically(bits_of(value), chance), bits_of(value) >> 16) << value;
     }
     for (const uint32_t nan : {0x7FC00000u, 0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u}) {
-      EXPECT_EQ(round_by_chance(nan, chance) & 0x7FFF, 0x7FC0u) << nan;
+      EXPECT_EQ(round_stochastically(nan, chance) & 0x7FFF, 0x7FC0u) << nan;
     }
   }
 }
 
-TEST(RoundingChances, AreHalvesOfTheWordsOfPhilox) {
+TEST(RoundingBits, AreHalvesOfTheWordsOfPhilox) {
   const RoundingKey key{0x0123456789ABCDEF, 0xFEDCBA9876543210};
   for (const int64_t index : {int64_t{0}, int64_t{1}, int64_t{77}, (int64_t{1} << 40) + 3}) {
     std::array<uint32_t, 4> words{static_cast<uint32_t>(index / 2), static_cast<uint32_t>(index / 2 >> 32), 0x76543210,
                                   0xFEDCBA98};
     philox_words<7>(words[0], words[1], words[2], words[3], key.key);
-    const RoundingChances chances = rounding_chances(key, index);
+    const RoundingBits chances = rounding_bits(key, index);
     const size_t first = index % 2 == 0 ? 0 : 2;
     EXPECT_EQ(chances.of(KeptNumber::weight), words[first] >> 16);
     EXPECT_EQ(chances.of(KeptNumber::second_moment), words[first] & 0xFFFF);
@@ -54,12 +54,12 @@ TEST(RoundingChances, AreHalvesOfTheWordsOfPhilox) {
   }
 }
 
-TEST(RoundingChances, AreEvenlySpreadAndApartForTheThreeNumbersOfAnElement) {
+TEST(RoundingBits, AreEvenlySpreadAndApartForTheThreeNumbersOfAnElement) {
   constexpr int64_t kCount = 1 << 16;
   const RoundingKey key{123, 456};
   std::array<double, 3> mean{}, product{};
   for (int64_t i = 0; i < kCount; ++i) {
-    const RoundingChances chances = rounding_chances(key, i);
+    const RoundingBits chances = rounding_bits(key, i);
     const std::array<double, 3> x{chances.of(KeptNumber::weight) / 65536. - .5,
                                   chances.of(KeptNumber::first_moment) / 65536. - .5,
                                   chances.of(KeptNumber::second_moment) / 65536. - .5};
@@ -88,8 +88,8 @@ TEST(CpuRounding, HasTheChancesOfEachElementWhateverTheCut) {
         cpu_round(from, rounded.data(), begin, std::min<int64_t>(1711, count - begin), rounding, number);
       }
       for (int64_t i = 0; i < count; ++i) {
-        const uint32_t chance = rounding_chances(rounding.key, place.index(i)).of(number);
-        ASSERT_EQ(rounded[static_cast<size_t>(i)].bits, round_by_chance(bits_of(from[i]), chance)) << i;
+        const uint32_t chance = rounding_bits(rounding.key, place.index(i)).of(number);
+        ASSERT_EQ(rounded[static_cast<size_t>(i)].bits, round_stochastically(bits_of(from[i]), chance)) << i;
       }
     }
   }
@@ -141,11 +141,11 @@ struct Rank {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-const std::vector<std::vector<int64_t>> kLeanShapes{{5, 7}, {13}, {64, 33}, {1}, {130, 10}};
+const std::vector<std::vector<int64_t>> kBf16Shapes{{5, 7}, {13}, {64, 33}, {1}, {130, 10}};
 
 std::vector<TensorLayout> layouts_of(const std::vector<Split>& splits) {
   std::vector<TensorLayout> layouts;
-  for (const auto& shape : kLeanShapes) {
+  for (const auto& shape : kBf16Shapes) {
     std::vector<Split> own = splits;
     for (Split& split : own) {
       if (split.dimension && *split.dimension >= static_cast<int64_t>(shape.size())) split.dimension.reset();
@@ -160,14 +160,14 @@ struct Cut {
   std::vector<Split> splits;
 };
 
-class LeanStates : public ::testing::TestWithParam<std::tuple<OptimizerImplementation, Dtypes>> {
+class Bf16States : public ::testing::TestWithParam<std::tuple<OptimizerImplementation, Dtypes>> {
  protected:
   OptimizerOptions options() const { return {.implementation = std::get<0>(GetParam()), .rounding_seed = 9}; }
   Dtypes dtypes() const { return std::get<1>(GetParam()); }
 };
 
-TEST_P(LeanStates, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
-  Rank whole(kLeanShapes, layouts_of({}), {}, dtypes(), options());
+TEST_P(Bf16States, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
+  Rank whole(kBf16Shapes, layouts_of({}), {}, dtypes(), options());
   for (int64_t t = 1; t <= 3; ++t) whole.step(t);
   const std::vector<Cut> cuts{{"copies", {{"dp_replicate", 2, {}}}},
                               {"rows, unevenly", {{"dp_shard", 3, 0}}},
@@ -178,9 +178,9 @@ TEST_P(LeanStates, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
     const std::vector<TensorLayout> layouts = layouts_of(cut.splits);
     std::vector<int64_t> coordinates(cut.splits.size(), 0);
     for (bool more = true; more;) {
-      Rank rank(kLeanShapes, layouts, coordinates, dtypes(), options());
+      Rank rank(kBf16Shapes, layouts, coordinates, dtypes(), options());
       for (int64_t t = 1; t <= 3; ++t) rank.step(t);
-      for (size_t i = 0; i < kLeanShapes.size(); ++i) {
+      for (size_t i = 0; i < kBf16Shapes.size(); ++i) {
         const std::array<at::Tensor, 3> expected = whole.kept(i), found = rank.kept(i);
         for (size_t k = 0; k < 3; ++k) {
           EXPECT_TRUE(same_bits(found[k], Rank::part_of(expected[k], rank.all[i]->shard_box()).contiguous()))
@@ -196,14 +196,14 @@ TEST_P(LeanStates, AreTheSameBitsHoweverTheTensorsAreCutOverRanks) {
   }
 }
 
-TEST_P(LeanStates, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
-  Rank rank(kLeanShapes, layouts_of({}), {}, dtypes(), options());
+TEST_P(Bf16States, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
+  Rank rank(kBf16Shapes, layouts_of({}), {}, dtypes(), options());
   for (int64_t t = 1; t <= 3; ++t) {
     std::vector<at::Tensor> expected;
-    for (size_t i = 0; i < kLeanShapes.size(); ++i) {
+    for (size_t i = 0; i < kBf16Shapes.size(); ++i) {
       const std::array<at::Tensor, 3> kept = rank.kept(i);
       const at::Tensor g =
-          as_double(normal(kLeanShapes[i], 1000 * static_cast<uint64_t>(t) + i, at::kFloat, 0.1)) * 0.75;
+          as_double(normal(kBf16Shapes[i], 1000 * static_cast<uint64_t>(t) + i, at::kFloat, 0.1)) * 0.75;
       const at::Tensor m = 0.9 * as_double(kept[1]) + 0.1 * g, v = 0.95 * as_double(kept[2]) + 0.05 * g * g;
       const double correction1 = 1 - std::pow(0.9, t), correction2 = 1 - std::pow(0.95, t);
       const at::Tensor w =
@@ -211,7 +211,7 @@ TEST_P(LeanStates, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
       expected.insert(expected.end(), {w, m, v});
     }
     rank.step(t);
-    for (size_t i = 0; i < kLeanShapes.size(); ++i) {
+    for (size_t i = 0; i < kBf16Shapes.size(); ++i) {
       for (size_t k = 0; k < 3; ++k) {
         const at::Tensor found = rank.kept(i)[k], wanted = expected[3 * i + k];
         const double unit = found.scalar_type() == at::kBFloat16 ? 0x1.01p-7 : 0x1p-18;
@@ -222,19 +222,19 @@ TEST_P(LeanStates, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
   }
 }
 
-TEST_P(LeanStates, TakeHalfTheBytesWhereTheyAreBf16) {
+TEST_P(Bf16States, TakeHalfTheBytesWhereTheyAreBf16) {
   const Rank rank({{100, 10}}, {TensorLayout({100, 10})}, {}, dtypes(), options());
   EXPECT_EQ(rank.optimizer->state_bytes(), std::get<1>(dtypes()) == at::kBFloat16 ? 4000 : 8000);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Optimizer, LeanStates,
+    Optimizer, Bf16States,
     ::testing::Combine(::testing::Values(OptimizerImplementation::for_loop, OptimizerImplementation::foreach,
                                          OptimizerImplementation::fused),
                        ::testing::Values(Dtypes{at::kBFloat16, at::kBFloat16}, Dtypes{at::kBFloat16, at::kFloat},
                                          Dtypes{at::kFloat, at::kBFloat16})));
 
-TEST(LeanStates, AnotherSeedOrStepRoundsOtherwise) {
+TEST(Bf16States, AnotherSeedOrStepRoundsOtherwise) {
   const Dtypes dtypes{at::kBFloat16, at::kBFloat16};
   const auto stepped = [&](uint64_t seed, int64_t step) {
     Rank rank({{64, 64}}, {TensorLayout({64, 64})}, {}, dtypes, {.rounding_seed = seed});
@@ -248,7 +248,7 @@ TEST(LeanStates, AnotherSeedOrStepRoundsOtherwise) {
   EXPECT_FALSE(same_bits(stepped(1, 1), stepped(1, 2)));
 }
 
-TEST(LeanStates, UpdatesFarBelowTheLastPlaceAddUpAllTheSame) {
+TEST(Bf16States, UpdatesFarBelowTheLastPlaceAddUpAllTheSame) {
   // A hundred steps of 1e-5 from 1, where bf16 numbers lie 2^-7 apart: rounding to the nearest would stay at 1.
   const int64_t count = 20000;
   ParameterSpec spec{"w", {count}, {}};

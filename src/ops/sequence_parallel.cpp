@@ -1,4 +1,4 @@
-#include "titan/ops/token_exchange.h"
+#include "titan/ops/sequence_parallel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/ops/cat.h>
@@ -11,7 +11,7 @@ namespace titan {
 
 namespace {
 
-class CollectiveExchange : public TokenExchange {
+class CollectiveExchange : public SequenceParallel {
  public:
   explicit CollectiveExchange(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
 
@@ -37,11 +37,11 @@ class CollectiveExchange : public TokenExchange {
 
 }  // namespace
 
-std::shared_ptr<const TokenExchange> make_collective_exchange(std::shared_ptr<Communicator> communicator) {
+std::shared_ptr<const SequenceParallel> make_collective_sequence_parallel(std::shared_ptr<Communicator> communicator) {
   return std::make_shared<CollectiveExchange>(std::move(communicator));
 }
 
-at::Tensor gather_rows(const TokenExchange& exchange, const at::Tensor& shard) {
+at::Tensor gather_rows(const SequenceParallel& exchange, const at::Tensor& shard) {
   at::Tensor whole;
   exchange.gather(shard, [&](int64_t first, const at::Tensor& rows) {
     const int64_t all = shard.size(0) * exchange.ranks();
@@ -55,7 +55,7 @@ at::Tensor gather_rows(const TokenExchange& exchange, const at::Tensor& shard) {
   return whole;
 }
 
-at::Tensor scatter_rows(const TokenExchange& exchange, const at::Tensor& partial) {
+at::Tensor scatter_rows(const SequenceParallel& exchange, const at::Tensor& partial) {
   return exchange.scatter_sum(partial.size(0),
                               [&](int64_t first, int64_t count) { return partial.narrow(0, first, count); });
 }
@@ -77,9 +77,9 @@ struct Exchange {
 };
 static_assert(kPeerChannels == 4);
 
-class AsyncExchange : public TokenExchange {
+class AsyncSequenceParallel : public SequenceParallel {
  public:
-  AsyncExchange(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace)
+  AsyncSequenceParallel(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace)
       : memory_(std::move(memory)), trace_(std::move(trace)), state_(std::make_unique<State>()) {}
 
   int64_t ranks() const override { return memory_->size(); }
@@ -201,8 +201,9 @@ class AsyncExchange : public TokenExchange {
 
 }  // namespace
 
-std::shared_ptr<const TokenExchange> make_async_exchange(std::shared_ptr<PeerMemory> memory, ExchangeTrace trace) {
-  return std::make_shared<AsyncExchange>(std::move(memory), std::move(trace));
+std::shared_ptr<const SequenceParallel> make_async_sequence_parallel(std::shared_ptr<PeerMemory> memory,
+                                                                     ExchangeTrace trace) {
+  return std::make_shared<AsyncSequenceParallel>(std::move(memory), std::move(trace));
 }
 
 }  // namespace titan

@@ -1,4 +1,4 @@
-#include "titan/checkpoint/store_meeting.h"
+#include "titan/checkpoint/store_barrier.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -10,10 +10,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// Rank 0 collects and tells everyone: two keys a rank and meeting, not one for each pair.
-class StoreMeeting : public RankMeeting {
+class StoreBarrier : public RankBarrier {
  public:
-  StoreMeeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
-               MeetingWaits waits)
+  StoreBarrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
+               BarrierWaits waits)
       : store_(c10::make_intrusive<c10d::PrefixStore>(name, std::move(store))),
         rank_(rank),
         size_(size),
@@ -97,15 +97,15 @@ class StoreMeeting : public RankMeeting {
 
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_;
-  MeetingWaits waits_;
+  BarrierWaits waits_;
   int64_t round_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<RankMeeting> make_store_meeting(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
-                                                int64_t rank, int64_t size, MeetingWaits waits) {
-  return std::make_unique<StoreMeeting>(std::move(store), name, rank, size, std::move(waits));
+std::unique_ptr<RankBarrier> make_store_barrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
+                                                int64_t rank, int64_t size, BarrierWaits waits) {
+  return std::make_unique<StoreBarrier>(std::move(store), name, rank, size, std::move(waits));
 }
 
 }  // namespace titan

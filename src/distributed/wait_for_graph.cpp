@@ -1,4 +1,4 @@
-#include "titan/distributed/peer_waits.h"
+#include "titan/distributed/wait_for_graph.h"
 
 #include <algorithm>
 #include <set>
@@ -16,32 +16,32 @@ void end_one(std::map<Key, int64_t>& waiting, const Key& key) {
 
 }  // namespace
 
-void PeerWaits::begin(int64_t rank) {
+void WaitForGraph::begin(int64_t rank) {
   const std::lock_guard lock(mutex_);
   if (!kept_) ++waiting_[rank];
 }
 
-void PeerWaits::end(int64_t rank) {
+void WaitForGraph::end(int64_t rank) {
   const std::lock_guard lock(mutex_);
   if (!kept_) end_one(waiting_, rank);
 }
 
-void PeerWaits::begin(const Ranks& ranks) {
+void WaitForGraph::begin(const Ranks& ranks) {
   const std::lock_guard lock(mutex_);
   if (!kept_) ++together_[ranks];
 }
 
-void PeerWaits::end(const Ranks& ranks) {
+void WaitForGraph::end(const Ranks& ranks) {
   const std::lock_guard lock(mutex_);
   if (!kept_) end_one(together_, ranks);
 }
 
-void PeerWaits::keep() {
+void WaitForGraph::keep() {
   const std::lock_guard lock(mutex_);
   kept_ = true;
 }
 
-std::vector<int64_t> PeerWaits::now() const {
+std::vector<int64_t> WaitForGraph::now() const {
   const std::lock_guard lock(mutex_);
   std::set<int64_t> ranks;
   for (const auto& [rank, count] : waiting_) ranks.insert(rank);
@@ -50,19 +50,19 @@ std::vector<int64_t> PeerWaits::now() const {
   return {ranks.begin(), ranks.end()};
 }
 
-int64_t PeerWaits::begin_patient(int64_t rank, std::chrono::milliseconds patience) {
+int64_t WaitForGraph::begin_patient(int64_t rank, std::chrono::milliseconds patience) {
   const std::lock_guard lock(mutex_);
   const int64_t number = next_number_++;
   if (!kept_) patient_.emplace(number, Patient{rank, patience, Clock::now() + patience / 2});
   return number;
 }
 
-void PeerWaits::end_patient(int64_t number) {
+void WaitForGraph::end_patient(int64_t number) {
   const std::lock_guard lock(mutex_);
   if (!kept_) patient_.erase(number);
 }
 
-std::optional<std::chrono::milliseconds> PeerWaits::question_due(Clock::time_point now) {
+std::optional<std::chrono::milliseconds> WaitForGraph::question_due(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   if (kept_) return std::nullopt;  // it fails for that reason already
   std::optional<std::chrono::milliseconds> due;
@@ -74,17 +74,17 @@ std::optional<std::chrono::milliseconds> PeerWaits::question_due(Clock::time_poi
   return due;
 }
 
-void PeerWaits::note_life(Clock::time_point now) {
+void WaitForGraph::note_life(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   lived_at_ = now;
 }
 
-bool PeerWaits::were_alive_since(Clock::time_point then) const {
+bool WaitForGraph::were_alive_since(Clock::time_point then) const {
   const std::lock_guard lock(mutex_);
   return lived_at_ >= then;
 }
 
-PatientWait::PatientWait(std::shared_ptr<PeerWaits> waits, int64_t rank, std::chrono::milliseconds patience)
+PatientWait::PatientWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds patience)
     : waits_(std::move(waits)) {
   if (waits_) number_ = waits_->begin_patient(rank, patience);
 }

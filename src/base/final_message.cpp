@@ -1,4 +1,4 @@
-#include "titan/base/last_words.h"
+#include "titan/base/final_message.h"
 
 #include <future>
 #include <mutex>
@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-struct LastWords::State {
+struct FinalMessage::State {
   std::mutex mutex;  // held while the words are said
   std::function<void()> words;
 
@@ -27,9 +27,9 @@ struct LastWords::State {
   }
 };
 
-LastWords::LastWords() : state_(std::make_shared<State>()) {}
+FinalMessage::FinalMessage() : state_(std::make_shared<State>()) {}
 
-void LastWords::say(std::chrono::milliseconds limit) const try {
+void FinalMessage::say(std::chrono::milliseconds limit) const try {
   const Clock::time_point until = state_->ends(limit);
   const auto said = std::make_shared<std::promise<void>>();
   auto speak = [state = state_, said] {
@@ -45,13 +45,14 @@ void LastWords::say(std::chrono::milliseconds limit) const try {
 } catch (const std::exception&) {  // no memory, no thread: the process ends without them
 }
 
-WordsToSay::WordsToSay(std::shared_ptr<LastWords> last, std::function<void()> words) : last_(std::move(last)) {
+FinalMessagePart::FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> words)
+    : last_(std::move(last)) {
   set(std::move(words));
 }
 
-WordsToSay::~WordsToSay() { set(nullptr); }
+FinalMessagePart::~FinalMessagePart() { set(nullptr); }
 
-void WordsToSay::set(std::function<void()> words) const {
+void FinalMessagePart::set(std::function<void()> words) const {
   if (!last_) return;
   const std::scoped_lock lock(last_->state_->mutex, last_->state_->timing);
   last_->state_->words = std::move(words);

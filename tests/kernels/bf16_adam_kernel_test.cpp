@@ -14,7 +14,7 @@ constexpr AdamConstants kConstants{0.9f, 0.95f, 1e-8f, 2e-3f, 1.3f, 0.999f, 0.f}
 /// fp32 as it is, bf16 rounded with the chance.
 double kept(KernelType type, float value, uint32_t chance) {
   if (type == KernelType::fp32) return value;
-  return std::bit_cast<float>(round_by_chance(std::bit_cast<uint32_t>(value), chance) << 16);
+  return std::bit_cast<float>(round_stochastically(std::bit_cast<uint32_t>(value), chance) << 16);
 }
 
 struct Case {
@@ -29,7 +29,8 @@ struct Case {
   bool tiny = false;                    // weights and gradients of 0, so that subnormal quotients are what is kept
 };
 
-/// Some of `values` become what no fast way around holds for; `every` differs for numbers that are to meet by chance.
+/// Some of `values` become what no fast way around holds for; `every` differs for numbers that are to meet
+/// stochastically.
 void make_strange(std::vector<double>& values, size_t every) {
   const double all_ones = std::bit_cast<double>(0x7FFFFFFFE0000000);  // the NaN that a GPU makes: all bits of an fp32
   const double strange[] = {0.0,       -0.0,    INFINITY, -INFINITY, NAN,     all_ones, 0x1p-130,
@@ -53,7 +54,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   Numbers copy(machine, KernelType::bf16, before, c.copy_offset.value_or(0));
   Numbers clip(machine, KernelType::fp32, std::vector<double>{0.5});
   Numbers skip(machine, KernelType::fp32, std::vector<double>{c.skip ? 1.0 : 0.0});
-  LeanAdamStep a;
+  Bf16AdamStep a;
   a.weight = weight.data();
   a.gradient = static_cast<const float*>(gradient.data());
   a.first = first.data();
@@ -68,7 +69,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   a.skip = static_cast<const float*>(skip.data());
   if (c.copy_offset) a.copy = copy.data();
   Findings findings;
-  machine.launch(&Kernels::lean_adam, a);
+  machine.launch(&Kernels::bf16_adam, a);
   if (!c.skip && !c.strange && !c.tiny) findings.compare_traffic(machine, traffic(a));
   std::vector<double> new_w = w, new_m = m, new_v = v;
   for (size_t i = 0; i < c.count && !c.skip; ++i) {
@@ -78,7 +79,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
     const float fresh_v = k.beta2 * static_cast<float>(v[i]) + (1 - k.beta2) * scaled * scaled;
     const float fresh_w =
         static_cast<float>(w[i]) * k.decay - k.step_size * fresh_m / (std::sqrt(fresh_v) * k.root_scale + k.epsilon);
-    const RoundingChances chances = rounding_chances(kKey, c.place.index(static_cast<int64_t>(i)));
+    const RoundingBits chances = rounding_bits(kKey, c.place.index(static_cast<int64_t>(i)));
     new_m[i] = kept(c.moment_type, fresh_m, chances.of(KeptNumber::first_moment));
     new_v[i] = kept(c.moment_type, fresh_v, chances.of(KeptNumber::second_moment));
     new_w[i] = kept(c.weight_type, fresh_w, chances.of(KeptNumber::weight));
@@ -97,15 +98,15 @@ std::string run_round(KernelMachine& machine, size_t count, KeptNumber number, c
   const auto values = numbers(count, 5, KernelType::fp32);
   Numbers from(machine, KernelType::fp32, values), to(machine, KernelType::bf16, count);
   Numbers skip(machine, KernelType::fp32, std::vector<double>{0.0});
-  const RoundByChance a{
+  const RoundStochastically a{
       static_cast<const float*>(from.data()), to.data(), static_cast<int64_t>(count), number, kKey, place,
       static_cast<const float*>(skip.data())};
   Findings findings;
-  machine.launch(&Kernels::round_by_chance, a);
+  machine.launch(&Kernels::round_stochastically, a);
   findings.compare_traffic(machine, traffic(a));
   std::vector<double> expected(count);
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t chance = rounding_chances(kKey, place.index(static_cast<int64_t>(i))).of(number);
+    const uint32_t chance = rounding_bits(kKey, place.index(static_cast<int64_t>(i))).of(number);
     expected[i] = kept(KernelType::bf16, static_cast<float>(values[i]), chance);
   }
   findings.compare("rounded", to, expected, 0);
@@ -120,7 +121,7 @@ std::vector<KernelCase> cases() {
     for (size_t count : {1, 2, 255, 514, 1031}) {
       const auto all = static_cast<int64_t>(count);
       const auto add = [&, weight = weight, moments = moments](const char* where, size_t offset, RoundingPlace place) {
-        result.push_back({"lean_adam_" + types + std::to_string(count) + where, [=](KernelMachine& machine) {
+        result.push_back({"bf16_adam_" + types + std::to_string(count) + where, [=](KernelMachine& machine) {
                             return run_step(machine, {count, offset, weight, moments, place});
                           }});
       };
@@ -132,7 +133,7 @@ std::vector<KernelCase> cases() {
                        .moment_type = moments,
                        .place = place,
                        .copy_offset = copy_offset};
-          result.push_back({"lean_adam_" + types + std::to_string(count) + copied + (place.first ? "_odd_runs" : ""),
+          result.push_back({"bf16_adam_" + types + std::to_string(count) + copied + (place.first ? "_odd_runs" : ""),
                             [c](KernelMachine& machine) { return run_step(machine, c); }});
         }
       }
@@ -149,17 +150,17 @@ std::vector<KernelCase> cases() {
     unusual.strange = true;
     if (weight == fp32) unusual.copy_offset = 0;
     result.push_back(
-        {"lean_adam_" + types + "strange", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+        {"bf16_adam_" + types + "strange", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
     unusual.strange = false;
     unusual.tiny = true;
     result.push_back(
-        {"lean_adam_" + types + "tiny", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+        {"bf16_adam_" + types + "tiny", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
   }
-  result.push_back({"lean_adam_skipped_257", [=](KernelMachine& machine) {
+  result.push_back({"bf16_adam_skipped_257", [=](KernelMachine& machine) {
                       return run_step(machine, {257, 0, bf16, bf16, {0, 257, 1}, true});
                     }});
   for (const KeptNumber number : {KeptNumber::weight, KeptNumber::first_moment, KeptNumber::second_moment}) {
-    const std::string which = "round_by_chance_" + std::to_string(static_cast<int>(number));
+    const std::string which = "round_stochastically_" + std::to_string(static_cast<int>(number));
     const auto add = [&](const char* where, RoundingPlace place) {
       result.push_back({which + where, [=](KernelMachine& machine) { return run_round(machine, 301, number, place); }});
     };

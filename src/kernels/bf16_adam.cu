@@ -1,4 +1,4 @@
-#include "titan/kernels/lean_adam.h"
+#include "titan/kernels/bf16_adam.h"
 
 #include <math.h>
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ float by_chance<float>(float value, uint32_t) {
 }
 template <>
 __device__ __forceinline__ Bf16 by_chance<Bf16>(float value, uint32_t chance) {
-  return {static_cast<uint16_t>(round_by_chance(bits_of(value), chance))};
+  return {static_cast<uint16_t>(round_stochastically(bits_of(value), chance))};
 }
 
 __device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second
 }
 
 template <int kWidth>
-__device__ __forceinline__ void put(float* to, const float (&numbers)[kWidth], const RoundingChances (&)[kWidth],
+__device__ __forceinline__ void put(float* to, const float (&numbers)[kWidth], const RoundingBits (&)[kWidth],
                                     KeptNumber) {
   Pack<float, kWidth> pack;
 #pragma unroll
@@ -41,24 +41,24 @@ __device__ __forceinline__ void put(float* to, const float (&numbers)[kWidth], c
   store(to, pack);
 }
 template <int kWidth>
-__device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], const RoundingChances (&chances)[kWidth],
+__device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], const RoundingBits (&chances)[kWidth],
                                     KeptNumber number) {
   Pack<uint32_t, kWidth / 2> words;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
-    words.at[i / 2] = upper_halves(raise_by_chance(bits_of(numbers[i]), chances[i].of(number)),
-                                   raise_by_chance(bits_of(numbers[i + 1]), chances[i + 1].of(number)));
+    words.at[i / 2] = upper_halves(round_up_stochastically(bits_of(numbers[i]), chances[i].of(number)),
+                                   round_up_stochastically(bits_of(numbers[i + 1]), chances[i + 1].of(number)));
   }
   store(reinterpret_cast<uint32_t*>(to), words);
 }
 
 /// Of elements that follow each other in the tensor from its element `place` on, an even one.
 template <int kWidth>
-__device__ __forceinline__ void take_chances(const RoundingKey& key, int64_t place,
-                                             RoundingChances (&chances)[kWidth]) {
+__device__ __forceinline__ void take_random_bits(const RoundingKey& key, int64_t place,
+                                                 RoundingBits (&chances)[kWidth]) {
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
-    const RoundingPairChances pair = rounding_pair_chances(key, place + i);
+    const RoundingPairBits pair = rounding_pair_bits(key, place + i);
     chances[i] = pair.even;
     chances[i + 1] = pair.odd;
   }
@@ -132,7 +132,7 @@ struct OrdinaryNumbers {
 };
 
 template <class Arithmetic>
-__device__ __forceinline__ void lean_element(float& weight, float gradient, float& first, float& second, float clip,
+__device__ __forceinline__ void bf16_element(float& weight, float gradient, float& first, float& second, float clip,
                                              const AdamConstants& c, Arithmetic& arithmetic) {
   const float g = gradient * clip + c.coupled * weight;
   first = c.beta1 * first + (1 - c.beta1) * g;
@@ -142,15 +142,15 @@ __device__ __forceinline__ void lean_element(float& weight, float gradient, floa
 }
 
 template <class Weight, class Moment>
-__device__ __forceinline__ void step_one(const LeanAdamStep& a, int64_t at, float clip) {
+__device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, float clip) {
   Weight& kept_weight = static_cast<Weight*>(a.weight)[at];
   Moment& kept_first = static_cast<Moment*>(a.first)[at];
   Moment& kept_second = static_cast<Moment*>(a.second)[at];
   float weight = widen(load_one(&kept_weight)), first = widen(load_one(&kept_first));
   float second = widen(load_one(&kept_second));
   AnyNumbers arithmetic;
-  lean_element(weight, load_one(a.gradient + at), first, second, clip, a.constants, arithmetic);
-  const RoundingChances chances = rounding_chances(a.key, a.place.index(at));
+  bf16_element(weight, load_one(a.gradient + at), first, second, clip, a.constants, arithmetic);
+  const RoundingBits chances = rounding_bits(a.key, a.place.index(at));
   store_one(&kept_weight, by_chance<Weight>(weight, chances.of(KeptNumber::weight)));
   if constexpr (std::is_same_v<Weight, float>) {
     if (a.copy) store_one(static_cast<Bf16*>(a.copy) + at, narrow<Bf16>(weight));
@@ -162,7 +162,7 @@ __device__ __forceinline__ void step_one(const LeanAdamStep& a, int64_t at, floa
 /// Elements [at, at + kWidth), the first of which is an even element of the tensor; false when they have to be stepped
 /// one by one because of a number that is not ordinary: zero, tiny, huge, infinite or a NaN.
 template <class Weight, class Moment, int kWidth>
-__device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, float clip) {
+__device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, float clip) {
   auto* kept_weight = static_cast<Weight*>(a.weight) + at;
   auto* kept_first = static_cast<Moment*>(a.first) + at;
   auto* kept_second = static_cast<Moment*>(a.second) + at;
@@ -171,12 +171,12 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
   unpack(load<kWidth>(a.gradient + at), gradient);
   unpack(load<kWidth>(kept_first), first);
   unpack(load<kWidth>(kept_second), second);
-  RoundingChances chances[kWidth];
-  take_chances(a.key, a.place.index(at), chances);
+  RoundingBits chances[kWidth];
+  take_random_bits(a.key, a.place.index(at), chances);
   OrdinaryNumbers arithmetic;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    lean_element(weight[i], gradient[i], first[i], second[i], clip, a.constants, arithmetic);
+    bf16_element(weight[i], gradient[i], first[i], second[i], clip, a.constants, arithmetic);
     arithmetic.are_ordinary &= weight[i] == weight[i];
   }
   if (!arithmetic.are_ordinary) return false;
@@ -193,7 +193,7 @@ __device__ __forceinline__ bool step_pack(const LeanAdamStep& a, int64_t at, flo
 // thread takes kWidth elements that follow each other, pairs of which share a block of chances; a warp's accesses are
 // whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack have a thread each.
 template <class Weight, class Moment, int kWidth>
-__global__ void __launch_bounds__(kThreads) lean_adam_kernel(LeanAdamStep a, int64_t packs) {
+__global__ void __launch_bounds__(kThreads) bf16_adam_kernel(Bf16AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float clip = load_shared_word(a.clip);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -208,15 +208,15 @@ __global__ void __launch_bounds__(kThreads) lean_adam_kernel(LeanAdamStep a, int
 }
 
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads) round_kernel(RoundByChance a, int64_t packs) {
+__global__ void __launch_bounds__(kThreads) round_kernel(RoundStochastically a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   auto* target = static_cast<Bf16*>(a.target);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index < packs) {
     const int64_t at = kWidth * index;
     const Pack<float, kWidth> values = load<kWidth>(a.values + at);
-    RoundingChances chances[kWidth];
-    take_chances(a.key, a.place.index(at), chances);
+    RoundingBits chances[kWidth];
+    take_random_bits(a.key, a.place.index(at), chances);
     Pack<Bf16, kWidth> rounded;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) rounded.at[i] = by_chance<Bf16>(values.at[i], chances[i].of(a.number));
@@ -224,36 +224,36 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundByChance a, int64_
   }
   const int64_t tail = (kWidth - 1) * packs + index;
   if (tail >= a.count) return;
-  const uint32_t chance = rounding_chances(a.key, a.place.index(tail)).of(a.number);
+  const uint32_t chance = rounding_bits(a.key, a.place.index(tail)).of(a.number);
   store_one(target + tail, by_chance<Bf16>(load_one(a.values + tail), chance));
 }
 
 bool aligned_to(const void* pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-/// Whether each pack of `width` elements lies within one run, from an even element of the tensor on.
+/// Whether each pack of `width` elements is within one run, from an even element of the tensor on.
 bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
   return place.first % 2 == 0 && (place.run >= count || (place.run % width == 0 && place.stride % 2 == 0));
 }
 
 /// And is aligned.
-bool packs_fit(const LeanAdamStep& a, int64_t width) {
+bool packs_fit(const Bf16AdamStep& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
          aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&
          aligned_to(a.second, width * bytes_of(a.moment_type)) && aligned_to(a.copy, width * 2);
 }
-bool packs_fit(const RoundByChance& a, int64_t width) {
+bool packs_fit(const RoundStochastically& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.values, width * 4) && aligned_to(a.target, width * 2);
 }
 
 template <class Weight, class Moment, int kWidth>
-void launch_step(const LeanAdamStep& a, int64_t packs, CUstream_st* stream) {
-  launch("lean_adam", lean_adam_kernel<Weight, Moment, kWidth>,
+void launch_step(const Bf16AdamStep& a, int64_t packs, CUstream_st* stream) {
+  launch("bf16_adam", bf16_adam_kernel<Weight, Moment, kWidth>,
          dim3(blocks_for(a.count - packs * (kWidth - 1), kThreads)), dim3(kThreads), stream, a, packs);
 }
 
 }  // namespace
 
-void run(const LeanAdamStep& a, CUstream_st* stream) {
+void run(const Bf16AdamStep& a, CUstream_st* stream) {
   if (a.count == 0) return;
   with_type(a.weight_type, [&](auto weight) {
     with_type(a.moment_type, [&](auto moment) {
@@ -265,7 +265,7 @@ void run(const LeanAdamStep& a, CUstream_st* stream) {
   });
 }
 
-void run(const RoundByChance& a, CUstream_st* stream) {
+void run(const RoundStochastically& a, CUstream_st* stream) {
   if (a.count == 0) return;
   const int64_t packs = packs_fit(a, kWide) ? a.count / kWide : 0;
   launch("round", round_kernel<kWide>, dim3(blocks_for(a.count - packs * (kWide - 1), kThreads)), dim3(kThreads),

@@ -9,12 +9,12 @@
 
 namespace titan {
 
-class LastWords {
+class FinalMessage {
  public:
   /// A pause of this length before the end disturbs no launcher.
   static constexpr std::chrono::milliseconds kLimit{500};
 
-  LastWords();
+  FinalMessage();
 
   /// Has the words said, on a thread of its own; returns once that is done, at the latest after `limit`, or after what
   /// is left of an earlier call's: several failures that one end brings wait once. Words are said once; where there are
@@ -22,23 +22,23 @@ class LastWords {
   void say(std::chrono::milliseconds limit = kLimit) const;
 
  private:
-  friend class WordsToSay;
+  friend class FinalMessagePart;
   struct State;
   std::shared_ptr<State> state_;
 };
 
 /// While it lives, `words` are what `last` says. Null: nobody ends this process. Its end waits for words being said.
-class WordsToSay {
+class FinalMessagePart {
  public:
-  WordsToSay(std::shared_ptr<LastWords> last, std::function<void()> words);
-  ~WordsToSay();
-  WordsToSay(const WordsToSay&) = delete;
-  WordsToSay& operator=(const WordsToSay&) = delete;
+  FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> words);
+  ~FinalMessagePart();
+  FinalMessagePart(const FinalMessagePart&) = delete;
+  FinalMessagePart& operator=(const FinalMessagePart&) = delete;
 
  private:
   void set(std::function<void()> words) const;
 
-  std::shared_ptr<LastWords> last_;
+  std::shared_ptr<FinalMessage> last_;
 };
 
 }  // namespace titan

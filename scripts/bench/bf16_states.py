@@ -1,4 +1,4 @@
-"""Driver of scripts/bench/lean_states.sh: the same run with states in float32 and in bfloat16, and how far their losses
+"""Driver of scripts/bench/bf16_states.sh: the same run with states in float32 and in bfloat16, and how far their losses
 lie apart at the end. Numbers, not times: the runs may share the machine with anything."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def losses(binary: str, folder: pathlib.Path, steps: int, threads: int, words: l
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench/lean_states.sh", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/bench/bf16_states.sh", description=__doc__)
     parser.add_argument("--steps", type=int, default=2000, help="steps of each run (default 2000)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 7], help="debug.seed of the runs (default 42 7)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (default 1)")

@@ -14,7 +14,7 @@
 namespace titan {
 
 /// Of one rank; may be used from any thread.
-class PeerWaits {
+class WaitForGraph {
  public:
   using Ranks = std::shared_ptr<const std::vector<int64_t>>;
   using Clock = std::chrono::steady_clock;
@@ -60,13 +60,13 @@ class PeerWaits {
 class PatientWait {
  public:
   /// `waits` may be null: nobody asks.
-  PatientWait(std::shared_ptr<PeerWaits> waits, int64_t rank, std::chrono::milliseconds patience);
+  PatientWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds patience);
   ~PatientWait();
   PatientWait(const PatientWait&) = delete;
   PatientWait& operator=(const PatientWait&) = delete;
 
  private:
-  std::shared_ptr<PeerWaits> waits_;
+  std::shared_ptr<WaitForGraph> waits_;
   int64_t number_ = 0;
 };
 

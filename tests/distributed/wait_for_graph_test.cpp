@@ -1,4 +1,4 @@
-#include "titan/distributed/peer_waits.h"
+#include "titan/distributed/wait_for_graph.h"
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@ namespace {
 using Ranks = std::vector<int64_t>;
 constexpr std::chrono::milliseconds kLimit{3000};
 
-GroupMembers members_of(Ranks ranks) { return {"tp", std::move(ranks), std::make_shared<PeerWaits>()}; }
+GroupMembers members_of(Ranks ranks) { return {"tp", std::move(ranks), std::make_shared<WaitForGraph>()}; }
 
-TEST(PeerWaits, AreThoseOfThisMomentAsRanksOfTheRun) {
+TEST(WaitForGraph, AreThoseOfThisMomentAsRanksOfTheRun) {
   const GroupMembers members = members_of({4, 6, 9});
   const Ranks both{1, 2};
   EXPECT_TRUE(members.wait_for(both, [&] {
@@ -28,10 +28,10 @@ TEST(PeerWaits, AreThoseOfThisMomentAsRanksOfTheRun) {
   EXPECT_EQ(members.waits->now(), Ranks{});
 }
 
-TEST(PeerWaits, OfWorkThatNoHostThreadWaitsForAreThoseOfItsGroupUntilItIsComplete) {
+TEST(WaitForGraph, OfWorkThatNoHostThreadWaitsForAreThoseOfItsGroupUntilItIsComplete) {
   const GroupMembers members = members_of({4, 6, 9});
   bool first_done = false, second_done = false;
-  const PeerWaits::Ranks others = members.others(/*own=*/1);
+  const WaitForGraph::Ranks others = members.others(/*own=*/1);
   const auto first = members.noted(others, [&] { return first_done; });
   const auto second = members.noted(others, [&] { return second_done; });
   EXPECT_FALSE(first());
@@ -48,7 +48,7 @@ TEST(PeerWaits, OfWorkThatNoHostThreadWaitsForAreThoseOfItsGroupUntilItIsComplet
   EXPECT_EQ((GroupMembers{"tp", {}, members.waits}.others(0)), nullptr) << "nothing to note: which ranks is not known";
 }
 
-TEST(PeerWaits, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
+TEST(WaitForGraph, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
   for (const bool throws : {false, true}) {
     const GroupMembers members = members_of({4, 6, 9});
     const auto give_up = [&] {
@@ -67,13 +67,13 @@ TEST(PeerWaits, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
   }
 }
 
-TEST(PeerWaits, WhereNobodyAsksTheWaitIsAllThereIs) {
+TEST(WaitForGraph, WhereNobodyAsksTheWaitIsAllThereIs) {
   const GroupMembers members{"tp", {}, nullptr};
   EXPECT_TRUE(members.wait_for(1, [] { return true; }));
   EXPECT_FALSE(members.wait_for(1, [] { return false; }));
 }
 
-TEST(PeerWaits, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
+TEST(WaitForGraph, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
   const auto text = [](const GroupMembers& members) -> std::string {
     try {
       members.fail_silent(1, kLimit);
@@ -88,11 +88,11 @@ TEST(PeerWaits, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
 
 TEST(PatientWait, IsNotedLikeAnyOtherAndHasTheWatcherAskHalfOfItsPatienceLaterAndAsOftenAgain) {
   constexpr std::chrono::seconds kPatience{100};
-  const auto waits = std::make_shared<PeerWaits>();
-  const PeerWaits::Clock::time_point begin = PeerWaits::Clock::now();
+  const auto waits = std::make_shared<WaitForGraph>();
+  const WaitForGraph::Clock::time_point begin = WaitForGraph::Clock::now();
   {
     const PatientWait wait(waits, 3, kPatience);
-    const PeerWaits::Clock::time_point noted = PeerWaits::Clock::now();
+    const WaitForGraph::Clock::time_point noted = WaitForGraph::Clock::now();
     const PatientWait beside(waits, 3, kPatience * 10);
     EXPECT_EQ(waits->now(), Ranks{3});
     EXPECT_FALSE(waits->question_due(begin + kPatience / 2 - kLimit));
@@ -105,18 +105,18 @@ TEST(PatientWait, IsNotedLikeAnyOtherAndHasTheWatcherAskHalfOfItsPatienceLaterAn
 }
 
 TEST(PatientWait, OfARankThatHasGivenUpStaysAndAsksNoMore) {
-  const auto waits = std::make_shared<PeerWaits>();
+  const auto waits = std::make_shared<WaitForGraph>();
   {
     const PatientWait wait(waits, 3, kLimit);
     waits->keep();
   }
   EXPECT_EQ(waits->now(), Ranks{3});
-  EXPECT_FALSE(waits->question_due(PeerWaits::Clock::now() + kLimit));
+  EXPECT_FALSE(waits->question_due(WaitForGraph::Clock::now() + kLimit));
 }
 
 TEST(PatientWait, KnowsSinceWhenTheOthersAreKnownToLive) {
-  PeerWaits waits;
-  const PeerWaits::Clock::time_point now = PeerWaits::Clock::now();
+  WaitForGraph waits;
+  const WaitForGraph::Clock::time_point now = WaitForGraph::Clock::now();
   EXPECT_FALSE(waits.were_alive_since(now));
   waits.note_life(now);
   EXPECT_TRUE(waits.were_alive_since(now));
