@@ -1,6 +1,7 @@
 // The programs of every row of the layout matrices pass the checkers, for each rank and for all together. Mutations (an
 // instruction deleted, two neighbours swapped) fail, unless they are harmless.
 #include <map>
+#include <set>
 
 #include "ranks.h"
 #include "titan/parallel/program.h"
@@ -253,6 +254,26 @@ TEST_P(Programs, AreNotProvedWithoutAnInstructionOrWithTwoInEachOthersPlaceUnles
     }
   }
   RecordProperty("mutations", fmt::format("{} deleted, {} swapped, {} of them harmless", deleted, swapped, harmless));
+}
+
+TEST(ProgramsOfStages, GatherWeightsWhileAUnitRunsOrAMessageIsAwaitedButForTheFirst) {
+  LayoutRow row;
+  row.pipeline = row.shard = row.stages_per_rank = 2;
+  row.schedule = "Interleaved1F1B";
+  row.reshard = "always";
+  const Plan plan = plan_of(row, 0);
+  const Program program = expand(plan, ProgramKind::last_pass, stale_state(plan));
+  std::set<int> started;  // since the last unit or message
+  int64_t gathers = 0, exposed = 0;
+  for (const Action& action : program.actions) {
+    const bool overlaps =
+        action.unit >= 0 || action.kind == ActionKind::wait_forward || action.kind == ActionKind::wait_backward;
+    if (overlaps) started.clear();
+    if (action.kind == ActionKind::unshard) ++gathers, started.insert(action.group);
+    if (action.kind == ActionKind::wait_unshard) exposed += started.count(action.group);
+  }
+  EXPECT_GT(gathers, 2) << "of both stages";
+  EXPECT_EQ(exposed, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, Programs, ::testing::ValuesIn(proved_rows()), [](const auto& info) {
