@@ -1,17 +1,66 @@
-// One option as the user gave it, and the reading of such: unknown keys, wrong types, values out of range. Private to
-// config.
+// The words of a command line as option assignments. Private to config; CLI11 takes the words apart, this part adds
+// what it lacks: unique prefixes, `-` for `_`, every problem at once, nearest spellings.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "command_line.h"
+#include "titan/config/problem.h"
+#include "titan/config/schema.h"
 #include "titan/config/settings.h"
-#include "toml_reader.h"
+#include "titan/config/value.h"
 
 namespace titan::detail {
+
+struct CommandLineWord {
+  std::string key;    ///< of an option or of a former spelling, as the schema has it
+  std::string value;  ///< as typed; "true" or "false" for a bare flag
+  Place place;        ///< names the word as typed
+};
+
+struct CommandLine {
+  std::vector<CommandLineWord> words;      ///< in order; a repeated key appears again
+  std::optional<std::string> config_file;  ///< the word that is no option
+  std::vector<Problem> problems;
+};
+
+CommandLine read_command_line(const Schema& schema, std::span<const std::string> arguments);
+
+// A TOML file as flat entries with positions. Private to config; the only file that knows toml++ is its implementation.
+// It knows no schema: keys are whatever the file says, in its order, and a syntax error is a problem like any other.
+
+struct TomlEntry {
+  std::string key;  ///< "training.steps"
+  Place key_place;
+  Place value_place;
+  Value value;              ///< none when the file holds something that no option can be
+  std::string unsupported;  ///< then: what it is, such as "a date"
+};
+
+struct TomlTable {
+  std::string name;  ///< "training.dataloader"
+  Place place;
+};
+
+struct TomlDocument {
+  std::vector<TomlEntry> entries;  ///< in the order of the file
+  std::vector<TomlTable> tables;
+  std::map<std::string, Place> inside;  ///< of arrays of tables: "optimizer.param_groups[0].match"
+  std::optional<Problem> syntax_error;  ///< then the rest is empty
+};
+
+/// No config is longer.
+inline constexpr size_t kMostTomlBytes = size_t{16} << 20;
+
+/// `name` is what places call the text.
+TomlDocument read_toml(std::string_view text, const std::string& name);
+
+// One option as the user gave it, and the reading of such: unknown keys, wrong types, values out of range. Private to
+// config.
 
 struct Given {
   const Option* option = nullptr;  ///< the option, or the target of the former spelling

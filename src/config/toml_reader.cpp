@@ -1,4 +1,4 @@
-#include "toml_reader.h"
+#include "given.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "titan/data/hugging_face_model.h"
+#include "titan/data/hugging_face_tokenizer.h"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
-#include "titan/data/hugging_face_tokenizer.h"
 #include "titan/data/pre_tokenizer.h"
 #include "titan/data/tiktoken.h"
 #include "titan/data/utf8.h"

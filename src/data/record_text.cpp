@@ -1,4 +1,4 @@
-#include "titan/data/record_text.h"
+#include "titan/data/text_files.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

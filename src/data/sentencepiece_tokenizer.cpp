@@ -1,4 +1,4 @@
-#include "sentencepiece_tokenizer.h"
+#include "titan/data/sentencepiece_model.h"
 
 #include <fmt/format.h>
 #include <algorithm>

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "sentencepiece_tokenizer.h"
+#include "titan/data/sentencepiece_model.h"
 #include "titan/base/error.h"
 #include "titan/data/hugging_face_tokenizer.h"
 #include "titan/data/text_files.h"

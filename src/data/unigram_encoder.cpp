@@ -1,4 +1,4 @@
-#include "titan/data/unigram_encoder.h"
+#include "titan/data/sentencepiece_model.h"
 
 #include <algorithm>
 #include <bit>

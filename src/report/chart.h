@@ -36,4 +36,10 @@ std::string chart(const ChartStyle& style, const std::vector<ChartCurve>& curves
 /// Three significant digits, without a power of ten between 1e-4 and 1e6, with "k", "M" above.
 std::string short_number(double value);
 
+// The look and the behaviour of report.html: private to report.
+
+extern const char* const kPageStyle;   // CSS
+extern const char* const kPageScript;  // JavaScript; the page is complete without it
+inline constexpr int kPageColours = 8;
+
 }  // namespace titan

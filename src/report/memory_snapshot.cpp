@@ -4,33 +4,19 @@
 #include <optional>
 #include <utility>
 
-#include "cpu_history.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/gpu/cuda.h"
 
 namespace titan {
-namespace {
 
-std::string history_of(const at::Device& device) { return device.is_cuda() ? cuda().history() : cpu_memory_history(); }
-
-void record(const at::Device& device, bool on) {
-  if (device.is_cuda()) {
-    cuda().record_history(on ? std::optional<size_t>(MemorySnapshots::kMostEntries) : std::nullopt);
-    return;
-  }
-  on ? CpuHistory::begin(MemorySnapshots::kMostEntries) : CpuHistory::end();
-}
-
-}  // namespace
-
-MemorySnapshots::MemorySnapshots(const at::Device& device, std::filesystem::path folder, int64_t rank, const Log& log)
-    : device_(device), folder_(std::move(folder)), rank_(rank), log_(log) {
-  record(device_, true);
+MemorySnapshots::MemorySnapshots(std::filesystem::path folder, int64_t rank, const Log& log)
+    : folder_(std::move(folder)), rank_(rank), log_(log) {
+  cuda().record_history(kMostEntries);
   log_.info("Memory profiler active. Snapshots will be saved at {}", folder_.string());
 }
 
-MemorySnapshots::~MemorySnapshots() { record(device_, false); }
+MemorySnapshots::~MemorySnapshots() { cuda().record_history(std::nullopt); }
 
 void MemorySnapshots::write(int64_t step) { write_to(fmt::format("iteration_{}", step)); }
 
@@ -41,7 +27,7 @@ void MemorySnapshots::write_to(const std::string& name) {
   try {
     make_folders(folder_ / name);
     const std::filesystem::path file = folder_ / name / fmt::format("rank{}_memory_snapshot.pickle", rank_);
-    replace_file(file, history_of(device_));
+    replace_file(file, cuda().history());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     log_.info("Dumped the memory snapshot {} in {:.2f} seconds", file.string(), seconds);
   } catch (const std::exception& error) {
@@ -49,7 +35,5 @@ void MemorySnapshots::write_to(const std::string& name) {
     log_.warning("profiling.save_memory_snapshot_folder: {}; there are no snapshots", error.what());
   }
 }
-
-std::string cpu_memory_history() { return CpuHistory::pickle(); }
 
 }  // namespace titan

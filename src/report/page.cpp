@@ -11,7 +11,6 @@
 #include <set>
 
 #include "chart.h"
-#include "page_style.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/report/step_report.h"

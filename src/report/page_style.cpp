@@ -1,4 +1,4 @@
-#include "page_style.h"
+#include "chart.h"
 
 namespace titan {
 
