@@ -3,14 +3,12 @@
 option(TITAN_UNITY "Compile several files of a folder together" ON)
 set(TITAN_FILES_TOGETHER 8)
 
-# titan_compile_together(target [files]): files of one folder, in alphabetical order, so many at a time; those with options of
-# their own stay alone.
+# titan_compile_together(target): files of one folder, in alphabetical order, TITAN_FILES_TOGETHER at a time; files with
+# options of their own are compiled alone.
 function(titan_compile_together target)
   if(NOT TITAN_UNITY)
     return()
   endif()
-  set(sizes ${TITAN_FILES_TOGETHER} ${ARGN})
-  list(GET sizes -1 together)
   get_target_property(sources ${target} SOURCES)
   list(SORT sources)
   foreach(source IN LISTS sources)
@@ -22,7 +20,7 @@ function(titan_compile_together target)
     if(NOT DEFINED number_${key})
       set(number_${key} 0)
     endif()
-    math(EXPR group "${number_${key}} / ${together}")
+    math(EXPR group "${number_${key}} / ${TITAN_FILES_TOGETHER}")
     math(EXPR number_${key} "${number_${key}} + 1")
     file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${folder})
     string(MAKE_C_IDENTIFIER "${name}_${group}" name)

@@ -47,7 +47,8 @@ if(TITAN_TORCH)
     set_source_files_properties(${adam_sources} PROPERTIES COMPILE_OPTIONS -fmad=false)
   endif()
   add_library(titan_core STATIC ${sources})
-  target_link_libraries(titan_core PUBLIC titan_base titan_schedule titan_config titan_data titan_libtorch)
+  target_link_libraries(titan_core PUBLIC titan_base titan_schedule titan_config titan_data titan_libtorch
+    ${TITAN_LIBDEFLATE})
   target_include_directories(titan_core SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
   foreach(header ATen/ATen.h torch/csrc/autograd/engine.h torch/csrc/autograd/function.h
           torch/csrc/autograd/functions/utils.h string vector)
@@ -81,7 +82,7 @@ if(TITAN_TORCH)
   add_library(titan_app STATIC ${app_sources})
   target_link_libraries(titan_app PUBLIC titan_core titan_cli)
   target_precompile_headers(titan_app REUSE_FROM titan_core)
-  titan_compile_together(titan_app 8) # last, when there is nothing else for a second core
+  titan_compile_together(titan_app)
   include(Version)
   add_dependencies(titan_app titan_commit)
   set(kernels "none: built for the CPU only")

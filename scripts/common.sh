@@ -76,7 +76,7 @@ run_cmake() {
 # libtorch_kind: what cmake/Cuda.cmake decides. If it decides otherwise, CMake fetches what is missing.
 libtorch_kind() {
   local nvcc
-  nvcc=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v nvcc || true)
+  nvcc=$(PATH=$PATH${CUDA_HOME:+:$CUDA_HOME/bin}:/usr/local/cuda/bin command -v nvcc || true)
   if [ "${TITAN_CUDA:-AUTO}" != OFF ] && [ -n "$nvcc" ] && [[ $("$nvcc" --version) = *'release 13.'* ]]; then
     printf -- --cuda
   elif [ "${TITAN_CUDA:-AUTO}" = ON ]; then

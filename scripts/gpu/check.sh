@@ -9,64 +9,21 @@
 #   --page FILE   instead of docs/benchmarks/gpu-check-DATE.md        --commit HASH   where git cannot say it
 #   --only ROW    the rows named, by commas                        --log FILE    adds all that the programs print
 #   --device cpu    without a GPU, to try the script itself
-. "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
+. "$(dirname -- "${BASH_SOURCE[0]}")/prepare.sh"
 
-readonly tests=(kernels_test ops_test distributed_test train_test)
+readonly script=check.sh programs_needed=(kernels_test ops_test distributed_test train_test)
+readonly value_options='--page --log --only' flags=''
+readonly usage='--pack, --packed FOLDER, --page FILE, --log FILE, --commit HASH, --only ROWS, --device cpu'
 
 pack() {
-  local bundle folder=$TITAN_ROOT/build/gpu name
+  local bundle folder=$TITAN_ROOT/build/gpu
   bundle=$("$TITAN_ROOT/scripts/bundle.sh" --allow-newer | tail -n 1)
-  build_targets "${tests[@]}"
   rm -rf "$folder"
   cp -r "$bundle" "$folder"
-  for name in "${tests[@]}"; do
-    strip -o "$folder/lib/$name" "$TITAN_BUILD/$name"
-    cp "$folder/titan_train" "$folder/$name" # the start script starts what it is named after
-  done
+  copy_programs "$folder"
   printf '%s\n' "$folder"
 }
 
-packed='' commit='' device=cuda arguments=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    --pack)
-      pack
-      exit 0
-      ;;
-    --packed | --commit | --device | --page | --log | --only)
-      [ $# -ge 2 ] || fail 64 "$1 needs a value"
-      case $1 in
-        --packed) packed=$2 ;;
-        --commit) commit=$2 ;;
-        --device) device=$2 ;;
-        *) arguments+=("$1" "$2") ;;
-      esac
-      shift
-      ;;
-    *)
-      fail 64 "unknown argument $1" \
-        "There are --pack, --packed FOLDER, --page FILE, --log FILE, --commit HASH, --only ROWS, --device cpu."
-      ;;
-  esac
-  shift
-done
-
-machine="no GPU, --device $device"
-if [ "$device" = cuda ]; then
-  machine=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1) || true
-  [ -n "$machine" ] || fail 69 "there is no GPU here: nvidia-smi is missing or sees none" \
-    "On a machine with one, run scripts/gpu/check.sh; --pack makes what it needs where it cannot build."
-fi
-if [ -n "$packed" ]; then
-  programs=$packed
-  for name in titan_train "${tests[@]}"; do
-    [ -x "$programs/$name" ] || fail 64 "$packed holds no $name" "scripts/gpu/check.sh --pack makes such a folder."
-  done
-else
-  "$TITAN_ROOT/scripts/setup.sh"
-  build_targets titan_program "${tests[@]}"
-  programs=$TITAN_BUILD
-fi
-[ -n "$commit" ] || commit=$(git -C "$TITAN_ROOT" rev-parse --short HEAD 2>/dev/null) || commit=unknown
+prepare "$@"
 exec python3 "$TITAN_ROOT/scripts/gpu/check.py" --programs "$programs" --machine "$machine" --commit "$commit" \
   --device "$device" "${arguments[@]}"

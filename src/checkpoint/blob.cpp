@@ -1,6 +1,7 @@
 #include "titan/checkpoint/blob.h"
 
 #include <ATen/ops/empty.h>
+#include <libdeflate.h>
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -106,7 +107,7 @@ void refuse_big_endian(CheckedReader& file, const std::vector<ZipEntry>& entries
   }
 }
 
-/// Where the elements of a pickled tensor lie.
+/// The location of a pickled tensor's elements.
 StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry>& entries) {
   using Kind = PickleValue::Kind;
   if (!tensor.is_object("torch._utils _rebuild_tensor_v2") || tensor.items.at(0)->items.size() < 4) {
@@ -143,7 +144,7 @@ StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry
 }  // namespace
 
 std::string_view python_name(at::ScalarType type) {
-  // Read from safetensors alone: Python saves it with an instruction that no checkpoint of ours has.
+  // Only in safetensors: Python pickles it with an opcode that the reader refuses.
   return type == at::kFloat8_e4m3fn ? "float8_e4m3fn" : known(type).name;
 }
 
@@ -177,12 +178,12 @@ int64_t tensor_blob_bytes(at::ScalarType type, std::span<const int64_t> shape) {
 
 namespace {
 
-/// A tensor's elements; the checksum that begins with `checksum` and ends with them.
+/// Writes a tensor's elements; returns `checksum` continued over them.
 uint32_t write_elements(HashingWriter& file, const TensorBytes& tensor, uint32_t checksum) {
   constexpr size_t kPiece = size_t{1} << 20;  // still in the cache when it is written
   for (size_t offset = 0; offset < tensor.size();) {
     const std::string_view piece = tensor.read(offset, kPiece);
-    checksum = zip_checksum(checksum, piece);
+    checksum = libdeflate_crc32(checksum, piece.data(), piece.size());
     file.write(piece);
     offset += piece.size();
   }
@@ -253,7 +254,7 @@ PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length) {
 
 namespace {
 
-/// Elements that follow each other in memory when the last dimensions are walked: the size of one run.
+/// The number of contiguous elements over the last dimensions: the length of one run.
 int64_t run_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t& outer_dimensions) {
   int64_t run = 1;
   outer_dimensions = static_cast<int64_t>(sizes.size());
@@ -266,8 +267,8 @@ int64_t run_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t& outer_di
   return run;
 }
 
-/// Reads `sizes` elements that are in `file` from `first_byte` on with `strides` into `into`, a CPU tensor of the same
-/// sizes and dtype, run by run. Both must have runs of more than single elements to be worth it.
+/// Reads `sizes` elements with `strides` from `first_byte` of `file` into `into`, a CPU tensor of the same sizes and
+/// dtype, run by run. Only worth it if both have runs of several elements.
 void read_runs(CheckedReader& file, int64_t first_byte, at::IntArrayRef strides, const at::Tensor& into) {
   int64_t outer_source = 0, outer_target = 0;
   run_of(into.sizes(), strides, outer_source);
@@ -295,7 +296,7 @@ void read_runs(CheckedReader& file, int64_t first_byte, at::IntArrayRef strides,
   }
 }
 
-/// The whole chunk as a tensor of its own: for strides that no run of memory has.
+/// Reads the whole chunk into a temporary: for strides without contiguous runs.
 at::Tensor read_chunk(CheckedReader& file, const StoredElements& stored) {
   const auto element = static_cast<int64_t>(c10::elementSize(stored.type));
   at::Tensor storage = at::empty({stored.storage_bytes / element}, stored.type);

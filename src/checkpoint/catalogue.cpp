@@ -7,7 +7,7 @@
 
 #include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/commit.h"
-#include "titan/checkpoint/manifest.h"
+#include "titan/checkpoint/metadata.h"
 #include "titan/checkpoint/safetensors.h"
 
 namespace titan {
@@ -29,7 +29,7 @@ struct Contents {
   bool manifest = false, checkpoint = false, safetensors = false;
 };
 
-/// What a folder that is named like a checkpoint has of one. Nothing: it cannot be looked into now.
+/// Which parts of a checkpoint a folder has; nothing if it cannot be listed.
 std::optional<Contents> look_into(Storage& storage, const std::filesystem::path& folder) {
   try {
     const std::vector<StorageEntry> files = storage.list(folder);
@@ -39,7 +39,7 @@ std::optional<Contents> look_into(Storage& storage, const std::filesystem::path&
   }
 }
 
-/// Manifest first: what is left after a crash is never taken for a whole checkpoint.
+/// Deletes the manifest first, so that what a crash leaves is never loaded as complete.
 void delete_checkpoint(Storage& storage, const std::filesystem::path& root, int64_t step) {
   const std::filesystem::path folder = root / step_folder(step);
   for (const char* marker : {kManifestFile, kIndexFile}) storage.remove(folder / marker);
@@ -57,7 +57,7 @@ std::optional<int64_t> step_being_deleted(std::string_view name) {
   return step_of(std::string(kStepPrefix) + std::string(rest.substr(0, rest.find('-'))));
 }
 
-/// What was to be replaced gets its name back where nothing has taken that; whether it did.
+/// Renames an interrupted replacement back unless the name is taken; returns true if it did.
 bool put_back(Storage& storage, const std::filesystem::path& root, const std::string& name, int64_t step) {
   const std::vector<StorageEntry> files = storage.list(root / name);
   const bool whole = contains(files, kManifestFile) || contains(files, kExportManifest);
@@ -67,7 +67,7 @@ bool put_back(Storage& storage, const std::filesystem::path& root, const std::st
   return true;
 }
 
-/// Does `act` with each folder that an earlier run left, and its step when it was being deleted; what failed.
+/// Calls `act` with each leftover folder, and its step if it was being deleted. Returns the failures.
 std::vector<std::string> for_leftovers(Storage& storage, const std::filesystem::path& root,
                                        const std::function<void(const std::string& name, int64_t step)>& act) {
   std::vector<std::string> failures;
@@ -91,10 +91,10 @@ std::vector<std::string> for_leftovers(Storage& storage, const std::filesystem::
   return failures;
 }
 
-/// What is left of a folder that was being deleted or replaced gets its name back or goes.
+/// Restores or removes a folder that was being deleted or replaced.
 void finish_deleting(Storage& storage, const std::filesystem::path& root, const std::string& name, int64_t step) {
   if (step != kNoStep && put_back(storage, root, name, step)) return;
-  // A finished model goes when another one has its name, and may be gone in part.
+  // An export is removed if another one has its name; it may be partly deleted.
   const bool keeps = step != kNoStep &&
                      (is_link(storage, root / name) || !is_safetensors_folder(storage.list(root / step_folder(step))));
   keeps ? put_away_replaced(storage, root, root / name, step) : storage.remove_folder(root / name);
@@ -109,7 +109,7 @@ bool holds_model_alone(Storage& storage, const std::filesystem::path& folder) {
   }
 }
 
-/// Gives a folder a name that says what became of it, with a number where that one is taken.
+/// Renames a folder to `prefix`-STEP, with a number appended if that is taken.
 void rename_aside(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
                   std::string_view prefix, int64_t step) {
   const std::vector<StorageEntry> entries = storage.list(root);

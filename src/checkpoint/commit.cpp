@@ -8,10 +8,10 @@
 namespace titan {
 namespace {
 
-/// Room for index, manifest and the rounding of file systems, besides the data: this much and a part in 64.
+/// Space for index, manifest and file-system rounding in addition to the data: this much and 1/64.
 constexpr int64_t kSpareBytes = int64_t{1} << 20;
 
-/// What is in the finished folder is what was meant to.
+/// Verifies index and manifest in the renamed folder.
 void read_back(Storage& storage, const std::filesystem::path& folder, const CheckpointIndex& index,
                const Manifest& manifest) {
   const Manifest written = read_manifest(storage.read_all(folder / kManifestFile));
@@ -24,7 +24,7 @@ void read_back(Storage& storage, const std::filesystem::path& folder, const Chec
   }
 }
 
-/// A checkpoint of this step from before the run resumed from an earlier one gets another name; which.
+/// Renames an existing checkpoint of this step (the run resumed from an earlier one); returns the new name.
 std::optional<std::filesystem::path> make_way(Storage& storage, const SavePlace& place) {
   for (const StorageEntry& entry : storage.list(place.root)) {
     if (entry.name != step_folder(place.step)) continue;
@@ -35,7 +35,7 @@ std::optional<std::filesystem::path> make_way(Storage& storage, const SavePlace&
   return std::nullopt;
 }
 
-/// What cannot be removed now is removed at the next start.
+/// Failures are ignored: the next start removes what is left.
 void remove_quietly(Storage& storage, const std::filesystem::path& folder) {
   try {
     storage.remove_folder(folder);
@@ -44,6 +44,8 @@ void remove_quietly(Storage& storage, const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+std::string data_file(int64_t rank, int64_t file) { return fmt::format("__{}_{}.distcp", rank, file); }
 
 std::string step_folder(int64_t step) { return fmt::format("{}{}", kStepPrefix, step); }
 

@@ -6,12 +6,11 @@
 #include <chrono>
 #include <optional>
 
-#include "problem_of.h"
 #include "titan/base/json.h"
 #include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/catalogue.h"
-#include "titan/checkpoint/manifest.h"
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
+#include "titan/checkpoint/metadata.h"
 
 namespace titan {
 
@@ -21,7 +20,7 @@ constexpr int64_t kSpareBytes = int64_t{1} << 20;
 
 Box whole_box(const LogicalTensor& tensor) { return {std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape}; }
 
-/// `rows` in another dtype. Numbers that it cannot hold are an error: the export would be another model.
+/// `rows` in another dtype; values outside its range are an error.
 at::Tensor converted(const at::Tensor& rows, at::ScalarType type, const std::string& name) {
   if (rows.scalar_type() == type) return rows.contiguous();
   at::Tensor result = rows.to(type).contiguous();
@@ -119,7 +118,7 @@ class Exporter {
            "\n";
   }
 
-  /// What is in the folder is what was meant to, tensor by tensor, and every byte is the one that was written.
+  /// Verifies the folder: every tensor, and the hash of every byte.
   void read_back() {
     SafetensorsFolder written(storage_, temporary_);
     for (const ExportedFile& file : files_) {
@@ -152,7 +151,7 @@ class Exporter {
   std::vector<ExportedFile> files_;
 };
 
-/// This rank's files; what they are, or what kept them from being written, as JSON for the others.
+/// Writes this rank's files; returns their records or the problem, as JSON for the other ranks.
 std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {
   nlohmann::json report{{"files", nlohmann::json::object()}};
   report["problem"] = problem_of([&] {
@@ -231,7 +230,7 @@ SaveOutcome export_together(Storage& storage, RankBarrier& meeting, const Huggin
 
 namespace {
 
-/// The first problem of any rank, with its number where there are several; the same on all.
+/// The first problem of any rank, with its number if there are several; the same on all ranks.
 std::string agreed(RankBarrier& meeting, const std::string& mine) {
   const std::vector<std::string> all = meeting.exchange(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -257,7 +256,7 @@ std::filesystem::path parts_root(const HuggingFaceExport& wanted) {
   return wanted.folder.parent_path() / fmt::format("{}{}-{}-parts", kSavingPrefix, wanted.step, wanted.run);
 }
 
-/// The parts, as a checkpoint of their own.
+/// Writes the shards as a temporary checkpoint.
 SaveOutcome save_parts(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
                        const CheckpointState& state) {
   SaveJob job;
@@ -270,7 +269,7 @@ SaveOutcome save_parts(Storage& storage, RankBarrier& meeting, const HuggingFace
   return save_together(storage, meeting, job);
 }
 
-/// From the parts that all ranks have written.
+/// Writes the export from the shards of all ranks.
 SaveOutcome export_parts(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted) {
   std::optional<OpenCheckpoint> parts;
   const std::filesystem::path folder = parts_root(wanted) / step_folder(wanted.step);

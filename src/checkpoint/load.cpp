@@ -7,14 +7,194 @@
 
 #include "titan/base/json.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/safetensors.h"
 #include "titan/distributed/rank_check.h"
 
 namespace titan {
+
 namespace {
 
-/// How one rank fared with one checkpoint, worst last.
+constexpr size_t kReaders = 4;  // files that are read at once
+
+}  // namespace
+
+OpenCheckpoint::OpenCheckpoint(Storage& storage, std::filesystem::path folder, bool all_sizes)
+    : storage_(storage), folder_(std::move(folder)) {
+  std::string bytes;
+  try {
+    bytes = storage_.read_all(folder_ / kManifestFile);
+  } catch (const StorageError& error) {
+    if (error.reason() != ENOENT) throw;
+    read_unverified();
+    return;
+  }
+  manifest_ = read_manifest(bytes);
+  if (!manifest_->files.contains(kIndexFile)) throw DamageError("its manifest names no index");
+  CheckedReader& index = file(kIndexFile);
+  index_ = read_index(index.read(0, index.size()));
+  if (all_sizes) check_sizes();
+}
+
+void OpenCheckpoint::read_unverified() {
+  CheckedReader& index = file(kIndexFile);
+  index_ = read_index(index.read(0, index.size()));
+  if (index_.has_manifest) throw DamageError(fmt::format("{} is missing", (folder_ / kManifestFile).string()));
+  check_sizes();
+}
+
+void OpenCheckpoint::check_sizes() {
+  if (manifest_) {
+    for (const auto& [name, record] : manifest_->files) file(name);
+  }
+  for (const auto& [name, end] : index_.file_ends()) {
+    if (file(name).size() < end) {
+      throw DamageError(
+          fmt::format("{} has {} bytes, and its index needs {}", file(name).path().string(), file(name).size(), end));
+    }
+  }
+}
+
+CheckedReader& OpenCheckpoint::file(const std::string& name) {
+  const auto known = files_.find(name);
+  if (known != files_.end()) return *known->second;
+  std::optional<FileRecord> record;
+  if (manifest_) {
+    const auto found = manifest_->files.find(name);
+    if (found == manifest_->files.end()) throw DamageError(fmt::format("its manifest does not name {}", name));
+    record = found->second;
+  }
+  auto reader = std::make_unique<CheckedReader>(storage_, folder_ / name, std::move(record));
+  return *files_.emplace(name, std::move(reader)).first->second;
+}
+
+void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
+  struct Job {
+    PlannedRead read;
+    const LoadTarget* target;
+  };
+  std::vector<Job> jobs;
+  for (const LoadTarget& target : targets) {
+    TITAN_CHECK(target.into.sizes() == at::IntArrayRef(target.box.extent), target.tensor.name);
+    for (PlannedRead& read : plan_load(index_, target.tensor, target.box)) jobs.push_back({std::move(read), &target});
+    const at::ScalarType stored = index_.tensors.at(target.tensor.name).tensor.type;
+    if (stored != target.tensor.type && !target.any_type) {
+      throw MismatchError(fmt::format("its {} is {}, this run's is {}", target.tensor.name, python_name(stored),
+                                      python_name(target.tensor.type)));
+    }
+    if (stored != target.tensor.type && !target.tensor.shape.empty()) {  // scalars are converted silently
+      conversion_ = fmt::format("{} read as {}", python_name(stored), python_name(target.tensor.type));
+    }
+  }
+  // Sorted by file and offset, so that every block is read once.
+  std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
+    return std::tie(a.read.place.file, a.read.place.offset) < std::tie(b.read.place.file, b.read.place.offset);
+  });
+  std::vector<std::span<const Job>> by_file;
+  for (size_t begin = 0, end = 0; begin < jobs.size(); begin = end) {
+    const std::string& name = jobs[begin].read.place.file;
+    while (end < jobs.size() && jobs[end].read.place.file == name) ++end;
+    by_file.push_back(std::span<const Job>(jobs).subspan(begin, end - begin));
+    file(name);  // opened here: the threads below only look it up
+  }
+  // Copies to a GPU belong on this thread's stream.
+  const bool on_cpu =
+      std::all_of(targets.begin(), targets.end(), [](const LoadTarget& target) { return target.into.is_cpu(); });
+  const size_t readers = on_cpu ? std::min(kReaders, by_file.size()) : 1;
+  side_by_side(readers, [&](size_t reader) {
+    for (size_t i = reader; i < by_file.size(); i += readers) {
+      for (const Job& job : by_file[i]) read(job.read, *job.target);
+      files_.at(by_file[i].front().read.place.file)->drop_cache();
+    }
+  });
+}
+
+void OpenCheckpoint::read(const PlannedRead& read, const LoadTarget& target) {
+  CheckedReader& source = file(read.place.file);
+  const StoredElements stored = read_tensor_blob(source, read.place.offset, read.place.length);
+  if (stored.shape != read.chunk_shape || stored.type != index_.tensors.at(target.tensor.name).tensor.type) {
+    throw DamageError(fmt::format("a chunk of {} is not what the index says", target.tensor.name));
+  }
+  read_elements(source, stored, read.in_chunk, narrowed(target.into, read.in_target));
+}
+
+PickleRef OpenCheckpoint::value(const std::string& name) {
+  const auto found = index_.values.find(name);
+  if (found == index_.values.end()) throw MismatchError(fmt::format("it has no value {}", name));
+  return read_value_blob(file(found->second.file), found->second.offset, found->second.length);
+}
+
+void OpenCheckpoint::check_all() {
+  check_sizes();
+  for (const auto& [name, reader] : files_) reader->check_all();
+}
+
+namespace {
+
+/// The intersection of two boxes; nothing if it is empty.
+std::optional<Box> common(const Box& a, const Box& b) {
+  Box both;
+  for (size_t d = 0; d < a.offset.size(); ++d) {
+    const int64_t begin = std::max(a.offset[d], b.offset[d]);
+    const int64_t end = std::min(a.offset[d] + a.extent[d], b.offset[d] + b.extent[d]);
+    if (end <= begin) return std::nullopt;
+    both.offset.push_back(begin);
+    both.extent.push_back(end - begin);
+  }
+  return both;
+}
+
+Box relative_to(Box box, const Box& origin) {
+  for (size_t d = 0; d < box.offset.size(); ++d) box.offset[d] -= origin.offset[d];
+  return box;
+}
+
+/// True if two boxes overlap. Only boxes that overlap in dimension 0 are compared: few, with rows sharded over
+/// thousands of ranks.
+bool overlap(std::vector<Box> boxes) {
+  if (boxes.empty() || boxes[0].offset.empty()) return boxes.size() > 1;
+  std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) { return a.offset[0] < b.offset[0]; });
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const int64_t end = boxes[i].offset[0] + boxes[i].extent[0];
+    for (size_t j = i + 1; j < boxes.size() && boxes[j].offset[0] < end; ++j) {
+      if (common(boxes[i], boxes[j])) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<PlannedRead> plan_load(const CheckpointIndex& index, const LogicalTensor& tensor, const Box& box) {
+  const auto found = index.tensors.find(tensor.name);
+  if (found == index.tensors.end()) throw MismatchError(fmt::format("it has no tensor {}", tensor.name));
+  const StoredTensor& stored = found->second;
+  if (stored.tensor.shape != tensor.shape) {
+    throw MismatchError(fmt::format("its {} has shape {}, this model's has {}", tensor.name,
+                                    shape_text(stored.tensor.shape), shape_text(tensor.shape)));
+  }
+  std::vector<PlannedRead> reads;
+  std::vector<Box> parts;
+  int64_t covered = 0;
+  for (const StoredChunk& chunk : stored.chunks) {
+    const std::optional<Box> part = common(chunk.box, box);
+    if (!part) continue;
+    parts.push_back(*part);
+    covered += part->numel();
+    reads.push_back({chunk.place, relative_to(*part, chunk.box), relative_to(*part, box), chunk.box.extent});
+  }
+  if (overlap(std::move(parts))) throw DamageError(fmt::format("chunks of {} overlap", tensor.name));
+  if (covered != box.numel()) throw DamageError(fmt::format("chunks of {} leave a part of it out", tensor.name));
+  std::sort(reads.begin(), reads.end(), [](const PlannedRead& a, const PlannedRead& b) {
+    return std::tie(a.place.file, a.place.offset) < std::tie(b.place.file, b.place.offset);
+  });
+  return reads;
+}
+
+namespace {
+
+/// One rank's result for one checkpoint, worst last.
 enum class Fate { loaded, unsuitable, unreadable, damaged, forbidden, unfit };
 
 struct Verdict {
@@ -46,7 +226,7 @@ Verdict try_checkpoint(const std::function<void()>& act) {
   }
 }
 
-/// The worst verdict of all ranks, with the rank's number where there are several.
+/// The worst result of all ranks, with the rank's number if there are several.
 Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
   const nlohmann::json message{{"fate", static_cast<int>(mine.fate)}, {"why", mine.why}, {"code", mine.code}};
   const std::vector<std::string> all = meeting.exchange(json_text(message));
@@ -66,7 +246,7 @@ Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
   return worst;
 }
 
-/// Rank 0 looks, so that all try the same ones.
+/// Rank 0 lists the checkpoints, so that all ranks try the same ones.
 std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& meeting,
                                                const std::filesystem::path& root) {
   nlohmann::json told{{"problem", ""}, {"steps", nlohmann::json::array()}};
@@ -135,8 +315,8 @@ int64_t bytes_of(const OpenCheckpoint& checkpoint) {
   return bytes;
 }
 
-/// One checkpoint on all ranks, each of which does `act`: it says what is told of it. Loaded: `outcome` has its folder,
-/// and its line says where from. Throws when it does not fit the run.
+/// Loads one checkpoint on all ranks with `act`, which returns the text for the LOAD line. Sets the folder and line of
+/// `outcome` on success. Throws if the checkpoint does not match the run.
 Verdict try_folder(RankBarrier& meeting, const std::filesystem::path& folder, const std::function<std::string()>& act,
                    LoadOutcome& outcome) {
   std::string line;
@@ -146,7 +326,7 @@ Verdict try_folder(RankBarrier& meeting, const std::filesystem::path& folder, co
     throw Error(static_cast<ExitCode>(verdict.code),
                 fmt::format("{} does not fit this run: {}", folder.string(), verdict.why));
   }
-  // A medium may fail for a moment; a right that is missing is there for somebody to see to, before steps are lost.
+  // I/O errors may be transient. Missing permissions are an error, so that the user can fix them before steps are lost.
   if (verdict.fate == Fate::forbidden) {
     throw Error(ExitCode::storage,
                 fmt::format("{} may not be read by this user: {}; give that right, or name another checkpoint in "
@@ -162,8 +342,8 @@ Verdict try_folder(RankBarrier& meeting, const std::filesystem::path& folder, co
 
 const char* word_for(bool verified) { return verified ? "verified" : "unverified"; }
 
-/// The first file of a checkpoint that rank 0 has found and that this rank does not see: its disk is another, or a
-/// network file system has not told it yet. Empty: it sees them all.
+/// The first file of a checkpoint that rank 0 found and this rank does not see: another disk, or a network file system
+/// that lags. Empty: it sees them all.
 std::string unseen_file(Storage& storage, const std::filesystem::path& folder,
                         const std::optional<Manifest>& manifest) {
   std::set<std::string> seen;
@@ -182,7 +362,7 @@ Verdict try_own(Storage& storage, RankBarrier& meeting, const std::filesystem::p
     std::optional<Manifest> manifest;
     const auto see_all = [&] {
       const std::string unseen = meeting.rank() == 0 ? "" : unseen_file(storage, folder, manifest);
-      // No damage: that is rank 0's to find.
+      // Not damage: rank 0 checks that.
       if (!unseen.empty()) throw StorageError("see what rank 0 sees:", folder / unseen, ENOENT);
     };
     see_all();
@@ -208,7 +388,7 @@ Verdict try_export(Storage& storage, RankBarrier& meeting, const std::filesystem
   return try_folder(meeting, folder, act, outcome);
 }
 
-/// Why a folder that was named is none to load, for who named another kind of thing; empty: it is of the right kind.
+/// Why a folder given by the user is not a checkpoint, with a hint; empty if it is one.
 std::string what_it_is_instead(Storage& storage, const std::filesystem::path& folder) {
   std::error_code unknown;
   if (std::filesystem::is_regular_file(folder, unknown)) {

@@ -1,4 +1,4 @@
-// How far a run has come, under the keys `dataloader.*` and `train_state.*` of each release of torchtitan and of ours.
+// The progress of a run: the keys `dataloader.*` and `train_state.*` of each release of torchtitan and of titan.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -9,8 +9,8 @@
 
 #include "titan/base/json.h"
 #include "titan/checkpoint/blob.h"
-#include "titan/checkpoint/import.h"
-#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/foreign_weights.h"
+#include "titan/checkpoint/load.h"
 #include "titan/checkpoint/training_state.h"
 
 namespace titan {
@@ -26,7 +26,7 @@ constexpr std::array<const char*, 3> kLossLists{"train_state.global_avg_losses",
                                                 "train_state.log_steps"};
 constexpr int64_t kMostCount = 1'000'000'000'000'000;
 
-/// A list in a file in memory.
+/// A list as torch.save writes it.
 PickleRef empty_list_in_a_file() {
   PickleValue file = *pickle::call("_io BytesIO", {});
   file.items.push_back(
@@ -41,7 +41,7 @@ bool is_empty_list_in_a_file(const PickleValue& file) {
          contents.items[0]->is(PickleValue::Kind::bytes) && contents.items[0]->text == value_blob(pickle::list({}));
 }
 
-/// A count that is saved as a plain integer; nothing: there is no such value.
+/// A count saved as an integer; nothing if there is no such value.
 std::optional<int64_t> read_value_count(OpenCheckpoint& checkpoint, const std::string& name) {
   if (!checkpoint.index().values.contains(name)) return std::nullopt;
   const PickleRef value = checkpoint.value(name);
@@ -49,7 +49,7 @@ std::optional<int64_t> read_value_count(OpenCheckpoint& checkpoint, const std::s
   return stored_count(name, static_cast<double>(value->integer));
 }
 
-/// A count that is saved as a tensor; nothing: there is no such tensor.
+/// A count saved as a tensor; nothing if there is no such tensor.
 std::optional<int64_t> read_tensor_count(OpenCheckpoint& checkpoint, const std::string& name) {
   const auto found = checkpoint.index().tensors.find(name);
   if (found == checkpoint.index().tensors.end()) return std::nullopt;
@@ -71,7 +71,7 @@ int64_t read_data_ranks(OpenCheckpoint& checkpoint) {
   return ranks.value_or(std::max<int64_t>(1, loader_states(checkpoint.index())));
 }
 
-/// torchtitan counts one rank's tokens, in a plain integer; a tensor is ours of earlier, of all ranks.
+/// torchtitan saves one rank's tokens as an integer; earlier titan saved those of all ranks as a tensor.
 std::optional<int64_t> read_tokens(OpenCheckpoint& checkpoint, int64_t data_ranks) {
   if (const auto all = read_value_count(checkpoint, kAllTokensKey)) return all;
   if (const auto all = read_tensor_count(checkpoint, kTokensKey)) return all;
@@ -189,7 +189,7 @@ SamplePosition read_sample_position(const PickleValue& state) {
   return position;
 }
 
-// A checkpoint of any program and release as one of torchtitan's releases demands it (torchtitan.md section 5.1).
+// Converts a checkpoint of any program and release for one of torchtitan's releases.
 
 namespace {
 
@@ -219,7 +219,7 @@ std::map<std::string, Renamed> renamed(const OpenCheckpoint& checkpoint, const s
 
 using Values = std::map<std::string, PickleRef>;
 
-/// What other releases of PyTorch keep than the one that saved: loading is strict.
+/// Adds keys that other PyTorch releases need: loading is strict.
 void add_missing_settings(Values& values, const TorchtitanForm& form) {
   constexpr std::string_view kGroups = "optimizer.param_groups.", kRate = ".lr";
   const PickleRef no = pickle::boolean(false);
@@ -256,7 +256,7 @@ Values settings_of(OpenCheckpoint& checkpoint, const TorchtitanForm& form) {
   return values;
 }
 
-/// A text of ours that holds JSON; null when it is not there or damaged.
+/// A JSON value of titan's; null if it is missing or damaged.
 nlohmann::json words_of(const PickleRef& text) {
   if (!text || !text->is(PickleValue::Kind::text)) return nullptr;
   const nlohmann::json words = parse_json(text->text, /*allow_exceptions=*/false);
@@ -271,7 +271,7 @@ nlohmann::json our_position(OpenCheckpoint& checkpoint) {
   }
 }
 
-/// Loader states of torchtitan's are kept where the number of ranks is.
+/// torchtitan's loader states are kept if the number of data-parallel ranks is the same.
 CheckpointState progress_of(OpenCheckpoint& checkpoint, const StoredProgress& stored, const TorchtitanForm& form) {
   RunProgress progress{.step = stored.step, .tokens = stored.tokens.value_or(0)};
   progress.data_ranks = form.data_ranks == 0 ? stored.data_ranks : form.data_ranks;

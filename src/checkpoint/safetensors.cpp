@@ -50,7 +50,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 
 using Json = nlohmann::ordered_json;
 
-/// The longest header that the format's own library accepts.
+/// The longest header that the safetensors library accepts.
 constexpr uint64_t kLongestHeader = 100'000'000;
 
 struct TypeName {
@@ -133,7 +133,7 @@ class HeaderReader {
     SafetensorsEntry found{{name, *type, numbers(name, value["shape"])}, 0, 0};
     const std::vector<int64_t> offsets = numbers(name, value["data_offsets"]);
     const int64_t data = file_.size() - begin_;
-    // Checked before any memory is asked for: a damaged shape may ask for more than there is.
+    // Checked before allocating: a damaged shape may be larger than memory.
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data) {
       fail(fmt::format("tensor {} is outside the file", name));
     }
@@ -155,7 +155,7 @@ class HeaderReader {
     return values;
   }
 
-  /// Nothing when the product leaves 64 bits.
+  /// Nothing if the product overflows 64 bits.
   static std::optional<int64_t> bytes_of(const LogicalTensor& tensor) {
     auto bytes = static_cast<int64_t>(c10::elementSize(tensor.type));
     for (const int64_t size : tensor.shape) {
@@ -164,7 +164,7 @@ class HeaderReader {
     return bytes;
   }
 
-  /// The tensors fill the rest of the file, each byte once.
+  /// The tensors must cover the rest of the file exactly once.
   void check_cover() const {
     int64_t reached = begin_;
     for (const SafetensorsEntry& entry : entries_) {

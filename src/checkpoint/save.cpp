@@ -1,13 +1,14 @@
 #include "titan/checkpoint/save.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <numeric>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
-#include <vector>
 
-#include "problem_of.h"
+#include "titan/base/error.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 
@@ -15,15 +16,171 @@ namespace titan {
 
 namespace {
 
-class LoneBarrier : public RankBarrier {
- public:
-  int64_t rank() const override { return 0; }
-  int64_t size() const override { return 1; }
-  std::vector<std::string> exchange(std::string message) override { return {std::move(message)}; }
+/// A box of a tensor and the ranks that hold it, ascending.
+struct HeldBox {
+  Box box;
+  std::vector<int64_t> ranks;
 };
 
-/// A rank's data files, each by a thread of its own: who hashes and copies is bound by one core, and a file takes
-/// writes of one thread at a time.
+std::vector<HeldBox> held_boxes(const PlacedTensor& placed, int64_t ranks) {
+  std::vector<std::pair<Box, int64_t>> all;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    std::optional<Box> box = placed.box_of(rank);
+    if (box && box->numel() > 0) all.emplace_back(std::move(*box), rank);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first.offset, a.first.extent) < std::tie(b.first.offset, b.first.extent);
+  });
+  std::vector<HeldBox> held;
+  int64_t elements = 0;
+  for (auto& [box, rank] : all) {
+    if (held.empty() || !(held.back().box == box)) {
+      elements += box.numel();
+      held.push_back({std::move(box), {}});
+    }
+    held.back().ranks.push_back(rank);
+  }
+  const int64_t whole =
+      std::accumulate(placed.tensor.shape.begin(), placed.tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  TITAN_CHECK(elements == whole && "the boxes cover the tensor once", placed.tensor.name, elements, whole);
+  return held;
+}
+
+int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string& axis) {
+  if (axis == "fsdp") {  // over dp_shard and cp together
+    return mesh.coordinate(rank, MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) + mesh.coordinate(rank, MeshAxis::cp);
+  }
+  for (MeshAxis known : kMeshAxes) {
+    if (axis == name(known)) return mesh.coordinate(rank, known);
+  }
+  throw InvariantError(fmt::format("internal error: a layout is cut along {}, which is no axis of the mesh", axis));
+}
+
+/// Files of about equal size: a write belongs to the file that contains its middle.
+void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const PlacedTensor> tensors, const FileSplit& split) {
+  const auto bytes_of = [&](const PlannedWrite& write) { return tensors[write.tensor].tensor.bytes_of(write.box); };
+  int64_t total = 0, before = 0, last = 0, number = -1;
+  for (const PlannedWrite& write : writes) total += bytes_of(write);
+  const int64_t files = std::clamp<int64_t>(split.least_bytes > 0 ? total / split.least_bytes : split.most, 1,
+                                            std::max<int64_t>(1, split.most));
+  for (PlannedWrite& write : writes) {
+    const int64_t bytes = bytes_of(write);
+    const int64_t place = total == 0 ? 0 : std::min(files - 1, (before + bytes / 2) / (total / files + 1));
+    if (number < 0 || place != last) ++number;  // a large tensor may leave no middle to the next file
+    last = place;
+    write.file = number;
+    before += bytes;
+  }
+}
+
+}  // namespace
+
+BoxOfRank boxes_of(const TensorLayout& layout, const DeviceMesh& mesh, std::vector<int64_t> stages) {
+  return [layout, mesh, stages = std::move(stages)](int64_t rank) -> std::optional<Box> {
+    const bool holds =
+        stages.empty() || std::find(stages.begin(), stages.end(), mesh.coordinate(rank, MeshAxis::pp)) != stages.end();
+    if (!holds) return std::nullopt;
+    std::vector<int64_t> coordinates;
+    for (const Split& split : layout.splits()) coordinates.push_back(coordinate_along(mesh, rank, split.axis));
+    return layout.box(coordinates);
+  };
+}
+
+BoxOfRank whole_everywhere(std::vector<int64_t> shape) {
+  return [box = Box{std::vector<int64_t>(shape.size(), 0), shape}](int64_t) { return box; };
+}
+
+int64_t SavePlan::bytes_of(int64_t rank, std::span<const PlacedTensor> tensors) const {
+  int64_t bytes = 0;
+  for (const PlannedWrite& write : writes[static_cast<size_t>(rank)]) {
+    bytes += tensors[write.tensor].tensor.bytes_of(write.box);
+  }
+  return bytes;
+}
+
+std::vector<std::span<const PlannedWrite>> SavePlan::files_of(int64_t rank) const {
+  const std::span<const PlannedWrite> all = writes[static_cast<size_t>(rank)];
+  std::vector<std::span<const PlannedWrite>> files;
+  size_t begin = 0;
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (all[i].file == all[i - 1].file) continue;
+    files.push_back(all.subspan(begin, i - begin));
+    begin = i;
+  }
+  files.push_back(all.subspan(begin));
+  return files;
+}
+
+SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split) {
+  SavePlan plan;
+  plan.writes.resize(static_cast<size_t>(ranks));
+  std::vector<int64_t> bytes(static_cast<size_t>(ranks), 0);
+  const auto give = [&](int64_t rank, size_t tensor, const Box& box) {
+    plan.writes[static_cast<size_t>(rank)].push_back({tensor, box});
+    bytes[static_cast<size_t>(rank)] += tensors[tensor].tensor.bytes_of(box);
+  };
+  struct Shared {
+    size_t tensor;
+    HeldBox held;
+  };
+  std::vector<Shared> shared;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    for (HeldBox& held : held_boxes(tensors[t], ranks)) {
+      if (held.ranks.size() == 1) {
+        give(held.ranks[0], t, held.box);
+      } else {
+        shared.push_back({t, std::move(held)});
+      }
+    }
+  }
+  std::stable_sort(shared.begin(), shared.end(), [&](const Shared& a, const Shared& b) {
+    return tensors[a.tensor].tensor.bytes_of(a.held.box) > tensors[b.tensor].tensor.bytes_of(b.held.box);
+  });
+  for (const Shared& one : shared) {
+    const auto least = std::min_element(one.held.ranks.begin(), one.held.ranks.end(), [&](int64_t a, int64_t b) {
+      return bytes[static_cast<size_t>(a)] < bytes[static_cast<size_t>(b)];
+    });
+    give(*least, one.tensor, one.held.box);
+  }
+  // In the order of the tensors, so that tensors that are read together are adjacent.
+  for (std::vector<PlannedWrite>& writes : plan.writes) {
+    std::stable_sort(writes.begin(), writes.end(),
+                     [](const PlannedWrite& a, const PlannedWrite& b) { return a.tensor < b.tensor; });
+    cut_into_files(writes, tensors, split);
+  }
+  return plan;
+}
+
+CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
+                         std::span<const SavedValue> values) {
+  CheckpointIndex index;
+  for (const PlacedTensor& placed : tensors) {
+    const bool fresh = index.tensors.emplace(placed.tensor.name, StoredTensor{placed.tensor, {}}).second;
+    TITAN_CHECK(fresh && "a name is used once", placed.tensor.name);
+  }
+  std::map<std::string, int64_t> ends;
+  const auto append = [&](const std::string& file, int64_t length) {
+    int64_t& end = ends[file];
+    end += length;
+    return BlobPlace{file, end - length, length};
+  };
+  for (const SavedValue& value : values) {
+    index.values[value.name] = append(data_file(0), static_cast<int64_t>(value.blob.size()));
+  }
+  for (size_t rank = 0; rank < plan.writes.size(); ++rank) {
+    for (const PlannedWrite& write : plan.writes[rank]) {
+      const LogicalTensor& tensor = tensors[write.tensor].tensor;
+      const int64_t length = tensor_blob_bytes(tensor.type, write.box.extent);
+      const BlobPlace place = append(data_file(static_cast<int64_t>(rank), write.file), length);
+      index.tensors[tensor.name].chunks.push_back({write.box, place});
+    }
+  }
+  return index;
+}
+
+namespace {
+
+/// Writes a rank's data files, one thread each: hashing and copying are bound by one core.
 std::map<std::string, FileRecord> write_files(Storage& storage, const SaveJob& job, int64_t rank) {
   const std::vector<std::span<const PlannedWrite>> parts = job.plan->files_of(rank);
   const PlannedWrite* const first = job.plan->writes[static_cast<size_t>(rank)].data();
@@ -43,7 +200,7 @@ std::map<std::string, FileRecord> write_files(Storage& storage, const SaveJob& j
   return files;
 }
 
-/// What a rank tells of its data files.
+/// A rank's message about its data files.
 nlohmann::json report_of(const std::string& problem, const std::map<std::string, FileRecord>& files) {
   nlohmann::json report{{"problem", problem}, {"files", nlohmann::json::object()}};
   for (const auto& [name, record] : files) {
@@ -52,7 +209,7 @@ nlohmann::json report_of(const std::string& problem, const std::map<std::string,
   return report;
 }
 
-/// The data files of all ranks; nothing, and `problem` set, when one of them failed.
+/// The data files of all ranks; empty, with `problem` set, if a rank failed.
 std::map<std::string, FileRecord> files_of(const std::vector<std::string>& reports, std::string& problem) {
   std::map<std::string, FileRecord> files;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -73,7 +230,7 @@ int64_t total_bytes(const CheckpointIndex& index) {
   return bytes;
 }
 
-/// The stages; what went wrong, empty when it is committed.
+/// Runs the stages; returns the problem, empty if committed.
 std::string run_stages(Storage& storage, RankBarrier& meeting, const SaveJob& job, const CheckpointIndex& index) {
   const bool leads = meeting.rank() == 0;
   std::string problem;
@@ -99,24 +256,6 @@ std::string run_stages(Storage& storage, RankBarrier& meeting, const SaveJob& jo
 }
 
 }  // namespace
-
-void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read) {
-  const auto broken = [rank](const std::exception& reason) {
-    return Error(ExitCode::peer_failure,
-                 fmt::format("rank {} sent words about a checkpoint that cannot be read ({})", rank, reason.what()));
-  };
-  try {
-    read(parse_json(words));
-  } catch (const nlohmann::json::exception& reason) {
-    throw broken(reason);
-  } catch (const std::out_of_range& reason) {
-    throw broken(reason);
-  } catch (const Error& reason) {
-    throw broken(reason);
-  }
-}
-
-std::unique_ptr<RankBarrier> make_lone_barrier() { return std::make_unique<LoneBarrier>(); }
 
 at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write) {
   TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(write.box.extent) &&
@@ -145,7 +284,7 @@ std::string SaveOutcome::sentence() const {
 
 SaveOutcome save_together(Storage& storage, RankBarrier& meeting, const SaveJob& job) {
   const auto start = std::chrono::steady_clock::now();
-  // Others need no index: the plan alone says what they write.
+  // Other ranks need no index.
   const CheckpointIndex index = meeting.rank() == 0 ? index_of(*job.plan, job.tensors, job.values) : CheckpointIndex();
   SaveOutcome outcome{job.place.step, false, {}, job.place.final(), total_bytes(index), 0};
   outcome.problem = run_stages(storage, meeting, job, index);

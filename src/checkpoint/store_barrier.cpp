@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "titan/base/json.h"
+
 namespace titan {
 namespace {
 
@@ -101,7 +103,32 @@ class StoreBarrier : public RankBarrier {
   int64_t round_ = 0;
 };
 
+class LoneBarrier : public RankBarrier {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  std::vector<std::string> exchange(std::string message) override { return {std::move(message)}; }
+};
+
 }  // namespace
+
+void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read) {
+  const auto broken = [rank](const std::exception& reason) {
+    return Error(ExitCode::peer_failure,
+                 fmt::format("rank {} sent words about a checkpoint that cannot be read ({})", rank, reason.what()));
+  };
+  try {
+    read(parse_json(words));
+  } catch (const nlohmann::json::exception& reason) {
+    throw broken(reason);
+  } catch (const std::out_of_range& reason) {
+    throw broken(reason);
+  } catch (const Error& reason) {
+    throw broken(reason);
+  }
+}
+
+std::unique_ptr<RankBarrier> make_lone_barrier() { return std::make_unique<LoneBarrier>(); }
 
 std::unique_ptr<RankBarrier> make_store_barrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
                                                 int64_t rank, int64_t size, BarrierWaits waits) {

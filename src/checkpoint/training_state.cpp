@@ -14,7 +14,7 @@ namespace titan {
 namespace {
 
 constexpr const char* kOptimizerStates = "optimizer.state.";
-/// Before every name of the model's until July 2025.
+/// The prefix of the model's names until July 2025.
 constexpr const char* kFormerPrefix = "model.";
 
 std::string state_key(const std::string& name, const char* what) {
@@ -57,7 +57,7 @@ void add_settings(CheckpointState& state, const std::string& name, const AdamSet
   add("foreach", flag(settings.foreach));
 }
 
-/// As torch's LambdaLR leaves itself; loading takes the learning rate from the step.
+/// The state of torch's LambdaLR; on load the learning rate follows from the step.
 void add_schedule(CheckpointState& state, const AdamSettings& settings, int64_t step) {
   const auto add = [&](const char* key, PickleRef value) {
     state.values.push_back({fmt::format("lr_scheduler.{}", key), std::move(value)});
@@ -167,7 +167,7 @@ class Restoration {
  private:
   bool wants(const char* state) const { return !leave_.contains(state); }
 
-  /// `option` decides the dtype that this run has.
+  /// `option`: the option that sets this run's dtype.
   void add(const std::string& name, at::ScalarType type, const SavedParameter& parameter, const at::Tensor& into,
            const char* option) {
     const auto found = index_.tensors.find(name);
@@ -177,7 +177,7 @@ class Restoration {
     if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into, convert});
   }
 
-  /// Weights alone are a model to begin from, in whatever dtype they were exported; a run goes on in its own.
+  /// Weights alone are converted, since they may be exported in any dtype; a resumed run keeps its dtypes.
   bool may_convert(at::ScalarType stored) const {
     const bool is_number = stored == at::kFloat || stored == at::kBFloat16 || stored == at::kHalf;
     return !holds_run(index_) && is_number;
@@ -192,7 +192,7 @@ class Restoration {
                                     words(wanted), option, words(stored)));
   }
 
-  /// Weights that this model has not: a deeper model's, of which only a part would be taken.
+  /// Refuses weights that this model does not have, e.g. of a deeper model.
   void refuse_unknown_weights() const {
     std::set<std::string> known;
     for (const SavedParameter& parameter : parameters_) known.insert(prefix_ + parameter.name);
@@ -219,7 +219,7 @@ class Restoration {
     }
   }
 
-  /// torch counts the steps of every parameter by itself; here all have seen the same.
+  /// torch counts steps per parameter; here all have the same count.
   std::string steps_key() const {
     for (const SavedParameter& parameter : parameters_) {
       if (parameter.trained) return state_key(parameter.name, "step");
@@ -227,8 +227,8 @@ class Restoration {
     return {};
   }
 
-  /// The one number of steps that the moments go on with. Where another program may have counted, every parameter's is
-  /// looked at; `first` is one of them.
+  /// The optimizer's step count. If another program saved it, the counts of all parameters are compared; `first` is one
+  /// of them.
   int64_t counted_steps(int64_t first) {
     if (checkpoint_.verified()) return first;
     std::vector<LoadTarget> numbers;
@@ -252,15 +252,15 @@ class Restoration {
     return most;
   }
 
-  /// False when the checkpoint does not have it.
+  /// False if the checkpoint does not have it.
   bool add_number(const std::string& name, const at::Tensor& into) {
     if (!index_.tensors.contains(name)) return false;
     targets_.push_back({{name, into.scalar_type(), {}}, {}, into, /*any_type=*/true});
     return true;
   }
 
-  /// What no rank needs, such as all steps but one that the optimizer counts, file by file on one rank or another: a
-  /// block without anything else would be passed over when it is damaged.
+  /// Reads the tensors that no rank needs (e.g. per-parameter step counts), distributed over the ranks by file, so that
+  /// damage in their blocks is found.
   void check_rest() {
     if (!leave_.empty() || !checkpoint_.verified()) return;
     std::set<std::string> needed{steps_key()};
@@ -285,7 +285,7 @@ class Restoration {
     for (const auto& [name, place] : index_.values) checkpoint_.value(name);
   }
 
-  /// Ours is the same for every rank. torchtitan's is each rank's own.
+  /// titan's position is the same for every rank; torchtitan's differs by data-parallel rank.
   void read_data_position() {
     const auto give_up = [&](const std::string& why) {
       restored_.notes.emplace_back(

@@ -1,14 +1,10 @@
 #include "zip.h"
 
-#include <zlib.h>
+#include <libdeflate.h>
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace titan {
 
@@ -47,7 +43,8 @@ std::string ZipWriter::header(const Entry& entry) {
 }
 
 std::string ZipWriter::entry(std::string_view name, std::string_view bytes) {
-  entries_.push_back({std::string(name), zip_checksum(0, bytes), bytes.size(), position_, false});
+  entries_.push_back(
+      {std::string(name), libdeflate_crc32(0, bytes.data(), bytes.size()), bytes.size(), position_, false});
   std::string all = header(entries_.back());
   all += bytes;
   position_ += all.size();
@@ -99,7 +96,7 @@ struct Directory {
   uint64_t offset = 0, size = 0, count = 0;
 };
 
-/// The end record may be followed by a comment, so it is searched from behind. `tail`: the last bytes of the archive.
+/// The end record may be followed by a comment, so it is searched backwards. `tail`: the last bytes of the archive.
 std::optional<Directory> find_directory(CheckedReader& file, int64_t offset, uint64_t length, std::string_view tail) {
   for (size_t at = tail.size() < kEndBytes ? 0 : tail.size() - kEndBytes + 1; at-- > 0;) {
     if (field_at<uint32_t>(tail, at) != kEnd) continue;
@@ -116,7 +113,7 @@ std::optional<Directory> find_directory(CheckedReader& file, int64_t offset, uin
   return std::nullopt;
 }
 
-/// A size or an offset whose 32 bits say that the 64-bit field has it: taken from there, in the order of the fields.
+/// A size or offset; if its 32 bits are the marker, the next value of the 64-bit extra field.
 uint64_t widened(uint32_t value, std::string_view& extra64) {
   if (value != kIn64Bits) return value;
   const auto wide = field_at<uint64_t>(extra64, 0);
@@ -134,7 +131,7 @@ std::string_view extra64_of(std::string_view extra) {
   return {};
 }
 
-/// The entry that the directory line at the beginning of `lines` describes; `lines` then begins with the next one.
+/// Parses the directory record at the start of `lines` and removes it.
 ZipEntry take_line(CheckedReader& file, int64_t offset, uint64_t length, std::string_view& lines) {
   if (field_at<uint32_t>(lines, 0) != kDirectoryLine) throw DamageError("a zip directory is malformed");
   if (field_at<uint16_t>(lines, 10) != 0) throw DamageError("a zip entry is compressed");
@@ -163,7 +160,7 @@ ZipEntry take_line(CheckedReader& file, int64_t offset, uint64_t length, std::st
 std::vector<ZipEntry> read_zip(CheckedReader& file, int64_t offset, int64_t length) {
   const auto size = static_cast<uint64_t>(length);
   std::optional<Directory> directory;
-  // Nearly always there is no comment; the second look is for archives that have one.
+  // Archives rarely have a comment; the second, longer read finds the end record of those.
   for (const size_t look : {kEndBytes + kLocatorBytes, kEndBytes + kLocatorBytes + kLongestComment}) {
     const int64_t tail = std::min(length, static_cast<int64_t>(look));
     directory = find_directory(file, offset, size, file.read(offset + length - tail, tail));
@@ -179,70 +176,6 @@ std::vector<ZipEntry> read_zip(CheckedReader& file, int64_t offset, int64_t leng
   std::vector<ZipEntry> entries;
   for (uint64_t i = 0; i < directory->count; ++i) entries.push_back(take_line(file, offset, size, lines));
   return entries;
-}
-
-namespace {
-
-uint32_t by_zlib(uint32_t before, const char* bytes, size_t count) {
-  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes), count));
-}
-
-#if defined(__x86_64__)
-
-/// x^power modulo the polynomial, with its bits in the order of the data (the lowest bit is the highest power) and one
-/// place up, as the carry-less product of two such numbers needs it.
-constexpr uint64_t power_of_x(int power) {
-  uint32_t remainder = 1;
-  for (int i = 0; i < power; ++i) remainder = (remainder << 1) ^ (remainder >> 31 ? 0x04C11DB7u : 0u);
-  uint64_t reflected = 0;
-  for (int bit = 0; bit < 32; ++bit) reflected |= uint64_t{remainder >> bit & 1} << (31 - bit);
-  return reflected << 1;
-}
-
-/// Moves `lane` on by `Bits` bits and adds `data`: 128 bits that stand for the same remainder as both, one behind the
-/// other (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel, 2009).
-template <int Bits>
-__attribute__((target("pclmul,sse4.1"), always_inline)) inline __m128i fold(__m128i lane, __m128i data) {
-  const __m128i powers =
-      _mm_set_epi64x(static_cast<int64_t>(power_of_x(Bits - 32)), static_cast<int64_t>(power_of_x(Bits + 32)));
-  const __m128i low = _mm_clmulepi64_si128(lane, powers, 0x00);
-  const __m128i high = _mm_clmulepi64_si128(lane, powers, 0x11);
-  return _mm_xor_si128(_mm_xor_si128(low, high), data);
-}
-
-__attribute__((target("pclmul,sse4.1"))) uint32_t by_products(uint32_t before, const char* bytes, size_t count) {
-  const auto load = [](const char* from) __attribute__((target("pclmul,sse4.1"))) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  };
-  constexpr size_t kLanes = 4, kLane = 16, kStride = kLanes * kLane;
-  __m128i lanes[kLanes];
-  for (size_t i = 0; i < kLanes; ++i) lanes[i] = load(bytes + i * kLane);
-  lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128(static_cast<int>(~before)));
-  size_t done = kStride;
-  for (; count - done >= kStride; done += kStride) {
-    for (size_t i = 0; i < kLanes; ++i) lanes[i] = fold<8 * kStride>(lanes[i], load(bytes + done + i * kLane));
-  }
-  __m128i all = lanes[0];
-  for (size_t i = 1; i < kLanes; ++i) all = fold<8 * kLane>(all, lanes[i]);
-  // What is left of it all are sixteen bytes with the same remainder, and those at the end.
-  char sixteen[kLane];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(sixteen), all);
-  constexpr uint32_t kFromZero = 0xFFFFFFFF;  // zlib inverts what it begins with
-  return by_zlib(by_zlib(kFromZero, sixteen, kLane), bytes + done, count - done);
-}
-
-#endif
-
-}  // namespace
-
-uint32_t zip_checksum(uint32_t before, std::string_view bytes) {
-#if defined(__x86_64__)
-  constexpr size_t kWorthIt = 256;
-  if (bytes.size() >= kWorthIt && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
-    return by_products(before, bytes.data(), bytes.size());
-  }
-#endif
-  return by_zlib(before, bytes.data(), bytes.size());
 }
 
 }  // namespace titan

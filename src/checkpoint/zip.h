@@ -1,5 +1,5 @@
-// Uncompressed zip archives, as far as blobs need them: entries one after the other, every size in its 64-bit form, the
-// checksum of a large entry behind it so that its bytes are passed over once.
+// Uncompressed zip archives for blobs: consecutive entries, 64-bit sizes, the checksum of a large entry after its bytes
+// so that they are read once.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/checkpoint/hashed_file.h"
+#include "titan/checkpoint/storage.h"
 
 namespace titan {
 
-/// Builds an archive piece by piece; the caller puts the pieces together.
+/// Builds an archive; the caller writes the returned pieces in order.
 class ZipWriter {
  public:
   /// A small entry: its header and its bytes.
   std::string entry(std::string_view name, std::string_view bytes);
-  /// The header of an entry whose `bytes` bytes the caller writes next,
+  /// The header of an entry; the caller writes its `bytes` bytes next.
   std::string begin_entry(std::string_view name, int64_t bytes);
-  /// and what comes behind them.
+  /// The record after an entry's bytes.
   std::string end_entry(uint32_t checksum);
   /// The end of the archive.
   std::string finish();
@@ -38,21 +38,15 @@ class ZipWriter {
   uint64_t position_ = 0;
 };
 
-/// An entry of an archive inside a file: where its bytes are in the file.
+/// The byte range of an archive's entry in a file.
 struct ZipEntry {
   std::string name;
   int64_t offset = 0;
   int64_t bytes = 0;
 };
 
-/// The entries of the archive that fills `length` bytes of `file` from `offset` on. Throws DamageError where it is
-/// malformed, compressed, or has an entry outside.
+/// The entries of the archive in `length` bytes of `file` at `offset`. Throws DamageError if it is malformed,
+/// compressed, or an entry is outside it.
 std::vector<ZipEntry> read_zip(CheckedReader& file, int64_t offset, int64_t length);
-
-// The CRC-32 of zip archives (polynomial 0x04C11DB7, reflected), at the speed of memory where the processor multiplies
-// polynomials: zlib alone would take half of a save's time.
-
-/// Of bytes seen before, whose CRC is `before` (0 for none), followed by `bytes`.
-uint32_t zip_checksum(uint32_t before, std::string_view bytes);
 
 }  // namespace titan

@@ -8,7 +8,6 @@
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/foreign_weights.h"
 #include "titan/checkpoint/hugging_face_export.h"
-#include "titan/checkpoint/import.h"
 #include "titan/checkpoint/safetensors.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/run_state.h"

@@ -1,4 +1,4 @@
-// Which model the files of a conversion hold. Private to tools.
+// Determines the model of the files of a conversion. Private to tools.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "titan/checkpoint/block_scaled_weights.h"
 #include "titan/checkpoint/safetensors.h"
 #include "titan/checkpoint/tensor_source.h"
 #include "titan/model/model.h"
@@ -14,7 +13,7 @@
 
 namespace titan {
 
-/// The settings file of another program that is beside its weights.
+/// The model settings file in a folder of another program's weights.
 struct ForeignSettings {
   enum class Format { hugging_face, meta };
   Format format = Format::hugging_face;
@@ -25,27 +24,27 @@ struct ForeignSettings {
 /// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is no JSON.
 ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Format format);
 
-/// The model that the user names, when the settings are of that model; or else the one that an export of ours recorded,
-/// or the one among all flavors that they are of. Throws Error(bad_config) with what differs.
+/// The model named by the user, if the settings match it; otherwise the one recorded by our export, or the flavor that
+/// matches the settings. Throws Error(bad_config) with the differences.
 ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
                       const ForeignSettings& settings);
-/// The flavor that the settings are of; nothing when they are of none.
+/// The flavor that matches the settings; nothing if none does.
 std::optional<ModelRequest> recognised(const ForeignSettings& settings);
 
-/// The model that the user names, or else the recorded one, with the vocabulary of the tensors where the flavor leaves
-/// it open.
+/// The model named by the user, otherwise the recorded one; the vocabulary size is taken from the tensors if the flavor
+/// has none.
 ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
                       const TensorSource& weights);
 
 /// Its parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
 
-/// Throws Error(storage) for a file, or for nothing, where a folder is asked for.
+/// Throws Error(storage) if it is not an existing folder.
 void expect_folder(const std::filesystem::path& folder);
-/// Both name the folder in what they throw.
+/// Both name the folder in their errors.
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);
-/// `stored`, or `scaled` over it when the settings say that its weights are quantised.
+/// `stored`, or `scaled` wrapping it if the settings declare quantised weights.
 TensorSource& as_numbers(SafetensorsFolder& stored, const ForeignSettings& settings,
                          std::optional<BlockScaledWeights>& scaled);
 

@@ -7,8 +7,7 @@
 
 #include "checkpoint/memory_storage.h"
 #include "support/tensors.h"
-#include "titan/checkpoint/index.h"
-#include "titan/checkpoint/manifest.h"
+#include "titan/checkpoint/metadata.h"
 
 namespace titan {
 namespace {

@@ -1,6 +1,6 @@
 // Weights quantised in blocks: every box of every size gives number · factor of its block, and what does not fit is
 // said.
-#include "titan/checkpoint/block_scaled_weights.h"
+#include "titan/checkpoint/tensor_source.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cerrno>
 
 #include "checkpoint/saved_twice.h"
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
 
 namespace titan {
 namespace {

@@ -10,7 +10,6 @@
 #include "memory_storage.h"
 #include "states.h"
 #include "titan/checkpoint/hugging_face_export.h"
-#include "titan/checkpoint/import.h"
 
 namespace titan {
 namespace {

@@ -10,7 +10,7 @@
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
 #include "support/mutated_line.h"
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
 #include "titan/checkpoint/store_barrier.h"
 #include "titan/distributed/rank_check.h"
 

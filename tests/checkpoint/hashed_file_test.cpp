@@ -1,4 +1,4 @@
-#include "titan/checkpoint/hashed_file.h"
+#include "titan/checkpoint/storage.h"
 
 #include <gtest/gtest.h>
 

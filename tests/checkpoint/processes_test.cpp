@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "checkpoint/states.h"
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
 #include "titan/checkpoint/store_barrier.h"
 
 namespace titan {

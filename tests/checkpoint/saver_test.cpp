@@ -1,4 +1,4 @@
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>

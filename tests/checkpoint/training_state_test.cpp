@@ -9,7 +9,7 @@
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
 #include "support/tensors.h"
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
 
 namespace titan {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "checkpoint/states.h"
 #include "titan/checkpoint/safetensors.h"
-#include "titan/checkpoint/saver.h"
+#include "titan/checkpoint/checkpointer.h"
 #include "titan/checkpoint/training_state.h"
 
 namespace titan {

@@ -12,7 +12,7 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"
-#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/load.h"
 #include "titan/config/dump.h"
 #include "titan/config/schema.h"
 #include "titan/train/run.h"

@@ -1,6 +1,6 @@
 // One tensor or value as `torch.save` writes it: an uncompressed zip of a pickle and, for a tensor, its bytes. Data
-// files of checkpoints are such blobs one after the other. Sizes depend on dtype and shape alone, so that every rank
-// knows every blob's place in every file.
+// files of checkpoints are such blobs one after the other. Sizes depend on dtype and shape alone, so every rank can
+// compute the offset of every blob in every file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/checkpoint/hashed_file.h"
 #include "titan/checkpoint/pickle.h"
 #include "titan/checkpoint/storage.h"
 #include "titan/distributed/tensor_layout.h"
@@ -25,13 +24,13 @@ std::string_view python_name(at::ScalarType type);
 /// The dtype of that name; throws DamageError when there is none.
 at::ScalarType type_named(std::string_view python_name);
 
-/// A tensor on its way to a file: dtype, shape, and the bytes of its elements from the first to the last.
+/// A tensor to write: dtype, shape, and the bytes of its elements in order.
 class TensorBytes {
  public:
-  /// At least one and at most `most` bytes from byte `offset` on; they stay until the next call.
+  /// Returns 1 to `most` bytes starting at byte `offset`, valid until the next call.
   using Read = std::function<std::string_view(size_t offset, size_t most)>;
 
-  /// `tensor`: contiguous, on the CPU; nobody changes it before it is written.
+  /// `tensor`: contiguous, on the CPU, and unchanged until it is written.
   TensorBytes(const at::Tensor& tensor);  // NOLINT(google-explicit-constructor): most of what is written is one
   TensorBytes(at::ScalarType type, std::vector<int64_t> shape, Read read);
 
@@ -56,15 +55,15 @@ struct StoredElements {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // in elements
   int64_t first_byte = 0;        // of the element at index 0, in the file
-  int64_t storage_byte = 0;      // of the storage it is in
+  int64_t storage_byte = 0;      // of its storage
   int64_t storage_bytes = 0;
 };
 
-/// Reads the blob of `length` bytes at `offset`, but for the elements. Throws DamageError or PickleError.
+/// Reads the blob of `length` bytes at `offset`, without the elements. Throws DamageError or PickleError.
 StoredElements read_tensor_blob(CheckedReader& file, int64_t offset, int64_t length);
 PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length);
 
-// Reading a part of a tensor whose elements are in a file in any order of strides, whatever kind of file that is.
+// Reading a part of a tensor stored in a file of any kind, with any strides.
 
 /// The view of `box`.
 at::Tensor narrowed(at::Tensor tensor, const Box& box);
@@ -75,9 +74,9 @@ void read_elements(CheckedReader& file, const StoredElements& stored, const Box&
 /// As messages show a shape: "[2, 3]".
 inline std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// What is under a name, a link as the link it is.
+// The entry of a name; links are not followed.
 
-/// From the list of the folder that `path` is in; nothing when it is not there. Throws StorageError.
+/// From the listing of `path`'s parent folder; nothing if it does not exist. Throws StorageError.
 inline std::optional<StorageEntry> entry_at(Storage& storage, const std::filesystem::path& path) {
   for (StorageEntry& entry : storage.list(path.has_parent_path() ? path.parent_path() : ".")) {
     if (entry.name == path.filename()) return std::move(entry);

@@ -1,5 +1,5 @@
-// How a save becomes a checkpoint: the stages of one rank each, which know no process group. Between two stages all
-// ranks have finished the former; who sees to that is the caller's business (docs/checkpoints.md has the order).
+// The stages of a save, staging to commit, each for one rank and without a process group. The caller puts a barrier
+// between two stages (docs/checkpoints.md has the order).
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,27 @@
 #include <string_view>
 
 #include "titan/checkpoint/blob.h"
-#include "titan/checkpoint/manifest.h"
-#include "titan/checkpoint/save_plan.h"
+#include "titan/checkpoint/metadata.h"
 
 namespace titan {
 
-/// Where one save goes.
+/// A value of the state dict; all values are written first in rank 0's first file.
+struct SavedValue {
+  std::string name;
+  std::string blob;
+};
+
+/// The file of a rank's data: "__RANK_FILE.distcp".
+std::string data_file(int64_t rank, int64_t file = 0);
+/// The location of one save.
 struct SavePlace {
   std::filesystem::path root;  // the folder of all checkpoints
   int64_t step = 0;
   std::string run;  // differs from run to run
 
-  /// Where it is written,
+  /// The staging folder.
   std::filesystem::path temporary() const;
-  /// and where it lies once committed.
+  /// The folder after the commit.
   std::filesystem::path final() const;
 };
 
@@ -33,24 +40,24 @@ std::string step_folder(int64_t step);
 /// 1200 for "step-1200"; nothing for any other name.
 std::optional<int64_t> step_of(std::string_view folder);
 
-/// Rank 0, first: checks that `bytes` fit and makes the temporary folder. Throws StorageError(ENOSPC) when they do not.
+/// Rank 0, first: checks that `bytes` fit and creates the staging folder. Throws StorageError(ENOSPC) when they do not.
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes);
 
 /// The tensor of the `index`-th planned write.
 using WrittenTensor = std::function<TensorBytes(size_t index)>;
 
-/// Every rank, next: one of its data files, synced. `writes`: how many the plan gives that file, in that order;
-/// `values`: rank 0's, first in its first file. Nothing to write makes no file.
+/// Every rank, next: writes and syncs one of its data files. `writes`: number of planned writes in that file, in order.
+/// `values`: rank 0's, first in its first file. Without anything to write no file is made.
 std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, int64_t rank,
                                      std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor,
                                      int64_t file = 0);
 
-/// Rank 0, last: index and manifest, rename, read back. `files`: the data files of all ranks. It is committed when this
-/// returns.
+/// Rank 0, last: writes index and manifest, renames the folder, reads both back. `files`: the data files of all ranks.
+/// The checkpoint is committed when this returns.
 void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex& index,
                  std::map<std::string, FileRecord> files, nlohmann::ordered_json facts);
 
-/// After a failure: removes what can be removed, and says nothing.
+/// After a failure: removes the staging folder as far as possible. Does not throw.
 void abandon_save(Storage& storage, const SavePlace& place);
 
 }  // namespace titan

@@ -1,68 +1,68 @@
-// Weights between our names and order of rows and another program's: which tensors fit, and each box of a parameter
-// read from theirs, or each stretch of their rows read from ours. The permutation is an index map of the whole tensor,
-// so any rank reads just its box.
+// Weights of other programs: names and row orders, Meta's consolidated files, and checkpoints that one process writes
+// from such weights or from another checkpoint. Reads and writes stream through bounded memory.
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/commit.h"
+#include "titan/checkpoint/load.h"
 #include "titan/checkpoint/tensor_source.h"
+#include "titan/checkpoint/training_state.h"
 #include "titan/model/exchange.h"
 
 namespace titan {
 
-/// What of a model is there.
+/// How a source's tensors match a model.
 struct Fit {
   int64_t wanted = 0;  // tensors of the model
-  int64_t found = 0;   // of them, with the right shape
+  int64_t found = 0;   // of these, with the right shape
   int64_t parameters = 0;
   std::vector<std::string> missing;     // names
   std::vector<std::string> unexpected;  // names
-  std::vector<std::string> unfit;       // sentences: another shape, a dtype that is no number's
+  std::vector<std::string> unfit;       // sentences: another shape or a non-numeric dtype
 
   bool complete() const { return missing.empty() && unexpected.empty() && unfit.empty(); }
   /// "291/291 tensors, 0 missing, 0 unexpected".
   std::string counts() const;
-  /// What is wrong, with the first few names; empty when nothing is.
+  /// Describes the mismatch, with the first few names; empty if complete.
   std::string complaint() const;
 };
 Fit fit_of(const ForeignModel& model, const TensorSource& source);
 
-/// Throws MismatchError naming the source when `fit_of` is not complete, or when a copy of a tied weight differs from
-/// it.
+/// Throws MismatchError naming the source if `fit_of` is not complete, or if a copy of a tied weight differs.
 Fit check_fit(const ForeignModel& model, TensorSource& source);
 
-/// Reads `box` of a parameter, in our order, from their tensor. `into`: any device, strides and floating dtype. Needs
-/// some 32 MiB besides.
+/// Reads `box` of a parameter, in our row order, from their tensor. `into`: any device, strides and floating dtype.
+/// Needs about 32 MiB of extra memory.
 void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box& box, const at::Tensor& into);
 
-/// Rows that belong together in a stretch of their tensor: 1, or those of a head.
+/// The unit of row ranges in their tensor: 1, or the rows of a head.
 int64_t row_unit(const ForeignTensor& tensor);
 /// Rows [first, first + count) of their tensor from our parameter, in its stored dtype; multiples of row_unit.
 at::Tensor read_their_rows(TensorSource& ours, const ForeignTensor& tensor, int64_t first, int64_t count);
 /// Rows of at most about 32 MiB, in multiples of `unit`.
 int64_t rows_at_once(const LogicalTensor& tensor, int64_t unit);
 
-/// The same names and order of rows as ours: a model's own form.
+/// The identity mapping: our names and row order.
 ForeignModel own_form(std::span<const LogicalTensor> parameters);
 
-/// Rows of whole heads of `head_dim` rows [heads · head_dim, …]: numbers that turn together brought next to each other,
-/// and back half a head apart (torchtitan.md section 2.6).
+/// Rotary layouts of rows [heads · head_dim, …]: half-split to interleaved pairs, and back.
 at::Tensor pairs_from_halves(const at::Tensor& rows, int64_t head_dim);
 at::Tensor halves_from_pairs(const at::Tensor& rows, int64_t head_dim);
 
-// The weights of Meta's releases: consolidated.NN.pth, one file for each rank that shared every matrix. Their parts are
-// seen here as the whole tensors that they are cut from.
+// Meta's consolidated.NN.pth, one file per tensor-parallel rank, presented as whole tensors.
 
 class MetaWeights : public TensorSource {
  public:
-  /// `model`: whose shapes say along which dimension a tensor was cut; a tensor that is whole in every file is read
-  /// from the first. Throws Error(storage) when there are no such files, DamageError or PickleError when they are not
-  /// what torch.save writes.
+  /// `model`: its shapes determine the sharded dimension of each tensor; replicated tensors are read from the first
+  /// file. Throws Error(storage) if there are no such files, DamageError or PickleError if they are not files of
+  /// torch.save.
   MetaWeights(Storage& storage, std::filesystem::path folder, const ForeignModel& model);
 
   const std::map<std::string, LogicalTensor>& tensors() const override { return tensors_; }
@@ -89,5 +89,40 @@ class MetaWeights : public TensorSource {
   std::map<std::string, std::vector<Part>> parts_;
   std::map<std::string, LogicalTensor> tensors_;
 };
+
+// Conversions by a single process: another program's weights or a checkpoint to a checkpoint, and weights to a
+// torch.save file. Streamed through bounded memory.
+
+/// The contents of the checkpoint to write. `read` returns a box of a tensor, contiguous, on the CPU.
+struct StreamedState {
+  std::vector<LogicalTensor> tensors;
+  std::function<at::Tensor(size_t tensor, const Box& box)> read;
+  std::vector<SavedValue> values = {};
+  int64_t step = 0;
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
+};
+
+/// Writes the checkpoint in pieces of at most 128 MiB, reads it back, and renames it to `folder`, which must not exist.
+/// Throws what `read` throws, StorageError if the storage fails; then nothing is left behind.
+void write_streamed(Storage& storage, const StreamedState& state, const std::filesystem::path& folder);
+
+/// Writes the model as a checkpoint of step 0, in dtype `type`.
+void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& model, at::ScalarType type,
+                    const std::filesystem::path& folder, nlohmann::ordered_json facts);
+
+/// The torchtitan release that will load a checkpoint.
+struct TorchtitanForm {
+  TorchtitanRelease release = TorchtitanRelease::february_2026;
+  int64_t data_ranks = 0;       // data-parallel ranks; 0: as many as saved it
+  bool decoupled_decay = true;  // AdamW's; used if the optimizer state does not have it (PyTorch before 2.7)
+};
+/// Converts a checkpoint of any program and release for a strict load by `form`; `tables` are added to the model's
+/// tensors.
+void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const TorchtitanForm& form,
+                          const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
+
+/// Writes all tensors of `weights` as a state dict for torch.load and reads its index back. Atomic; an existing file is
+/// an error.
+void write_torch_file(Storage& storage, TensorSource& weights, const std::filesystem::path& file);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// The safetensors file form: an 8-byte header length, a JSON header, the tensors' bytes. Written here for debug dumps;
-// exports use the same writer.
+// The safetensors format: an 8-byte header length, a JSON header, the tensors' bytes. Files for debug dumps, and
+// folders of such files as Hugging Face writes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,25 +12,24 @@
 #include <utility>
 #include <vector>
 
-#include "titan/checkpoint/hashed_file.h"
-#include "titan/checkpoint/index.h"
-#include "titan/checkpoint/manifest.h"
+#include "titan/checkpoint/metadata.h"
+#include "titan/checkpoint/storage.h"
 #include "titan/checkpoint/tensor_source.h"
 
 namespace titan {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Writes the tensors (any device, made contiguous) in the order given; the file appears whole or not at all.
-/// Throws Error(storage) when it cannot be written.
+/// Writes the tensors (any device, made contiguous) in the order given, atomically. Throws Error(storage) when it
+/// cannot be written.
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-/// Reads every tensor of a file. Throws Error(storage) naming the file when its header does not fit its bytes.
+/// Reads every tensor of a file. Throws Error(storage) naming the file if its header does not match its bytes.
 NamedTensors read_safetensors(const std::filesystem::path& path);
 
-// The header of a safetensors file: which tensors are where in it. Read with the suspicion that a stranger's file
-// deserves: what the header says is checked against itself and against the file's size before anything is believed.
+// The header of a safetensors file, from an untrusted source: checked for consistency and against the file's size
+// before any use.
 
 struct SafetensorsEntry {
   LogicalTensor tensor;
@@ -45,41 +44,39 @@ struct SafetensorsEntry {
 /// beyond the file.
 std::vector<SafetensorsEntry> read_safetensors_header(CheckedReader& file);
 
-/// All that comes before the tensors' bytes, which follow each other in the order given.
+/// The header bytes for tensors stored in the order given.
 std::string safetensors_header(std::span<const LogicalTensor> tensors,
                                const std::map<std::string, std::string>& metadata);
 
-/// The format's name of a dtype ("BF16"); throws InvariantError for one that has none here.
+/// The format's name of a dtype ("BF16"); throws InvariantError for a dtype without one.
 std::string safetensors_name(at::ScalarType type);
 
-// A folder of safetensors files as Hugging Face's programs write it: one file, or several with an index. Opened,
-// checked as a whole, and read box by box; nothing but headers is read before.
+// A folder of safetensors files in Hugging Face's format: one file, or several with an index. Opening reads and checks
+// all headers; tensors are read by box.
 
 inline constexpr const char* kSafetensorsFile = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
-/// The manifest that exports of this program bring along: hashes of all their files. It has a name of its own, because
-/// a folder with a kManifestFile is a checkpoint.
+/// The manifest of our exports, with hashes of all files. Not kManifestFile, since a folder with that is a checkpoint.
 inline constexpr const char* kExportManifest = "titan_manifest.json";
 
-/// Whether a folder with these entries is one, whole or not.
+/// True if a folder with these entries is one, complete or not.
 bool is_safetensors_folder(const std::vector<StorageEntry>& entries);
 
 class SafetensorsFolder : public TensorSource {
  public:
-  /// Throws DamageError for files that are not what they say, Error(storage) when there are none to read,
-  /// StorageError when the medium fails.
+  /// Throws DamageError for inconsistent files, Error(storage) if there are none, StorageError if the storage fails.
   SafetensorsFolder(Storage& storage, std::filesystem::path folder);
 
   const std::map<std::string, LogicalTensor>& tensors() const override { return tensors_; }
   void read(const std::string& name, const Box& box, const at::Tensor& into) override;
   std::string description() const override { return folder_.string(); }
 
-  /// Whether hashes are beside the files, so that every byte read is known to be right.
+  /// True if the folder has hashes: every byte read is verified.
   bool verified() const { return manifest_.has_value(); }
   const std::optional<Manifest>& manifest() const { return manifest_; }
   /// By file, the tensors in it in the order of their bytes.
   const std::map<std::string, std::vector<SafetensorsEntry>>& files() const { return entries_; }
-  /// Looks at every file with a hash, those without tensors too. Throws DamageError.
+  /// Verifies every file with a hash, including those without tensors. Throws DamageError.
   void check_all();
 
  private:

@@ -1,4 +1,5 @@
-// One save from beginning to end, on every rank: the stages of commit.h with the ranks' meetings between them.
+// A save on all ranks: the plan (which rank writes which shards, a pure function of the layouts, equal on every rank)
+// and the stages of commit.h with the ranks' messages between them.
 #pragma once
 
 #include <cstddef>
@@ -6,40 +7,72 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "titan/checkpoint/commit.h"
+#include "titan/checkpoint/metadata.h"
+#include "titan/checkpoint/store_barrier.h"
+#include "titan/distributed/device_mesh.h"
+#include "titan/ops/parameter.h"
 
 namespace titan {
 
-/// How the ranks of a run speak to each other about checkpoints: a few words, never a tensor.
-class RankBarrier {
- public:
-  virtual ~RankBarrier() = default;
-  virtual int64_t rank() const = 0;
-  virtual int64_t size() const = 0;
-  /// Everyone's message by rank, once all have come with theirs. All ranks call equally often. Throws what the way of
-  /// communication throws when a rank does not come.
-  virtual std::vector<std::string> exchange(std::string message) = 0;
+/// The box of a tensor that a rank holds; nothing or an empty box if it holds none.
+using BoxOfRank = std::function<std::optional<Box>(int64_t rank)>;
+
+struct PlacedTensor {
+  LogicalTensor tensor;
+  BoxOfRank box_of;
 };
 
-/// Has `read` read what rank `rank` said in a meeting. Error(peer_failure) that names the rank where the words are no
-/// JSON, or where `read` throws Error, nlohmann's exceptions or std::out_of_range.
-void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read);
+/// Each rank's shard of a tensor with a parameter's layout. `stages`: pipeline coordinates of the ranks that hold it;
+/// empty: all.
+BoxOfRank boxes_of(const TensorLayout& layout, const DeviceMesh& mesh, std::vector<int64_t> stages = {});
+/// Every rank holds the whole tensor.
+BoxOfRank whole_everywhere(std::vector<int64_t> shape);
 
-/// The meeting of a process that is alone.
-std::unique_ptr<RankBarrier> make_lone_barrier();
+struct PlannedWrite {
+  size_t tensor = 0;  // index into the planned tensors
+  Box box;
+  int64_t file = 0;  // index of the rank's data file
 
-/// A tensor of the state and this rank's box of it; undefined where the rank holds none.
+  bool operator==(const PlannedWrite&) const = default;
+};
+
+/// How a rank's bytes are split into files: of at least `least_bytes` each, at most `most` files.
+struct FileSplit {
+  int64_t most = 1;
+  int64_t least_bytes = 0;
+};
+
+/// What each rank writes, in the order of its files. A box that several ranks hold is assigned to the one with the
+/// fewest bytes so far, largest tensors first, ties to the lowest rank. The boxes of a tensor must cover it exactly
+/// once, otherwise InvariantError.
+struct SavePlan {
+  std::vector<std::vector<PlannedWrite>> writes;  // by rank
+
+  int64_t bytes_of(int64_t rank, std::span<const PlacedTensor> tensors) const;
+  /// The rank's writes by file; at least one file, which may be empty.
+  std::vector<std::span<const PlannedWrite>> files_of(int64_t rank) const;
+};
+SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split = {});
+
+/// The index of what all ranks write under `plan`; values are first in rank 0's first file.
+CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
+                         std::span<const SavedValue> values);
+
+/// A tensor of the state dict and this rank's shard; undefined if it holds none.
 struct StateTensor {
   PlacedTensor placed;
   at::Tensor local;
 };
 
-/// The rank's tensor that `write` writes, whole, wherever it lies.
+/// The rank's shard that `write` writes, on its own device.
 at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write);
-/// The same, contiguous and on the CPU.
+/// The same, contiguous, on the CPU.
 at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write);
 
 struct StateValue {
@@ -47,7 +80,7 @@ struct StateValue {
   PickleRef value;
 };
 
-/// All that is saved: the same names in the same order on every rank. Only rank 0's values are written.
+/// The state dict: the same names in the same order on every rank. Only rank 0's values are written.
 struct CheckpointState {
   std::vector<StateTensor> tensors;
   std::vector<StateValue> values;
@@ -56,7 +89,7 @@ struct CheckpointState {
   std::vector<PlacedTensor> placed() const;
 };
 
-/// One rank's part of a save, ready to be written whenever.
+/// One rank's part of a save, ready to be written.
 struct SaveJob {
   SavePlace place;
   std::shared_ptr<const SavePlan> plan;
@@ -69,7 +102,7 @@ struct SaveJob {
 struct SaveOutcome {
   int64_t step = 0;
   bool committed = false;
-  std::string problem;  // when it is not: which rank, what, why; the same on all ranks
+  std::string problem;  // if not committed: rank, what, why; the same on all ranks
   std::filesystem::path folder;
   int64_t bytes = 0;  // of all files
   double seconds = 0;
@@ -77,14 +110,13 @@ struct SaveOutcome {
   std::string sentence() const;
 };
 
-/// Writes and commits; all ranks call it. A failure of the storage on any rank is the outcome of all; anything else
-/// throws.
+/// Writes and commits; collective. A storage failure on any rank is the outcome on all; other errors throw.
 SaveOutcome save_together(Storage& storage, RankBarrier& meeting, const SaveJob& job);
 
-// Pieces of work that do not wait for each other, on threads of their own.
+// Independent work on several threads.
 
-/// Calls `act(0)` here and `act(1)` to `act(count - 1)` each on a thread of its own, and returns when all have ended.
-/// What the first of them (by number) threw is thrown again. A thread that the system does not give is done without.
+/// Calls `act(0)` on this thread and `act(1)` to `act(count - 1)` on threads of their own, and joins them. Rethrows the
+/// exception of the lowest number. If the system refuses a thread, its work runs on this one.
 void side_by_side(size_t count, const std::function<void(size_t)>& act);
 
 }  // namespace titan

@@ -1,10 +1,13 @@
-// Where checkpoints lie, as the few calls that saving, loading and deleting need. Everything goes through this
-// interface, so that tests can fail each call, or stop the world after it and drop what was not synced.
+// File access of checkpoints: the storage interface with its POSIX implementation, and files that are hashed while they
+// are written and verified while they are read. Tests replace the storage to fail each call.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -37,11 +40,11 @@ class WritableFile {
   virtual ~WritableFile() = default;
   /// Appends all of `bytes`, over as many partial writes as it takes.
   void write(std::string_view bytes);
-  /// The bytes written so far are on the medium.
+  /// Makes the bytes written so far durable (fsync).
   virtual void sync() = 0;
 
  protected:
-  /// Appends the first n > 0 bytes of `bytes`, n as many as the medium takes at once; returns n.
+  /// One write call: appends the first n > 0 bytes of `bytes` and returns n.
   virtual int64_t write_some(std::string_view bytes) = 0;
 };
 
@@ -53,43 +56,128 @@ class ReadableFile {
   virtual void read(int64_t offset, std::span<char> into) = 0;
 };
 
-/// Every call throws StorageError when it fails. Calls come from any thread, but those about one file from one thread
-/// at a time.
+/// Every call throws StorageError on failure. Thread-safe, except for concurrent calls about one file.
 class Storage {
  public:
   virtual ~Storage() = default;
 
-  /// Makes the folder and those above it; one that is there is fine. New names above it are on the medium.
+  /// Creates the folder and its parents, durably; an existing folder is fine.
   virtual void make_folders(const std::filesystem::path& folder) = 0;
-  /// A new file; one of that name must not be there.
+  /// Creates a file; it must not exist.
   virtual std::unique_ptr<WritableFile> create(const std::filesystem::path& file) = 0;
   virtual std::unique_ptr<ReadableFile> open(const std::filesystem::path& file) = 0;
-  /// Sorted by name; empty when there is no such folder.
+  /// Sorted by name; empty if the folder does not exist.
   virtual std::vector<StorageEntry> list(const std::filesystem::path& folder) = 0;
-  /// Gives a file or a folder another name in the same parent folder, at once: nobody sees both names or none.
+  /// Renames a file or folder within its parent, atomically.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
-  /// A file, or an empty folder.
+  /// Removes a file or an empty folder.
   virtual void remove(const std::filesystem::path& path) = 0;
-  /// The names in the folder are on the medium.
+  /// Makes the names in the folder durable (fsync of the folder).
   virtual void sync_folder(const std::filesystem::path& folder) = 0;
-  /// Bytes that can still be written where `folder` lies.
+  /// Free bytes of the file system of `folder`.
   virtual int64_t free_bytes(const std::filesystem::path& folder) = 0;
 
-  /// The whole of a small file.
+  /// Reads a whole small file.
   std::string read_all(const std::filesystem::path& file);
-  /// A whole new file, synced.
+  /// Writes and syncs a new file.
   void write_all(const std::filesystem::path& file, std::string_view bytes);
-  /// The names of `folder` and of the folders that it is in are on the medium: whoever made them may not have seen to
-  /// it. Done once for each of them; from one thread at a time.
+  /// Makes the names of `folder` and of its parents durable, since another program may have created them without a
+  /// sync. Once per folder; one thread at a time.
   void sync_way_to(const std::filesystem::path& folder);
-  /// The folder and what is in it; links are deleted, not followed. A folder that is not there is fine.
+  /// Removes the folder and its contents; links are removed, not followed. A missing folder is fine.
   void remove_folder(const std::filesystem::path& folder);
 
  protected:
-  std::set<std::filesystem::path> synced_ways_;  // whose names are on the medium
+  std::set<std::filesystem::path> synced_ways_;  // whose names are durable
 };
 
-/// Files of this machine.
+/// The POSIX implementation.
 std::unique_ptr<Storage> make_posix_storage();
+
+// Hashed files: XXH3-128 of each block, computed while writing and checked while reading, so that a partial read
+// verifies just its own blocks.
+
+/// Bytes of a block; the last one of a file is shorter.
+inline constexpr int64_t kHashBlock = int64_t{8} << 20;
+
+/// A hash as xxhsum prints it: 32 hexadecimal digits.
+std::string xxh3_128(std::string_view bytes);
+
+/// A file's size and hashes.
+struct FileRecord {
+  int64_t bytes = 0;
+  std::vector<std::string> hashes;  // of each block
+
+  bool operator==(const FileRecord&) const = default;
+};
+
+/// The record of `bytes`.
+FileRecord record_of(std::string_view bytes);
+
+/// The bytes differ from what was saved. Another checkpoint may be complete.
+class DamageError : public Error {
+ public:
+  explicit DamageError(const std::string& message) : Error(ExitCode::storage, message) {}
+};
+
+/// Writes a new file and hashes it.
+class HashingWriter {
+ public:
+  HashingWriter(Storage& storage, const std::filesystem::path& file);
+
+  void write(std::string_view bytes);
+  int64_t position() const { return position_; }
+  /// Syncs the file and returns its record. Nothing may be written after it.
+  FileRecord finish();
+
+ private:
+  void pass_on(std::string_view bytes);
+  void close_block();
+
+  struct Hash;
+  struct HashDeleter {
+    void operator()(Hash* hash) const;
+  };
+
+  std::unique_ptr<WritableFile> file_;
+  std::unique_ptr<Hash, HashDeleter> hash_;
+  std::string buffer_;  // collects small writes
+  int64_t position_ = 0;
+  int64_t in_block_ = 0;
+  FileRecord record_;
+};
+
+/// Reads parts of a file; with a record, every block is verified before its bytes are returned. Throws DamageError
+/// naming the file if it is missing, has another size, or a block differs; StorageError if the storage fails.
+class CheckedReader {
+ public:
+  CheckedReader(Storage& storage, const std::filesystem::path& file, std::optional<FileRecord> record);
+
+  int64_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+  void read(int64_t offset, std::span<char> into);
+  std::string read(int64_t offset, int64_t count);
+  /// Reads and verifies all blocks not read yet.
+  void check_all();
+  /// Frees the cached blocks: many files may be open.
+  void drop_cache() { cache_.clear(); }
+
+ private:
+  struct Block {
+    int64_t index = -1;
+    std::string bytes;
+  };
+
+  int64_t block_bytes(int64_t index) const;
+  void check(int64_t index, std::string_view bytes);
+  const Block& cached(int64_t index);
+
+  std::filesystem::path path_;
+  std::optional<FileRecord> record_;
+  std::unique_ptr<ReadableFile> file_;
+  int64_t size_ = 0;
+  std::vector<bool> checked_;
+  std::deque<Block> cache_;  // newest first; neighbouring tensors share blocks
+};
 
 }  // namespace titan

@@ -1,4 +1,5 @@
-// Named tensors that are in files of any kind, read box by box: what imports, exports and checks need of them.
+// Named tensors that are read by box: a checkpoint, safetensors or another program's files, and block-scaled fp8
+// weights dequantised as they are read.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,8 @@
 #include <string>
 
 #include "titan/checkpoint/blob.h"
-#include "titan/checkpoint/index.h"
-#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/load.h"
+#include "titan/checkpoint/metadata.h"
 
 namespace titan {
 
@@ -20,14 +21,15 @@ class TensorSource {
   virtual const std::map<std::string, LogicalTensor>& tensors() const = 0;
   /// Fills `into`, a tensor of the box's shape: any device, strides and dtype. `name` is one of `tensors`.
   virtual void read(const std::string& name, const Box& box, const at::Tensor& into) = 0;
-  /// Where they lie, for people.
+  /// Where the tensors are, for messages.
   virtual std::string description() const = 0;
 };
 
-/// Whether a checkpoint's tensor of that key is part of something else than the model: the optimizer, the progress, …
+/// True if the key of a checkpoint belongs to the optimizer, the progress or other state than the model.
 bool holds_other_state(const std::string& key);
 
-/// The model in a checkpoint, under its bare names whichever generation of names wrote it. The checkpoint outlives it.
+/// The model in a checkpoint, by parameter name without a prefix, whichever release wrote it. The checkpoint must
+/// outlive it.
 class CheckpointSource : public TensorSource {
  public:
   explicit CheckpointSource(OpenCheckpoint& checkpoint);
@@ -41,20 +43,50 @@ class CheckpointSource : public TensorSource {
   std::string prefix_;
 };
 
-// A file of `torch.save` that holds a dictionary of tensors: how PyTorch programs pass weights on.
+// A `torch.save` file of a dictionary of tensors.
 
-/// Hands the elements of tensor number `index` to `write`, in order, as contiguous tensors on the CPU.
+/// Passes the elements of tensor `index` to `write`, in order, as contiguous CPU tensors.
 using ElementPieces = std::function<void(size_t index, const std::function<void(const at::Tensor& piece)>& write)>;
 
 void write_state_dict(HashingWriter& file, std::span<const LogicalTensor> tensors, const ElementPieces& pieces);
 
-/// Where the tensors of such a file lie, by name. Throws DamageError or PickleError.
+/// The tensors of such a file, by name. Throws DamageError or PickleError.
 std::map<std::string, StoredElements> read_state_dict(CheckedReader& file);
 
-// Copies of memory that nobody reads soon, such as those that wait to be written.
+// Non-temporal copies, for memory that is not read soon, such as buffers of an asynchronous save.
 
-/// memcpy on ATen's threads. Stores go past the caches: memory is not read before it is overwritten, which is a third
-/// of the traffic, and training finds its own data where it left them.
+/// memcpy on ATen's threads with non-temporal stores: the target is not read before it is overwritten (a third of the
+/// traffic), and the caches keep the data of training.
 void copy_streamed(void* to, const void* from, size_t bytes);
+
+// Block-scaled float8 weights, dequantised while reading: `NAME_scale_inv` holds a factor per block. Knows no model.
+
+/// Rows and columns of a block; blocks at a tensor's edges are smaller.
+struct ScaleBlock {
+  int64_t rows = 128;
+  int64_t columns = 128;
+
+  bool operator==(const ScaleBlock&) const = default;
+};
+
+/// Wraps another source. Quantised tensors, float8_e4m3fn [rows, columns], appear as float32; their factors [rows /
+/// block.rows, columns / block.columns], rounded up, are hidden; all others are passed through.
+class BlockScaledWeights : public TensorSource {
+ public:
+  /// Throws DamageError if a quantised tensor has no factors or factors of another shape.
+  BlockScaledWeights(TensorSource& stored, ScaleBlock block);
+
+  const std::map<std::string, LogicalTensor>& tensors() const override { return tensors_; }
+  /// value · block factor, computed in float32. Needs extra memory of three times the box in float32.
+  void read(const std::string& name, const Box& box, const at::Tensor& into) override;
+  std::string description() const override { return stored_.description(); }
+
+ private:
+  at::Tensor factors(const std::string& name, const Box& box);
+
+  TensorSource& stored_;
+  ScaleBlock block_;
+  std::map<std::string, LogicalTensor> tensors_;
+};
 
 }  // namespace titan

@@ -1,6 +1,5 @@
-// What a run must remember, under torchtitan's names, so that its checkpoints and ours are one: the model, the
-// optimizer's moments and settings, the schedule, the data position and the progress. Knows no trainer: the trainer
-// describes itself with these structs, and takes what was restored from them.
+// The state dict of a run under torchtitan's names: model, optimizer moments and settings, schedule, data position and
+// progress. Knows no trainer: the trainer fills these structs to save and reads them after a load.
 #pragma once
 
 #include <array>
@@ -11,15 +10,15 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/load.h"
 #include "titan/checkpoint/save.h"
 
 namespace titan {
 
-/// A release of torchtitan that reads its TOML configs; each has its own names and types of what is not the model.
+/// A TOML-based release of torchtitan; names and types of all state but the model differ between them.
 enum class TorchtitanRelease { december_2024, february_2026 };
 
-/// What torch's Adam and AdamW keep for a parameter besides its moments.
+/// The param_groups entry of torch's Adam and AdamW for a parameter.
 struct AdamSettings {
   double lr = 0;          // of the last step
   double initial_lr = 0;  // before the schedule
@@ -28,88 +27,88 @@ struct AdamSettings {
   std::optional<bool> fused, foreach;
 };
 
-/// A parameter with all that is saved about it. Tensors are this rank's shards, undefined where it holds none. Names,
-/// shapes, boxes and `trained` are the same on every rank: each of them plans the whole checkpoint.
+/// A parameter and its optimizer state. Tensors are this rank's shards, undefined if it holds none. Names, shapes,
+/// boxes and `trained` are equal on all ranks, since each rank plans the whole checkpoint.
 struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
   BoxOfRank box_of;
   at::Tensor master, first_moment, second_moment;
   AdamSettings settings;
-  bool trained = true;  // has moments, wherever they are
+  bool trained = true;  // has moments, on some rank
 };
 
-/// Where the run is.
+/// Progress of a run.
 struct RunProgress {
   int64_t step = 0;                                       // steps done
   int64_t tokens = 0;                                     // seen by all ranks together
-  nlohmann::json data_position = nullptr;                 // the data stream's own words; null: there are none
+  nlohmann::json data_position = nullptr;                 // state of the data stream; null: none
   int64_t data_ranks = 1;                                 // ranks that read different data
-  std::optional<int64_t> optimizer_steps = std::nullopt;  // that the moments have seen; nothing: all
-  nlohmann::json guard = nullptr;                         // the spike guard's own words; null: there is none
+  std::optional<int64_t> optimizer_steps = std::nullopt;  // steps applied to the moments; empty: all
+  nlohmann::json guard = nullptr;                         // state of the spike guard; null: none
 };
 
-/// The states that exclude_from_loading names.
+/// The values of exclude_from_loading.
 inline constexpr std::array<std::string_view, 5> kStateNames{"model", "optimizer", "lr_scheduler", "dataloader",
                                                              "train_state"};
 
-/// The spike guard's words in a checkpoint of ours.
+/// The key of the spike guard's state.
 inline constexpr const char* kGuardKey = "train_state.titan_guard";
-/// The key of the data stream's words in a checkpoint of ours.
+/// The key of the data stream's state.
 inline constexpr const char* kPositionKey = "dataloader.titan_stream";
 /// The key of torchtitan's loader state of a data-parallel rank.
 std::string loader_key(int64_t rank);
 
-/// Whether it holds a run that can go on, and not the model alone.
+/// True if a run can resume from it; false for the model alone.
 bool holds_run(const CheckpointIndex& index);
-/// Whether it holds what an optimizer remembers.
+/// True if it has optimizer state.
 bool holds_moments(const CheckpointIndex& index);
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters);
-/// The model and everything else, as torchtitan's last release with TOML configs demands it.
+/// The whole state dict, as torchtitan's last TOML release loads it.
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress);
-/// The entries `dataloader.*` and `train_state.*`, with all that a strict load by `release` demands. Its loaders begin
-/// anew: they cannot express our position, which is under a key of its own.
+/// The entries `dataloader.*` and `train_state.*`, complete for a strict load by `release`. Its data loaders start from
+/// the beginning: they cannot represent our position, which has its own key.
 CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease release);
 
-/// Each rank has entries of its own in a checkpoint.
+/// Keys of one data-parallel rank.
 inline constexpr int64_t kMostDataRanks = 1'000'000;
 
-/// A run's progress as any program and release saved it.
+/// The progress in a checkpoint of any program and release.
 struct StoredProgress {
   int64_t step = 0;
-  std::optional<int64_t> tokens = std::nullopt;  // seen by all ranks together; nothing: not saved
+  std::optional<int64_t> tokens = std::nullopt;  // seen by all ranks; empty: not saved
   int64_t data_ranks = 1;                        // data-parallel ranks of the run that saved it
 };
-/// Throws MismatchError for numbers of a wrong type, DamageError for numbers that cannot be. Requires holds_run().
+/// Throws MismatchError for a wrong type, DamageError for impossible values. Requires holds_run().
 StoredProgress read_progress(OpenCheckpoint& checkpoint);
-/// `number` as a count; throws DamageError when it is none.
+/// `number` as a count; throws DamageError if it is negative or not an integer.
 int64_t stored_count(const std::string& name, double number);
-/// How many data-parallel ranks' loader states there are.
+/// The number of data-parallel ranks with a loader state.
 int64_t loader_states(const CheckpointIndex& index);
-/// Our data position, a text in a sound checkpoint; null: there is none of ours. Throws PickleError.
+/// Our data position; null: none. Throws PickleError.
 PickleRef read_titan_position(OpenCheckpoint& checkpoint);
-/// Whether it has torchtitan's lists of losses, and losses in them.
+/// True if it has torchtitan's lists of losses and they are not empty.
 bool holds_past_losses(OpenCheckpoint& checkpoint);
 
-/// A data position as torchtitan's loader keeps it, of one data-parallel rank.
+/// The data position of torchtitan's loader on one data-parallel rank.
 struct SamplePosition {
   int64_t ranks = 1;                 // data-parallel ranks that read different data
-  int64_t samples = 0;               // documents of the rank's part that were read in this pass
-  std::vector<int32_t> left_tokens;  // of them, packed into no sequence yet
+  int64_t samples = 0;               // documents of the rank's part read in this epoch
+  std::vector<int32_t> left_tokens;  // not yet packed into a sequence
 };
 
 struct RestoredRun {
-  std::optional<RunProgress> progress;    // nothing where only the model was wanted or there
-  bool has_data_position = false;         // progress->data_position is one of ours
-  std::optional<SamplePosition> samples;  // torchtitan's position, where the checkpoint has that
-  std::vector<std::string> notes;         // what could not be restored, and why: for the log
+  std::optional<RunProgress> progress;    // empty if only the model was requested or stored
+  bool has_data_position = false;         // progress->data_position is titan's
+  std::optional<SamplePosition> samples;  // torchtitan's position, if stored
+  std::vector<std::string> notes;         // what was not restored and why, for the log
 };
 
-/// Reads the parameters' shards of `rank` in place, and the progress. `leave`: names out of kStateNames. A checkpoint
-/// that holds the model alone restores the model alone, and says so. `data_rank`: the data-parallel rank whose position
-/// is read where each has its own. `ranks`: how many restore it together; when nothing is left out each of them also
-/// reads a part of what none needs, so that the hash of every block is seen. Throws what OpenCheckpoint::load throws.
+/// Loads the shards of `rank` in place, and the progress. `leave`: names of kStateNames to skip. If the checkpoint
+/// holds the model alone, only that is restored, with a note. `data_rank`: the data-parallel rank whose data position
+/// is read. `ranks`: number of ranks that load; if nothing is skipped, each also reads a part of what no rank needs, so
+/// that every block's hash is checked. Throws what OpenCheckpoint::load throws.
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
                         const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
 

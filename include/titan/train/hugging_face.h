@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/checkpoint/block_scaled_weights.h"
+#include "titan/checkpoint/tensor_source.h"
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/config/job_config.h"
 #include "titan/model/model.h"

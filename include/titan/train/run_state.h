@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/checkpoint/read_checkpoint.h"
+#include "titan/checkpoint/load.h"
 #include "titan/checkpoint/training_state.h"
 #include "titan/config/job_config.h"
 #include "titan/data/chunk_stream.h"

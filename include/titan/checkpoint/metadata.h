@@ -1,19 +1,21 @@
-// The index of a checkpoint: which tensors and values it holds, cut into which chunks, lying where in which file. On
-// disk it is `.metadata`, a pickle of torch.distributed.checkpoint's Metadata.
+// The files that describe a checkpoint: `.metadata`, the index of tensors, values and their chunks (a pickle of
+// torch.distributed.checkpoint's Metadata), and `manifest.json`, the size and hashes of every file.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "titan/checkpoint/blob.h"
+#include "titan/checkpoint/storage.h"
 #include "titan/distributed/tensor_layout.h"
 
 namespace titan {
 
-/// A tensor whatever its layout.
+/// A tensor's name, dtype and global shape, without a layout.
 struct LogicalTensor {
   std::string name;
   at::ScalarType type = at::kFloat;
@@ -23,7 +25,7 @@ struct LogicalTensor {
   bool operator==(const LogicalTensor&) const = default;
 };
 
-/// A stretch of a file that holds one blob.
+/// The byte range of one blob in a file.
 struct BlobPlace {
   std::string file;  // relative to the checkpoint's folder
   int64_t offset = 0;
@@ -49,7 +51,7 @@ struct StoredTensor {
 struct CheckpointIndex {
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, BlobPlace> values;
-  bool has_manifest = true;  // a manifest belongs to it: it was not Python that wrote it
+  bool has_manifest = true;  // written by this program with a manifest; false for Python's
 
   /// Bytes that each file must have at least.
   std::map<std::string, int64_t> file_ends() const;
@@ -59,8 +61,24 @@ struct CheckpointIndex {
 inline constexpr const char* kIndexFile = ".metadata";
 
 std::string write_index(const CheckpointIndex& index);
-/// Throws DamageError or PickleError: malformed, a chunk outside of its tensor or without a place, a file name that
-/// leads out of the folder.
+/// Throws DamageError or PickleError if it is malformed, a chunk is outside its tensor or has no byte range, or a file
+/// name points outside the folder.
 CheckpointIndex read_index(std::string_view bytes);
+
+// The manifest lists every file with its size and hashes. It is written last: a folder with a manifest was complete.
+
+inline constexpr const char* kManifestFile = "manifest.json";
+
+struct Manifest {
+  int64_t step = 0;
+  std::string run;               // the run that wrote it
+  nlohmann::ordered_json facts;  // recorded by the trainer: tokens, layout, …
+  std::map<std::string, FileRecord> files;
+};
+
+/// JSON whose last member is the hash of everything before it.
+std::string write_manifest(const Manifest& manifest);
+/// Throws DamageError if the hash differs, Error(storage) for a newer format.
+Manifest read_manifest(std::string_view bytes);
 
 }  // namespace titan

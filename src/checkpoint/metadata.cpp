@@ -1,11 +1,14 @@
-#include "titan/checkpoint/index.h"
+#include "titan/checkpoint/metadata.h"
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <limits>
 
+#include "titan/base/json.h"
+
 namespace titan {
+
 namespace {
 
 using Kind = PickleValue::Kind;
@@ -64,7 +67,7 @@ PickleRef info_of(const BlobPlace& place) {
                                                                          {"length", pickle::integer(place.length)}}));
 }
 
-/// {MetadataIndex: _StorageInfo}: keys are objects, so it is put together by hand.
+/// {MetadataIndex: _StorageInfo}: built by hand, since the keys are objects.
 PickleRef places_of(const CheckpointIndex& index) {
   PickleValue places{.kind = Kind::dictionary, .text = {}, .items = {}};
   for (const auto& [name, place] : index.values) {
@@ -96,7 +99,7 @@ PickleRef storage_meta_of(const CheckpointIndex& index) {
 
 [[noreturn]] void fail(const std::string& what) { throw DamageError(what); }
 
-/// A field of an object of Python's `type`; the objects' states are dictionaries of their fields.
+/// A field of an object of Python's `type`, whose state is the dictionary of its fields.
 const PickleValue& field(const PickleValue& object, std::string_view type, std::string_view name) {
   if (!object.is_object(type) || object.items.size() != 2)
     fail(fmt::format("it holds something instead of a {}", type));
@@ -176,7 +179,7 @@ BlobPlace place_from(const PickleValue& info) {
   return place;
 }
 
-/// Puts the place of `key`, a MetadataIndex, where it belongs.
+/// Assigns the byte range of `key`, a MetadataIndex, to its chunk or value.
 void set_place(CheckpointIndex& index, const PickleValue& key, BlobPlace place) {
   const std::string type = type_in_metadata("MetadataIndex");
   const std::string& name = text_of(field(key, type, "fqn"));
@@ -190,7 +193,7 @@ void set_place(CheckpointIndex& index, const PickleValue& key, BlobPlace place) 
   const std::vector<int64_t> offset = counts_of(field(key, type, "offset"));
   std::vector<StoredChunk>& chunks = tensor->second.chunks;
   const auto fits = [&](const StoredChunk& chunk) { return chunk.box.offset == offset && chunk.place.file.empty(); };
-  // The key says which chunk it probably is: without that, many chunks would take the square of the time.
+  // The key's index is a hint to the chunk; without it the search would be quadratic in the chunks.
   const PickleValue* hint = key.items[1]->find("index");
   auto found = chunks.end();
   if (hint && hint->is(Kind::integer) && hint->integer >= 0 && hint->integer < std::ssize(chunks)) {
@@ -266,6 +269,62 @@ CheckpointIndex read_index(std::string_view bytes) {
     }
   }
   return index;
+}
+
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr std::string_view kOpening = " \"xxh3_128\": \"";
+constexpr std::string_view kClosing = "\"\n}\n";
+
+/// The last line of a manifest that begins with `text`.
+std::string closing_of(std::string_view text) { return std::string(kOpening) + xxh3_128(text) + std::string(kClosing); }
+
+Manifest manifest_from(const nlohmann::ordered_json& json) {
+  const auto format = json.at("format").get<int64_t>();
+  if (format != kFormat) {
+    throw Error(
+        ExitCode::storage,
+        fmt::format("its manifest has format {}, and this program knows format {}; use the program that wrote it",
+                    format, kFormat));
+  }
+  Manifest manifest{json.at("step").get<int64_t>(), json.at("run").get<std::string>(), json.at("facts"), {}};
+  for (const auto& [name, file] : json.at("files").items()) {
+    FileRecord record{file.at("bytes").get<int64_t>(), file.at("xxh3_128").get<std::vector<std::string>>()};
+    const int64_t blocks = (record.bytes + kHashBlock - 1) / kHashBlock;
+    if (record.bytes < 0 || std::ssize(record.hashes) != blocks) throw DamageError("its manifest contradicts itself");
+    manifest.files[name] = std::move(record);
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string write_manifest(const Manifest& manifest) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  for (const auto& [name, record] : manifest.files) {
+    files[name] = {{"bytes", record.bytes}, {"xxh3_128", record.hashes}};
+  }
+  const nlohmann::ordered_json json{{"format", kFormat},       {"step", manifest.step},     {"run", manifest.run},
+                                    {"facts", manifest.facts}, {"block_bytes", kHashBlock}, {"files", files}};
+  std::string text = json.dump(1);
+  text.resize(text.size() - 2);  // the closing brace and the line before it
+  text += ",\n";
+  return text + closing_of(text);
+}
+
+Manifest read_manifest(std::string_view bytes) {
+  const size_t closing = closing_of("").size();
+  if (bytes.size() < closing) throw DamageError("its manifest is too short");
+  const std::string_view text = bytes.substr(0, bytes.size() - closing);
+  if (bytes.substr(text.size()) != closing_of(text)) {
+    throw DamageError("its manifest is not as it was written (its XXH3-128 differs)");
+  }
+  try {
+    return manifest_from(parse_json<nlohmann::ordered_json>(bytes));
+  } catch (const nlohmann::json::exception& problem) {
+    throw DamageError(fmt::format("its manifest cannot be read: {}", problem.what()));
+  }
 }
 
 }  // namespace titan
