@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Rank 0 collects and tells everyone: two keys a rank and meeting, not one for each pair.
+/// Rank 0 collects the messages and publishes all of them: two keys per rank and call.
 class StoreBarrier : public RankBarrier {
  public:
   StoreBarrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
@@ -40,10 +40,10 @@ class StoreBarrier : public RankBarrier {
       all.push_back(wait_for(said(round, rank), rank));
       store_->deleteKey(said(round, rank));
     }
-    // What is no UTF-8, a file's name in a problem, must not throw here.
+    // A message may contain a file name that is not UTF-8: replace it.
     store_->set(heard(round),
                 bytes_of(nlohmann::json(all).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
-    // Whoever has spoken in this meeting has heard the last one's end.
+    // A rank that sends in this round has read the previous round.
     if (round > 0) store_->deleteKey(heard(round - 1));
     return all;
   }
@@ -54,7 +54,7 @@ class StoreBarrier : public RankBarrier {
   static std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
   std::string wait_for(const std::string& key, int64_t rank) {
-    // Until it is read: a rank 0 that is stopped does not even give out what has been said.
+    // Includes the read: the store is in rank 0's process, which may be stopped.
     const PatientWait noted(waits_.waits, rank, waits_.patience);
     const Clock::time_point begin = Clock::now();
     try {
@@ -69,7 +69,7 @@ class StoreBarrier : public RankBarrier {
     }
   }
 
-  /// Waits as long as a rank may do without a sign of life; throws at the limit, and when the store is lost.
+  /// Waits for `patience`; throws at the limit and if the store is lost.
   bool comes_in_time(const std::string& key, Clock::time_point begin) {
     const Clock::time_point now = Clock::now();
     constexpr std::chrono::milliseconds kLeast{1};
@@ -79,7 +79,7 @@ class StoreBarrier : public RankBarrier {
       store_->wait({key}, slice);
       return true;
     } catch (const c10::DistStoreError&) {
-      // Of a store that is lost the library says the same, but sooner.
+      // A lost store throws the same, but earlier.
       if (slice == left || Clock::now() - now < slice / 2) throw;
       return false;
     }
@@ -87,7 +87,7 @@ class StoreBarrier : public RankBarrier {
 
   void tell_of(int64_t rank, Clock::time_point begin) {
     const Clock::time_point now = Clock::now();
-    // Else it is about to be found out.
+    // Otherwise the watcher is about to report it.
     if (!waits_.tell || !waits_.waits || !waits_.waits->were_alive_since(now - waits_.patience)) return;
     waits_.tell(fmt::format("A meeting about checkpoints has waited {} s for rank {}, which lives",
                             whole_seconds(now - begin), rank));

@@ -1,5 +1,5 @@
-// How ranks exchange short messages about checkpoints: through the run's key-value store. No collective and no GPU is
-// used, so the thread that writes a save may call it while training continues.
+// A barrier of all ranks that exchanges short messages about checkpoints through the run's key-value store. It uses no
+// collective and no GPU, so the writer thread of a save may call it while training continues.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,26 +18,25 @@
 
 namespace titan {
 
-/// How the ranks of a run speak to each other about checkpoints: a few words, never a tensor.
+/// Exchanges a short text of each rank; never tensors.
 class RankBarrier {
  public:
   virtual ~RankBarrier() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  /// Everyone's message by rank, once all have come with theirs. All ranks call equally often. Throws what the way of
-  /// communication throws when a rank does not come.
+  /// Collective: returns the messages of all ranks, by rank. Throws Error(peer_failure) if a rank does not arrive.
   virtual std::vector<std::string> exchange(std::string message) = 0;
 };
 
-/// Has `read` read what rank `rank` said in a meeting. Error(peer_failure) that names the rank where the words are no
-/// JSON, or where `read` throws Error, nlohmann's exceptions or std::out_of_range.
+/// Parses the message of rank `rank` as JSON and passes it to `read`. Throws Error(peer_failure) naming the rank if it
+/// is not JSON, or if `read` throws Error, an nlohmann exception or std::out_of_range.
 void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read);
 
-/// The meeting of a process that is alone.
+/// The barrier of a single process.
 std::unique_ptr<RankBarrier> make_lone_barrier();
 
-/// What the storage or the files would not do; empty when `act` succeeded. A broken promise of this program is thrown
-/// on.
+/// The message of the Error that `act` throws, to send to the other ranks; empty if it succeeds. InvariantError is not
+/// caught.
 template <class Act>
 std::string problem_of(const Act& act) {
   try {
@@ -50,18 +49,18 @@ std::string problem_of(const Act& act) {
   }
 }
 
-/// How long a meeting waits for a rank, which may write or read for long.
+/// How long a barrier waits for a rank, which may write or read for long.
 struct BarrierWaits {
-  /// A rank that does not come within this time is an Error(peer_failure).
+  /// Error(peer_failure) if a rank does not arrive within this time.
   std::chrono::milliseconds limit;
-  /// A rank that gives no sign of life for about this time ends the run (PatientWait); for one that lives, a line is
-  /// told as often.
+  /// A rank that does not respond for about this time ends the run (PatientWait); for one that does, `tell` is called
+  /// as often.
   std::chrono::milliseconds patience = limit;
-  std::shared_ptr<WaitForGraph> waits = nullptr;  ///< where this rank notes whom it waits for; may be null
-  std::function<void(const std::string& line)> tell = nullptr;  ///< called by the thread that waits; may be empty
+  std::shared_ptr<WaitForGraph> waits = nullptr;                ///< records which rank this one waits for; may be null
+  std::function<void(const std::string& line)> tell = nullptr;  ///< called by the waiting thread; may be empty
 };
 
-/// `store`: used by this meeting alone, a clone where others use the same; `name` keeps its keys apart.
+/// `store`: used by this barrier alone, a clone if others use the same; `name`: prefix of its keys.
 std::unique_ptr<RankBarrier> make_store_barrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
                                                 int64_t rank, int64_t size, BarrierWaits waits);
 
