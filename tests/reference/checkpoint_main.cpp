@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/states.h"
-#include "titan/checkpoint/safetensors.h"
 #include "titan/checkpoint/checkpointer.h"
+#include "titan/checkpoint/safetensors.h"
 #include "titan/checkpoint/training_state.h"
 
 namespace titan {

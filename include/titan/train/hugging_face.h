@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "titan/checkpoint/tensor_source.h"
 #include "titan/checkpoint/hugging_face_export.h"
+#include "titan/checkpoint/tensor_source.h"
 #include "titan/config/job_config.h"
 #include "titan/model/model.h"
 #include "titan/train/run_state.h"
