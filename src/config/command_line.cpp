@@ -48,7 +48,7 @@ Name resolve(const Schema& schema, std::string typed) {
   return name;
 }
 
-/// Rewrites words into the spelling CLI11 was told, drops those that mean nothing and says so.
+/// Rewrites words into the spelling that CLI11 parses; drops words without a meaning and reports them.
 class Normaliser {
  public:
   Normaliser(const Schema& schema, std::span<const std::string> arguments, CommandLine& result)

@@ -43,7 +43,7 @@ int usage(std::ostream& errors, const std::string& what) {
   return kBad;
 }
 
-/// False, with the problems told, when the config cannot be used.
+/// Reports the problems and returns false if the config cannot be used.
 bool load_or_tell(const Context& context, Words words, LoadedConfig& loaded) {
   loaded = load_config(context.schema, words, context.checks);
   print_problems(context.errors, loaded.problems);
@@ -112,7 +112,7 @@ int diff(const Context& context, Words arguments) {
   if (arguments.size() != 2) return usage(context.errors, "config diff needs two files");
   LoadedConfig a;
   LoadedConfig b;
-  // The table itself shows former spellings, next to the values given under them; `config show` tells all notes.
+  // The table itself shows former spellings, next to the values given under them; `config show` prints all notes.
   bool good_a = load_or_tell(context, arguments.subspan(0, 1), a);
   bool good_b = load_or_tell(context, arguments.subspan(1, 1), b);
   if (!good_a || !good_b) return kBad;

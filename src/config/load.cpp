@@ -25,7 +25,7 @@ bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
   });
 }
 
-/// Whether a later check, which knows more, says the same of the same option, and maybe goes on.
+/// True if a later, more specific check reports the same problem of the same option, perhaps with more detail.
 bool is_told_in_full(const Problem& problem, std::span<const Problem> later) {
   return std::any_of(later.begin(), later.end(), [&](const Problem& other) {
     return other.key == problem.key && !problem.what.empty() && other.what.starts_with(problem.what);
@@ -53,7 +53,7 @@ void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
   }
 }
 
-/// December 2024 cut a batch into as many microbatches as there are stages, unless told otherwise.
+/// December 2024's default is as many microbatches as there are stages.
 void derive_december_microbatches(Settings& settings) {
   const std::string key = "parallelism.pipeline_parallel_microbatch_size";
   auto degree = settings.get<int64_t>("parallelism.pipeline_parallel_degree");

@@ -11,11 +11,11 @@ namespace titan {
 
 namespace {
 
-/// Threads of one product wait for each other; with more than this many per processor a step hardly moves.
+/// Threads of one product wait for each other; more than this many per processor make a step extremely slow.
 constexpr int64_t kThreadsPerProcessor = 4;
 
-/// Whether what is wrong already says it, or makes it uncertain: a file that could not be read, or a mistyped key that
-/// most likely meant this option, leaves a default that nobody chose.
+/// True if `told` already covers `problem`, or if the problem is about a default that the user may not have chosen: the
+/// file could not be read, or a key is mistyped that most likely meant this option.
 bool is_settled(const Problem& problem, const std::vector<Problem>& told) {
   return std::any_of(told.begin(), told.end(), [&](const Problem& other) {
     const bool same = !other.key.empty() && (problem.key == other.key || problem.key.starts_with(other.key + "."));

@@ -18,7 +18,7 @@ std::string escaped(const std::string& text) {
   return label;
 }
 
-/// As the format spells what is no finite number.
+/// Values that are not finite as the format spells them.
 std::string number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
@@ -97,7 +97,7 @@ void PrometheusFile::write(double now, bool at_once) {
   if (!at_once && now - last_write_ >= 0 && now - last_write_ < 1) return;
   last_write_ = state_.now = now;
   try {
-    std::error_code ignored;  // writing the file says it again
+    std::error_code ignored;  // writing the file reports it
     std::filesystem::create_directories(path_.parent_path(), ignored);
     replace_file(path_, prometheus_text(state_));
   } catch (const std::exception& error) {

@@ -15,12 +15,12 @@ namespace titan {
 
 namespace {
 
-/// The keys of metrics.jsonl that are curves of a page.
+/// The keys of metrics.jsonl that the page draws as curves.
 constexpr std::array kCurves{"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
                              "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 constexpr std::array kNumbers{"tokens_seen", "skipped_steps", "tflops", "data_bad_records", "data_loops"};
 
-/// A number, or what metrics.jsonl writes for one that is not finite.
+/// A number, or the string that metrics.jsonl has for a value that is not finite.
 std::optional<double> number_of(const nlohmann::json& value) {
   if (value.is_number()) return value.get<double>();
   if (!value.is_string()) return std::nullopt;
@@ -107,7 +107,7 @@ std::optional<double> RunHistory::newest(const std::string& key) const {
   return found == newest_.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// What was from `step` on is no more.
+/// Drops everything from `step` on.
 void RunHistory::rewind(int64_t step) {
   for (auto& [key, series] : series_) series.rewind(step);
   std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
@@ -120,7 +120,7 @@ void RunHistory::rewind(int64_t step) {
   }
 }
 
-/// Steps in a row are one event, or they would drive out all others.
+/// Consecutive steps are one event; otherwise they would displace all others.
 void RunHistory::note_not_finite(const std::string& key, int64_t step) {
   const auto begun =
       std::find_if(events_.rbegin(), events_.rend(), [&](const RunEvent& event) { return event.key == key; });

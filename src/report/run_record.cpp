@@ -12,7 +12,7 @@ namespace titan {
 
 namespace {
 
-/// `path`, with the folder made that it is in; opening the file says what went wrong there.
+/// Creates the folder of `path` and returns `path`. Errors show when the file is opened.
 const std::filesystem::path& with_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
@@ -39,7 +39,7 @@ RunRecord::~RunRecord() {
   if (finished_) return;
   try {
     finish(RunStatus::broken_off);
-  } catch (...) {  // what ends the run is on its way up, and no trouble of a writer may take its place
+  } catch (...) {  // a writer's error must not replace the one that ends the run
   }
 }
 
@@ -97,7 +97,7 @@ void ReportFile::add(const std::string& line, double now) {
 }
 
 bool ReportFile::is_due(double now) const {
-  // A clock that was set back must not stop the page for long.
+  // A clock that was set back must not delay the page for long.
   if (now >= next_write_ || next_write_ - now > 1e4) return true;
   std::error_code unknown;
   return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;
@@ -108,7 +108,7 @@ void ReportFile::finish(RunStatus standing, double now) { write(standing, now); 
 void ReportFile::write_facts(bool anew) const {
   const std::filesystem::path path = folder_ / "run.json";
   if (!anew && std::filesystem::exists(path)) return;
-  std::error_code ignored;  // writing the file says it again
+  std::error_code ignored;  // writing the file reports it
   std::filesystem::create_directories(folder_, ignored);
   replace_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }

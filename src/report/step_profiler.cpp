@@ -91,7 +91,7 @@ void StepProfiler::write() {
     make_folders(place);
     std::filesystem::remove(file, missing);
     result->save(file.string());
-    // The library tells of a failed write on standard error at most.
+    // Kineto reports a failed write on standard error at most.
     if (!std::filesystem::exists(file, missing)) problem = "cannot write " + file.string();
   } catch (const Error& error) {
     problem = error.what();

@@ -36,7 +36,7 @@ std::string memory_field(int64_t used, int64_t total) {
   return fmt::format("memory: {:5.2f}GiB({:.2f}%)", static_cast<double>(used) / kGiB, share);
 }
 
-/// JSON has no NaN or infinity; they become strings, so that no reader takes them for a number or a gap.
+/// JSON has no NaN or infinity; they become strings, so that a reader does not take them for a number or a gap.
 nlohmann::ordered_json json_number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";

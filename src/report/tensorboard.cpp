@@ -58,7 +58,7 @@ constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSession
 constexpr int kSummaryValue = 1, kTag = 1, kSimpleValue = 2;
 constexpr int kStatus = 1, kStatusStart = 1;
 
-/// A stored checksum is turned and shifted, so that the checksum of bytes that hold checksums stays a good one.
+/// TFRecord stores checksums rotated and offset: a CRC of data that contains CRCs is weak otherwise.
 uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u; }
 
 std::string framed(const std::string& record) {
@@ -118,7 +118,7 @@ EventFile::EventFile(const std::filesystem::path& folder, double now, const Log&
 
 void EventFile::open(double now) {
   if (descriptor_ >= 0) ::close(descriptor_);
-  std::error_code ignored;  // opening the file says it again
+  std::error_code ignored;  // opening the file reports it
   std::filesystem::create_directories(folder_, ignored);
   const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder_) + 1);
   path_ = folder_ / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());

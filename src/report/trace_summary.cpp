@@ -50,7 +50,8 @@ void add(Totals& totals, const std::string& name, double time) {
   part.total += time;
 }
 
-/// Adds up under its name what each event takes by itself. On one thread events lie inside each other or apart.
+/// Adds each event's own time (without nested events) to the total of its name. Events of one thread are nested or
+/// disjoint.
 void add_own_times(Events events, Totals& totals, const NameOf& name_of = own_name) {
   by_time(events);
   std::vector<std::pair<const TraceEvent*, double>> open;  // with what its children took
@@ -78,7 +79,7 @@ struct Window {
   double begin, end;
 };
 
-/// How long any of `events` goes on inside the windows, and the gaps between them.
+/// Total time inside the windows in which at least one of `events` is active; appends the gaps between them.
 double busy_time(Events events, const std::vector<Window>& windows, std::vector<TraceGap>& gaps, double origin) {
   by_time(events);
   double busy = 0;
@@ -131,8 +132,8 @@ std::vector<Window> windows_of(const std::vector<TraceEvent>& events, int64_t& s
   return windows;
 }
 
-/// A device goes on with a step's work after the host has enqueued it: its windows reach to the next step, the last to
-/// its last kernel.
+/// A device still executes a step's work after the host has enqueued it: a window extends to the next step, the last
+/// window to the last kernel.
 std::vector<Window> device_windows(std::vector<Window> windows, const Events& device) {
   for (size_t i = 0; i + 1 < windows.size(); ++i) windows[i].end = windows[i + 1].begin;
   for (const TraceEvent* event : device) windows.back().end = std::max(windows.back().end, event->end());
@@ -389,7 +390,7 @@ namespace {
 
 constexpr size_t kNameWidth = 72;
 
-/// Names of kernels can be a page long: their beginning tells most.
+/// Kernel names can be very long; the beginning is the most informative part.
 std::string shortened(const std::string& name, size_t width) {
   return name.size() <= width ? name : name.substr(0, width - 3) + "...";
 }

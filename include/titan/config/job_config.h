@@ -276,7 +276,7 @@ inline Generation generation_of(const JobConfig& config) {
   return config.job.generation == "2024" ? Generation::december_2024 : Generation::last_2026;
 }
 
-/// Where the tokenizer lies: model.tokenizer_path when given, else model.hf_assets_path. A file or a folder.
+/// Path of the tokenizer, a file or a folder: model.tokenizer_path if given, else model.hf_assets_path.
 inline const std::string& tokenizer_location(const JobConfig& config) {
   return config.model.tokenizer_path ? *config.model.tokenizer_path : config.model.hf_assets_path;
 }

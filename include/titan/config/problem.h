@@ -12,7 +12,7 @@
 
 namespace titan {
 
-/// A place in what the user wrote: `file:line:column`, or a word of the command line, or a default nobody wrote.
+/// Where a value comes from: `file:line:column`, a word of the command line, or the option's default.
 struct Place {
   enum class Kind { default_value, file, command_line };
   Kind kind = Kind::default_value;
@@ -40,7 +40,7 @@ class Origins {
   /// `spelling` is the key as the user wrote it, which an alias makes different from `key`.
   void set(const std::string& key, Place place, std::string spelling);
   bool is_set(std::string_view key) const { return origins_.find(key) != origins_.end(); }
-  /// Where the value of `key` comes from; for an option nobody set, the default's place.
+  /// Where the value of `key` comes from; for an option that is not set, the default's place.
   Place place(std::string_view key) const;
   /// The user's own spelling, or `key` itself.
   std::string spelling(std::string_view key) const;

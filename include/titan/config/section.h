@@ -31,7 +31,7 @@ inline constexpr double kLongestSequence = 1 << 24;
 /// Weights, and their bytes in all layers together, are counted in 64 bits.
 inline constexpr double kWidestModel = 1 << 17;
 inline constexpr double kLargestVocabulary = 1 << 24;
-/// Every layer is described before anything else happens, and a bad config is to be told within a second.
+/// Every layer is described before anything else happens, and a bad config must be reported within a second.
 inline constexpr double kMostLayers = 4096;
 /// Batches wait in host memory, and a queue that is never emptied gains nothing.
 inline constexpr double kMostBatchesReady = 1024;
@@ -149,7 +149,7 @@ void describe_debug(Schema& schema);
 void describe_aliases(Schema& schema);
 
 // The options of torchtitan's Python data loader, which training and validation both have. Private to config.
-// None of them does anything here; they are described so that a config that has them is read and told why.
+// They have no effect here; they are described so that a config that has them can be read, with a note that says why.
 
 inline void describe_dataloader(Schema& schema, const std::string& name) {
   const std::string why = "a background thread reads and packs the text (data.prefetch)";

@@ -1,6 +1,6 @@
-// What a training start needs beyond a valid config: files that are there, enough processors. Asked by
-// `titan_train train` alone: `config show` judges a config wherever it lies. It looks at the file system and opens
-// nothing; what is in a file is for the part that reads it.
+// What a training start needs beyond a valid config: files that exist, enough processors. Only `titan_train train` runs
+// these checks; `config show` accepts a config on any machine. They look at the file system and open no file: the part
+// that reads a file checks its content.
 #pragma once
 
 #include <string>

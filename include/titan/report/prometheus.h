@@ -1,5 +1,5 @@
 // The newest numbers of a run as a text file in Prometheus' exposition format, for the textfile collector of
-// node_exporter: no server in the trainer, and a run that hangs shows as a time that stands still.
+// node_exporter: no server in the trainer; a run that hangs shows as a timestamp that does not change.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace titan {
 
-/// What is known of a run at some time (`now`: seconds since 1970).
+/// The state of a run at `now` (seconds since 1970).
 struct PrometheusState {
   std::string run;  // label: which run this is
   bool running = true;
@@ -21,7 +21,7 @@ struct PrometheusState {
 };
 std::string prometheus_text(const PrometheusState& state);
 
-/// Keeps the file; readers see an old one or a new one, never a part. A failed write costs one warning.
+/// Writes the file; readers see the old one or the new one, never a part. Failed writes cause one warning.
 class PrometheusFile {
  public:
   /// `run` names the run in every line.

@@ -1,5 +1,5 @@
-// A curve of bounded size: values by step, gathered in at most kMostBuckets buckets of equally many steps, whose width
-// doubles whenever they get too many. Adding is O(1) on average, however long the run.
+// A curve of bounded size: values by step, in at most kMostBuckets buckets of equally many steps, whose width doubles
+// when there are too many. Adding is O(1) on average, however long the run.
 #pragma once
 
 #include <cstddef>
@@ -32,15 +32,15 @@ class Series {
     double middle() const { return 0.5 * (static_cast<double>(first) + static_cast<double>(last)); }
   };
 
-  /// Steps do not fall; see rewind. What is not finite is left out.
+  /// Steps must not decrease; see rewind. Values that are not finite are skipped.
   void add(int64_t step, double value);
-  /// The run is back at `step`: what was added for it and later steps is dropped, as far as buckets tell it apart.
+  /// The run is back at `step`: drops the values of this and later steps, to the resolution of the buckets.
   void rewind(int64_t step);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   bool empty() const { return buckets_.empty(); }
   /// The means, smoothed: averages over the buckets on both sides, weighted by their counts and less with distance (by
-  /// e in a hundredth of the curve). They do not lag behind a slope and owe nothing to where it began.
+  /// e in a hundredth of the curve). They do not lag behind a slope and do not depend on the first value.
   std::vector<double> smoothed() const;
 
  private:
@@ -50,10 +50,10 @@ class Series {
   std::vector<Bucket> buckets_;
 };
 
-// What a run has been through, as far as a page can show it: bounded curves and the newest numbers, from the lines of
-// metrics.jsonl, whether read from the file or handed over as they are written.
+// The history of a run as the page shows it: bounded curves, events and the newest numbers, from the lines of
+// metrics.jsonl, read from the file or passed as they are written.
 
-/// Something at a step that a curve alone does not tell.
+/// Something at a step that a curve does not show.
 struct RunEvent {
   int64_t step = 0;
   std::string text;
@@ -65,10 +65,10 @@ class RunHistory {
  public:
   static constexpr size_t kMostEvents = 100;
 
-  /// One line of metrics.jsonl. A step that does not come after the one before is a run that went back: what it does
-  /// again counts.
+  /// One line of metrics.jsonl. A step that is not after the previous one means that the run was resumed: the newer
+  /// values count.
   void add(const nlohmann::json& line);
-  /// The same as text; false, and it is only counted, when it is no such line (the half of one that a full disk left).
+  /// The same as text. A line that cannot be read (half a line that a full disk left) is only counted; returns false.
   bool add_line(std::string_view line);
   int64_t unread_lines() const { return unread_lines_; }
 
@@ -94,7 +94,7 @@ class RunHistory {
 };
 
 /// From a file, or as much of it as fits in bounded time: of a file above `most_bytes`, every k-th line of training and
-/// all others. `before_step`: only what came before that step, for a run that goes on there. Throws Error(bad_data)
+/// all others. `before_step`: only lines before that step, for a run that resumes there. Throws Error(bad_data)
 /// "cannot read PATH: …".
 RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t> before_step = {},
                         size_t most_bytes = size_t{32} << 20);

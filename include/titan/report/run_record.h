@@ -1,5 +1,4 @@
-// metrics.jsonl: one JSON object a line, appended as the run goes on. A disk that fills up costs metrics, never the
-// run.
+// metrics.jsonl: one JSON object a line, appended during the run. A full disk loses metrics; the run continues.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +19,7 @@ class MetricsLog {
  public:
   MetricsLog(const std::filesystem::path& path, const Log& log) : path_(path), log_(log), file_(path) {}
 
-  /// Appends a line; the first failure is warned about, later ones are silent.
+  /// Appends a line; only the first failure causes a warning.
   void append(const std::string& json);
   const std::filesystem::path& path() const { return path_; }
 
@@ -31,19 +30,19 @@ class MetricsLog {
   bool warned_ = false;
 };
 
-// report.html beside a run that goes on: keeps what the page shows, and writes it now and then, so rarely that training
-// does not notice. What it says of the run itself is in run.json as well, for `titan_train report` and others.
+// report.html during a run: holds the page's data and rewrites the page so rarely that training is not slowed down. The
+// facts about the run are in run.json too, for `titan_train report` and others.
 
 class ReportFile {
  public:
-  /// In `folder`, beside run.json and metrics.jsonl. Of a run that goes on at `first_step` above 1, what metrics.jsonl
-  /// tells of the steps before is shown too. `facts`: run.json. Failed writes cost one warning.
+  /// In `folder`, beside run.json and metrics.jsonl. If the run resumes at `first_step` above 1, the page also shows
+  /// the steps before from metrics.jsonl. `facts`: run.json. Failed writes cause one warning.
   ReportFile(std::filesystem::path folder, nlohmann::ordered_json facts, int64_t first_step, const Log& log);
 
   /// A line of metrics.jsonl. Writes the page when enough time has passed, at least kPause seconds and kShare times
   /// what writing took, or at once when run.json has been removed. `now` and below: seconds since 1970.
   void add(const std::string& line, double now);
-  /// What the page shows as the time that is left.
+  /// The time left that the page shows.
   void set_eta(double seconds) { eta_seconds_ = seconds; }
   void finish(RunStatus standing, double now);
 
@@ -51,7 +50,7 @@ class ReportFile {
   static constexpr double kShare = 100;
 
  private:
-  /// run.json, where there is none or `anew`.
+  /// Writes run.json if it is missing or `anew`.
   void write_facts(bool anew) const;
   void write(RunStatus standing, double now);
   bool is_due(double now) const;
@@ -65,29 +64,28 @@ class ReportFile {
   bool warned_ = false;
 };
 
-// Everything that is written down of a run while it goes on: metrics.jsonl, TensorBoard's events, the file for
-// Prometheus, the page. Owned by the trainer, which says what happened; each writer's troubles (a full disk) stay its
-// own.
+// All records of a run: metrics.jsonl, TensorBoard's events, the file for Prometheus, the page. Owned by the trainer,
+// which reports what happened. A writer that fails (a full disk) does not affect the others.
 
-/// What is wanted; empty paths: not that.
+/// Which records to write; an empty path disables one.
 struct RecordTargets {
-  std::filesystem::path metrics;      // metrics.jsonl; its folder is made
+  std::filesystem::path metrics;      // metrics.jsonl; its folder is created
   std::filesystem::path tensorboard;  // a folder
   std::filesystem::path prometheus;
-  std::string run;               // what Prometheus' lines call it
+  std::string run;               // the run's label in Prometheus
   bool report = false;           // report.html and run.json, beside the metrics
   nlohmann::ordered_json facts;  // run.json
 };
 
 class RunRecord {
  public:
-  /// `first_step` of this process: what was recorded of it and of later ones by a process before is void.
+  /// `first_step` of this process: what an earlier process recorded of this and later steps is void.
   RunRecord(const RecordTargets& targets, int64_t first_step, const Log& log);
 
   void add(const StepReport& report);
   void add(const ValidationReport& report);
   void add(const SpikeReport& report);
-  /// The run ends here, for now or for good. Without this call it has ended by an error.
+  /// The run ends here, finally or to be resumed. Without this call the destructor records an error.
   void finish(RunStatus standing);
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;
@@ -96,7 +94,7 @@ class RunRecord {
   const std::filesystem::path& metrics_path() const { return metrics_.path(); }
 
  private:
-  /// A line of metrics.jsonl, which the page is made of as well.
+  /// Appends a line to metrics.jsonl and to the page's data.
   void add_line(const std::string& line);
 
   MetricsLog metrics_;

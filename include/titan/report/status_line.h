@@ -1,4 +1,4 @@
-// What stands below the lines of a terminal while a run goes on: where it is, how fast, how long yet.
+// The status line at the bottom of a terminal during a run: step, throughput, time left.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Traces of single steps, by LibTorch's own profiler (Kineto), in the cycle that torchtitan's takes: of every period
-// the last steps are traced, after some that warm the profiler up. Owned by the trainer, which tells it of every step.
+// Traces of single steps with LibTorch's profiler (Kineto), on torchtitan's schedule: in every period the last steps
+// are traced, after warm-up steps. Owned by the trainer, which reports every step to it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What one logged step shows, as numbers; and its two forms: the console line that scripts parse, and a line of
+// The numbers of one logged step, and their two forms: the console line that scripts parse, and a line of
 // metrics.jsonl.
 #pragma once
 
@@ -32,9 +32,9 @@ struct StepReport {
   int64_t host_peak_bytes = 0;      // resident memory of the process, its maximum so far
   int64_t tokens_seen = 0;
   double eta_seconds = 0;
-  int64_t data_documents = 0;  // read by this process so far, by whatever rank they are used
+  int64_t data_documents = 0;  // read by this process so far, whichever rank uses them
   int64_t data_tokens = 0;
-  int64_t data_queue_ready = 0;  // batches that lay ready when this step's was taken
+  int64_t data_queue_ready = 0;  // batches that were ready when this step's was taken
   int64_t data_queue_depth = 0;
   int64_t bad_records = 0;
   int64_t data_loops = 0;
@@ -64,7 +64,7 @@ double utilisation(const StepReport& report);
 /// torchtitan's last TOML-era fields, unchanged and first; then learning rate, data wait and time left.
 std::string console_line(const StepReport& report, bool colour);
 
-/// What is true of a step of a dry run: nothing came from other ranks, so it has no loss and no pace.
+/// The line of a dry run's step: nothing came from other ranks, so it has no loss and no throughput.
 std::string dry_run_line(const StepReport& report);
 
 /// One JSON object; its keys are documented in docs/metrics.md.

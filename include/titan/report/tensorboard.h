@@ -17,25 +17,25 @@ struct TaggedValue {
 };
 
 // TensorBoard event files: records of TFRecord's framing (length, crc32c, bytes, crc32c) around Event messages of
-// Protocol Buffers, written by hand since only four small messages are needed. Owned by whoever records a run; knows
-// tags and numbers, and nothing of what they mean.
+// Protocol Buffers, written by hand since only four small messages are needed. Owned by RunRecord. Knows
+// tags and numbers, not their meaning.
 
 /// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), the checksum of RFC 3720: "123456789" → 0xE3069283.
 uint32_t crc32c(std::string_view bytes);
 
 /// One event file, made when this is, and another one when that was removed. Values are stored as float32, which is
-/// what TensorBoard's scalars are. A disk that fills up costs events and one warning, never the run: a record is in the
-/// file whole or not at all, so that readers go on after the gap.
+/// what TensorBoard's scalars are. A full disk loses events and causes one warning; the run continues. A record is in
+/// the file completely or not at all, so that readers continue after the gap.
 class EventFile {
  public:
-  /// In `folder`, which is made if need be. The name sorts after those of the event files that are there, whatever the
+  /// In `folder`, which is created if missing. The file's name sorts after those of existing event files, whatever the
   /// clock says: TensorBoard reads a folder's files in the order of their names. `now`: seconds since 1970.
   EventFile(const std::filesystem::path& folder, double now, const Log& log);
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// From here on the run is at `step`: what earlier files of the folder say of this step and of later ones is void.
+  /// The run continues at `step`: values of this step and later ones in earlier files of the folder are void.
   void begin_at(int64_t step, double now);
   void add(int64_t step, double now, std::span<const TaggedValue> values);
 

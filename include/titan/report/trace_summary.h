@@ -1,6 +1,6 @@
-// What a trace of a step says in a page of text: time by part, the operations that take most, the gaps. Reads what
-// Kineto writes, LibTorch's profiler and torch.profiler's, as a stream, so that memory does not grow with arguments
-// that are of no use here. Knows no tensors.
+// Summary of a step's trace as text: time by part, the slowest operations, the gaps. Reads Kineto's traces (LibTorch's
+// profiler and torch.profiler's) as a stream, so that memory does not grow with arguments that are not used. Knows no
+// tensors.
 #pragma once
 
 #include <cstdint>
