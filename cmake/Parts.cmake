@@ -54,6 +54,13 @@ if(TITAN_TORCH)
           torch/csrc/autograd/functions/utils.h string vector)
     target_precompile_headers(titan_core PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
   endforeach()
+  # The page of a run, as a string of the program.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/report/page.html)
+  file(READ src/report/page.html page)
+  file(CONFIGURE OUTPUT generated/page_html.h @ONLY CONTENT
+    "// Of src/report/page.html.\n#pragma once\ninline constexpr const char* kPageHtml = R\"html(@page@)html\";\n")
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/report/page.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES

@@ -150,6 +150,28 @@ class Drawn(BehaviourTest):
         self.look(self.train(*words, steps=12).folder / "report.html")
         self.assertEqual(self.texts(".badge"), ["finished"])
 
+    def test_a_drag_zooms_all_charts_and_a_double_click_shows_all_steps(self):
+        self.browser.open(self.train(steps=40).folder / "report.html", 1280)
+        plot = "document.querySelectorAll('.plot')[1]"
+        self.browser.run(f"{plot}.scrollIntoView({{block: 'center'}})")
+        left, width, y = self.browser.run(f"(b => [b.left, b.width, b.top + b.height / 2])({plot}.getBoundingClientRect())")
+        labels = "[...document.querySelectorAll('.xs')].map(axis => axis.textContent)"
+        before = self.browser.run(labels)
+
+        def mouse(kind: str, share: float, clicks: int = 1) -> None:
+            self.browser.call("Input.dispatchMouseEvent", type=kind, x=left + share * width, y=y, button="left",
+                              buttons=0 if kind == "mouseReleased" else 1, clickCount=clicks)  # fmt: skip
+
+        mouse("mousePressed", 0.25), mouse("mouseMoved", 0.5), mouse("mouseMoved", 0.75), mouse("mouseReleased", 0.75)
+        self.assertEqual(self.browser.run("view"), [11, 30])
+        after = self.browser.run(labels)
+        self.assertEqual(len(set(after)), 1, "all charts show the same steps")
+        self.assertNotEqual(after, before)
+        for clicks in (1, 2):
+            mouse("mousePressed", 0.5, clicks), mouse("mouseReleased", 0.5, clicks)
+        self.assertEqual(self.browser.run("view"), [1, 40])
+        self.assertEqual(self.browser.run(labels), before)
+
     def test_a_run_of_a_single_step(self):
         self.look(self.train(steps=1).folder / "report.html")
 
@@ -173,7 +195,7 @@ class Drawn(BehaviourTest):
         self.train(*words, steps=step + 5, folder=path.parent)
         self.look(path)
         self.assertEqual(self.texts(".badge"), ["finished"])
-        self.assertEqual(self.browser.run("JSON.parse(document.querySelector('.plot script').textContent).a"), 1)
+        self.assertEqual(self.browser.run("runs[0].series.loss.a"), 1)
 
     def test_eight_runs_with_long_names_side_by_side(self):
         folder, run = self.folder, self.train(steps=5).folder

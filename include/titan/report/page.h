@@ -1,5 +1,6 @@
-// report.html: a run, or several side by side, as one page that needs nothing else, drawn as inline SVG. A pure
-// function of what is known of the runs; its size is bounded however long they are.
+// report.html: a run, or several side by side, as one page that needs nothing else: a fixed HTML file
+// (src/report/page.html) with the data as JSON in it. A pure function of what is known of the runs; its size is bounded
+// however long they are.
 #pragma once
 
 #include <cstdint>
