@@ -17,7 +17,7 @@ namespace titan {
 
 namespace {
 
-/// One kernel call: samples [first, last) and places [begin, end) of the sequence.
+/// One kernel call: samples [first, last) and positions [begin, end) of the sequence.
 struct Segment {
   int64_t first_sample, last_sample, begin, end;
 
@@ -130,12 +130,12 @@ class SdpaCore : public AttentionCore {
     BelowAutograd below;
     std::vector<Segment> segments = segments_of(in.query, documents);
     std::vector<DenseAttention> calls(segments.size());
-    // Kept as one pair: the output, and every segment's log-sum-exp in a row.
+    // One kept result: the output, and the concatenated log-sum-exp of all segments.
     auto compute = [&] { return run(kernel, in.query, in.key, in.value, segments, calls); };
     auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
       restore_statistics(calls, segments, statistics, kernel, in.query.size(2));
-      if (!calls[0].extra[0].defined()) {  // the outputs were kept, and nothing was called
+      if (!calls[0].extra[0].defined()) {  // the outputs were kept and no kernel was called
         const std::array<at::Tensor, 2> state = no_random_state(in.query);
         for (DenseAttention& call : calls) call.extra = state;
       }

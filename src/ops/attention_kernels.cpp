@@ -11,13 +11,13 @@ namespace {
 
 using Kernel = AttentionKernel;
 
-constexpr int64_t kEfficientAlignment = 32;  // of the rows of the efficient kernel's log-sum-exp
+constexpr int64_t kEfficientAlignment = 32;  // row alignment of the efficient kernel's log-sum-exp
 
 int64_t efficient_row(int64_t queries) {
   return (queries + kEfficientAlignment - 1) / kEfficientAlignment * kEfficientAlignment;
 }
 
-/// Kernels without grouped-query support see each key head `repeats` times in a row.
+/// For kernels without grouped-query support: each key head repeated `repeats` times in a row.
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t repeats) {
   return repeats == 1 ? tensor : tensor.repeat_interleave(repeats, 1);
 }
@@ -110,19 +110,19 @@ std::array<at::Tensor, 3> dense_attention_backward(AttentionKernel kernel, const
 
 namespace {
 
-/// A block's queries or keys of a [B, T, H, d] tensor as the kernels want them, [b, H, t, d].
+/// A block's queries or keys of a [B, T, H, d] tensor in the kernels' layout [b, H, t, d].
 at::Tensor queries_of(const at::Tensor& tensor, const AttentionBlock& block) {
   return tensor.narrow(0, block.sample, block.samples).narrow(1, block.query, block.queries).transpose(1, 2);
 }
 at::Tensor keys_of(const at::Tensor& tensor, const AttentionBlock& block) {
   return tensor.narrow(0, block.sample, block.samples).narrow(1, block.key, block.keys).transpose(1, 2);
 }
-/// The same of the log-sum-exp [B, H, T].
+/// A block's slice of the log-sum-exp [B, H, T].
 at::Tensor sums_of(const at::Tensor& tensor, const AttentionBlock& block) {
   return tensor.narrow(0, block.sample, block.samples).narrow(2, block.query, block.queries);
 }
 
-/// A kernel's log-sum-exp as [B, H, T], and back.
+/// Converts between a kernel's log-sum-exp and [B, H, T].
 at::Tensor plain_log_sum_exp(const at::Tensor& log_sum_exp, Kernel kernel, int64_t queries) {
   if (kernel == Kernel::cudnn) return log_sum_exp.squeeze(-1);
   return log_sum_exp.narrow(2, 0, queries);
@@ -145,7 +145,7 @@ void merge_dense_attention(AttentionKernel preferred, const AttentionSums& sums,
     const at::Tensor log_sum = plain_log_sum_exp(part.log_sum_exp, kernel, block.queries);
     at::Tensor output = queries_of(sums.output, block);
     at::Tensor total = sums_of(sums.log_sum_exp, block);
-    // Weights of the two sums: σ(l' − l) and 1 − σ(l' − l); −∞ where nothing was seen before.
+    // Weights of the two sums: σ(l' − l) and 1 − σ(l' − l); l is −∞ before the first block.
     const at::Tensor weight = at::sigmoid(log_sum - total).unsqueeze(-1);
     output.add_(weight * (part.output.to(at::kFloat) - output));
     total.copy_(at::logaddexp(total, log_sum));

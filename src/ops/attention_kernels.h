@@ -1,4 +1,4 @@
-// One dense attention call on whichever of LibTorch's CUDA kernels the dtype has; layouts are theirs, [B, H, T, d].
+// One dense attention call on any of LibTorch's CUDA kernels; layouts are theirs: [B, H, T, d].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,27 +11,27 @@
 
 namespace titan {
 
-/// What a forward call leaves for its backward. `extra` holds the random state some CUDA kernels insist on.
+/// What backward needs of a forward call. `extra` holds the random state that some CUDA kernels require.
 struct DenseAttention {
   at::Tensor output;       // [B, Hq, T, d]
   at::Tensor log_sum_exp;  // fp32, of the shape below
   std::array<at::Tensor, 2> extra;
 };
 
-/// `preferred`, where it takes such queries.
+/// `preferred`, if it accepts such queries.
 AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred);
 
-/// `preferred`, or for documents, whose lengths are ever new and may be 1, one without plans for each shape.
+/// `preferred`; for documents, whose lengths vary and may be 1, a kernel without per-shape plans.
 AttentionKernel preferred_for(bool documents, AttentionKernel preferred);
 
-/// Of a kernel's log-sum-exp: cuDNN's is [B, Hq, T, 1], the efficient kernel's rows are filled up, the flash kernel's
-/// are as they are.
+/// Shape of a kernel's log-sum-exp: [B, Hq, T, 1] for cuDNN, padded rows for the efficient kernel, [B, Hq, T] for
+/// flash.
 std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries);
 
-/// What stands in `extra` where no forward call left it: the state of a dropout that there is not.
+/// The value of `extra` if no forward call produced it: random state of an unused dropout.
 std::array<at::Tensor, 2> no_random_state(const at::Tensor& query);
 
-/// `causal`: as many keys as queries; else every query sees every key.
+/// `causal`: as many keys as queries; otherwise every query sees every key.
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, bool causal);
 
@@ -40,11 +40,11 @@ std::array<at::Tensor, 3> dense_attention_backward(AttentionKernel kernel, const
                                                    const at::Tensor& query, const at::Tensor& key,
                                                    const at::Tensor& value, const DenseAttention& forward, bool causal);
 
-/// Block by block, tensors as in ring attention, [B, T, H, d]: merges what the queries see in further keys into `sums`.
+/// Ring attention: tensors are [B, T, H, d]; merges the attention over further keys, block by block, into `sums`.
 void merge_dense_attention(AttentionKernel preferred, const AttentionSums& sums, const at::Tensor& query,
                            const at::Tensor& key, const at::Tensor& value, const std::vector<AttentionBlock>& blocks);
 
-/// Adds these blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
+/// Adds the blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
 void add_dense_gradients(AttentionKernel preferred, const AttentionGradients& gradients, const at::Tensor& d_output,
                          const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& output, const at::Tensor& log_sum_exp,

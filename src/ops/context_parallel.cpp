@@ -13,7 +13,7 @@ namespace titan {
 
 namespace {
 
-/// [2, …]: keys above values, or the gradients of both. One message.
+/// [2, …]: keys then values, or their gradients, sent as one message.
 using KeyValue = at::Tensor;
 
 struct Ring {
@@ -22,7 +22,7 @@ struct Ring {
 
   int64_t next() const { return (rank + 1) % ranks; }
   int64_t previous() const { return (rank + ranks - 1) % ranks; }
-  /// Whose keys and values are here in step `step`.
+  /// The rank whose keys and values are present in step `step`.
   int64_t source(int64_t step) const { return (rank + ranks - step) % ranks; }
   void note(const char* what, int64_t of) const {
     if (trace) trace(what, of);
@@ -33,8 +33,8 @@ struct Ring {
   int64_t ranks, rank;
 };
 
-/// Everybody's keys and values, one rank's after the other's, own first. What comes next is on its way when the present
-/// one is handed out.
+/// Iterates over the keys and values of all ranks, this rank's first. The next transfer is in flight while the present
+/// step computes.
 class KeyValueRotation {
  public:
   KeyValueRotation(const Ring& ring, Rotation rotation, const at::Tensor& key, const at::Tensor& value)
@@ -80,8 +80,8 @@ class KeyValueRotation {
   Pending pending_;
 };
 
-/// The gradients of one rank's keys and values, to which every rank adds its share on their way home. The share is
-/// computed while what the ranks before have added arrives.
+/// The gradients of one rank's keys and values; every rank adds its share as they pass around the ring. The share is
+/// computed while the partial sum of the preceding ranks is received.
 class TravellingGradients {
  public:
   explicit TravellingGradients(const Ring& ring) : ring_(ring) {}
@@ -97,7 +97,7 @@ class TravellingGradients {
     pending_ = ring_.group.permute({arriving_}, {share}, ring_.next(), ring_.previous());
     sent_ = std::move(share);
   }
-  /// Those of the own keys and values, after the last step's hop.
+  /// The gradients of this rank's own keys and values, after the last hop.
   KeyValue arrived() {
     pending_->wait();
     return arriving_;
@@ -215,7 +215,7 @@ std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::share
 
 namespace {
 
-/// One document's places in one of a rank's chunks, and where they are in its local sequence.
+/// One document's positions within one chunk of a rank, and their offset in the local sequence.
 struct Piece {
   PlaceRange places;
   int64_t local;
@@ -234,8 +234,8 @@ std::vector<Piece> pieces_of(const std::vector<PlaceRange>& held, const PlaceRan
   return pieces;
 }
 
-/// A document without holes is one stretch of any rank's local sequence, and of another rank's keys a query sees those
-/// that are before its own chunk: the first so many. Queries that see the same keys are one block.
+/// A contiguous document is one range of any rank's local sequence. Of another rank's keys a query sees those before
+/// its own chunk, which are a prefix. Queries that see the same keys form one block.
 void add_blocks(std::vector<AttentionBlock>& blocks, const AttentionBlock& where, const std::vector<Piece>& queries,
                 const std::vector<Piece>& keys) {
   bool extends = false;

@@ -6,18 +6,18 @@ namespace titan {
 
 namespace {
 
-/// Scratch memory of a tile of queries of one head.
+/// Scratch memory for a tile of queries of one head.
 struct ForwardTiles {
-  int64_t floats;     // of all of it
-  int64_t row_size;   // head_dim in whole vectors
+  int64_t floats;     // total size
+  int64_t row_size;   // head_dim rounded up to whole vectors
   float* queries;     // [row_size][kAttentionTile], q·log2(e)/√d transposed
-  float* rows;        // [kAttentionTile][row_size] before transposition; then the output's sums
+  float* rows;        // [kAttentionTile][row_size] before transposition; then the output accumulator
   float* keys;        // [kAttentionTile][row_size]
   float* values;      // [kAttentionTile][row_size]
   float* scores;      // [kAttentionTile][kAttentionTile]
-  float* largest;     // [kAttentionTile] the largest score so far, in powers of two
+  float* largest;     // [kAttentionTile] running maximum score, as a log2 value
   float* sum;         // [kAttentionTile] of 2^(score − largest)
-  float* correction;  // [kAttentionTile] what sums so far are multiplied by
+  float* correction;  // [kAttentionTile] rescaling factor of the running sums
 
   ForwardTiles(int64_t head_dim, float* memory) : row_size(round_up(head_dim, kRowMultiple)) {
     Scratch scratch{memory};
@@ -33,8 +33,8 @@ struct ForwardTiles {
   }
 };
 
-/// The scores of one vector of queries, `at` its first: masked, their running maximum and sum brought up to date, and
-/// each replaced by 2^(score − maximum).
+/// Scores of one vector of queries, starting at `at`: applies the mask, updates running maximum and sum, and replaces
+/// each score by 2^(score − maximum).
 template <class S>
 TITAN_INLINE void soften(const ForwardTiles& t, const ScoreTile& tile, int64_t at) {
   using Vector = typename S::Vector;
@@ -75,8 +75,8 @@ TITAN_INLINE void soften(const ForwardTiles& t, const ScoreTile& tile, int64_t a
   vector_at<S>(t.correction + at) = correction;
 }
 
-/// Loads the queries, and what their sums over other keys have come to: those of a softmax whose largest score is the
-/// log-sum-exp, so that their sum is one.
+/// Loads the queries and, to resume, the softmax state over other keys: the maximum is their log-sum-exp, so their sum
+/// is 1.
 template <class S, class T, class Output>
 TITAN_INLINE void start(const AttentionForward<T, Output>& block, const ForwardTiles& t, int64_t head, int64_t first,
                         int64_t queries) {
@@ -141,18 +141,18 @@ namespace {
 
 /// Scratch memory: a tile of queries of one head, a tile of keys, and the key head's gradients of the whole block.
 struct BackwardTiles {
-  int64_t floats;           // of all of it
-  int64_t row_size;         // head_dim in whole vectors
+  int64_t floats;           // total size
+  int64_t row_size;         // head_dim rounded up to whole vectors
   float* query_columns;     // [row_size][kAttentionTile], q·log2(e)/√d transposed
   float* query_rows;        // [kAttentionTile][row_size]
   float* d_output_columns;  // [row_size][kAttentionTile]
   float* d_output_rows;     // [kAttentionTile][row_size]
-  float* d_query;           // [kAttentionTile][row_size]; the output's rows at first
+  float* d_query;           // [kAttentionTile][row_size]; initially the output's rows
   float* keys;              // [kAttentionTile][row_size]
   float* values;            // [kAttentionTile][row_size]
-  float* weights;           // [kAttentionTile][kAttentionTile] the scores, then the softmax
-  float* d_scores;          // [kAttentionTile][kAttentionTile] the gradient of the softmax, then of the scores
-  float* log_sum;           // [kAttentionTile] in powers of two
+  float* weights;           // [kAttentionTile][kAttentionTile] scores, then softmax
+  float* d_scores;          // [kAttentionTile][kAttentionTile] gradient of the softmax, then of the scores
+  float* log_sum;           // [kAttentionTile] as log2 values
   float* delta;             // [kAttentionTile] Σ_c d_output · output
   float* d_keys;            // [keys][row_size]
   float* d_values;          // [keys][row_size]
@@ -170,7 +170,7 @@ struct BackwardTiles {
   }
 };
 
-/// delta[i] = Σ_c a[i][c] · b[i][c] for whole squares of lanes.
+/// delta[i] = Σ_c a[i][c] · b[i][c]; sizes are multiples of the lane count.
 template <class S>
 TITAN_INLINE void row_products(float* delta, const float* a, const float* b, int64_t row_size) {
   using Vector = typename S::Vector;
@@ -192,7 +192,8 @@ TITAN_INLINE void row_products(float* delta, const float* a, const float* b, int
   }
 }
 
-/// weights ← 2^(score − log_sum) and d_scores ← weights · (d_weights − delta) of one vector of queries, `at` its first.
+/// weights ← 2^(score − log_sum) and d_scores ← weights · (d_weights − delta) for one vector of queries, starting at
+/// `at`.
 template <class S>
 TITAN_INLINE void differentiate_softmax(const BackwardTiles& t, const ScoreTile& tile, int64_t at) {
   using Vector = typename S::Vector;
@@ -240,7 +241,7 @@ TITAN_INLINE void load_queries(const AttentionBackward<T, Gradient>& block, cons
   std::fill(t.d_query, t.d_query + kAttentionTile * t.row_size, 0.0f);
 }
 
-/// A finished tile into memory, or onto what is there.
+/// Stores a finished tile, or adds it to memory.
 template <class Gradient>
 TITAN_INLINE void put_gradient(const HeadRows<Gradient>& rows, int64_t head, int64_t first, float* tile,
                                int64_t row_size, int64_t count, int64_t dim, float factor, bool adds) {
@@ -251,7 +252,8 @@ TITAN_INLINE void put_gradient(const HeadRows<Gradient>& rows, int64_t head, int
   }
 }
 
-/// Adds what queries [first, first + queries) of one head give to the key head's gradients, and writes their own.
+/// Adds the contribution of queries [first, first + queries) of one head to the key head's gradients, and writes the
+/// queries' gradients.
 template <class S, class T, class Gradient>
 TITAN_INLINE void backward_tile(const AttentionBackward<T, Gradient>& block, const BackwardTiles& t, int64_t key_head,
                                 int64_t head, int64_t first, int64_t queries) {

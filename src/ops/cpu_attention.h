@@ -1,7 +1,7 @@
-// Attention on the CPU over raw memory, tiled with an online softmax (Dao, "FlashAttention-2", 2023): no matrix of
-// scores is ever in memory. Values are fp32 or bf16 in memory and fp32 in tiles. One block of queries against one block
-// of keys, causal or whole; several blocks of keys add up to what one would give. A task's bits depend on its inputs
-// alone and tasks write to places of their own, so they may run on any thread in any order.
+// CPU attention over raw memory, tiled with an online softmax (Dao, "FlashAttention-2", 2023): the score matrix is
+// never stored. Values are fp32 or bf16 in memory and fp32 in tiles. One block of queries against one block of keys,
+// causal or full; several blocks of keys accumulate to the same result. Tasks write to disjoint memory and depend only
+// on their inputs, so they may run on any thread in any order.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace titan {
 /// Queries and keys of one tile.
 inline constexpr int64_t kAttentionTile = 64;
 
-/// One block's part of a [B, T, H, d] tensor: value c of head h at place t is first[t·place_stride + h·head_stride +
+/// One block's part of a [B, T, H, d] tensor: value c of head h at position t is first[t·place_stride + h·head_stride +
 /// c].
 template <class T>
 struct HeadRows {
@@ -28,17 +28,17 @@ struct HeadRows {
 struct AttentionSizes {
   int64_t queries;
   int64_t keys;
-  bool causal;  // query i sees keys 0 … i of as many as there are queries; else every query sees every key
+  bool causal;  // query i sees keys 0 … i (as many keys as queries); otherwise every query sees every key
   int64_t query_heads;
   int64_t key_heads;  // divides query_heads: query head h reads key head h / (query_heads / key_heads)
   int64_t head_dim;
 
-  /// Keys that any of the queries before `last` sees.
+  /// The number of keys seen by any query before `last`.
   int64_t keys_before(int64_t last) const { return causal ? last : keys; }
 };
 
-/// All heads of one block: output = softmax(q·kᵀ/√d)·v over the keys seen, and the natural logarithm of each row's sum.
-/// `resumes`: output and log-sum-exp hold those of other keys (−∞: none yet), and become those of all keys together.
+/// All heads of one block: output = softmax(q·kᵀ/√d)·v over the keys seen, and the log-sum-exp of each row. `resumes`:
+/// output and log-sum-exp already hold those of other keys (−∞: none) and are updated to cover all keys.
 template <class T, class Output>
 struct AttentionForward {
   AttentionSizes sizes;
@@ -48,8 +48,8 @@ struct AttentionForward {
   bool resumes = false;
 };
 
-/// The block's share of the gradients, given output and log-sum-exp over all the keys that its queries see anywhere.
-/// `adds` to what is there instead of writing it.
+/// The block's share of the gradients, given output and log-sum-exp over all keys that its queries see. `adds`:
+/// accumulate instead of overwrite.
 template <class T, class Gradient>
 struct AttentionBackward {
   AttentionSizes sizes;
@@ -59,11 +59,11 @@ struct AttentionBackward {
   bool adds = false;
 };
 
-/// Floats of scratch memory, aligned to 64 bytes, that one running task needs.
+/// Floats of scratch memory per running task, aligned to 64 bytes.
 int64_t attention_forward_scratch(const AttentionSizes& sizes);
 int64_t attention_backward_scratch(const AttentionSizes& sizes);
 
-/// The task of one query head and the queries [first, first + kAttentionTile).
+/// The task of one query head and queries [first, first + kAttentionTile).
 void cpu_attention_forward(const AttentionForward<float, float>& block, int64_t head, int64_t first, float* scratch);
 void cpu_attention_forward(const AttentionForward<BFloat16Bits, BFloat16Bits>& block, int64_t head, int64_t first,
                            float* scratch);
@@ -76,32 +76,32 @@ void cpu_attention_backward(const AttentionBackward<BFloat16Bits, BFloat16Bits>&
                             float* scratch);
 void cpu_attention_backward(const AttentionBackward<BFloat16Bits, float>& block, int64_t key_head, float* scratch);
 
-// What attention's forward and backward share: the sizes of tiles, which part of a tile the causal mask leaves, and
-// products that skip the rest. Tiles of scores are kept transposed, [keys][queries], so that queries lie side by side
-// in vectors and a softmax reduces down the columns.
+// Shared by attention's forward and backward: tile sizes, the part of a tile that the causal mask leaves, and products
+// that skip the rest. Score tiles are stored transposed, [keys][queries], so that queries fill the vector lanes and a
+// softmax reduces along columns.
 
-constexpr int kScoreRows = 4;  // keys of one block of scores
+constexpr int kScoreRows = 4;  // keys per block of scores
 
-/// A tile of scores: key j is seen by query i where j + offset ≤ i.
+/// A tile of scores: query i sees key j if j + offset ≤ i.
 struct ScoreTile {
   int64_t queries;
   int64_t keys;
-  int64_t offset;  // place of the first key less that of the first query; −keys at most where the mask takes nothing
+  int64_t offset;  // position of the first key minus that of the first query; at most −keys if nothing is masked
 
-  /// That of `queries` queries from `first` on with the keys from `key` on.
+  /// The tile of `queries` queries from `first` on and the keys from `key` on.
   static ScoreTile of(const AttentionSizes& sizes, int64_t first, int64_t queries, int64_t key) {
     const int64_t keys = std::min(kAttentionTile, sizes.keys_before(first + queries) - key);
     return {queries, keys, sizes.causal ? key - first : -keys};
   }
 
-  /// Keys that query i sees: those before the result.
+  /// Query i sees keys [0, result).
   int64_t keys_seen(int64_t query) const { return std::clamp(query + 1 - offset, int64_t{0}, keys); }
   /// The first query that sees key j.
   int64_t first_query(int64_t key) const { return std::max(key + offset, int64_t{0}); }
 };
 
-/// scores[j][i] = Σ_c rows[j][c] · columns[c][i] for whole vectors that hold a query which sees key j. Rows to the next
-/// multiple of four are read and written.
+/// scores[j][i] = Σ_c rows[j][c] · columns[c][i] for whole vectors with at least one query that sees key j. Reads and
+/// writes up to the next multiple of four rows.
 template <class S>
 TITAN_INLINE void score_product(float* scores, const float* rows, int64_t row_size, const float* columns,
                                 int64_t head_dim, const ScoreTile& tile) {
@@ -189,7 +189,7 @@ TITAN_INLINE void sum_over_queries(float* out, const float* scores, const float*
   }
 }
 
-/// Rows [first, first + keys) of one key head, padded with zeros for score_product.
+/// Loads rows [first, first + keys) of one key head, zero-padded for score_product.
 template <class T>
 TITAN_INLINE void load_keys(float* tile, int64_t row_size, const HeadRows<const T>& rows, int64_t head, int64_t first,
                             int64_t keys, int64_t head_dim) {

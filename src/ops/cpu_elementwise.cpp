@@ -33,7 +33,7 @@ TITAN_VECTORISED void cpu_add_embedding_rows(float* gradient, const BFloat16Bits
 
 namespace {
 
-constexpr int64_t kLanes = 32;  // partial sums kept side by side, added up in one fixed order
+constexpr int64_t kLanes = 32;  // parallel partial sums, added in a fixed order
 
 template <class T>
 TITAN_INLINE float rounded(float value) {
@@ -129,7 +129,7 @@ TITAN_VECTORISED void cpu_rms_norm_backward(BFloat16Bits* dx, float* weight_grad
 
 namespace {
 
-/// Scratch memory: a token's numbers, and the factors for a stretch of whole heads and whole vectors.
+/// Scratch memory: a token's values, and the factors for whole heads and whole vectors.
 struct Pattern {
   int64_t size;
   float* cosines;  // c0 c0 c1 c1 ...
@@ -198,9 +198,9 @@ int64_t rotary_scratch(const RotaryShape& shape) { return Pattern(shape, nullptr
 
 namespace {
 
-constexpr int64_t kChunk = 512;  // numbers in fp32 at a time: they stay in the first-level cache
+constexpr int64_t kChunk = 512;  // fp32 elements per chunk: fits in L1
 
-/// A piece of an array in fp32, zeros behind its end.
+/// A chunk of an array in fp32, zero-padded.
 struct Chunk {
   alignas(64) float values[kChunk];
 
@@ -214,7 +214,7 @@ struct Chunk {
   }
 };
 
-/// s = 1 / (1 + e^−x). The exponent is bounded so that far below zero a small number remains instead of 0·∞.
+/// s = 1 / (1 + e^−x). The exponent is clamped so that very negative x gives a small number instead of 0·∞.
 template <class S>
 TITAN_INLINE void sigmoid(typename S::Vector& s, const typename S::Vector& x) {
   s = x * -kLog2e;

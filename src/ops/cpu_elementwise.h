@@ -1,4 +1,4 @@
-// The gradient of an embedding on the CPU: rows of tokens added to rows of words.
+// Elementwise CPU kernels over raw memory: embedding gradient, RMS norm, rotary embedding, SwiGLU. No tensors.
 #pragma once
 
 #include <cstdint>
@@ -7,32 +7,31 @@
 
 namespace titan {
 
-/// Which rows a gradient has, and which word each token is.
+/// The gradient's range of words, and the word of each token.
 struct EmbeddingRows {
-  int64_t first;  // word of the first row; tokens outside of [first, first + rows) add nothing
+  int64_t first;  // word of the first row; tokens outside [first, first + rows) are skipped
   int64_t rows;
   int64_t columns;
   const int64_t* tokens;
-  int64_t count;  // of tokens
+  int64_t count;  // number of tokens
 };
 
-/// gradient[tokens[i] − first] += dy[i] in columns [begin, end), in the order of i: however columns are dealt out, each
-/// sum has the same bits.
+/// gradient[tokens[i] − first] += dy[i] in columns [begin, end), in the order of i: the same bits however columns are
+/// split over threads.
 void cpu_add_embedding_rows(float* gradient, const float* dy, const EmbeddingRows& shape, int64_t begin, int64_t end);
 void cpu_add_embedding_rows(float* gradient, const BFloat16Bits* dy, const EmbeddingRows& shape, int64_t begin,
                             int64_t end);
 
-// Row loops of the RMS norm on the CPU, one pass where ATen needs ten. Values are fp32 or bf16 in memory, fp32 in
-// registers. Compiled with vectorisation for several instruction sets; results depend on the row alone, never on the
-// thread count.
+// RMS norm on the CPU in a single pass per row. Values are fp32 or bf16 in memory and fp32 in registers. Vectorised for
+// several instruction sets; results depend on the row alone, never on the thread count.
 
 struct RmsNormShape {
   int64_t rows;
   int64_t dim;
 };
 
-/// scale[r] = rsqrt(mean(x²) + ε); y = x·scale, rounded to the memory type before the weight unless `fused`, times
-/// weight.
+/// scale[r] = rsqrt(mean(x²) + ε); y = x·scale·weight, where x·scale is rounded to the memory dtype first unless
+/// `fused`.
 void cpu_rms_norm(float* y, float* scale, const float* x, const float* weight, RmsNormShape shape, float epsilon,
                   bool fused);
 void cpu_rms_norm(BFloat16Bits* y, float* scale, const BFloat16Bits* x, const BFloat16Bits* weight, RmsNormShape shape,
@@ -46,27 +45,27 @@ void cpu_rms_norm_backward(BFloat16Bits* dx, float* weight_gradient, const BFloa
                            const BFloat16Bits* d_residual, const BFloat16Bits* x, const float* scale,
                            const BFloat16Bits* weight, RmsNormShape shape);
 
-// Rotary embedding on the CPU: one pass over memory, in place or not.
+// Rotary embedding on the CPU: a single pass, in place or not.
 
 struct RotaryShape {
   int64_t heads;
   int64_t head_dim;  // even
-  int64_t rows;      // of the table; token t turns by row t modulo this
+  int64_t rows;      // rows of the table; token t uses row t modulo this
 };
 
-/// Floats of scratch memory, aligned to 64 bytes, that one call needs.
+/// Floats of scratch memory per call, aligned to 64 bytes.
 int64_t rotary_scratch(const RotaryShape& shape);
 
-/// Tokens [first, last) of x [tokens, heads, head_dim]: each pair (a, b) times the complex number of its row, or with
-/// `inverse` its conjugate. `table` is [rows, head_dim / 2] pairs (cos, sin). `out` may be `x`.
+/// Rotates tokens [first, last) of x [tokens, heads, head_dim]: multiplies each pair (a, b) by the complex number of
+/// its row, or with `inverse` by the conjugate. `table`: [rows, head_dim / 2] pairs (cos, sin). `out` may alias `x`.
 void cpu_rotate(float* out, const float* x, const float* table, const RotaryShape& shape, int64_t first, int64_t last,
                 bool inverse, float* scratch);
 void cpu_rotate(BFloat16Bits* out, const BFloat16Bits* x, const float* table, const RotaryShape& shape, int64_t first,
                 int64_t last, bool inverse, float* scratch);
 
-// SwiGLU on the CPU: one pass over memory each way, rounded once.
+// SwiGLU on the CPU: a single pass each way, rounded once.
 
-/// out = silu(gate)·up; all contiguous, `count` numbers.
+/// out = silu(gate)·up; contiguous, `count` elements.
 void cpu_swiglu(float* out, const float* gate, const float* up, int64_t count);
 void cpu_swiglu(BFloat16Bits* out, const BFloat16Bits* gate, const BFloat16Bits* up, int64_t count);
 

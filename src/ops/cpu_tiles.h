@@ -1,6 +1,6 @@
-// Building blocks of CPU kernels that work on small fp32 tiles: loads and stores between memory and tiles, products of
-// tiles, a power of two, a transposition. Everything here is inlined into functions that are compiled for one
-// instruction set each, so vectors travel by reference only and never cross a call.
+// Building blocks of CPU kernels on small fp32 tiles: loads, stores, products, exp2, transposition. Everything is
+// inlined into functions that are compiled once per instruction set, so vectors are passed by reference and never cross
+// a call.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace titan {
 
-/// What this processor has of the levels of x86-64: 4, 3, or 1 for anything less. Compilers differ in which names of
-/// levels they know, so the features that our loops use are asked for.
+/// The processor's x86-64 level: 4, 3, or 1 for anything lower. Tests the features used by our loops, because compilers
+/// differ in the level names they know.
 inline int processor_level() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
@@ -23,9 +23,9 @@ inline int processor_level() {
 
 }  // namespace titan
 
-// NOLINTBEGIN(bugprone-macro-parentheses): `body` is a template's name
-/// Defines `name`(parameters) as `body`<Simd<bytes>>(arguments) compiled for three instruction sets; the processor
-/// decides which runs.
+// NOLINTBEGIN(bugprone-macro-parentheses): `body` names a template
+/// Defines `name`(parameters) as `body`<Simd<bytes>>(arguments), compiled for three instruction sets and dispatched at
+/// run time.
 #define TITAN_DEFINE_SIMD(name, body, parameters, arguments)                                        \
   namespace {                                                                                       \
   __attribute__((target("arch=x86-64-v4"))) void body##_v4 parameters { body<Simd<64>> arguments; } \
@@ -42,23 +42,23 @@ inline int processor_level() {
 
 namespace titan {
 
-/// Vectors of kBytes bytes and how many of them the processor's registers hold beside the operands of a product.
+/// Vectors of kBytes bytes, and how many of them fit the registers besides the operands of a product.
 template <int kBytes>
 struct Simd {
   typedef float Vector __attribute__((vector_size(kBytes), may_alias));
   typedef int32_t Integers __attribute__((vector_size(kBytes), may_alias));
   static constexpr int kLanes = kBytes / 4;
-  static constexpr int kColumns = kBytes == 64 ? 4 : 2;        // vectors side by side in a block of a product
-  static constexpr int kAccumulators = kBytes == 64 ? 16 : 8;  // vectors in such a block
+  static constexpr int kColumns = kBytes == 64 ? 4 : 2;        // vectors per row of a product block
+  static constexpr int kAccumulators = kBytes == 64 ? 16 : 8;  // vectors per product block
 };
 
-constexpr int64_t kRowMultiple = 16;  // rows of tiles are padded to full vectors of every instruction set
+constexpr int64_t kRowMultiple = 16;  // tile rows are padded to full vectors of every instruction set
 constexpr float kLog2e = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Cuts scratch memory into pieces of whole cache lines; without memory it only counts.
+/// Splits scratch memory into cache-line-aligned pieces; with a null pointer it only computes the size.
 struct Scratch {
   float* memory;
   int64_t floats = 0;
@@ -79,8 +79,8 @@ TITAN_INLINE const typename S::Vector& vector_at(const float* tile) {
   return *reinterpret_cast<const typename S::Vector*>(tile);
 }
 
-/// x ← 2^x, relative error below 1e-7; exactly 0 below the smallest normal number, NaN stays NaN. x ≤ 127.
-/// 2^x = 2^n · 2^f with n the nearest integer; 2^f is a minimax polynomial (Remez) on [−½, ½], off by 1.9e-9.
+/// x ← 2^x, relative error below 1e-7, for x ≤ 127; exactly 0 below the smallest normal number, NaN stays NaN. 2^x =
+/// 2^n · 2^f with n the nearest integer; 2^f is a minimax polynomial (Remez) on [−½, ½] with error 1.9e-9.
 template <class S>
 TITAN_INLINE void power_of_two(typename S::Vector& x) {
   using Vector = typename S::Vector;
@@ -120,7 +120,7 @@ TITAN_INLINE void transpose(typename S::Vector (&rows)[S::kLanes]) {
   if constexpr (kStride > 1) transpose<S, kStride / 2>(rows);
 }
 
-/// out[c][r] = factor · in[r][c] for whole squares of lanes: `rows` and `columns` are rounded up to full vectors.
+/// out[c][r] = factor · in[r][c]; `rows` and `columns` are rounded up to full vectors.
 template <class S>
 TITAN_INLINE void transpose_tile(float* out, int64_t out_stride, const float* in, int64_t in_stride, int64_t rows,
                                  int64_t columns, float factor) {
@@ -137,14 +137,14 @@ TITAN_INLINE void transpose_tile(float* out, int64_t out_stride, const float* in
   }
 }
 
-/// Where a block's sums start from.
+/// Initial value of a block's sums.
 enum class Start {
   zero,
-  add,    // what is in the tile
-  scale,  // what is in the tile, each row times its factor
+  add,    // the tile
+  scale,  // the tile, each row multiplied by its factor
 };
 
-/// c[kRows][kVectors] (start) + Σ_k a(r, k) · b[k][...], the sums in registers. a(r, k) is a[r·a_row + k·a_depth].
+/// c[kRows][kVectors] (start) + Σ_k a(r, k) · b[k][...], accumulated in registers. a(r, k) is a[r·a_row + k·a_depth].
 template <class S, Start kStart, int kRows, int kVectors>
 TITAN_INLINE void multiply_block(float* __restrict c, int64_t c_row, const float* __restrict a, int64_t a_row,
                                  int64_t a_depth, const float* __restrict b, int64_t b_row, int64_t depth,
@@ -177,7 +177,7 @@ TITAN_INLINE void multiply_block(float* __restrict c, int64_t c_row, const float
   }
 }
 
-/// fp32 or bf16 rows of `columns` numbers → a tile whose rows end in zeros, `rows` of them and zero rows to `all_rows`.
+/// Loads fp32 or bf16 rows of `columns` values into a tile; pads rows with zeros, and adds zero rows up to `all_rows`.
 template <class T>
 TITAN_INLINE void load_tile(float* __restrict tile, int64_t tile_row, const T* __restrict values, int64_t stride,
                             int64_t rows, int64_t columns, int64_t all_rows) {
@@ -188,7 +188,7 @@ TITAN_INLINE void load_tile(float* __restrict tile, int64_t tile_row, const T* _
   std::fill(tile, tile + (all_rows - rows) * tile_row, 0.0f);
 }
 
-/// The other way: values = tile · factor.
+/// Stores: values = tile · factor.
 template <class T>
 TITAN_INLINE void store_tile(T* __restrict values, int64_t stride, const float* __restrict tile, int64_t tile_row,
                              int64_t rows, int64_t columns, float factor) {
@@ -197,7 +197,7 @@ TITAN_INLINE void store_tile(T* __restrict values, int64_t stride, const float* 
   }
 }
 
-/// values += tile · factor, rounded once.
+/// Accumulates: values += tile · factor, rounded once.
 template <class T>
 TITAN_INLINE void add_tile(T* __restrict values, int64_t stride, const float* __restrict tile, int64_t tile_row,
                            int64_t rows, int64_t columns, float factor) {

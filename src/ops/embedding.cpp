@@ -13,10 +13,10 @@ namespace titan {
 
 namespace {
 
-/// The rows of the vocabulary that this rank holds, and which tokens ask for one of them.
+/// This rank's vocabulary shard, and which tokens fall into it.
 struct OwnWords {
-  at::Tensor index;  // row of the shard; 0 for words of other ranks
-  at::Tensor mine;   // bool [N, 1]; undefined when every word is here
+  at::Tensor index;  // row of the shard; 0 for tokens of other ranks
+  at::Tensor mine;   // bool [N, 1]; undefined if the vocabulary is not sharded
 };
 
 OwnWords own_words(const at::Tensor& tokens, const Parameter& weight) {
@@ -49,9 +49,9 @@ void add_rows_cpu(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& 
   });
 }
 
-/// gradient[row of tokens[i]] += dy[i] for the words that this rank holds: in place, so that rows of words that do not
-/// occur are neither read nor written, and in an order that does not depend on the schedule. A CPU adds one by one to
-/// what is there, the kernel of a GPU the sum of a word's: their last bits differ.
+/// gradient[row of tokens[i]] += dy[i] for tokens of this rank's shard: in place, so rows of words that do not occur
+/// are not touched, and in an order independent of the schedule. The CPU adds rows one by one, the GPU kernel adds the
+/// sum of a word's rows: the last bits differ.
 void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, const Parameter& weight,
               const UnitContext& context) {
   const int64_t first = weight.unsharded_box().offset[0];
@@ -61,13 +61,13 @@ void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& toke
   at::Tensor rows = dy.to(gradient.scalar_type());
   at::Tensor index = tokens;
   if (count != weight.spec().shape[0]) {
-    // Words of other ranks add zeros, and not all to one row: rows of one word are added one behind the other.
+    // Tokens of other ranks add zeros, spread over rows: equal indices are added sequentially.
     index = tokens - first;
     rows = at::where(index.ge(0).logical_and_(index.lt(count)).unsqueeze(1), rows, 0.0);
     index.remainder_(count);
   }
-  // Sorted on a GPU, without atomics; `unsafe`, because a look at the bounds would have the host wait, and forward has
-  // looked rows up by the same index.
+  // Sorted on a GPU, without atomics; `unsafe`, because a bounds check synchronises the host, and forward has already
+  // used the same index.
   at::_index_put_impl_(gradient, {index}, rows, /*accumulate=*/true, /*unsafe=*/true);
 }
 
@@ -126,7 +126,7 @@ Vocabulary::Vocabulary(const Parameter& output, const TensorParallel* tensor_par
 
 namespace {
 
-/// The factor of each row's gradient.
+/// The loss scale of each row's gradient; 0 for ignored rows.
 at::Tensor scaled_rows(const at::Tensor& valid, const LossScale& scale) {
   at::Tensor factors = valid.to(at::kFloat);
   scale.multiply(factors);
@@ -137,7 +137,7 @@ at::Tensor scaled_rows(const at::Tensor& valid, const LossScale& scale) {
 
 at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   if (!communicator) return logits;
-  // Shards are of one size in the collective: the last ones are filled up.
+  // The collective needs equal shards: pad the last ones.
   const int64_t ranks = communicator->size();
   const int64_t each = (words + ranks - 1) / ranks;
   const int64_t rows = logits.size(0);
@@ -181,9 +181,9 @@ RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, con
   logits.sub_(largest.unsqueeze(1));
   at::Tensor valid = labels.ne(kIgnoredLabel);
   at::Tensor target = labels - vocabulary.first;
-  at::Tensor mine = target.ge(0).logical_and_(target.lt(vocabulary.count));  // an ignored label is nobody's
+  at::Tensor mine = target.ge(0).logical_and_(target.lt(vocabulary.count));  // false for ignored labels
   target = target.mul_(mine).unsqueeze(1);
-  at::Tensor packed = at::zeros({2, rows}, logits.options());  // Σ exp, and the target's logit
+  at::Tensor packed = at::zeros({2, rows}, logits.options());  // Σ exp, and the label's logit
   if (vocabulary.count > 0) packed[1].copy_(logits.gather(1, target).squeeze(1).mul_(mine));
   logits.exp_();
   packed[0].copy_(logits.sum(1));

@@ -8,7 +8,7 @@ namespace titan {
 namespace {
 
 constexpr double kLeastAmax = 1e-12;
-constexpr int32_t kExponentBits = 0x7F800000;  // of fp32; with the mantissa gone, the power of two below
+constexpr int32_t kExponentBits = 0x7F800000;  // fp32; without a mantissa: the power of two below
 
 at::Tensor amax(const at::Tensor& matrix, Float8Extent extent) {
   if (matrix.numel() == 0 && extent == Float8Extent::tensor) {
@@ -51,7 +51,7 @@ at::Tensor float8_scale(const at::Tensor& amax, Float8Format format, bool power_
   const at::Tensor largest = amax.to(at::kDouble).clamp_min(kLeastAmax);
   const at::Tensor scale = (at::full_like(largest, largest_value(format)) / largest).to(at::kFloat);
   if (!power_of_two) return scale;
-  // A NaN loses its mantissa and would become an infinity.
+  // Clearing the mantissa would turn NaN into infinity.
   return at::where(scale.isnan(), scale, scale.view(at::kInt).bitwise_and(kExponentBits).view(at::kFloat));
 }
 

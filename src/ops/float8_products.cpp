@@ -16,12 +16,12 @@ namespace titan {
 
 namespace {
 
-constexpr int64_t kTile = 16;  // CUDA multiplies float8 matrices whose sides are multiples of it
+constexpr int64_t kTile = 16;  // CUDA float8 products need dimensions that are multiples of this
 
 bool by_tensor(const Float8Side& side) { return side.scale.value.dim() == 0; }
 
-/// LibTorch leaves products of one format to oneDNN on a CPU with AMX for integers, and oneDNN has a loop for them on
-/// one with AMX for fp16 alone; elsewhere it takes its reference code, a thousand times as long.
+/// On a CPU with AMX int8, LibTorch passes products of two operands of one format to oneDNN, which has a kernel for
+/// them only with AMX fp16; otherwise it runs its reference code, a thousand times slower.
 bool takes_reference_code() {
   static const bool result = [] {
     const auto known = at::cpu::get_cpu_capabilities();
@@ -31,8 +31,8 @@ bool takes_reference_code() {
   return result;
 }
 
-/// Whether at::_scaled_mm takes these operands, and in good time: on the CPU one scale for each, on CUDA tiles and
-/// scales of one kind.
+/// True if at::_scaled_mm supports these operands at full speed: on the CPU one scale per operand, on CUDA
+/// dimensions that are multiples of kTile.
 bool multiplied_in_float8(const Float8Side& left, const Float8Side& right) {
   if (left.rows.is_cpu()) {
     const bool same = left.rows.scalar_type() == right.rows.scalar_type();
@@ -43,13 +43,13 @@ bool multiplied_in_float8(const Float8Side& left, const Float8Side& right) {
   return tiles && left.rows.size(0) > 0;
 }
 
-/// The inverse of each row's scale; a tensor's is that of all of them.
+/// Inverse scale of each row; a tensorwise scale is expanded.
 at::Tensor row_inverses(const Float8Side& side) {
   const at::Tensor& inverse = side.scale.inverse;
   return by_tensor(side) ? inverse.expand({side.rows.size(0), 1}).contiguous() : inverse.contiguous();
 }
 
-/// target = left · rightᵀ in fp32, of sides with one scale each.
+/// target = left · rightᵀ in fp32; one scale per operand.
 void scaled_product_into(at::Tensor& target, const Float8Side& left, const Float8Side& right) {
   at::_scaled_mm_out(target, left.rows, right.rows.t(), left.scale.inverse, right.scale.inverse, {}, {},
                      target.scalar_type(), /*use_fast_accum=*/false);
@@ -59,7 +59,7 @@ at::Tensor scaled_product(const Float8Side& left, const Float8Side& right, at::S
   if (by_tensor(left) && by_tensor(right)) {
     return at::_scaled_mm(left.rows, right.rows.t(), left.scale.inverse, right.scale.inverse, {}, {}, type, fast);
   }
-  // Products with a scale for each row come out in bf16 on this hardware.
+  // This hardware returns rowwise-scaled products only in bf16.
   return at::_scaled_mm(left.rows.contiguous(), right.rows.contiguous().t(), row_inverses(left),
                         row_inverses(right).t(), {}, {}, at::kBFloat16, fast)
       .to(type);
@@ -120,7 +120,7 @@ class Float8Products : public LinearProducts {
   Operand ready(Operand operand, const Weights& weights) const override {
     if (!any(weights) || operand.quantised.defined()) return operand;
     if (!tensorwise_) operand.scale = row_scale(operand.data);
-    // A gradient is read along its rows for the input's gradient and along its columns for the weight's.
+    // A gradient is read by rows for the input's gradient and by columns for the weight's.
     const bool both = tensorwise_ && (operand.is_kept || (operand.is_gradient && wants_copies(operand.data)));
     const Float8Matrix cast =
         options_.casts.cast(operand.data, operand.scale.value, format_of(operand), both ? kBoth : kRows);
@@ -184,15 +184,14 @@ class Float8Products : public LinearProducts {
   static bool all(const Weights& weights) {
     return std::all_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
   }
-  /// One scale serves all ranks' rows, and no weight wants the rows in another precision.
+  /// One scale must serve all ranks' rows, and every weight must read them in float8.
   bool travels_in_float8(const Weights& weights) const { return tensorwise_ && all(weights); }
   bool dense_gradients() const { return options_.recipe == Float8Recipe::rowwise_with_gw_hp; }
   bool any_dense_gradient(const Weights& weights) const { return dense_gradients() || !all(weights); }
-  /// Hardware that multiplies float8 reads both operands along their rows; elsewhere any strides do.
+  /// GPU float8 products need both operands contiguous along the contracted dimension; emulation accepts any strides.
   bool wants_copies(const at::Tensor& like) const { return like.is_cuda() && !options_.emulate; }
 
-  /// The first gradient of a step need not be a matrix of its own before it is where it belongs: 12 bytes a weight
-  /// less.
+  /// The first gradient of a step can be written to its destination directly: saves 12 bytes per weight.
   bool goes_straight_into(const at::Tensor& gradient, bool written, const Float8Side& left,
                           const Float8Side& right) const {
     return !written && !options_.emulate && !options_.round_weight_gradient && gradient.scalar_type() == at::kFloat &&
@@ -203,7 +202,8 @@ class Float8Products : public LinearProducts {
     return tensorwise_ && operand.is_gradient ? Float8Format::e5m2 : Float8Format::e4m3;
   }
 
-  /// One for each tensor, the same on all ranks that share matrices. The kernel that wrote a tensor may have found it.
+  /// One scale per tensor, agreed among the ranks that share matrices. The kernel that wrote a tensor may have computed
+  /// its amax.
   Float8Scales scales_of(const std::vector<at::Tensor>& tensors, Float8Format format, UnitContext& context) const {
     std::vector<at::Tensor> amaxes, unknown;
     for (const at::Tensor& tensor : tensors) {
@@ -227,7 +227,7 @@ class Float8Products : public LinearProducts {
     return options_.casts.scales(amaxes, format, /*power_of_two=*/false);
   }
 
-  /// Of what shares one in `matrix`, found there.
+  /// The scale of `matrix` per extent, computed locally.
   Float8Scale own_scale(const at::Tensor& matrix, Float8Extent extent, bool power_of_two) const {
     return options_.casts.scales({options_.casts.amax(matrix, extent)}, Float8Format::e4m3, power_of_two)[0];
   }
@@ -238,7 +238,7 @@ class Float8Products : public LinearProducts {
 
   at::Tensor transposed(const at::Tensor& rows) const { return wants_copies(rows) ? rows.t().contiguous() : rows.t(); }
 
-  /// The columns of an operand as rows: what is multiplied along them for a weight's gradient.
+  /// The operand transposed, for the weight-gradient product, which contracts over rows.
   Float8Side columns_of(const Operand& operand) const {
     if (operand.transposed.defined()) return {operand.transposed, operand.scale};
     if (!tensorwise_) return columns_by_column(operand.data);
@@ -247,7 +247,7 @@ class Float8Products : public LinearProducts {
             operand.scale};
   }
 
-  /// Each column with a scale of its own.
+  /// The same with one scale per column.
   Float8Side columns_by_column(const at::Tensor& matrix) const {
     const Float8Scale scale = own_scale(matrix, Float8Extent::column, /*power_of_two=*/true);
     return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kColumns).transposed, scale.t()};
@@ -258,7 +258,7 @@ class Float8Products : public LinearProducts {
     return own_scale(weight.weight(), Float8Extent::tensor, /*power_of_two=*/false);
   }
 
-  /// `columns`: becomes the weight's, unless it came in float8; null: they are not wanted.
+  /// `columns` receives the weight's transposed copy, unless it was all-gathered in float8; null: not wanted.
   Float8Side rows_of_weight(const Parameter& weight, at::Tensor* columns) const {
     const at::Tensor& matrix = weight.weight();
     if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {matrix, weight.float8_scale};
@@ -280,7 +280,7 @@ class Float8Products : public LinearProducts {
   at::Tensor multiply(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast) const {
     bool emulated = false;
     at::Tensor product = float8_product(left, right, type, fast, options_.emulate, &emulated);
-    // The CPU has no products with a scale for each row, and nobody expects its speed.
+    // The CPU has no rowwise products; only report emulation on a GPU.
     if (emulated && left.rows.is_cuda() && options_.tell && !told_.exchange(true)) {
       options_.tell(
           fmt::format("a float8 product of [{}, {}] by [{}, {}] is emulated: this GPU multiplies multiples of "
@@ -319,7 +319,7 @@ KernelExtent kernel_extent(Float8Extent extent) {
   return extent == Float8Extent::row ? KernelExtent::row : KernelExtent::column;
 }
 
-/// What shares a number of `scale`: of shape [], [rows, 1] or [1, columns].
+/// The extent of `scale`, from its shape [], [rows, 1] or [1, columns].
 std::optional<KernelExtent> extent_of(const at::Tensor& scale, const at::Tensor& matrix) {
   if (scale.scalar_type() != at::kFloat || !scale.is_contiguous()) return std::nullopt;
   if (scale.numel() == 1) return KernelExtent::matrix;
@@ -330,7 +330,7 @@ std::optional<KernelExtent> extent_of(const at::Tensor& scale, const at::Tensor&
 }
 
 void raise(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent, float* largest) {
-  // The bits of amaxes order as they do.
+  // amax bits compare in the order of amaxes.
   kernels.table().amax({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
                         matrix.const_data_ptr(), reinterpret_cast<uint32_t*>(largest)},
                        current_stream(matrix));

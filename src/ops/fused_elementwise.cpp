@@ -12,14 +12,14 @@ namespace {
 void* writable(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
 const void* readable(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
-/// A slot for the largest amax of a tensor, where a product in float8 will ask for it; else undefined.
+/// An amax slot for this tensor if a float8 product will need it; otherwise undefined.
 at::Tensor amax_slot(const at::Tensor& like, UnitContext& context) {
   return context.scales.wanted ? context.slots.take(1, like).squeeze(0) : at::Tensor();
 }
 
 uint32_t* slot_bits(const at::Tensor& slot) { return static_cast<uint32_t*>(writable(slot)); }
 
-/// As kernels read it; undefined where they get the number.
+/// The device scale as fp32 for kernels; undefined if the scale is a host number.
 at::Tensor narrow_scale(const LossScale& scale) { return scale.at.defined() ? scale.at.to(at::kFloat) : at::Tensor(); }
 
 std::string shown(const char* what, const at::Tensor& tensor) {
@@ -206,12 +206,12 @@ std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Te
 std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, const at::Tensor& labels,
                                                    const LossScale& scale, bool want_gradient,
                                                    const Vocabulary& vocabulary, const FusedKernels* kernels) {
-  // What ranks send must be alike, so one without words does as those with them.
+  // All ranks must communicate alike, so a rank with an empty vocabulary shard takes the same path.
   if (!kernels || !kernels->fit({&logits}, /*may_be_empty=*/true) || !labels.is_contiguous()) return std::nullopt;
   const int64_t rows = logits.size(0);
   const at::TensorOptions options = logits.options().dtype(at::kFloat);
   at::Tensor own_largest = at::empty({rows}, options);
-  at::Tensor packed = at::empty({2, rows}, options);  // Σ exp, and the target's logit
+  at::Tensor packed = at::empty({2, rows}, options);  // Σ exp, and the label's logit
   const KernelType type = kernel_type(logits);
   const auto* label = labels.const_data_ptr<int64_t>();
   CUstream_st* stream = current_stream(logits);

@@ -36,7 +36,7 @@ Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
           operand.is_kept};
 }
 
-/// Puts rows that arrive piece by piece where they belong; a piece that is everything is taken as it is.
+/// Stores rows that arrive in pieces; a single piece with all rows is taken without a copy.
 void place_rows(at::Tensor& whole, int64_t first, const at::Tensor& rows, int64_t all) {
   if (rows.size(0) == all) {
     whole = rows;
@@ -52,8 +52,8 @@ struct LinearBackward : BackwardNode {
   std::shared_ptr<const SequenceParallel> exchange;
   LinearSplit side = LinearSplit::input;
   UnitContext* context = nullptr;
-  Operand x;                        // its data and, where forward found one, its scale; or its float8 columns alone
-  std::vector<at::Tensor> columns;  // of the weights, as far as forward kept them
+  Operand x;                        // data with a scale if forward computed one; or only its transposed float8 copy
+  std::vector<at::Tensor> columns;  // of the weights, if forward kept them
   std::vector<int64_t> input_shape;
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
@@ -63,7 +63,7 @@ struct LinearBackward : BackwardNode {
     return {dx.defined() ? dx.view(input_shape) : dx};
   }
 
-  /// The gradients hold all tokens; the input holds all of them too, or only this rank's.
+  /// The gradients hold all tokens; the input holds all tokens, or only this rank's.
   at::Tensor from_rows(torch::autograd::variable_list& gradients) {
     for (size_t i = 0; i < weights.size(); ++i) {
       if (gradients[i].defined()) gradients[i] = as_matrix(gradients[i], weights[i]->weight().size(0));
@@ -174,7 +174,7 @@ void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, c
 }
 
 Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& weights) const {
-  // GPUs multiply narrow operands into a wide result; the CPU has no such product.
+  // GPUs multiply narrow operands with a wide result; the CPU cannot.
   if (round_weight_gradient_ || x.data.is_cuda()) return x;
   return {.data = x.data.to(weights[0]->gradient().scalar_type())};
 }
@@ -239,7 +239,7 @@ std::vector<at::Tensor> ParallelLinear::forward(const at::Tensor& input, UnitCon
   return outputs;
 }
 
-/// The outputs, as far as the recompute policy wants them computed; gathered at most once.
+/// The outputs, as far as the recompute policy requires; the input is gathered at most once.
 std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept, UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
   for (size_t i = 0; i < weights_.size(); ++i) {
@@ -311,10 +311,10 @@ at::Tensor ParallelLinear::scattered_product(const Operand& x) const {
 
 namespace {
 
-// Below this many summed rows the product is bound by writing its result, and BLAS writes it in place.
+// For fewer summed rows the product is bound by writing its result, and BLAS writes it in place.
 constexpr int64_t kRowsWorthACopy = 256;
 
-/// oneDNN refuses matrices without elements, which ranks with nothing of the vocabulary have.
+/// oneDNN rejects empty matrices, which occur on ranks with an empty vocabulary shard.
 bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
   return left.is_cpu() && left.scalar_type() == at::kFloat && left.numel() > 0 && right.numel() > 0 &&
          at::globalContext().userEnabledMkldnn();
@@ -340,7 +340,7 @@ at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
 }
 
 void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
-  // BLAS libraries for the CPU may keep partial sums of bf16 products in bf16 where they add to a matrix.
+  // CPU BLAS libraries may keep partial sums of bf16 products in bf16 when accumulating into a matrix.
   const bool narrow_on_cpu = target.is_cpu() && target.element_size() < 4;
   if (prefers_onednn(dy, weight) || (narrow_on_cpu && accumulate)) {
     const at::Tensor result = product(dy, weight);

@@ -18,7 +18,7 @@ namespace {
 using Normalised = std::array<at::Tensor, 3>;
 
 Normalised layer_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  // In fp32 throughout: for bf16 tensors ATen's CPU kernel would leave bf16 statistics.
+  // fp32 throughout: for bf16 input ATen's CPU kernel would return bf16 statistics.
   const at::Tensor weight32 = weight.defined() ? weight.to(at::kFloat) : weight;
   auto [normed, mean, scale] = at::native_layer_norm(x.to(at::kFloat), {x.size(-1)}, weight32, {}, epsilon);
   return {normed.to(x.scalar_type()), mean, scale};
@@ -51,7 +51,7 @@ struct NormBackward : BackwardNode {
     return {dx, has_delta ? dx : at::Tensor()};
   }
 
-  /// Of the stream before the norm: through the norm, and past it.
+  /// Gradient of the sum before the norm: through the norm plus the residual path.
   at::Tensor total_gradient(const at::Tensor& dy, const at::Tensor& d_residual) {
     if (!is_rms_norm(type)) {
       at::Tensor dx = layer_gradient(dy);
@@ -101,7 +101,7 @@ NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, Un
   at::Tensor x = residual.detach();
   const at::Tensor weight = weight_ ? weight_->weight() : at::Tensor();
   const bool round_once = type_ == NormType::fused_rmsnorm;
-  std::optional<FusedRmsNorm> fused;  // sum and norm of one kernel, unless the replay has the norm already
+  std::optional<FusedRmsNorm> fused;  // sum and norm from one kernel, unless the replay already has the norm
   if (delta.defined()) {
     const bool norm_is_kept = context.replay() && context.recorder.keeps(ResultKind::norm, ordinal_);
     x = context.recorder.once(ResultKind::residual, ordinal_, [&] {
@@ -147,7 +147,7 @@ at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, Unit
 
 namespace {
 
-// Rows whose weight gradient is summed before the blocks' sums are added: fixed, so threads do not change the bits.
+// Rows per partial sum of the weight gradient: fixed, so the thread count does not change the bits.
 constexpr int64_t kBlockRows = 128;
 
 bool has_cpu_kernel(const at::Tensor& x, const at::Tensor& weight) {

@@ -7,7 +7,7 @@
 namespace titan {
 namespace {
 
-/// A result may be undefined: some norms have one statistic, others two.
+/// Handles undefined results: the number of statistics differs between norms.
 at::Tensor alias_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach() : at::Tensor(); }
 
 uint64_t content_hash(const std::vector<at::Tensor>& tensors) {

@@ -14,8 +14,7 @@
 namespace titan {
 namespace {
 
-/// Rows of the table as they multiply [B, T, H, d/2]: [T, 1, d/2], or [B, T, 1, d/2] (B may be 1) for explicit
-/// positions.
+/// Table rows shaped to multiply [B, T, H, d/2]: [T, 1, d/2], or [B, T, 1, d/2] (B may be 1) for explicit positions.
 at::Tensor rows_for(const at::Tensor& table, const at::Tensor& positions, int64_t length) {
   if (!positions.defined()) return table.narrow(0, 0, length).unsqueeze(1);
   return table.index_select(0, positions.reshape({-1})).view({positions.size(0), positions.size(1), 1, table.size(1)});
@@ -56,7 +55,7 @@ at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool inverse, bool 
   return turned.to(x.scalar_type());
 }
 
-/// Keeps the places, not the rows: those would be a copy for every block.
+/// Saves the positions, not the rows, which would be a copy per block.
 struct RotateBackward : BackwardNode {
   UnitContext* context = nullptr;
   at::Tensor table, positions;
@@ -96,7 +95,7 @@ at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta,
       double original = static_cast<double>(scaling->original_context);
       double blend = (original / wavelength - scaling->low_frequency_factor) /
                      (scaling->high_frequency_factor - scaling->low_frequency_factor);
-      blend = std::clamp(blend, 0.0, 1.0);  // 0: long waves, slowed by the factor; 1: short waves, untouched
+      blend = std::clamp(blend, 0.0, 1.0);  // 0: low frequency, divided by the factor; 1: high frequency, unchanged
       value[j] = static_cast<float>((1 - blend) * plain / scaling->factor + blend * plain);
     }
   }

@@ -60,20 +60,20 @@ at::Tensor scatter_rows(const SequenceParallel& exchange, const at::Tensor& part
                               [&](int64_t first, int64_t count) { return partial.narrow(0, first, count); });
 }
 
-// Async tensor parallelism: the stream crosses in chunks of one rank's tokens through peer memory, one chunk travelling
-// while the caller multiplies another; no collective call is in the path. Every exchange has a number, the same on all
-// ranks; buffers and signals alternate between two banks, and a bank is written again only when every rank is done with
-// what was in it two exchanges ago.
+// Async tensor parallelism: the stream is exchanged through peer memory in chunks of one rank's tokens; one chunk is
+// transferred while the caller multiplies another, without collectives. Exchanges are numbered equally on all ranks.
+// Buffers and signals alternate between two banks; a bank is rewritten only after every rank has finished the exchange
+// two before.
 
 namespace {
 
-/// One exchange: its bank, and how often that bank was used, this time included.
+/// One exchange: its bank, and how often the bank has been used, including this time.
 struct Exchange {
   int bank = 0;
   uint64_t use = 0;
 
-  int ready() const { return bank; }     // channel: "what you wait for is in the buffer"
-  int done() const { return 2 + bank; }  // channel: "I have read all I wanted of this exchange"
+  int ready() const { return bank; }     // channel: "the data is in the buffer"
+  int done() const { return 2 + bank; }  // channel: "this rank has finished reading"
 };
 static_assert(kPeerChannels == 4);
 
@@ -153,7 +153,7 @@ class AsyncSequenceParallel : public SequenceParallel {
     for_peers([&](int64_t peer) { memory_->signal(peer, exchange.done()); });
   }
 
-  /// Starts bringing the chunk of `peer` to `target`.
+  /// Starts the transfer of `peer`'s chunk to `target`.
   Pending read(int64_t peer, const Exchange& exchange, const at::Tensor& target) const {
     note("read", peer);
     return memory_->beside([this, exchange, peer, target] {
@@ -162,7 +162,7 @@ class AsyncSequenceParallel : public SequenceParallel {
     });
   }
 
-  /// Parts of all ranks in rank order, added in fp32 and rounded once.
+  /// Partial sums of all ranks in rank order, added in fp32 and rounded once.
   at::Tensor sum_of_parts(const at::Tensor& mine, const Exchange& exchange) const {
     at::Tensor sum;
     for (int64_t from = 0; from < ranks(); ++from) {
@@ -176,7 +176,7 @@ class AsyncSequenceParallel : public SequenceParallel {
     return sum.to(mine.scalar_type());
   }
 
-  /// Chunk `slot` of this exchange's bank in the buffer of `owner`.
+  /// Chunk `slot` of this exchange's bank in `owner`'s buffer.
   at::Tensor region(int64_t owner, const Exchange& exchange, int64_t slot, at::IntArrayRef shape,
                     at::ScalarType type) const {
     const int64_t bank = exchange.bank * (memory_->capacity() / 2);

@@ -10,7 +10,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;  // numbers that are worth a thread
+constexpr int64_t kGrain = 1 << 14;  // minimum elements per thread
 
 bool has_cpu_kernel(std::initializer_list<const at::Tensor*> tensors) {
   const at::ScalarType type = (*tensors.begin())->scalar_type();

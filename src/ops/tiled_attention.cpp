@@ -12,14 +12,14 @@
 namespace titan {
 namespace {
 
-/// One piece of work: a head of a block in one sample, and in forward the first of its queries.
+/// A task: one head of a block in one sample and, in forward, its first query.
 struct Task {
   AttentionBlock block;
   int64_t head;
   int64_t first_query;
 };
 
-/// `of_block` adds the tasks of a block of one sample.
+/// `of_block` appends the tasks of a block of one sample.
 template <class OfBlock>
 std::vector<Task> tasks_of(const std::vector<AttentionBlock>& blocks, const OfBlock& of_block) {
   std::vector<Task> tasks;
@@ -34,21 +34,21 @@ AttentionSizes sizes_of(const AttentionBlock& block, const at::Tensor& query, co
   return {block.queries, block.keys, block.causal, query.size(2), key.size(2), query.size(3)};
 }
 
-/// Memory of a [B, T, H, d] tensor from `place` on.
+/// Pointers into a [B, T, H, d] tensor, from position `place` on.
 template <class T>
 HeadRows<T> rows_of(const at::Tensor& tensor, int64_t sample, int64_t place) {
   const int64_t offset = sample * tensor.stride(0) + place * tensor.stride(1);
   return {static_cast<T*>(tensor.data_ptr()) + offset, tensor.stride(1), tensor.stride(2)};
 }
 
-/// The same inside the log-sum-exp [B, H, T].
+/// The same for the log-sum-exp [B, H, T].
 template <class T>
 HeadRows<T> sums_of(const at::Tensor& tensor, const AttentionBlock& block) {
   const int64_t offset = block.sample * tensor.stride(0) + block.query;
   return {static_cast<T*>(tensor.data_ptr()) + offset, 1, tensor.stride(1)};
 }
 
-/// Runs `run(task, scratch)` for every task; a thread that is done takes the next, so a busy processor costs little.
+/// Runs `run(task, scratch)` for every task; idle threads take the next one (dynamic scheduling).
 template <class Run>
 void run_tasks(const std::vector<Task>& tasks, int64_t scratch_floats, const Run& run) {
   const auto count = static_cast<int64_t>(tasks.size());
@@ -114,7 +114,7 @@ void backward(const AttentionGradients& d, const BackwardInputs& in, const std::
   });
 }
 
-/// The kernels walk along a row's numbers one by one.
+/// The kernels need contiguous rows.
 at::Tensor with_whole_rows(const at::Tensor& tensor) {
   return tensor.stride(3) == 1 || tensor.size(3) == 1 ? tensor : tensor.contiguous();
 }

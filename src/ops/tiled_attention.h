@@ -1,5 +1,5 @@
-// The CPU's attention over tensors: every head of every block is a task of its own, taken by whichever thread is free,
-// with the same bits for any number of threads. Query, key and value are read where they lie.
+// CPU attention over tensors: every head of every block is a task for whichever thread is free; the bits do not depend
+// on the thread count. Inputs are read in place, at any strides.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,22 +11,22 @@
 
 namespace titan {
 
-/// query [B, T, Hq, d], key and value [B, T, Hk, d], fp32 or bf16; every query in one of `blocks` →
-/// output [B, T, Hq, d] and the log-sum-exp, fp32 [B, Hq, T].
+/// query [B, T, Hq, d], key and value [B, T, Hk, d], fp32 or bf16; every query is in one of `blocks` → output [B, T,
+/// Hq, d] and the log-sum-exp, fp32 [B, Hq, T].
 std::array<at::Tensor, 2> tiled_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                           const std::vector<AttentionBlock>& blocks);
 
-/// → gradients of query, key and value, when every query and every key is in one of `blocks`.
+/// Gradients of query, key and value; every query and every key is in one of `blocks`.
 std::array<at::Tensor, 3> tiled_attention_backward(const at::Tensor& d_output, const at::Tensor& query,
                                                    const at::Tensor& key, const at::Tensor& value,
                                                    const at::Tensor& output, const at::Tensor& log_sum_exp,
                                                    const std::vector<AttentionBlock>& blocks);
 
-/// Merges what the queries see in further keys into `sums`; no query and no key is in two of `blocks`.
+/// Merges the attention over further keys into `sums`; no query and no key is in two of `blocks`.
 void merge_tiled_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
                            const at::Tensor& value, const std::vector<AttentionBlock>& blocks);
 
-/// Adds these blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
+/// Adds the blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
 void add_tiled_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
                          const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                          const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks);

@@ -7,7 +7,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kSlotsOfAFill = 16;  // a block's, forward, recomputed and backward
+constexpr int64_t kSlotsOfAFill = 16;  // the slots of one block: forward, replay and backward
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void ScaleTable::offer(const at::Tensor& tensor, const at::Tensor& largest) {
 at::Tensor ScaleTable::find(const at::Tensor& tensor) const {
   const auto found = offers_->find(tensor.storage().unsafeGetStorageImpl());
   if (found == offers_->end() || found->second.numel != tensor.numel()) return {};
-  // Another tensor may have come to are where one that is gone lay.
+  // Another tensor may have been allocated at the address of one that is gone.
   return found->second.storage.expired() ? at::Tensor() : found->second.largest;
 }
 

@@ -1,5 +1,5 @@
-// Which of LibTorch's CUDA kernels computes dense attention in half precision. cuDNN's is preferred; a probe at the
-// start measures the others against it on the device and in the shapes at hand.
+// Dense attention. Which of LibTorch's CUDA kernels runs in half precision: cuDNN's is preferred, and a probe at start
+// measures the others against it on this device and for these shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,6 @@ namespace titan {
 enum class AttentionKernel : uint8_t { cudnn, flash, efficient };
 std::string_view name(AttentionKernel kernel);
 
-/// One call's shape.
 struct AttentionShape {
   int64_t samples = 1;
   int64_t length = 0;
@@ -33,31 +32,31 @@ struct AttentionShape {
 struct KernelTiming {
   AttentionKernel kernel = AttentionKernel::cudnn;
   double seconds = 0;   // of a forward and a backward
-  std::string refusal;  // why the kernel does not take the shape; empty: it does
+  std::string refusal;  // why the kernel rejects the shape; empty: it accepts it
 };
 
-/// The first of `timings`, or the fastest when that takes less than nine tenths of the first one's time: a choice that
-/// noise changes from start to start would change the bits of a run. Kernels that refused do not count; none: all did.
+/// The first of `timings`, or the fastest if it takes less than 0.9 times as long: a choice that flips with noise would
+/// change a run's bits. Kernels that refused are skipped; nullopt: all refused.
 std::optional<AttentionKernel> choose_kernel(std::span<const KernelTiming> timings);
-/// For people: the choice, and what the others take compared with it.
+/// One readable line: the choice, and the time of the others relative to it.
 std::string describe_choice(AttentionKernel chosen, std::span<const KernelTiming> timings);
 
-/// Times every kernel that could serve; `measure` gives the seconds of one forward and backward, or throws c10::Error
-/// where the kernel does not take the shape.
+/// Times every candidate kernel. `measure` returns the seconds of one forward and backward, or throws c10::Error if the
+/// kernel rejects the shape.
 std::vector<KernelTiming> time_kernels(const std::function<double(AttentionKernel)>& measure);
 
-/// Seconds of a causal forward and backward on a CUDA device, the median of several, by the device's clock.
+/// Median seconds of a causal forward and backward on a CUDA device, measured with CUDA events.
 double measure_kernel(AttentionKernel kernel, const AttentionShape& shape, at::ScalarType type,
                       const at::Device& device);
 
-// The attention core: (query, key, value, positions and document bounds) → output, with the log-sum-exp kept for
-// backward. One object per block; ring attention and a core with a key-value cache replace it behind the same
-// interface.
+// The attention core: (query, key, value, positions and document bounds) → output; the log-sum-exp is saved for
+// backward. One object per block; ring attention implements the same interface.
 
-/// Where documents begin inside one packed sample: ascending offsets, the first 0; the sample's end closes the last.
+/// Start offsets of the documents in one packed sample: ascending, the first is 0; the last document ends with the
+/// sample.
 using DocumentStarts = std::vector<int64_t>;
 
-/// The batch facts that attention needs. `document_starts` has one entry per sample; empty means "one document each".
+/// The document bounds of a batch: one entry per sample; empty means one document per sample.
 struct AttentionBounds {
   std::vector<DocumentStarts> document_starts;
 };
@@ -65,22 +64,22 @@ struct AttentionBounds {
 class AttentionCore {
  public:
   virtual ~AttentionCore() = default;
-  /// query [B, T, Hq, d], key and value [B, T, Hk, d] with Hk dividing Hq → [B, T, Hq, d].
+  /// query [B, T, Hq, d], key and value [B, T, Hk, d] where Hk divides Hq → [B, T, Hq, d].
   virtual at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                              const AttentionBounds& bounds, UnitContext& context) const = 0;
 };
 
-/// Causal attention, scale 1/√d: tiles of our own on the CPU; on CUDA cuDNN, then flash, and the efficient kernel for
-/// fp32. With document starts a token attends only inside its own document: one kernel call per document. `preferred`:
-/// the CUDA kernel for half precision, where it takes the shape.
+/// Causal attention, scale 1/√d: tiled CPU kernels; on CUDA cuDNN, then flash, and the efficient kernel for fp32. With
+/// document starts a token attends only within its document: one kernel call per document. `preferred`: the CUDA kernel
+/// for half precision, used if it accepts the shape.
 std::unique_ptr<AttentionCore> make_sdpa_core(bool block_causal, AttentionKernel preferred = AttentionKernel::cudnn);
 
-// What several calls of an attention kernel add up, each over other keys.
+// Accumulators of several attention calls over disjoint sets of keys.
 
-/// fp32; the softmax over the keys so far.
+/// fp32; the softmax over the keys seen so far.
 struct AttentionSums {
-  at::Tensor output;       // [B, T, Hq, d], 0 at first
-  at::Tensor log_sum_exp;  // [B, Hq, T], −∞ at first
+  at::Tensor output;       // [B, T, Hq, d], initially 0
+  at::Tensor log_sum_exp;  // [B, Hq, T], initially −∞
 };
 
 /// query [B, T, Hq, d], key and value [B, T', Hk, d].

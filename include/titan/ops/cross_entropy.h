@@ -1,6 +1,6 @@
-// The head's product and its cross-entropy, a chunk of rows at a time: all logits are never held at once. In training
-// the gradients are made in forward, so backward only hands them on; the incoming gradient is 1 by contract. Under
-// tensor parallelism a rank holds the logits of its part of the vocabulary (loss parallel) or gathers them.
+// The output projection and its cross-entropy, in chunks of rows: the full logits never exist. In training forward
+// computes the gradients and backward only returns them; the incoming gradient is 1 by contract. With tensor
+// parallelism a rank keeps the logits of its vocabulary shard (loss parallel) or gathers them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,32 +14,32 @@
 
 namespace titan {
 
-/// A number that is known now, or one that is on the device, where recorded work reads it anew.
+/// A scale known on the host, or a device scalar that captured work reads at each replay.
 struct LossScale {
-  LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: a number is one
+  LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: implicit from a number
       : value(number), at(std::move(place)) {}
 
-  /// tensor *= the number, to the same bits either way.
+  /// tensor *= scale; both forms give the same bits.
   void multiply(at::Tensor& tensor) const;
 
   double value;
-  at::Tensor at;  // fp64 scalar, in place of `value`; or undefined
+  at::Tensor at;  // fp64 scalar that replaces `value`; or undefined
 };
 
 struct CrossEntropyOptions {
-  int64_t chunks = 8;    // rows are cut into this many chunks; the peak is about 2/chunks of the fp32 logits
+  int64_t chunks = 8;    // rows are split into this many chunks; peak memory is about 2/chunks of the fp32 logits
   LossScale loss_scale;  // multiplies the sum of token losses: 1 / global valid tokens of the step
   bool round_weight_gradient = false;
   const TensorParallel* tensor_parallel = nullptr;
 };
 
-/// hidden [N, D] (N possibly spread over several dimensions), weight [V, D], labels int64 [B, T] of all N tokens
-/// (kIgnoredLabel takes no part) → scale · Σ −log softmax(hidden·weightᵀ)[label], an fp64 scalar, equal on all ranks
-/// that share the vocabulary. With tensor parallelism `hidden` holds this rank's tokens.
+/// hidden [N, D] (N may span several dimensions), weight [V, D], labels int64 [B, T] of all N tokens (kIgnoredLabel is
+/// skipped) → scale · Σ −log softmax(hidden·weightᵀ)[label], an fp64 scalar, equal on all ranks that share the
+/// vocabulary. With tensor parallelism `hidden` holds this rank's tokens.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labels, Parameter& weight,
                                 const CrossEntropyOptions& options, UnitContext& context);
 
-/// hidden as above → logits [N, V] of all tokens and the whole vocabulary, on every rank.
+/// hidden as above → logits [N, V] of all tokens over the whole vocabulary, on every rank.
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel);
 
 }  // namespace titan

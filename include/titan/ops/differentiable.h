@@ -1,6 +1,5 @@
-// How this project's operations enter a unit's small autograd graph: a node with typed saved state and an explicit
-// backward. Forward and backward run below autograd (no ATen operation records anything), so the graph holds these
-// nodes only.
+// How this project's operations enter a unit's autograd graph: a node with typed saved state and an explicit backward.
+// Forward and backward run below autograd (no ATen operation is recorded), so the graph holds only these nodes.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -12,27 +11,27 @@
 
 namespace titan {
 
-/// ATen operations inside this scope skip autograd's bookkeeping altogether.
+/// ATen operations in this scope skip autograd.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
-/// Backward of one operation. Saved tensors are consumed: a node runs once.
+/// Backward of one operation. It consumes the saved tensors: a node runs once.
 class BackwardNode : public torch::autograd::Node {
  public:
-  /// One gradient per output (undefined where nothing flowed back) → one per input given to `connect`.
+  /// One gradient per output (undefined: none) → one per input passed to `connect`.
   virtual torch::autograd::variable_list backward(torch::autograd::variable_list gradients) = 0;
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) final;
 };
 
-/// Whether a graph is being built and any of `inputs` wants a gradient.
+/// True if grad mode is on and any of `inputs` requires a gradient.
 bool wants_gradient(std::initializer_list<const at::Tensor*> inputs);
 
-/// Hangs `node` between `inputs` and `outputs`; outputs must be new tensors.
+/// Connects `node` between `inputs` and `outputs`; outputs must be new tensors.
 void connect(std::shared_ptr<BackwardNode> node, std::initializer_list<const at::Tensor*> inputs,
              at::ArrayRef<at::Tensor> outputs);
 
-// The numbers of a tensor that is known to hold those of one type.
+// Typed raw pointers to a tensor's elements.
 
 template <class T>
 const T* values(const at::Tensor& tensor) {

@@ -1,6 +1,6 @@
-// The fused kernels as operations see them: which they may use, on which device, and what is said, once, of a shape
-// that none fits. An operation without them, or with a shape they do not support, takes ATen's operations, which are
-// the reference. Made where a run begins (compile.enable); handed down in UnitContext.
+// The fused kernels available to operations, and a single report for each unsupported shape. Without them, or for
+// unsupported shapes, operations use ATen, which is the reference. Created at start (compile.enable); passed in
+// UnitContext.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,15 +17,15 @@ namespace titan {
 
 class FusedKernels {
  public:
-  /// `table` is for tensors of `device`; `say` is told of each kind of fallback once.
+  /// `table` serves tensors on `device`; `say` is called once per kind of fallback.
   FusedKernels(const Kernels& table, at::DeviceType device, std::function<void(const std::string&)> say = {})
       : table_(&table), device_(device), say_(std::move(say)) {}
 
   const Kernels& table() const { return *table_; }
-  /// Whether all that are defined are on the device, contiguous, in the first one's dtype, and that is fp32 or bf16;
-  /// empty ones only where `may_be_empty`.
+  /// True if all defined tensors are on the device, contiguous, and share the first one's dtype, fp32 or bf16; empty
+  /// ones only with `may_be_empty`.
   bool fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty = false) const;
-  /// Says, the first time, that `what` takes ATen's operations; false, so that a condition may end with it.
+  /// Reports once that `what` uses ATen. Returns false, so that it can end a condition.
   bool fall_back(const std::string& what) const;
 
  private:
@@ -36,9 +36,8 @@ class FusedKernels {
   mutable std::set<std::string> said_;
 };
 
-/// fp32 or bf16, as kernels name them.
 KernelType kernel_type(const at::Tensor& tensor);
-/// The stream that ATen's operations on this tensor would be enqueued to; null on the host.
+/// The stream that ATen would use for this tensor; null on the host.
 CUstream_st* current_stream(const at::Tensor& tensor);
 
 }  // namespace titan

@@ -1,6 +1,5 @@
-// Linear layers that share an input, as one operation: quantise the input once, one product per weight or one fused
-// product over adjacent weights. Precision (plain, float8) and communication (tensor parallel) are strategies behind
-// it.
+// Linear layers that share an input, as one operation: quantise the input once, then one product per weight or one
+// fused product over adjacent weights. Precision (dense, float8) and communication (tensor parallel) are strategies.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +13,15 @@
 
 namespace titan {
 
-/// A matrix on its way to a product. Plain precision: data only.
+/// An operand of a product. Dense precision uses only `data`.
 struct Operand {
-  at::Tensor data = {};              // [rows, inner] in the compute dtype; undefined where only float8 is left of it
-  Float8Scale scale = {};            // of its float8 values: one number, or one for each row
-  bool is_gradient = false;          // of an output
-  at::ScalarType type = at::kFloat;  // what data is or was of; read where data may be gone
+  at::Tensor data = {};              // [rows, inner] in the compute dtype; undefined if only the float8 copy remains
+  Float8Scale scale = {};            // of the float8 values: one number, or one per row
+  bool is_gradient = false;          // gradient of an output
+  at::ScalarType type = at::kFloat;  // dtype of `data`, valid after `data` is released
   at::Tensor quantised = {};         // [rows, inner] in float8
-  at::Tensor transposed = {};        // [inner, rows] in float8, where the product wants its own copy
-  bool is_kept = false;              // for weight gradients: `ready` makes both float8 matrices at once
+  at::Tensor transposed = {};        // [inner, rows] in float8, where the product needs a transposed copy
+  bool is_kept = false;              // for weight gradients: `ready` makes both float8 layouts at once
 
   bool defined() const { return data.defined() || quantised.defined() || transposed.defined(); }
   int64_t rows() const {
@@ -31,47 +30,46 @@ struct Operand {
   }
 };
 
-/// How products are computed; one instance serves many groups and keeps no state between calls. `weights` are those
-/// that a matrix is an operand for; whether one of them is multiplied in float8 is its own property
-/// (Parameter::in_float8).
+/// How products are computed; stateless, one instance serves many groups. `weights` are those that a matrix is
+/// multiplied with; each decides for itself whether its product is in float8 (Parameter::in_float8).
 class LinearProducts {
  public:
   virtual ~LinearProducts() = default;
   using Weights = std::vector<Parameter*>;
 
-  // What ranks do together, in the same order on all of them.
+  // Collective: all ranks call these in the same order.
 
-  /// An input [N, in] of `weights` with its scale, which is `scale` where that is known from before.
+  /// Input [N, in] of `weights` with its scale; `scale` is used if it is already known.
   virtual Operand prepare(const at::Tensor& input, const Weights& weights, const Float8Scale& scale,
                           UnitContext& context) const = 0;
-  /// Gradients [N, rows of weights[i]] of outputs with their scales; undefined ones stay so.
+  /// Output gradients [N, rows of weights[i]] with their scales; undefined gradients stay undefined.
   virtual std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
                                                  UnitContext& context) const = 0;
 
-  // What each rank does for itself.
+  // Local to each rank.
 
-  /// What of an operand travels between ranks that deal out its rows, and what rows that came are.
+  /// The tensor to communicate for a sharded operand; its inverse rebuilds an operand from received rows.
   virtual at::Tensor message(const Operand& operand, const Weights& weights) const = 0;
   virtual Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
-  /// As `forward` and `input_gradient` read it.
+  /// The operand in the form that `forward` and `input_gradient` read.
   virtual Operand ready(Operand operand, const Weights& weights) const = 0;
-  /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, where not null, may become the matrix that `input_gradient`
-  /// reads instead of the weight; whoever holds it drops it before the weight changes.
+  /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, if not null, may receive the matrix that `input_gradient`
+  /// reads instead of the weight; its holder releases it before the weight changes.
   virtual at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const = 0;
-  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; `dx` is made when undefined. `columns`: those of forward, or
+  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; an undefined `dx` is allocated. `columns`: from forward, or
   /// undefined.
   virtual void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
                               at::Tensor& dx) const = 0;
-  /// Whether `for_weight_gradients` needs no more of an input than `transposed` and its scale.
+  /// True if `for_weight_gradients` needs only `transposed` and its scale.
   virtual bool keeps_float8(const Weights& weights) const = 0;
-  /// An input as `weight_gradient` wants to read it, made once for all of `weights`.
+  /// The input in the form that `weight_gradient` reads, made once for all of `weights`.
   virtual Operand for_weight_gradients(const Operand& x, const Weights& weights) const = 0;
-  /// The weight's gradient [rows, in] = or += dyᵀ · x, fp32; it is marked as written.
+  /// Weight gradient [rows, in] = or += dyᵀ · x, fp32; marks it as written.
   virtual void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const = 0;
 };
 
-/// ATen products in the dtype of the operands. Weight gradients are fp32 products of upcast operands, or
-/// (`round_weight_gradient`) products rounded to the operands' dtype and then added in fp32.
+/// ATen products in the operands' dtype. Weight gradients are fp32 products of upcast operands, or with
+/// `round_weight_gradient` products in the operands' dtype that are accumulated in fp32.
 class DenseProducts : public LinearProducts {
  public:
   explicit DenseProducts(bool round_weight_gradient = false) : round_weight_gradient_(round_weight_gradient) {}
@@ -93,11 +91,11 @@ class DenseProducts : public LinearProducts {
   bool round_weight_gradient_;
 };
 
-/// Which side of a group is the residual stream, whose tokens may be dealt out over ranks; the other side is whole in
-/// tokens and may be cut in features.
+/// Which side of a group is the residual stream, whose tokens may be sharded; the other side has all tokens and may be
+/// sharded by features.
 enum class LinearSplit { input, output };
 
-/// The shape that attention wants of a group's outputs: [samples, length, rows / head_dim, head_dim].
+/// The output shape for attention: [samples, length, rows / head_dim, head_dim].
 struct HeadShape {
   int64_t samples;
   int64_t length;
@@ -107,25 +105,25 @@ struct HeadShape {
 class ParallelLinear {
  public:
   /// `weights` share their input; `first_ordinal` numbers their results for the recompute policy. With an `exchange`
-  /// the tokens on `side` are this rank's only. `reads_alone`: no other operation keeps the input for backward, so that
-  /// it is worth to keep less of it.
+  /// the tokens on `side` are sharded. `reads_alone`: no other operation saves the input for backward, so a smaller
+  /// form of it can be saved.
   ParallelLinear(std::vector<Parameter*> weights, int first_ordinal, std::shared_ptr<const LinearProducts> products,
                  LinearSplit side = LinearSplit::input, std::shared_ptr<const SequenceParallel> exchange = nullptr,
                  bool reads_alone = true);
 
-  /// x [n, in], `in` possibly spread over several last dimensions and n over several first ones → one output [n, rows]
-  /// per weight, or one of `heads` shape. With an exchange of r ranks [n, in] → [r·n, rows] on the input side,
-  /// [r·n, in] → [n, rows] on the output side.
+  /// x [n, in] (`in` may span the last dimensions and n the first) → one output [n, rows] per weight, or of `heads`
+  /// shape. With an exchange over r ranks: [n, in] → [r·n, rows] on the input side, [r·n, in] → [n, rows] on the output
+  /// side.
   std::vector<at::Tensor> forward(const at::Tensor& x, UnitContext& context,
                                   const std::optional<HeadShape>& heads = std::nullopt) const;
 
  private:
-  /// What backward needs beside the weights.
+  /// What backward needs in addition to the weights.
   struct Kept {
     Operand x;
-    std::vector<at::Tensor> columns;  // of each weight, where products gave them
+    std::vector<at::Tensor> columns;  // of each weight, where the product returned them
   };
-  /// `kept` is filled; null: there is no backward.
+  /// Fills `kept`; null: no backward.
   std::vector<at::Tensor> products(const at::Tensor& x, Kept* kept, UnitContext& context) const;
   std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted, Kept* kept) const;
   at::Tensor scattered_product(const Operand& x) const;
@@ -138,8 +136,8 @@ class ParallelLinear {
   bool reads_alone_;
 };
 
-// Matrix products on whichever library is fastest where the tensors are. On the CPU fp32 products go to oneDNN through
-// ATen's own operator for it: the BLAS inside LibTorch leaves half of an AMD core unused. Everything else is at::mm.
+// Matrix products on the fastest library for the tensors' device. On the CPU fp32 products go to oneDNN through ATen's
+// own operator, because LibTorch's BLAS reaches half of the peak on AMD cores. Everything else is at::mm.
 
 /// x [N, in] · weightᵀ, weight [rows, in] → [N, rows].
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight);
@@ -147,14 +145,14 @@ at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight
 /// dy [N, rows] · weight [rows, in] → [N, in].
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight);
 
-/// target [N, in] = dy·weight, or += with `accumulate`; operands and target have one dtype. A GPU writes the result, or
-/// adds it in fp32 to what it reads, in its place: no second matrix is made, and a narrow sum is rounded once.
+/// target [N, in] = dy·weight, or += with `accumulate`; one dtype for all. A GPU accumulates in place in fp32: no
+/// second matrix is allocated, and a narrow sum is rounded once.
 void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate);
 
-/// target [rows, in] = dyᵀ·x, or += with `accumulate`; operands and target have one dtype.
+/// target [rows, in] = dyᵀ·x, or += with `accumulate`; one dtype for all.
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 
-/// The same with operands narrower than the target's fp32, which they are not rounded on the way to; CUDA only.
+/// The same with narrow operands and an fp32 target, without intermediate rounding; CUDA only.
 void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// Normalisation fused with the residual stream around it: one operation adds, normalises and, in backward, returns the
-// sum of both residual gradients, so that a fused kernel can replace it each way. Definitions: docs/models.md.
+// Normalisation fused with the residual addition: one operation adds and normalises, and its backward returns the sum
+// of both residual gradients, so a fused kernel can replace each direction. Definitions: docs/models.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 namespace titan {
 
 enum class NormType { rmsnorm, fused_rmsnorm, layernorm, np_layernorm };
-/// Case-insensitive; nothing for an unknown name.
+/// Case-insensitive; nullopt for an unknown name.
 std::optional<NormType> norm_type_from_name(std::string_view name);
 
 struct NormResult {
@@ -22,7 +22,7 @@ struct NormResult {
 
 class Norm {
  public:
-  /// `weight` is null exactly for np_layernorm.
+  /// `weight` is null if and only if the type is np_layernorm.
   Norm(NormType type, Parameter* weight, double epsilon, int ordinal)
       : type_(type), weight_(weight), epsilon_(epsilon), ordinal_(ordinal) {}
 
@@ -36,18 +36,18 @@ class Norm {
   int ordinal_;
 };
 
-/// residual + delta as a unit's closing product: in a replay its value is not needed and not computed.
+/// residual + delta as a unit's last operation: a replay does not need its value and does not compute it.
 at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, UnitContext& context);
 
-// The RMS norm's two directions on whichever implementation the device has. Private to ops: norm.cpp is the operation.
-// One pass over memory each way on a CPU, LibTorch's operations elsewhere. No autograd here.
+// RMS norm, both directions: a single pass over memory on CPU, LibTorch operations elsewhere. Private to ops; no
+// autograd.
 
 struct RmsNormResult {
   at::Tensor normed;  // x's dtype
   at::Tensor scale;   // fp32 [..., 1]: rsqrt(mean(x²) + ε)
 };
 
-/// x · scale, rounded to x's dtype before the weight (`fused`: after it), as torchtitan.md §2.4 defines them.
+/// x · scale, rounded to x's dtype before the weight (`fused`: after it); defined in torchtitan.md §2.4.
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused);
 
 struct RmsNormGradients {
@@ -55,7 +55,7 @@ struct RmsNormGradients {
   at::Tensor weight;  // fp32 [D]
 };
 
-/// dx = r·(g − x̂·mean(g·x̂)) with x̂ = x·r and g = dy·w; dw = Σ dy·x̂. Statistics and products in fp32.
+/// dx = r·(g − x̂·mean(g·x̂)) with x̂ = x·r and g = dy·w; dw = Σ dy·x̂. Statistics and products are fp32.
 RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& d_residual, const at::Tensor& x,
                                    const at::Tensor& scale, const at::Tensor& weight);
 

@@ -1,5 +1,5 @@
-// The one owner of a weight. Operations hold a Parameter and ask it for the current weight, in forward and again in
-// backward; the weight store decides where that weight lives, and for how long. It is never an autograd variable.
+// The owner of a weight. Operations hold a Parameter and ask it for the current weight in forward and again in
+// backward; the weight store decides where the weight is and for how long. A Parameter is never an autograd variable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace titan {
 
-/// How a parameter's values begin; a pure function of (seed, name, global index) whatever the layout.
+/// Initial values: a pure function of (seed, name, global index), independent of the layout.
 struct Initialiser {
   enum class Kind { normal, truncated_normal, ones };
   Kind kind = Kind::ones;
@@ -28,7 +28,7 @@ struct ParameterSpec {
   std::vector<int64_t> shape;
   Initialiser initialiser;
   bool trainable = true;
-  /// The dimension that ranks sharing every matrix cut; none: each of them holds a copy.
+  /// The dimension that tensor parallelism shards; none: replicated.
   std::optional<int64_t> tensor_parallel_dimension = std::nullopt;
 
   int64_t numel() const;
@@ -36,12 +36,12 @@ struct ParameterSpec {
 
 class Parameter {
  public:
-  /// Whole and alone until `place` says otherwise.
+  /// Unsharded, on one rank, until `place` is called.
   explicit Parameter(ParameterSpec spec);
 
-  /// How it lies over the ranks, and which parts are this rank's: the box it owns (master, optimizer state, reduced
-  /// gradient) and the box that operations see between WAIT_UNSHARD and RESHARD.
-  /// `owns_shard`: of the ranks with the same box, this one reports and saves it.
+  /// The layout over ranks and this rank's parts: `shard_box` (master, optimizer state, reduced gradient) and
+  /// `unsharded_box`, which operations see between WAIT_UNSHARD and RESHARD. `owns_shard`: of the ranks with the same
+  /// box, this one reports and saves it.
   void place(TensorLayout layout, Box shard_box, Box unsharded_box, bool owns_shard);
 
   const std::string& name() const { return spec_.name; }
@@ -49,40 +49,40 @@ class Parameter {
   const TensorLayout& layout() const { return layout_; }
   const Box& shard_box() const { return shard_box_; }
   const Box& unsharded_box() const { return unsharded_box_; }
-  /// Of the ranks that hold the same box exactly one does.
+  /// True on exactly one of the ranks that hold the same box.
   bool owns_shard() const { return owns_shard_; }
   bool trainable() const { return spec_.trainable; }
-  /// Products with it are made in float8.
+  /// True if its products are computed in float8.
   bool in_float8() const { return in_float8_; }
   void set_in_float8(bool on) { in_float8_ = on; }
 
-  // What operations use, between WAIT_UNSHARD and RESHARD of a program.
+  // For operations, between WAIT_UNSHARD and RESHARD.
 
-  /// The unsharded weight (the part in `unsharded_box`) in the compute dtype, or in float8 where it travelled so. Fails
-  /// when it is not unsharded.
+  /// The unsharded weight (`unsharded_box`) in the compute dtype, or in float8 if it was all-gathered so. Throws if the
+  /// weight is not unsharded.
   const at::Tensor& weight() const;
-  /// This weight and those that follow it in storage as one matrix of `rows` rows: a fused product's operand.
+  /// This weight and its successors in storage as one matrix of `rows` rows: the operand of a fused product.
   at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }
-  /// The unsharded gradient's storage. Its content counts only once `gradient_written()`.
+  /// Storage of the unsharded gradient. Its content is valid only if `gradient_written()`.
   at::Tensor& gradient();
   at::Tensor gradient_rows(int64_t rows) { return rows_from(gradient(), rows); }
   bool gradient_written() const { return gradient_written_; }
   void mark_gradient_written() { gradient_written_ = true; }
 
-  // What the owner side sets and reads.
+  // For the weight store, the optimizer and the checkpoint.
 
-  /// This rank's shard in training.dtype: what the optimizer steps and the checkpoint stores.
+  /// This rank's shard in training.dtype: the optimizer steps it and the checkpoint stores it.
   at::Tensor master;
-  /// This rank's shard in the dtype that travels and multiplies; the master itself when the dtypes agree.
+  /// This rank's shard in the compute dtype, which is all-gathered; aliases the master if the dtypes agree.
   at::Tensor send;
-  /// Whoever wrote the whole master wrote `send` with it, so that it is no stale copy. Read and reset by the
-  /// weight store when weights have changed.
+  /// Set by a writer that updated the whole master and `send` together, so `send` is not stale. Read and reset by the
+  /// weight store after weights change.
   bool send_written = false;
-  /// Of the weight as a whole, one number where the weight is; undefined where nobody keeps it.
+  /// Scale of the whole weight, one number on the weight's device; undefined if it is not stored.
   Float8Scale float8_scale;
-  /// This rank's shard in float8 where that is what travels; then `send` is the master.
+  /// This rank's shard in float8 if that is what is all-gathered; `send` is then the master.
   at::Tensor float8_send;
-  /// This rank's shard of the reduced gradient, fp32; undefined until the last reduction of a step.
+  /// This rank's shard of the reduced gradient, fp32; undefined until the step's last reduction.
   at::Tensor gradient_shard;
 
   void set_weight(at::Tensor unsharded) { weight_ = std::move(unsharded); }

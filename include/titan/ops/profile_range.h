@@ -1,5 +1,5 @@
-// A named stretch of work on this thread, for whoever listens: the profiler, the record of allocations. Costs a look at
-// one thread-local list while nobody does.
+// A named range of work on this thread for the profiler and the allocation record. Costs one thread-local lookup when
+// neither is active.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -12,7 +12,7 @@ namespace titan {
 
 class ProfileRange {
  public:
-  /// `phase` alone, or with what it is done to: "forward layers.3".
+  /// `phase` alone, or with its object: "forward layers.3".
   explicit ProfileRange(std::string_view phase, std::string_view what = {}) {
     if (!at::hasCallbacks()) return;
     record_.emplace(at::RecordScope::USER_SCOPE);
@@ -25,7 +25,7 @@ class ProfileRange {
   ProfileRange& operator=(const ProfileRange&) = delete;
 
  private:
-  std::string name_;  // outlives the record, which refers to it
+  std::string name_;  // must outlive the record, which refers to it
   std::optional<at::RecordFunction> record_;
 };
 

@@ -1,6 +1,5 @@
-// Activation checkpointing as data: which results of a unit's forward pass are kept, which are computed again in the
-// replay, and which the replay does not need at all. Operations ask `Recorder::once`; policies differ only in what they
-// name.
+// Activation checkpointing as data: which results of a unit's forward are kept, which are recomputed in the replay, and
+// which the replay does not need. Operations call `Recorder::once`; policies differ only in which results they name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,23 +14,23 @@
 
 namespace titan {
 
-/// What a result is; the ordinal beside it counts results of one kind in the order the unit's forward makes them.
+/// The kind of a result; ordinals count the results of one kind in forward order.
 enum class ResultKind : uint8_t { norm, linear, rotary, attention, residual, activation };
 inline constexpr size_t kResultKinds = 6;
 std::string_view name(ResultKind kind);
 
-/// What becomes of a result of a checkpointed unit.
+/// What happens to a result of a checkpointed unit.
 enum class Keep : uint8_t {
-  recompute,    // computed again in the replay
-  keep,         // kept from the first run, handed out in the replay
-  placeholder,  // its value is not needed in the replay: a zero-stride tensor of its shape stands in
+  recompute,    // recompute it in the replay
+  keep,         // save it in the first run, return it in the replay
+  placeholder,  // its value is not needed in the replay: return a zero-stride tensor of its shape
 };
 
 class RecomputePolicy {
  public:
-  /// Nothing is checkpointed: every operation saves what its backward needs.
+  /// No checkpointing: every operation saves what its backward needs.
   static RecomputePolicy none() { return RecomputePolicy(false); }
-  /// The unit is run again in backward; only its input is kept until `set` says otherwise.
+  /// The unit is run again in backward; only its input is kept until `set` changes that.
   static RecomputePolicy full() { return RecomputePolicy(true); }
 
   bool checkpointed() const { return checkpointed_; }
@@ -49,7 +48,7 @@ class RecomputePolicy {
   std::array<std::array<Keep, kOrdinals>, kResultKinds> table_{};
 };
 
-/// Kept results of one unit and one microbatch, between its first run and its replay.
+/// Kept results of one unit and one microbatch, between the first run and the replay.
 class Recorder {
  public:
   enum class Phase { off, first_run, replay };
@@ -59,8 +58,8 @@ class Recorder {
   void start(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
 
-  /// The results of `compute` (a std::array of tensors), or what the policy puts in their place. `shapes` are those of
-  /// the results; a replay that asks for another kind, ordinal or shape than was recorded fails.
+  /// Returns the results of `compute` (a std::array of tensors), or their substitutes under the policy. `shapes` are
+  /// the results' shapes; a replay that asks for another kind, ordinal or shape than was recorded throws.
   template <size_t N, class Compute>
   std::array<at::Tensor, N> once(ResultKind kind, int ordinal, const Compute& compute);
   template <class Compute>
@@ -68,7 +67,7 @@ class Recorder {
     return once<1>(kind, ordinal, [&] { return std::array<at::Tensor, 1>{compute()}; })[0];
   }
 
-  /// Whether the replay will hand out `kind`, so that its first-run result must never be written again.
+  /// True if the replay returns `kind`, so the first run's result must not be overwritten.
   bool keeps(ResultKind kind, int ordinal) const {
     return phase_ != Phase::off && policy_.of(kind, ordinal) == Keep::keep;
   }
@@ -76,11 +75,11 @@ class Recorder {
     return phase_ == Phase::replay && policy_.of(kind, ordinal) == Keep::placeholder;
   }
 
-  /// All tensors held, for accounting.
+  /// All tensors held, for memory accounting.
   std::vector<at::Tensor> kept() const;
-  /// The same to be taken away and put back between the first run and the replay, in an order that does not change.
+  /// The same tensors by address, for offload between first run and replay; the order is stable.
   std::vector<at::Tensor*> kept_places();
-  /// In debug mode: fails when a kept tensor changed since it was recorded (a hash of every kept tensor is compared).
+  /// Debug mode: throws if a kept tensor changed since it was recorded (compares a hash of each).
   void check_unchanged() const;
   void set_hash_check(bool on) { hash_check_ = on; }
 
@@ -115,7 +114,7 @@ std::array<at::Tensor, N> Recorder::once(ResultKind kind, int ordinal, const Com
   return results;
 }
 
-/// A tensor of `sizes` without memory of its own (all strides 0): stands for a value nobody reads.
+/// A tensor of `sizes` without memory of its own (all strides 0), for a value that is never read.
 at::Tensor placeholder(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace titan

@@ -12,7 +12,7 @@
 
 namespace titan {
 
-/// Long-context scaling of the rotation frequencies as Llama 3.1 (factor 8) and 3.2 (factor 32) publish it.
+/// Long-context frequency scaling as published with Llama 3.1 (factor 8) and 3.2 (factor 32).
 struct RotaryScaling {
   double factor = 8.0;
   double low_frequency_factor = 1.0;
@@ -23,8 +23,8 @@ struct RotaryScaling {
 /// exp(i·t·f_j) for t in [0, positions), f_j = θ^(−2j/head_dim) scaled: complex64 [positions, head_dim / 2] on the CPU.
 at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta, const std::optional<RotaryScaling>& scaling);
 
-/// Rotates query [B, T, Hq, d] and key [B, T, Hk, d] by `table` rows: row t for sequence place t, or `positions` [B or
-/// 1, T]. The products q and k are overwritten where the recorder does not keep them.
+/// Rotates query [B, T, Hq, d] and key [B, T, Hk, d] by rows of `table`: row t at sequence position t, or `positions`
+/// [B or 1, T]. Query and key are overwritten unless the recorder keeps them.
 std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tensor& key, const at::Tensor& table,
                                          const at::Tensor& positions, UnitContext& context);
 

@@ -1,5 +1,5 @@
-// silu(gate) · up: the activation of Llama's feed-forward layer (Shazeer, "GLU variants improve transformer", 2020).
-// It saves its two inputs; its result is one that a recompute policy may keep or drop (ResultKind::activation).
+// silu(gate) · up, the activation of Llama's feed-forward layer (Shazeer, "GLU variants improve transformer", 2020).
+// Saves its two inputs; a recompute policy may keep or drop its result (ResultKind::activation).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// What a unit's operations need beside tensors and weights: one context per (unit, microbatch), alive from its forward
-// to the end of its backward, handed down explicitly. Replaces every hook, global and thread-local of other designs.
+// What a unit's operations need besides tensors and weights: one context per (unit, microbatch), alive from its forward
+// to the end of its backward and passed explicitly, instead of hooks, globals or thread-locals.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,12 @@
 namespace titan {
 
 enum class UnitMode {
-  train,     // results are differentiated; the head writes its gradients in forward
+  train,     // differentiated; the head writes its gradients in forward
   evaluate,  // the loss only
   logits,    // the head returns logits instead of a loss
 };
 
-/// Where weight-gradient products go: run at once, or queued for a pipeline's W action.
+/// Where weight-gradient products run: at once, or queued for a pipeline's W action.
 class WeightGradientSink {
  public:
   virtual ~WeightGradientSink() = default;
@@ -32,7 +32,7 @@ class ImmediateSink : public WeightGradientSink {
   void submit(std::function<void()> product) override { product(); }
 };
 
-/// Holds products until `run`, which executes and forgets them in order.
+/// Queues products until `run`, which executes them in order and clears the queue.
 class QueueSink : public WeightGradientSink {
  public:
   void submit(std::function<void()> product) override { products_.push_back(std::move(product)); }
@@ -43,7 +43,7 @@ class QueueSink : public WeightGradientSink {
   std::vector<std::function<void()>> products_;
 };
 
-/// The distinct storages that operations saved for backward: "planned = counted" sums these.
+/// The distinct storages that operations saved for backward; the planned memory must equal their sum.
 class SavedLedger {
  public:
   void add(const at::Tensor& tensor);
@@ -54,16 +54,16 @@ class SavedLedger {
   std::unordered_map<const void*, int64_t> storages_;
 };
 
-/// Largest amaxes that kernels found while they wrote a tensor, for products that quantise it. Where nobody wants
-/// them, none are made. Copies share what they hold: a tensor may be written by one unit and quantised by the next.
+/// amaxes that kernels computed while writing a tensor, for products that quantise it; none are computed if no product
+/// needs them. Copies share state: one unit may write a tensor and the next quantise it.
 class ScaleTable {
  public:
   bool wanted = false;
-  /// `largest` (fp32 scalar) is max |tensor|, as long as `tensor` lives and is not written again.
+  /// Registers `largest` (fp32 scalar) = max |tensor|, valid while `tensor` lives and is not overwritten.
   void offer(const at::Tensor& tensor, const at::Tensor& largest);
-  /// That of `tensor`, or of one it is a view of all of; undefined when nobody offered one.
+  /// The amax of `tensor`, or of a tensor that it is a full view of; undefined if none was offered.
   at::Tensor find(const at::Tensor& tensor) const;
-  /// Drops what was offered of tensors that are gone.
+  /// Removes entries of tensors that are gone.
   void forget_gone();
   size_t size() const { return offers_->size(); }
 
@@ -77,15 +77,15 @@ class ScaleTable {
   std::shared_ptr<Offers> offers_ = std::make_shared<Offers>();
 };
 
-/// Zeros that kernels raise to the largest amaxes they find: many for one fill. A copy begins with zeros of its
-/// own, so that nobody gets the same twice, and so that work that is recorded fills what it raises.
+/// A pool of zeroed amax slots; one memset clears many. A copy starts with its own zeros, so that slots are never
+/// shared and captured work clears the slots that it raises.
 class AmaxSlots {
  public:
   AmaxSlots() = default;
   AmaxSlots(const AmaxSlots&) {}
   AmaxSlots& operator=(const AmaxSlots&) = delete;
 
-  /// [count] of fp32 zeros where `like` is, which nobody else gets.
+  /// [count] fp32 zeros on the device of `like`, exclusive to the caller.
   at::Tensor take(int64_t count, const at::Tensor& like);
 
  private:
@@ -102,8 +102,8 @@ struct UnitContext {
   UnitMode mode;
   Recorder recorder;
   WeightGradientSink* sink;
-  const FusedKernels* kernels = nullptr;       // of norms, rotary embedding, SwiGLU, embeddings; null: plain operations
-  const FusedKernels* loss_kernels = nullptr;  // of the loss
+  const FusedKernels* kernels = nullptr;       // for norms, rotary embedding, SwiGLU, embeddings; null: ATen
+  const FusedKernels* loss_kernels = nullptr;  // for the loss
   ScaleTable scales;
   AmaxSlots slots;
   SavedLedger saved;
