@@ -28,7 +28,7 @@ class CudaLibrary : public Cuda {
     const cudaError_t error = cudaGetDeviceCount(&count);
     state.error = error;
     state.says = cudaGetErrorString(error);
-    (void)cudaGetLastError();  // told here, and no later call's
+    (void)cudaGetLastError();  // clear the error: it is reported here
     if (cudaDriverGetVersion(&state.driver) != cudaSuccess) state.driver = 0;
     if (cudaRuntimeGetVersion(&state.runtime) != cudaSuccess) state.runtime = CUDART_VERSION;
     return state;
@@ -45,7 +45,7 @@ class CudaLibrary : public Cuda {
   int chosen() const override {
     int gpu = 0;
     if (cudaGetDevice(&gpu) == cudaSuccess) return gpu;
-    (void)cudaGetLastError();  // no driver, or no GPU; no later call's
+    (void)cudaGetLastError();  // clear the error: no driver or no GPU
     return 0;
   }
   void choose(int64_t gpu) const override { at::cuda::set_device(index_of(gpu)); }

@@ -1,7 +1,7 @@
-// NCCL between GPUs: a list of tensors is one NCCL group, each tensor straight from and into its own memory. LibTorch's
-// group owns the stream; a call waits for the work enqueued before it, and `wait` makes the current stream wait, not
-// the host. So the limits are kept by an OverdueWatch, which ends the run in an orderly way; LibTorch's own watchdog,
-// which aborts the process, comes later and only when that failed.
+// NCCL between GPUs: a list of tensors is one NCCL group, sent and received in place. LibTorch's group owns the stream;
+// a call waits for work enqueued before it, and `wait` blocks the current stream, not the host. An OverdueWatch
+// therefore enforces timeouts and ends the run cleanly; LibTorch's watchdog, which aborts the process, fires later and
+// only if that failed.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ class NcclPending : public PendingCollective {
   ~NcclPending() override {
     try {
       wait();
-    } catch (const std::exception&) {  // whoever needs the result has its own wait, and its own error
+    } catch (const std::exception&) {  // a caller that needs the result waits itself
     }
   }
   void wait() override {
@@ -38,9 +38,9 @@ class NcclPending : public PendingCollective {
 
 using NcclWork = c10d::ProcessGroupNCCL::WorkNCCL;
 
-/// The events of a collective without its tensors: a copy has no outputs, and the shelf of inputs, which LibTorch's
-/// copies share, is one of its own here. Whoever polls must not hold tensors: one that an operation handed to autograd
-/// holds that operation's graph, its saved activations, and, in tensor parallel, this communicator.
+/// The events of a collective without its tensors: a copy without outputs, with its own list of inputs, because
+/// LibTorch's copies share theirs. The poller must not hold tensors: a tensor passed to autograd keeps its graph, saved
+/// activations and, with tensor parallelism, this communicator alive.
 class NcclEvents : public NcclWork {
  public:
   explicit NcclEvents(const c10d::Work& work) : NcclWork(dynamic_cast<const NcclWork&>(work)) {
@@ -48,9 +48,9 @@ class NcclEvents : public NcclWork {
   }
 };
 
-/// A process group of LibTorch, for one or several communicators. Its destructor would abort: that takes a kernel's
-/// last chunk from a slower rank, and waits behind other groups' kernels that hang. So it is shut down, or left to the
-/// end of the process.
+/// A LibTorch process group for one or several communicators. Its destructor aborts, which can take the last chunk from
+/// a slower rank and blocks behind other groups' hanging kernels. So the group is shut down instead, or left until the
+/// process ends.
 class NcclTransport {
  public:
   explicit NcclTransport(c10::intrusive_ptr<c10d::ProcessGroupNCCL> group) : group_(std::move(group)) {}
@@ -72,7 +72,7 @@ class NcclTransport {
   bool is_shut_ = false;
 };
 
-/// What LibTorch's watchdog leaves ours.
+/// Extra time before LibTorch's watchdog fires, so that ours can end the run first.
 constexpr std::chrono::seconds kOrderlyEnd{60};
 
 class NcclCommunicator : public Communicator {

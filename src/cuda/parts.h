@@ -1,4 +1,4 @@
-// What the files of this folder make for the one that hands them out (library.cpp).
+// What this folder's files provide to library.cpp.
 #pragma once
 
 #include "titan/distributed/mesh_groups.h"

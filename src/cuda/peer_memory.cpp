@@ -1,5 +1,5 @@
-// Peer memory between GPUs: LibTorch's symmetric memory. Its signals are flags that are set when clear and cleared when
-// seen, so counts are only checked here, not kept there.
+// Peer memory between GPUs on LibTorch's symmetric memory. Its signals are binary flags (set when clear, cleared when
+// seen), so counts are checked here but not stored there.
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace symmetric = c10d::symmetric_memory;
 
-/// Work on the side stream. Holds what it uses until the caller's stream waits for it.
+/// Work on the side stream. Keeps its tensors alive until the caller's stream waits for it.
 class SideWork : public PendingCollective {
  public:
   SideWork(std::function<void()> work, const c10::cuda::CUDAStream& side) : work_(std::move(work)) {
@@ -42,8 +42,8 @@ class SideWork : public PendingCollective {
   at::cuda::CUDAEvent done_;
 };
 
-/// Symmetric memory finds its ranks and their store by the name of a process group. This one has no backend: nothing is
-/// sent over it.
+/// Symmetric memory finds its ranks and their store by the name of a process group. This group has no backend and
+/// communicates nothing.
 class NamedGroup {
  public:
   NamedGroup(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size)

@@ -29,7 +29,7 @@ class CudaGraph : public CapturedGraph {
     c10::cuda::CUDAStreamGuard guard(stream);
     before.block(stream);
     std::exception_ptr failure;
-    // Other threads may go on calling CUDA meanwhile: NCCL's watchdog and the reader of text do.
+    // Other threads may call CUDA during the capture: NCCL's watchdog and the data reader do.
     graph_.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     try {
       results_ = body();
@@ -79,7 +79,7 @@ class CudaGraphCapture : public GraphCapture {
       : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, gpu)), pool_(at::cuda::graph_pool_handle()) {}
 
   void prepare() override {
-    // A wait that is planned: it comes once for each sequence, not in every step.
+    // A planned wait: once per captured sequence, not in every step.
     auto& state = c10::cuda::warning_state();
     const c10::cuda::SyncDebugMode mode = state.get_sync_debug_mode();
     state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);

@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kTile = 16;  // what float8 products of this hardware are made of
+constexpr int64_t kTile = 16;  // dimension multiple of float8 products on this hardware
 constexpr std::string_view kWeight = ".weight";
 
 struct NamedRecipe {
@@ -22,12 +22,12 @@ constexpr std::array<NamedRecipe, 3> kRecipes{{{Float8Recipe::tensorwise, "tenso
                                                {Float8Recipe::rowwise, "rowwise"},
                                                {Float8Recipe::rowwise_with_gw_hp, "rowwise_with_gw_hp"}}};
 
-/// A linear layer and its weight; a tied output layer has another's.
+/// A linear layer and its weight; a tied output layer uses another layer's weight.
 struct Linear {
   std::string layer;
   const UnitDescription* unit;
   std::vector<int64_t> shape;
-  std::optional<int64_t> cut;  // the dimension that tensor-parallel ranks divide
+  std::optional<int64_t> cut;  // the dimension that tensor parallelism shards
 };
 
 std::vector<Linear> linears_of(const ModelDescription& model) {
@@ -47,7 +47,7 @@ std::vector<Linear> linears_of(const ModelDescription& model) {
   return linears;
 }
 
-/// torchao's bounds below which a product in float8 is no faster, casts included.
+/// torchao's thresholds below which a float8 product is no faster, casts included.
 bool is_small(const Linear& linear, Float8Recipe recipe) {
   const int64_t n = linear.shape[0], k = linear.shape[1];
   if (recipe == Float8Recipe::tensorwise) return k <= 4096 && n <= 1024;
@@ -91,7 +91,7 @@ NumberedName numbered(const std::string& layer) {
   return {std::nullopt, layer};
 }
 
-/// "0-3, 5".
+/// Formats numbers as "0-3, 5".
 std::string ranges(const std::vector<int64_t>& numbers) {
   std::vector<std::string> words;
   for (size_t first = 0, end = 0; first < numbers.size(); first = end) {
@@ -102,7 +102,7 @@ std::string ranges(const std::vector<int64_t>& numbers) {
   return join(words, ", ");
 }
 
-/// Choices that differ in the number of their layer alone.
+/// Choices that differ only in the layer number.
 struct Alike {
   const LinearChoice* example;
   std::string rest;

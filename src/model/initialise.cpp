@@ -20,7 +20,7 @@ NormalNumbers numbers_of(const Initialiser& initialiser, uint64_t seed, uint64_t
           initialiser.upper};
 }
 
-/// Those of the device that the tensor is on; null: the host makes its numbers.
+/// The kernels of the tensor's device; null: the host computes the values.
 const Kernels* kernels_for(const at::Tensor& tensor) { return tensor.is_cuda() ? &cuda().kernels() : nullptr; }
 
 void draw_on_host(at::Tensor& master, const NormalNumbers& numbers, const RoundingPlace& place) {

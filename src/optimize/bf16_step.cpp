@@ -1,5 +1,5 @@
-// Steps of parameters that are kept in bf16, masters or moments: parameter by parameter, because each element's
-// rounding follows from its place in the whole tensor.
+// Steps of parameters with bf16 masters or moments: one parameter at a time, because each element's rounding depends on
+// its index in the whole tensor.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -14,14 +14,14 @@
 namespace titan {
 namespace {
 
-constexpr uint64_t kRoundingStream = 0x526F756E64696E67;  // any number that no other stream of the seed has
+constexpr uint64_t kRoundingStream = 0x526F756E64696E67;  // a constant that no other stream of the seed uses
 
 RoundingKey rounding_key(uint64_t seed, int64_t step, const std::string& name) {
   const PhiloxBlock block = philox_at(seed, kRoundingStream, static_cast<uint64_t>(step));
   return {uint64_t{block[1]} << 32 | block[0], name_key(name)};
 }
 
-/// Where the elements of this rank's shard are in the whole parameter.
+/// The position of this rank's shard in the whole parameter.
 RoundingPlace place_of(const Parameter& parameter) {
   const Box& box = parameter.shard_box();
   const std::vector<int64_t>& shape = parameter.spec().shape;
@@ -46,7 +46,7 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
   const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
-  parameter.send_written = writes_copy(parameter);  // a shard of no rows, too, which has no memory
+  parameter.send_written = writes_copy(parameter);  // also for an empty shard, which has no memory
   void* const copy = parameter.send_written ? parameter.send.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
@@ -72,7 +72,7 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
 
 void Optimizer::store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
                       const StepControl& control) const {
-  if (kept.scalar_type() == at::kFloat) {  // without the host asking whether the step is skipped
+  if (kept.scalar_type() == at::kFloat) {  // without a host sync on the skip flag
     kept.copy_(at::where(control.skip.to(at::kBool), kept, fresh));
     return;
   }

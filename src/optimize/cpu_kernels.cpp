@@ -5,21 +5,21 @@
 
 #include "titan/optimize/optimizer.h"
 
-/// Between the parameters and the body of a lambda in vectorised functions.
+/// Placed between the parameters and the body of a lambda in vectorised functions.
 #define TITAN_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace titan {
 
 namespace {
 
-// Squares are summed block by block: small enough to stay in the first cache as doubles, long enough that what is done
-// once a block costs little. Every lane sums kSquaresBlock / kLanes = 2^kLog2PerLane numbers.
+// Squares are summed per block: small enough for L1 as doubles, large enough to amortise the per-block work. Every lane
+// sums kSquaresBlock / kLanes = 2^kLog2PerLane values.
 constexpr int64_t kSquaresBlock = 2048;
 constexpr int64_t kLanes = 32;
 constexpr int kLog2PerLane = 6;
 static_assert(kSquaresBlock == kLanes << kLog2PerLane);
 
-constexpr uint32_t kInfinity = 0x7f800000;  // as bits; a NaN is above
+constexpr uint32_t kInfinity = 0x7f800000;  // as bits; NaNs are above
 
 uint32_t amax_bits(float value) {
   uint32_t bits;
@@ -27,8 +27,8 @@ uint32_t amax_bits(float value) {
   return bits & 0x7fffffff;
 }
 
-/// squares[i] = values[i]², exact: 48 bits. Zeros up to a multiple of kLanes. Returns the amax bits of the largest
-/// value, which are in the order of the amaxes.
+/// squares[i] = values[i]², exact (48 bits), zero-padded to a multiple of kLanes. Returns the bits of the largest
+/// |value|; bits compare in the order of absolute values.
 TITAN_VECTORISED uint32_t square(const float* values, int64_t count, double* squares) {
   uint32_t lanes[kLanes] = {};
   int64_t i = 0;
@@ -49,8 +49,8 @@ TITAN_VECTORISED uint32_t square(const float* values, int64_t count, double* squ
   return largest;
 }
 
-/// Takes from each number its multiple of the grid, summed by lane into `sums`, and leaves the rest. Returns the size
-/// of the largest rest.
+/// Subtracts from each number its multiple of the grid, accumulated per lane in `sums`. Returns the largest
+/// |remainder|.
 TITAN_VECTORISED double peel(double* numbers, int64_t count, const ExactGrid& grid, double* sums) {
   const double shift = grid.shift;
   double lanes[kLanes] = {};
@@ -70,7 +70,7 @@ TITAN_VECTORISED double peel(double* numbers, int64_t count, const ExactGrid& gr
   return *std::max_element(largest, largest + kLanes);
 }
 
-/// Counts what is not finite in its slot and puts zero in place of its square. Returns the largest square left.
+/// Counts non-finite values in their slots and replaces their squares by zero. Returns the largest remaining square.
 double set_apart(const float* values, int64_t count, double* squares, int64_t* slots) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -86,7 +86,7 @@ double set_apart(const float* values, int64_t count, double* squares, int64_t* s
 
 }  // namespace
 
-// Two or three grids, 47 bits apart, take all of an ordinary block; the loop runs until nothing is left.
+// Two or three grids, 47 bits apart, cover an ordinary block; the loop runs until nothing remains.
 void cpu_add_squares(const float* values, int64_t count, int64_t* slots) {
   alignas(64) double squares[kSquaresBlock];
   alignas(64) double sums[kLanes];
@@ -123,19 +123,19 @@ TITAN_VECTORISED void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t 
   }
 }
 
-// The Adam step and the rounding of bf16 states. Chances are made for a block of elements at a time, in arrays of words
-// that the loop over the block then reads: both loops become vectors, and the block stays in the first cache.
+// The Adam step and the stochastic rounding of bf16 states. Random bits are generated per block into arrays that the
+// step's loop reads: both loops vectorise, and the block stays in L1.
 
 namespace {
 
 constexpr int64_t kBlock = 1024;
 
-/// The chances of up to kBlock elements that follow each other in the tensor, as rounding_bits has them.
+/// The random bits of up to kBlock consecutive elements of the tensor, as rounding_bits gives them.
 struct RandomBlock {
-  // One pair of elements more than kBlock / 2: a block may begin and end in the middle of one.
+  // One pair more than kBlock / 2: a block may start and end in the middle of a pair.
   alignas(64) uint32_t weight_and_second[kBlock + 2];
   alignas(64) uint32_t first[kBlock + 2];
-  int64_t skipped;  // of the first pair: 1 when the block begins with an odd element
+  int64_t skipped;  // 1 if the block starts with an odd element: the first of the first pair is unused
 
   TITAN_INLINE uint32_t of(KeptNumber number, int64_t i) const {
     return RoundingBits{weight_and_second[i + skipped], first[i + skipped]}.of(number);
@@ -169,8 +169,8 @@ TITAN_INLINE void round_to(float value, uint32_t chance, BFloat16Bits& out) {
 }
 TITAN_INLINE void round_to(float value, uint32_t, float& out) { out = value; }
 
-/// Calls `visit(element, index, length)` for pieces of [begin, begin + count), each at most kBlock elements that follow
-/// each other in the tensor too.
+/// Calls `visit(element, index, length)` for pieces of [begin, begin + count), each of at most kBlock elements that are
+/// also consecutive in the tensor.
 template <class Visit>
 TITAN_INLINE void in_blocks(const RoundingPlace& place, int64_t begin, int64_t count, const Visit& visit) {
   for (int64_t element = begin; element < begin + count;) {

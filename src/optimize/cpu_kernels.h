@@ -1,5 +1,5 @@
-// Loops over contiguous memory that the optimizer spends its time in. Compiled with vectorisation for several
-// instruction sets; the processor picks one at start. Every element's result depends on that element alone.
+// The optimizer's loops over contiguous memory, vectorised for several instruction sets and dispatched at run time.
+// Every element's result depends on that element alone.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace titan {
 
-/// Adds the squares of `count` values to kExactSlots `slots`, laid out as kernels/exact_sum.h says. Not normalised: at
-/// most 2^40 values may be added between two calls of exact_carry.
+/// Adds the squares of `count` values to kExactSlots `slots` (layout: kernels/exact_sum.h). Not normalised: at most
+/// 2^40 values may be added between two calls of exact_carry.
 void cpu_add_squares(const float* values, int64_t count, int64_t* slots);
 
-/// Memory of one step: `count` elements each; `copy` is null or receives the new weights rounded to bf16.
+/// Arrays of one step, `count` elements each; `copy`: null, or receives the new weights rounded to bf16.
 struct AdamMemory {
   float* weight;
   const float* gradient;
@@ -24,11 +24,10 @@ struct AdamMemory {
   BFloat16Bits* copy;
 };
 
-/// One step over `count` elements from element `begin` on; the gradient is multiplied by `clip`.
+/// One step over `count` elements starting at `begin`; the gradient is multiplied by `clip`.
 void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants, double clip);
 
-/// The same where weight or moments, or both, are kept in bf16 and rounded stochastically. `copy` is written only where
-/// the weight is fp32.
+/// The same for bf16 weights or moments, with stochastic rounding. `copy` is written only if the weight is fp32.
 struct Bf16AdamMemory {
   void* weight;
   const float* gradient;
@@ -39,7 +38,7 @@ struct Bf16AdamMemory {
   bool bf16_moments;
 };
 
-/// How the numbers of a tensor are rounded in a step: element i of the memory has the chances of place.index(i).
+/// How a tensor's values are rounded in a step: element i in memory uses the random bits of place.index(i).
 struct Rounding {
   RoundingKey key;
   RoundingPlace place;
@@ -47,8 +46,8 @@ struct Rounding {
 void cpu_bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
                    const AdamConstants& constants, double clip);
 
-/// Elements [begin, begin + count) of `values` rounded into `target`, with the chances that the numbers `which` of
-/// those elements have in cpu_bf16_adam.
+/// Rounds elements [begin, begin + count) of `values` into `target`, with the random bits that cpu_bf16_adam uses for
+/// `which` of those elements.
 void cpu_round(const float* values, BFloat16Bits* target, int64_t begin, int64_t count, const Rounding& rounding,
                KeptNumber which);
 

@@ -23,13 +23,13 @@ at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Devic
     TITAN_CHECK(parameter->gradient_shard.defined(), parameter->name());
     gradients.push_back(parameter->gradient_shard);
   }
-  return exact_squares(joined(std::move(gradients)), device);  // exact: however they are cut and ordered
+  return exact_squares(joined(std::move(gradients)), device);  // exact for any sharding and order
 }
 
 namespace {
 
-/// The root that IEEE 754 asks for. CUDA's is that one; ATen's on a CPU is a vector library's, which is off by one unit
-/// in the last place for one number in a hundred.
+/// The correctly rounded square root of IEEE 754. CUDA's is; ATen's vectorised CPU root is off by one ulp for one
+/// number in a hundred.
 at::Tensor exact_root(at::Tensor value) {
   if (!value.is_cpu()) return value.sqrt_();
   double& number = *value.mutable_data_ptr<double>();

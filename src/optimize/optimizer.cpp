@@ -30,7 +30,7 @@ OptimizerOptions make_optimizer_options(const JobConfig& config) {
   options.epsilon = config.optimizer.eps;
   options.weight_decay = config.optimizer.weight_decay;
   options.state_type = config.optimizer.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  // A run without a seed of its own must round alike after a restart, too.
+  // A run without a seed must also round identically after a restart.
   options.rounding_seed = static_cast<uint64_t>(config.debug.seed.value_or(0));
   options.implementation = config.optimizer.implementation == "for-loop"  ? OptimizerImplementation::for_loop
                            : config.optimizer.implementation == "foreach" ? OptimizerImplementation::foreach
@@ -48,7 +48,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
     }
   }
   for (size_t i = 0; i < parameters.size(); ++i) states_[i].parameter = parameters[i];
-  // Moments are in memory in the order of the masters, so that a stretch of masters is a stretch of moments.
+  // Moments are in memory in the order of the masters, so that a range of masters is a range of moments.
   std::vector<State*> by_address;
   for (State& state : states_) {
     if (state.parameter->trainable()) by_address.push_back(&state);
@@ -254,7 +254,7 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
     couplings.emplace_back(options_.decoupled_decay ? 0.0 : state->weight_decay);
     rates.emplace_back(-rate / correction1);
   }
-  // A skipped step blends nothing in: β = 1 keeps the moments, and the weights take no update.
+  // `store` discards the results of a skipped step.
   std::vector<at::Tensor> g = at::_foreach_mul(gradients, control.clip);
   if (!options_.decoupled_decay) at::_foreach_add_(g, at::_foreach_mul(weights, couplings));
   std::vector<at::Tensor> m = at::_foreach_mul(first, options_.beta1);
@@ -281,7 +281,7 @@ void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr,
        constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
        stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr},
       cuda().current_stream(stretch.weight.get_device()));
-  // In a step that is skipped nothing is written, neither weights nor copies, which stay the same.
+  // A skipped step writes neither weights nor copies, so both stay consistent.
   for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
 }
 

@@ -10,11 +10,11 @@
 namespace titan {
 namespace {
 
-/// σ of values that do not differ at all is taken for this share of their size, so that a rounding is no spike.
+/// Lower bound of σ relative to the mean, so that rounding noise on constant values is no spike.
 constexpr double kLeastDeviation = 1e-6;
 
-/// Standard deviations above the mean that a spike enters the window with at least. Below √3 a window of spikes alone
-/// would narrow, and a lasting change of level never end being one.
+/// Lower bound, in standard deviations above the mean, of the value with which a spike enters the window. Below √3, a
+/// window of spikes would narrow and a lasting change of level would never stop being one.
 constexpr double kLeastReach = 3;
 
 }  // namespace
@@ -37,7 +37,7 @@ at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
   const at::Tensor enough = count * 2 >= static_cast<double>(options_.window);
   const at::Tensor spike = (z > options_.threshold).logical_and_(enough).logical_and_(at::isfinite(fresh));
   const at::Tensor highest = mean + std::max(options_.threshold, kLeastReach) * deviation;
-  // Of a window that holds nothing but zeros there is no deviation to go by.
+  // A window of zeros has no deviation to compare with.
   const at::Tensor kept = at::where(spike.logical_and(deviation > 0), at::minimum(fresh, highest), fresh);
   values_.select(1, steps_ % options_.window).copy_(kept);
   ++steps_;

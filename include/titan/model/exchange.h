@@ -1,6 +1,5 @@
-// How a model's parameters are named and laid out in the files of other programs, Hugging Face's and Meta's, and what
-// has to be known besides: what a family offers so that its weights can come and go. Pure data; who reads and writes
-// such files is the checkpoint part's business.
+// How a model's parameters are named and laid out in Hugging Face's and Meta's files, and what a family provides so
+// that weights can be imported and exported. Pure data; the checkpoint part reads and writes the files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,71 +15,69 @@ namespace titan {
 
 struct ModelRequest;
 
-/// A parameter as another program stores it.
+/// A parameter as stored by another program.
 struct ForeignTensor {
-  std::string name;  // there
+  std::string name;  // its name in the file
   std::string ours;
   std::vector<int64_t> shape;
-  /// > 0: the rows belong to so many heads, whose two numbers that turn together are neighbours here and half a head
-  /// apart there.
+  /// > 0: rows are grouped in this many heads; a rotary pair is adjacent here and half a head apart in the file.
   int64_t rotary_heads = 0;
 
   bool operator==(const ForeignTensor&) const = default;
 };
 
 struct ForeignModel {
-  std::vector<ForeignTensor> tensors;  // every parameter once, in the order of the model
-  /// Names that may be there as well, with the name of the tensor whose values they must repeat: tied weights.
+  std::vector<ForeignTensor> tensors;  // every parameter once, in model order
+  /// Optional additional names → the tensor that they must repeat: tied weights.
   std::map<std::string, std::string> copies;
-  /// Ends of names of tensors that hold nothing to keep: tables that are computed.
+  /// Suffixes of tensors to ignore: tables that are computed.
   std::vector<std::string> ignored;
 };
 
-/// Something a model computes with that neither names nor shapes of its parameters show: weights go with it. Values are
-/// words, the same whenever the values are.
+/// A setting that affects the model's output but not the names or shapes of its parameters; it is stored with the
+/// weights. Equal values have equal strings.
 struct ModelFact {
   std::string name;                 // n_heads
   std::string value;                // 16
-  std::string option;               // what decides it: model.override.n_heads
-  bool changed_on_purpose = false;  // often, by who begins from trained weights: for longer sequences, say
+  std::string option;               // the option that sets it: model.override.n_heads
+  bool changed_on_purpose = false;  // often changed deliberately, e.g. for longer sequences
 };
 
-/// In what another program's settings speak of another model.
+/// A difference between another program's settings and this model.
 struct SettingDifference {
   std::string sentence;             // "hidden_size is 2048, here 4096"
-  bool changed_on_purpose = false;  // as ModelFact's
+  bool changed_on_purpose = false;  // as in ModelFact
 
   bool operator==(const SettingDifference&) const = default;
 };
 
-/// The other programs' forms of one family. Requests are such that the family describes them.
+/// A family's formats in other programs. Requests must be ones that the family can describe.
 class StateDictAdapter {
  public:
   virtual ~StateDictAdapter() = default;
 
-  /// What must be remembered with the weights, in files of ours too.
+  /// The facts to store with the weights, also in titan's own files.
   virtual std::vector<ModelFact> facts(const ModelRequest& request) const = 0;
 
-  /// Throws Error(bad_config) for a model that Hugging Face's program cannot compute.
+  /// Throws Error(bad_config) for a model that Hugging Face's implementation cannot represent.
   virtual ForeignModel hugging_face(const ModelRequest& request) const = 0;
-  /// What config.json says of the model, without dtype and token ids.
+  /// The model's part of config.json, without dtype and token ids.
   virtual nlohmann::ordered_json hugging_face_config(const ModelRequest& request) const = 0;
-  /// In what a config.json speaks of another model. Empty: it is this one.
+  /// Where a config.json describes a different model. Empty: it is this one.
   virtual std::vector<SettingDifference> hugging_face_differences(const nlohmann::json& config,
                                                                   const ModelRequest& request) const = 0;
 
-  /// Tables that torchtitan of December 2024 saved beside the parameters, by name, for sequences of the request's
-  /// length.
+  /// Tables that torchtitan of December 2024 saved with the parameters, by name, for sequences of the request's length.
   virtual std::map<std::string, at::Tensor> tables_of_2024(const ModelRequest& request) const = 0;
 
-  /// The files of Meta's releases, consolidated.NN.pth.
+  /// The files of Meta's releases: consolidated.NN.pth.
   virtual ForeignModel meta(const ModelRequest& request) const = 0;
-  /// The same as hugging_face_differences for params.json.
+  /// hugging_face_differences for params.json.
   virtual std::vector<SettingDifference> meta_differences(const nlohmann::json& params,
                                                           const ModelRequest& request) const = 0;
 };
 
-/// The forms of the family that serves `name`; null when no other program has one. The place to add a family's is
+/// The adapter of the family that serves `name`; null if no other program supports it. Register new ones in
 /// registry.cpp.
 const StateDictAdapter* find_state_dict_adapter(std::string_view name);
 

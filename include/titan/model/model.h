@@ -1,5 +1,5 @@
-// A unit: one link of the chain that a language model is (embedding, block, …, block, head). It maps a HiddenStates to
-// a HiddenStates and knows nothing of parallelism, of other units, or of when it is run.
+// A unit is one element of the chain that forms a language model (embedding, block, …, block, head). It maps
+// HiddenStates to HiddenStates and knows no parallelism, no other units and no schedule.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,18 +22,18 @@
 
 namespace titan {
 
-/// What flows between units: a short list of tensors, usually the one residual stream [tokens, D],
-/// the B·T tokens of a microbatch row-major or this rank's share of them.
+/// What units pass to each other: usually one tensor, the residual stream [tokens, D]: the B·T tokens of a microbatch,
+/// row-major, or this rank's shard of them.
 using HiddenStates = std::vector<at::Tensor>;
 
-/// The facts of one microbatch, handed to every unit and not differentiated.
+/// Inputs of one microbatch that every unit receives and that are not differentiated.
 struct BatchContext {
-  at::Tensor tokens;         // int64 [B, T]: this rank's places of every sample
-  at::Tensor labels;         // int64 [B, T], kIgnoredLabel where nothing is predicted
+  at::Tensor tokens;         // int64 [B, T]: this rank's positions of every sample
+  at::Tensor labels;         // int64 [B, T]; kIgnoredLabel: no loss
   at::Tensor positions;      // int64 [B or 1, T]; undefined: 0 … T−1
   AttentionBounds bounds;    // of the whole samples
   double loss_scale = 1.0;   // 1 / valid tokens of the whole step
-  at::Tensor loss_scale_at;  // fp64 scalar on the device, in place of it where recorded work reads the scale
+  at::Tensor loss_scale_at;  // fp64 device scalar that replaces it for captured work
 };
 
 /// Samples [first, first + count) of a microbatch, as views.
@@ -41,7 +41,7 @@ BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count)
 
 class Unit {
  public:
-  /// `weights`: those that its forward uses, in their order in the model.
+  /// `weights`: those that forward uses, in model order.
   Unit(std::string name, std::vector<Parameter*> weights) : name_(std::move(name)), weights_(std::move(weights)) {}
   virtual ~Unit() = default;
   Unit(const Unit&) = delete;
@@ -50,7 +50,7 @@ class Unit {
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& weights() const { return weights_; }
 
-  /// The head's output stream is its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
+  /// The head returns its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
   virtual HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) = 0;
 
  private:
@@ -58,10 +58,10 @@ class Unit {
   std::vector<Parameter*> weights_;
 };
 
-// A built model: its parameters (handles, without memory until a weight store gives them some) and its chain of units;
-// and what a model family must offer so that a new one is a folder and a line in registry.cpp.
+// A built model: its parameters (handles without memory until a weight store allocates it) and its chain of units; and
+// the interface of a model family. A new family is a folder and a line in registry.cpp.
 
-/// What the user asks for, resolved from the config and the tokenizer.
+/// The requested model, resolved from the config and the tokenizer.
 struct ModelRequest {
   std::string name;
   std::string flavor;
@@ -70,7 +70,7 @@ struct ModelRequest {
   int64_t tokenizer_vocabulary = 0;  // 0: unknown
   int64_t sequence_length = 2048;
   int64_t max_sequence = 0;  // 0: the family's
-  /// Sizes given in the config instead of the flavor's; 0 keeps the flavor's.
+  /// Sizes that override the flavor's; 0 keeps the flavor's.
   struct Sizes {
     int64_t dim = 0;
     int64_t n_layers = 0;
@@ -81,22 +81,22 @@ struct ModelRequest {
   } sizes;
 };
 
-/// The parallel and precision choices that the plan makes for the model.
+/// Parallelism and precision of the model, decided by the plan.
 struct ModelStrategies {
   std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>();
   int64_t loss_chunks = 8;
   bool round_weight_gradient = false;
-  std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are whole
-  std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are whole
+  std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are not sharded
+  std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are not sharded
   AttentionKernel attention_kernel = AttentionKernel::cudnn;          // preferred on CUDA in half precision
-  std::function<void(const std::string&)> tell = {};                  // what a run should say once
+  std::function<void(const std::string&)> tell = {};                  // receives messages that a run prints once
 
   std::shared_ptr<const SequenceParallel> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;
   }
 };
 
-/// The recompute selection of the config, in the model's terms.
+/// The config's recompute selection.
 struct RecomputeSelection {
   enum class Mode { none, full, selective_layers, selective_operations, selective_parts };
   Mode mode = Mode::none;
@@ -111,12 +111,12 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  /// Allocated by `build`, in the canonical order (that of module_tree's named_parameters()).
+  /// Set by `build`, in canonical order (that of module_tree's named_parameters()).
   std::span<const std::unique_ptr<Parameter>> parameter_handles() const { return parameters_by_order_; }
   Parameter& parameter(std::string_view name) const;
   std::span<const std::shared_ptr<Unit>> chain() const { return chain_; }
 
-  /// Moves tables that are not parameters (rotary rows) to `device`.
+  /// Moves non-parameter tables (rotary rows) to `device`.
   virtual void prepare(const at::Device& device) = 0;
 
  protected:
@@ -129,28 +129,28 @@ class Model {
 class ModelFamily {
  public:
   virtual ~ModelFamily() = default;
-  /// Values of model.name that this family serves.
+  /// The values of model.name that this family serves.
   virtual std::vector<std::string> names() const = 0;
   virtual std::vector<std::string> flavors(std::string_view name) const = 0;
-  /// Throws Error(bad_config) for an unknown flavor or sizes that do not fit together.
+  /// Throws Error(bad_config) for an unknown flavor or inconsistent sizes.
   virtual ModelDescription describe(const ModelRequest& request) const = 0;
   virtual std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const = 0;
-  /// The policy of block `block` (0-based) under `selection`, when `tensor_ranks` ranks share every matrix: what
-  /// crossed between them may be worth keeping where the product itself would not be.
+  /// The policy of block `block` (0-based) under `selection` with `tensor_ranks` tensor-parallel ranks: a communicated
+  /// result may be worth keeping even where its product alone is not.
   virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const = 0;
-  /// What to know of weights that come from another trainer and show it nowhere: choices that it made differently.
+  /// Notes on weights imported from another trainer: differences that the files do not show.
   virtual std::vector<std::string> notes(const ModelRequest& request) const = 0;
 };
 
-/// All families; the place to add one.
+/// All families; register new ones here.
 std::span<const ModelFamily* const> model_families();
 /// Null when no family serves `name`.
 const ModelFamily* find_model_family(std::string_view name);
 
-// The model as LibTorch's users know models: a tree of modules that can be walked and printed.
+// The model as a LibTorch module tree that can be walked and printed.
 
-/// Its named_parameters() are the model's parameters in their order: the masters themselves (this rank's shards) where
-/// they are allocated, else tensors of the meta device in the parameter's shape.
+/// named_parameters() are the model's parameters in order: the masters (this rank's shards) if allocated, otherwise
+/// meta tensors of the parameter's shape.
 std::shared_ptr<torch::nn::Module> module_tree(const Model& model);
 
 }  // namespace titan

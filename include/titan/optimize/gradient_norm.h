@@ -1,5 +1,5 @@
-// The norm of all gradients, the clip factor it gives and whether anything is not finite: computed on the device, never
-// waited for by the host before the optimizer runs. In two halves, so that ranks can add up between them.
+// The norm of all gradients, the clip factor and the check for non-finite values: computed on the device; the host does
+// not wait before the optimizer runs. Two halves, so that ranks can all-reduce between them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace titan {
 
-/// What the optimizer reads on the device. All are 0-dimensional: `norm` fp64, `skip` fp32.
+/// Device scalars that the optimizer reads, 0-dimensional: `norm` fp64, `skip` fp32.
 struct StepControl {
   at::Tensor norm;  // L2 norm over every parameter's gradient, before clipping
   at::Tensor
@@ -19,33 +19,31 @@ struct StepControl {
   at::Tensor skip;  // 1 when the norm or the loss is not finite
 };
 
-/// The exact sum of squares of these gradient shards, as optimize/exact_sum.h keeps it: int64 [kExactSlots] on
-/// `device`, where the shards are. Sums of ranks that hold different elements add up, by an all-reduce, to the sum of
-/// all.
+/// The exact sum of squares of these gradient shards, in the layout of kernels/exact_sum.h: int64 [kExactSlots] on
+/// `device`, where the shards are. An all-reduce (SUM) over ranks with disjoint elements gives the total.
 at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Device& device);
 
-/// `squares`: summed over all ranks. The norm is the root of the exact sum, rounded to fp64 once: the same bits
-/// whatever the threads, the cut, and the order. `max_norm` 0: no clipping.
+/// `squares`: summed over all ranks. The norm is the root of the exact sum, rounded to fp64 once: the same bits for any
+/// thread count, sharding and order. `max_norm` 0: no clipping.
 StepControl control_from(const at::Tensor& squares, double max_norm, const at::Tensor& loss);
 
-/// Both, where one process holds every gradient, on the device of `loss`.
+/// Both, if one process holds every gradient, on the device of `loss`.
 StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss);
 
-// The exact sum of squares as a tensor that ranks can add up: int64 [kExactSlots] on the device of the values. An
-// all-reduce (SUM) of such tensors is the sum over all ranks, with the same bits however values were cut and ordered.
-// Layout and arithmetic: kernels/exact_sum.h.
+// The exact sum of squares as a tensor: int64 [kExactSlots] on the device of the values. An all-reduce (SUM) gives the
+// sum over all ranks, with the same bits for any sharding and order. Layout and arithmetic: kernels/exact_sum.h.
 
-/// Σ x² over fp32 tensors that are contiguous and on `device`; of no tensor, zero. The limbs are normalised: up to 2^31
-/// such sums may be added before exact_value_of, of at most 2^40 values in all. The host waits for nothing.
+/// Σ x² over contiguous fp32 tensors on `device`; 0 for no tensors. The limbs are normalised: up to 2^31 such sums, of
+/// at most 2^40 values in total, may be added before exact_value_of. Does not synchronise the host.
 at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device);
 
-/// The fp64 number nearest to a sum of such sums, 0-dimensional, on its device. Not finite exactly when some value was
-/// not: NaN when one was NaN, otherwise infinity.
+/// The fp64 number nearest to such a sum, 0-dimensional, on its device. Not finite exactly if some value was not: NaN
+/// if one was NaN, otherwise infinity.
 at::Tensor exact_value_of(const at::Tensor& slots);
 
-// One number of the device for the host. Private to optimize.
+// Reads a device scalar. Private to optimize.
 
-/// Of a CPU a look into its memory, which is free and which debug.sync_check need not hear of; a GPU is waited for.
+/// On a CPU a plain memory read, which is free and not a sync for debug.sync_check; on a GPU it synchronises.
 inline double look_at(const at::Tensor& scalar) {
   if (!scalar.is_cpu()) return scalar.item<double>();
   const bool wide = scalar.scalar_type() == at::kDouble;

@@ -1,6 +1,5 @@
-// The learning rate as a pure function of the step: no scheduler state to save, resume or get wrong.
-// The trainer asks it once per step, `titan_train lr-table` for all of them. Multipliers of parameter groups come on
-// top of it, in the optimizer.
+// The learning rate as a pure function of the step, without scheduler state. The trainer evaluates it once per step,
+// `titan_train lr-table` for all steps. The optimizer applies the multipliers of parameter groups.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +22,12 @@ struct LearningRateSchedule {
   double minimum_factor = 0.0;
   double peak = 1.0;
 
-  /// What multiplies the peak in step `step` (1-based); torchtitan.md §4.6, the formula of the generation.
+  /// The multiplier of the peak rate in step `step` (1-based); torchtitan.md §4.6, the formula of the generation.
   double factor(int64_t step) const;
   double rate(int64_t step) const { return peak * factor(step); }
 };
 
-/// From a checked config. Sentences about values that had to be clipped are appended to `notes`.
+/// Requires a checked config. Appends a sentence to `notes` for each value that was clipped.
 LearningRateSchedule make_schedule(const JobConfig& config, std::vector<std::string>& notes);
 
 }  // namespace titan

@@ -31,26 +31,26 @@ struct OptimizerOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   OptimizerImplementation implementation = OptimizerImplementation::fused;
-  at::ScalarType state_type = at::kFloat;  // of the moments: fp32 or bf16
-  uint64_t rounding_seed = 0;              // with step, parameter and global index it decides how bf16 is rounded
+  at::ScalarType state_type = at::kFloat;  // dtype of the moments: fp32 or bf16
+  uint64_t rounding_seed = 0;              // of stochastic rounding, with step, parameter, global index
 };
 OptimizerOptions make_optimizer_options(const JobConfig& config);
 
 class Optimizer {
  public:
-  /// `parameters` in canonical order, masters allocated; `groups` index into them. With `offload` the moments
-  /// live on the host and are copied to the device for the step, one parameter after the other.
+  /// `parameters` in canonical order, masters allocated; `groups` index into them. With `offload` the moments are on
+  /// the host and are copied to the device for the step, one parameter at a time.
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
             const OptimizerOptions& options, std::shared_ptr<HostOffload> offload = nullptr);
 
-  /// Steps the parameters that have a gradient shard now, as step `step` (1-based) with peak rate `lr`. The clip factor
-  /// and the skip flag are read where the tensors are. Fused, a step of fp32 masters writes bf16 send shards in the
-  /// same pass, and says so (Parameter::send_written).
+  /// Applies step `step` (1-based) with peak rate `lr` to the parameters that have a gradient shard. The clip factor
+  /// and the skip flag are read on the device. A fused step of fp32 masters also writes the bf16 send shards and marks
+  /// them (Parameter::send_written).
   void step(int64_t step, double lr, const StepControl& control);
-  /// The same for one weight group's parameters (stepping in backward).
+  /// The same for the parameters of one weight group (optimizer step in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
 
-  /// Moments of parameter `index`, shaped as its master; the host waits until they are there.
+  /// Moments of parameter `index`, shaped like its master; waits until they are on the host.
   const at::Tensor& first_moment(size_t index) const;
   const at::Tensor& second_moment(size_t index) const;
   int64_t state_bytes() const;
@@ -63,23 +63,23 @@ class Optimizer {
     at::Tensor first;
     at::Tensor second;
   };
-  /// Neighbours in memory with the same settings, stepped as one stretch.
+  /// Parameters adjacent in memory with equal settings, stepped together.
   struct Stretch {
     std::vector<const State*> states;
     at::Tensor weight, gradient, first, second;
-    at::Tensor copy;  // the compute copies, where the step writes them too
+    at::Tensor copy;  // the bf16 copies, if the step also writes them
   };
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
-  /// Whether there is a bf16 send shard beside an fp32 master, which a fused step writes too.
+  /// True if a bf16 send shard exists beside an fp32 master; a fused step writes both.
   static bool writes_copy(const Parameter& parameter);
   static bool copies_join(const Parameter& before, const Parameter& after);
-  /// step_states for moments that live elsewhere.
+  /// step_states for offloaded moments.
   void step_offloaded(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const;
-  /// Puts fp32 `fresh` where `kept` is, in its dtype, unless the step is skipped.
+  /// Stores fp32 `fresh` in `kept`, in its dtype, unless the step is skipped.
   void store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
              const StepControl& control) const;
   AdamConstants constants_of(const State& state, int64_t step, double lr) const;
@@ -89,14 +89,14 @@ class Optimizer {
   OptimizerOptions options_;
   std::shared_ptr<HostOffload> offload_;
   std::vector<State> states_;
-  mutable std::vector<AsyncCopy> returns_;  // of moments to the host, the latest
+  mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
 };
 
-// The loop of an Adam step over plain memory, in whatever dtypes weight and moments are kept. Included by the cpu_*.cpp
-// files that instantiate it for their instruction sets.
+// The loop of an Adam step over plain memory, for any dtypes of weight and moments. Included by the cpu_*.cpp files
+// that instantiate it for their instruction sets.
 
-/// `store(which, i, value, out)` puts a new number of element i where it is kept; `keep(i, weight)` is called with
-/// every new weight before it is stored.
+/// `store(which, i, value, out)` stores a new value of element i; `keep(i, weight)` is called with every new weight
+/// before it is stored.
 template <class Weight, class Moment, class Store, class Keep>
 TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict gradient, Moment* __restrict first,
                             Moment* __restrict second, int64_t count, const AdamConstants& constants, double clip,
@@ -106,8 +106,7 @@ TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict g
   const float factor = static_cast<float>(clip);
   for (int64_t i = 0; i < count; ++i) {
     const float before = widen(weight[i]);
-    // Adam's two terms may all but cancel, and it makes a step of full size of whatever is left: they are added in
-    // fp64.
+    // Adam's two terms may nearly cancel, and the update normalises the remainder to a full step: add them in fp64.
     const float g = coupled == 0 ? gradient[i] * factor : static_cast<float>(gradient[i] * clip + coupled * before);
     const float m = s.beta1 * widen(first[i]) + (1 - s.beta1) * g;
     const float v = s.beta2 * widen(second[i]) + (1 - s.beta2) * g * g;
@@ -119,16 +118,16 @@ TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict g
   }
 }
 
-// Tensors that lie one behind the other in memory, taken as one: what is done to each number by itself, or sums up in
-// any order, then takes one pass for all. Private to optimize.
+// Treats tensors that are adjacent in memory as one, so that elementwise operations and order-independent sums take one
+// pass. Private to optimize.
 
-/// The next tensor begins where the previous ends, in the same storage: both are parts of one block.
+/// True if `after` starts where `before` ends, in the same storage.
 bool adjacent(const at::Tensor& before, const at::Tensor& after);
 
-/// `numel` numbers from the first one of `first` on.
+/// `numel` elements starting at the first one of `first`.
 at::Tensor merged(const at::Tensor& first, int64_t numel);
 
-/// The same numbers in fewer tensors, in the order of memory: one for each run of neighbours. Empty ones are left out.
+/// The same elements in fewer tensors, in memory order: one per run of adjacent tensors. Empty tensors are dropped.
 std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors);
 
 }  // namespace titan

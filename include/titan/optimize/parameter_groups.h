@@ -1,6 +1,5 @@
-// Which parameters share a learning rate and a weight decay: `[[optimizer.param_groups]]` against the model's names.
-// Names only, no tensors: the config check asks it about a model that was never built, the optimizer about the one that
-// was.
+// Which parameters share a learning rate and weight decay: matches `[[optimizer.param_groups]]` against parameter
+// names. Needs no tensors, so both the config check and the optimizer use it.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +11,14 @@
 namespace titan {
 
 struct ParameterGroup {
-  std::string match;  // the pattern; empty: the parameters that no pattern names
+  std::string match;  // the pattern; empty: the parameters that no pattern matches
   double lr_multiplier = 1.0;
   double weight_decay_multiplier = 1.0;
-  std::vector<size_t> members;  // indices into the names given
+  std::vector<size_t> members;  // indices into the given names
 };
 
-/// Group 0 is the rest (possibly empty), then one per pattern. Throws Error(bad_config) listing every pattern that
-/// matches nothing or is no regular expression, and every parameter that two patterns match.
+/// Group 0 is the remainder (may be empty), then one group per pattern. Throws Error(bad_config) listing every pattern
+/// that matches nothing or is not a regular expression, and every parameter that two patterns match.
 std::vector<ParameterGroup> assign_parameter_groups(const std::vector<std::string>& names,
                                                     const std::vector<ParamGroup>& patterns);
 

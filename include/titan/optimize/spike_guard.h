@@ -1,7 +1,6 @@
-// Watches loss and gradient norm for values far above those of the steps before, and can have such a step left out.
-// All of it happens on the device, before the optimizer runs and without the host waiting; the ranks' losses and norms
-// have the same bits, so all decide alike. Owned by the trainer; its state belongs into checkpoints, so that a run that
-// goes on decides as the unbroken one.
+// Detects loss and gradient-norm spikes relative to the preceding steps and can skip such a step. Runs on the device
+// before the optimizer, without a host sync; losses and norms have the same bits on all ranks, so all decide alike.
+// Owned by the trainer; its state is saved in checkpoints, so that a resumed run decides like an uninterrupted one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +12,14 @@
 namespace titan {
 
 struct SpikeGuardOptions {
-  int64_t window = 128;  // steps that a step is compared with, at least 2
-  double threshold = 6;  // standard deviations above their mean
-  bool skips = false;    // leave a spike's step out; else it is only told
+  int64_t window = 128;  // number of preceding steps to compare with, at least 2
+  double threshold = 6;  // standard deviations above the mean
+  bool skips = false;    // skip the step of a spike; otherwise only report it
 };
 
-/// What must be remembered: the window as it stands in memory, NaN where there is no value yet or where a step was not
-/// finite.
+/// The state to save: the window as it is in memory; NaN for slots without a value yet, or of non-finite steps.
 struct SpikeGuardState {
-  int64_t steps = 0;  // judged so far
+  int64_t steps = 0;  // steps judged so far
   std::vector<double> losses, norms;
 };
 
@@ -29,17 +27,17 @@ class SpikeGuard {
  public:
   SpikeGuard(const SpikeGuardOptions& options, const at::Device& device);
 
-  /// `loss` and `norm` of a step, fp64 scalars on the device. Gives fp64 [3]: whether it is a spike, then by how many
-  /// standard deviations loss and norm are above the mean of the finite values in the window, z = (x − μ) / σ with
-  /// σ² = mean of (x − μ)². Nothing is a spike before half of the window holds values, and what is not finite is none:
-  /// that is training.non_finite's business. A spike enters the window as μ + threshold·σ (at least 3σ), whatever comes
-  /// of it: the next one is seen, and a lasting change of level ends being one.
+  /// `loss` and `norm` of a step: fp64 device scalars. Returns fp64 [3]: is-spike, then z of loss and of norm, z = (x −
+  /// μ) / σ with σ² = mean of (x − μ)² over the finite values in the window. No spike is reported until half of the
+  /// window holds values, and non-finite values are left to training.non_finite. A spike enters the window as μ +
+  /// threshold·σ (at least 3σ), skipped or not: the next spike is detected, and a lasting change of level stops being
+  /// one.
   at::Tensor judge(const at::Tensor& loss, const at::Tensor& norm);
   bool skips() const { return options_.skips; }
 
-  /// Waits for the device.
+  /// Synchronises with the device.
   SpikeGuardState state() const;
-  /// False, and nothing changes, when `state` is of another window.
+  /// Returns false, without a change, if `state` has another window size.
   bool restore(const SpikeGuardState& state);
 
  private:

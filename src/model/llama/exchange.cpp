@@ -1,4 +1,4 @@
-// Llama's names and settings at Hugging Face's and at Meta's; torchtitan.md section 2.6 has the table.
+// Llama's names and settings in Hugging Face's and Meta's formats; the table is in torchtitan.md section 2.6.
 #include "titan/model/exchange.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr std::array<Renaming, 3> kOuterNames{{{"tok_embeddings.weight", "model.
                                                {"norm.weight", "model.norm.weight"},
                                                {"output.weight", "lm_head.weight"}}};
 
-/// Context of models without rotary scaling whose files say it; it bounds nothing here.
+/// Context length in the files of models without rotary scaling; it limits nothing here.
 constexpr int64_t kUnscaledContext = 8192;
 constexpr int64_t kScaledContext = 131072;
 
@@ -73,12 +73,12 @@ Json rotary_json(const RotaryScaling& scaling) {
           {"original_max_position_embeddings", scaling.original_context}};
 }
 
-/// Collects what differs, in the words of the file.
+/// Collects the differences, in the file's terms.
 class Comparison {
  public:
   explicit Comparison(const Json& theirs) : theirs_(theirs) {}
 
-  /// `absent`: what a missing key means; null: it must be there.
+  /// `absent`: the value of a missing key; null: the key is required.
   void expect(const char* key, const Json& here, const Json& absent = nullptr) {
     const auto found = theirs_.find(key);
     const bool missing = found == theirs_.end() || found->is_null();
@@ -92,7 +92,7 @@ class Comparison {
     } else if (there == here) {
       return;
     }
-    // Another kind of value is nobody's purpose.
+    // A value of another type is never a deliberate change.
     const bool same_kind = there.is_null() || there.is_number() == here.is_number();
     const bool tuned = key.find("rope") != key.npos || key.find("rotary") != key.npos || key.ends_with("norm_eps");
     differences_.push_back(
@@ -100,7 +100,7 @@ class Comparison {
          tuned && same_kind});
   }
 
-  /// What no model here can have, on purpose or not.
+  /// A setting that no model here supports, deliberate or not.
   void refuse(const std::string& key, const Json& there, const char* here) {
     differences_.push_back({fmt::format("{} is {}, {}", key, there.dump(), here)});
   }
@@ -113,7 +113,7 @@ class Comparison {
   std::vector<SettingDifference> differences_;
 };
 
-/// Rotary settings are in rope_theta and rope_scaling, or, since transformers 5, together in rope_parameters.
+/// Rotary settings are in rope_theta and rope_scaling or, since transformers 5, in rope_parameters.
 void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   const Json& theirs = comparison.theirs();
   const bool together = theirs.contains("rope_parameters") && theirs["rope_parameters"].is_object();
@@ -149,7 +149,7 @@ std::string words_of(const std::optional<RotaryScaling>& scaling) {
                      scaling->low_frequency_factor, scaling->high_frequency_factor, scaling->original_context);
 }
 
-/// Kernels of one norm compute the same.
+/// All kernels of a norm compute the same function.
 std::string words_of(NormType norm) {
   if (norm == NormType::layernorm) return "layernorm";
   return norm == NormType::np_layernorm ? "np_layernorm" : "rmsnorm";

@@ -1,4 +1,4 @@
-// The family's forms at other programs, for the registry.
+// The family's state-dict adapter, for the registry.
 #pragma once
 
 #include "titan/model/exchange.h"

@@ -54,7 +54,7 @@ std::optional<RotaryScaling> scaling_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// The context the published models were made for; Llama 2 34B has Code Llama's.
+/// The context length that the published models were trained for; for Llama 2 34B Code Llama's.
 int64_t longest_context(const ModelRequest& request) {
   if (request.name != "llama2") return 131072;
   return request.flavor == "34B" ? 16384 : 4096;

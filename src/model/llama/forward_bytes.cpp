@@ -1,5 +1,5 @@
-// What LlamaBlock::forward and LlamaHead::forward hold when nothing is kept for a backward: the tensors that are alive
-// at each of their steps.
+// Peak memory of LlamaBlock::forward and LlamaHead::forward when nothing is saved for backward: the live tensors at
+// each step.
 #include <algorithm>
 
 #include "titan/model/llama/llama.h"
@@ -8,12 +8,12 @@ namespace titan {
 
 int64_t llama_block_forward_bytes(const LlamaArguments& a, const ActivationShape& shape) {
   const int64_t tokens = shape.tokens() / shape.tensor_ranks;
-  const int64_t stream = tokens * a.dim * shape.element_size;  // this rank's; queries and what attention writes, too
+  const int64_t stream = tokens * a.dim * shape.element_size;  // also of queries, attention's output
   const int64_t gathered = shape.tensor_ranks > 1 ? stream * shape.tensor_ranks : 0;
   const int64_t key_value = 2 * tokens * a.kv_heads * a.head_dim() * shape.element_size;
   const int64_t hidden = tokens * a.hidden * shape.element_size;
   const int64_t log_sum_exp = 4 * tokens * a.heads;
-  // The block's input is there throughout.
+  // The block's input is live throughout.
   return stream + std::max({
                       stream + gathered + stream + key_value,                   // norm → queries, keys and values
                       2 * stream + key_value + log_sum_exp + shape.ring_bytes,  // queries → attention

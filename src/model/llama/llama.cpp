@@ -15,7 +15,7 @@ Initialiser truncated(double deviation, double bound = 2.0) {
   return {Initialiser::Kind::truncated_normal, deviation, -bound, bound};
 }
 
-/// A matrix; ranks that share it cut its outputs (rows: dimension 0) or its inputs (columns: 1).
+/// A matrix; tensor parallelism shards its outputs (rows: dimension 0) or its inputs (columns: 1).
 ParameterSpec matrix(std::string name, int64_t rows, int64_t columns, Initialiser initialiser, int64_t cut) {
   return {std::move(name), {rows, columns}, initialiser, true, cut};
 }
@@ -153,7 +153,7 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
 
 }  // namespace
 
-// Distributions: torchtitan.md §2.5. A tied matrix begins as the output layer does.
+// Distributions: torchtitan.md §2.5. A tied matrix is initialised like the output layer.
 ParameterSpec llama_embedding_parameter(const LlamaArguments& a) {
   ParameterSpec spec = matrix("tok_embeddings.weight", a.vocabulary, a.dim, {Initialiser::Kind::normal, 1.0}, kRows);
   if (a.tied) {

@@ -1,4 +1,4 @@
-// What each recompute selection keeps of a Llama block, and what that costs: the one place that knows both.
+// What each recompute selection keeps of a Llama block, and its memory cost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kQuery = 0, kKey = 1, kValue = 2, kAttentionOutput = 3, kGate = 4, kUp = 5, kDown = 6;
 
-/// torchtitan's per-operation policy (torchtitan.md §3.4): every second product in forward order is kept, attention,
-/// and what came out of a reduce-scatter, so that no replay sends it again: with several ranks, wo's output. The last
-/// product closes the block; a replay does not need its value.
+/// torchtitan's selective policy (torchtitan.md §3.4) keeps attention and every second product in forward order. With
+/// several tensor-parallel ranks it also keeps wo's reduce-scattered output, so the replay does not communicate it
+/// again. The replay does not need the value of the block's last product.
 RecomputePolicy selective_operations(int64_t tensor_ranks) {
   RecomputePolicy policy = RecomputePolicy::full();
   if (tensor_ranks > 1) policy.set(ResultKind::linear, kAttentionOutput, Keep::keep);
@@ -22,8 +22,7 @@ RecomputePolicy selective_operations(int64_t tensor_ranks) {
   return policy;
 }
 
-/// Everything is kept except the named parts. Where a later result is kept, the earlier one that only feeds it is not
-/// needed.
+/// Keeps everything except the named parts. An earlier result that only feeds a kept one is not needed.
 RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
   auto recomputes = [&](const char* part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };
   RecomputePolicy policy = RecomputePolicy::full();
@@ -42,7 +41,7 @@ RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
   return policy;
 }
 
-/// Bytes of a number of the input that these layers share, where they alone keep it.
+/// Bytes per element of the input that these layers share, where no other operation saves it.
 int64_t input_size(const ActivationShape& shape, std::initializer_list<std::string_view> layers) {
   const bool narrow = std::all_of(layers.begin(), layers.end(), [&](std::string_view layer) {
     const std::string end = fmt::format(".{}.weight", layer);
@@ -71,14 +70,14 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block,
   return RecomputePolicy::none();
 }
 
-// Under tensor parallelism the stream and what is on it (block input, norms, residuals) is cut by tokens; heads and
-// hidden features are cut by ranks: each tensor is 1/ranks of its size either way.
+// With tensor parallelism the stream (block input, norms, residuals) is sharded by tokens, heads and hidden features by
+// ranks: each tensor is 1/ranks of its size in both cases.
 int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& shape, const RecomputePolicy& policy) {
   const int64_t tokens = shape.tokens() / shape.tensor_ranks;
   const int64_t model = tokens * a.dim * shape.element_size;
   const int64_t key_value = tokens * a.kv_heads * a.head_dim() * shape.element_size;
   const int64_t hidden = tokens * a.hidden * shape.element_size;
-  // Norm statistics (layer norms keep a mean too) and attention's log-sum-exp are fp32.
+  // Norm statistics (layer norms also keep a mean) and attention's log-sum-exp are fp32.
   const int64_t statistics = a.norm == NormType::rmsnorm || a.norm == NormType::fused_rmsnorm ? 1 : 2;
   const int64_t norm = model + 4 * tokens * statistics;
   const int64_t attention = model + 4 * tokens * a.heads;
@@ -104,7 +103,7 @@ int64_t llama_block_saved_bytes(const LlamaArguments& a, const ActivationShape& 
 
 int64_t llama_head_saved_bytes(const LlamaArguments& a, const ActivationShape& shape) {
   const int64_t statistics = a.norm == NormType::rmsnorm || a.norm == NormType::fused_rmsnorm ? 1 : 2;
-  // Its input, the norm's statistics, and the gradient of the normed stream that forward leaves.
+  // Its input, the norm's statistics, and the gradient of the normed stream that forward computes.
   const int64_t tokens = shape.tokens() / shape.tensor_ranks;
   return 2 * tokens * a.dim * shape.element_size + 4 * tokens * statistics;
 }

@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-/// In the order of torchtitan's module tree; np_layernorm has no norms.
+/// In the order of torchtitan's module tree; np_layernorm has no norm weights.
 std::vector<Parameter*> weights_of(const LlamaBlockParameters& p) {
   std::vector<Parameter*> weights{p.wq, p.wk, p.wv, p.wo, p.w1, p.w2, p.w3, p.attention_norm, p.ffn_norm};
   std::erase(weights, nullptr);
@@ -27,7 +27,7 @@ HiddenStates LlamaEmbedding::forward(const HiddenStates&, const BatchContext& ba
   return {embedding(anchor_, batch.tokens, weight_, exchange_.get(), context)};
 }
 
-// Ordinals: results of one kind are numbered in forward order; llama_policy names them by these numbers.
+// Ordinals number the results of one kind in forward order; llama_policy refers to them.
 LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& p,
                        std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies)
     : Unit("layers." + std::to_string(layer), weights_of(p)),
@@ -36,7 +36,7 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
       query_key_value_({p.wq, p.wk, p.wv}, 0, strategies.products, LinearSplit::input, strategies.exchange()),
       attention_output_({p.wo}, 3, strategies.products, LinearSplit::output, strategies.exchange(),
-                        /*reads_alone=*/false),  // attention keeps what it wrote
+                        /*reads_alone=*/false),  // attention also saves its output
       gate_up_({p.w1, p.w3}, 4, strategies.products, LinearSplit::input, strategies.exchange()),
       down_({p.w2}, 6, strategies.products, LinearSplit::output, strategies.exchange()),
       head_dim_(arguments.head_dim()),

@@ -1,6 +1,6 @@
-// Llama 2, 3, 3.1 and 3.2: the family's entry in the registry and its arguments.
-// From a request (name, flavor, overriding sizes, tokenizer) to arguments; from those to a description without tensors
-// and to the model itself. Nothing outside of this folder includes it but the registry and tests.
+// Llama 2, 3, 3.1 and 3.2: the family's registry entry and its arguments. A request (name, flavor, size overrides,
+// tokenizer) gives arguments; these give a description without tensors, and the model. Included only by this folder,
+// the registry and tests.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace titan {
 
-/// One row of the flavor table; sources in docs/models.md.
+/// One row of the flavor table; sources: docs/models.md.
 struct LlamaFlavor {
   std::string_view family;  // "llama2" or "llama3": 3.1 shares the table of 3, 3.2 has its own rows
   std::string_view name;
@@ -45,28 +45,28 @@ struct LlamaArguments {
 const ModelFamily& llama_family();
 std::span<const LlamaFlavor> llama_flavors();
 
-/// Resolves a request against the table. Throws Error(bad_config), naming the nearest flavors for an unknown one.
+/// Resolves a request against the table. Throws Error(bad_config), which names the nearest flavors for an unknown one.
 LlamaArguments llama_arguments(const ModelRequest& request);
 
-/// torchtitan's rule: trunc(8·dim/3), times the multiplier, rounded up to a multiple.
+/// torchtitan's rule: trunc(8·dim/3) times the multiplier, rounded up to a multiple of `multiple_of`.
 int64_t llama_hidden_size(int64_t dim, double multiplier, int64_t multiple_of);
 
-/// Parameters of one block in storage order, of the embedding, of the head.
+/// Parameters of one block in storage order; of the embedding; of the head.
 std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& arguments, int64_t layer);
 ParameterSpec llama_embedding_parameter(const LlamaArguments& arguments);
 std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& arguments);
 
-/// Which results of a block the replay keeps (docs/activation_checkpointing.md has the table).
+/// Which results of a block are kept for the replay (table: docs/activation_checkpointing.md).
 RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks);
 
-/// Bytes one block, the embedding and the head hold between forward and backward.
+/// Bytes that one block, the embedding and the head hold between forward and backward.
 int64_t llama_block_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape,
                                 const RecomputePolicy& policy);
 int64_t llama_head_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
-/// The most bytes one block, and the head without its logits, hold in a forward that keeps nothing.
+/// Peak bytes of one block, and of the head without its logits, in a forward that saves nothing.
 int64_t llama_block_forward_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
 int64_t llama_head_forward_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
-/// Gathers and scatters of the stream over the tensor-parallel ranks, per microbatch, of block `layer`.
+/// Gathers and scatters of the stream over the tensor-parallel ranks by block `layer`, per microbatch.
 StreamExchanges llama_block_exchanges(int64_t layer, const RecomputePolicy& policy);
 
 }  // namespace titan

@@ -1,6 +1,6 @@
-// The three kinds of unit of a Llama: token embedding, transformer block, and the head with its loss.
-// Each reads its weights through Parameter handles and its activations through a HiddenStates, so none of them knows
-// where weights lie, what is recomputed or who runs it. Owned by the model; run by the executor.
+// Llama's three kinds of unit: token embedding, transformer block, and head with loss. They read weights through
+// Parameter handles and activations through HiddenStates, so they know no weight storage, recompute or schedule. Owned
+// by the model; run by the executor.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace titan {
 
-/// Rotary rows that all blocks of a model share; made once, moved to the device before the first step.
+/// Rotary rows shared by all blocks of a model; computed once, moved to the device before the first step.
 struct RotaryTable {
   at::Tensor rows;  // complex64 [max sequence, head_dim / 2]
 };
@@ -51,7 +51,7 @@ class LlamaBlock : public Unit {
   std::unique_ptr<AttentionCore> attention_;
 };
 
-/// Norm, output product and loss. `norm` is null for np_layernorm.
+/// Norm, output projection and loss. `norm` is null for np_layernorm.
 class LlamaHead : public Unit {
  public:
   LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter& output, const ModelStrategies& strategies);
