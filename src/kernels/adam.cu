@@ -17,9 +17,9 @@ __device__ void adam_element(float& weight, float gradient, float& first, float&
   weight = weight * c.decay - c.step_size * first / (sqrtf(second) * c.root_scale + c.epsilon);
 }
 
-// Bandwidth decides: 28 bytes an element, 30 with a copy in bf16, and about ten instructions. Each thread takes one
-// 16-byte pack of each array, so a warp's accesses are whole lines; what fills no pack (all of it, where an array is
-// not 16-byte aligned) goes one element a thread to the threads after the last pack.
+// Memory-bound: 28 bytes per element (30 with a bf16 copy) and about ten instructions. Each thread handles one 16-byte
+// pack of each array, so a warp's accesses are whole lines. The remainder (everything, if an array is not 16-byte
+// aligned) is handled one element per thread after the last pack.
 __global__ void adam_kernel(AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float factor = load_shared_word(a.clip);

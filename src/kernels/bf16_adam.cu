@@ -11,7 +11,7 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWide = 4;  // elements of a thread where runs and alignment allow; else 2, else 1
+constexpr int kWide = 4;  // elements per thread if runs and alignment allow; else 2, else 1
 
 template <class T>
 __device__ __forceinline__ T by_chance(float value, uint32_t chance);
@@ -52,7 +52,7 @@ __device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], co
   store(reinterpret_cast<uint32_t*>(to), words);
 }
 
-/// Of elements that follow each other in the tensor from its element `place` on, an even one.
+/// For kWidth consecutive elements of the tensor, starting at element `place`, which is even.
 template <int kWidth>
 __device__ __forceinline__ void take_random_bits(const RoundingKey& key, int64_t place,
                                                  RoundingBits (&chances)[kWidth]) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void take_random_bits(const RoundingKey& key, int64_t
   }
 }
 
-/// Roots and quotients as IEEE 754 rounds them, of whatever numbers.
+/// IEEE 754 roots and quotients for any numbers.
 struct AnyNumbers {
   __device__ __forceinline__ float root(float x) { return sqrtf(x); }
   __device__ __forceinline__ float quotient(float a, float b) { return a / b; }
@@ -78,8 +78,8 @@ __device__ __forceinline__ float fused(float a, float b, float c) {  // a·b + c
 #endif
 }
 #ifndef __CUDACC__
-/// As far from `exact` as the instruction of a GPU may be, on either side: what makes it exact is tested on the host
-/// too.
+/// Deviates from `exact` by as much as the GPU's instruction may, in either direction, so that host tests cover the
+/// correction step.
 inline float nearby(float exact, float x, uint32_t ulps) {
   return float_of(bits_of(exact) + (bits_of(x) * 0x9E3779B1u >> 16) % (2 * ulps + 1) - ulps);
 }
@@ -103,8 +103,8 @@ __device__ __forceinline__ float rough_inverse(float x) {
 #endif
 }
 
-/// The same, by what nvcc makes of sqrtf and of a division where no intermediate result leaves the normal numbers; but
-/// nvcc asks for each whether that is so and branches, and here one look at `are_ordinary` serves for several elements.
+/// The same with the sequences that nvcc emits for sqrtf and division when all intermediate results are normal. nvcc
+/// branches on that for every operation; here one check of `are_ordinary` covers several elements.
 struct OrdinaryNumbers {
   bool are_ordinary = true;
 
@@ -125,7 +125,7 @@ struct OrdinaryNumbers {
   }
 
  private:
-  /// least <= |x| < limit; twice its bits are without the sign.
+  /// least <= |x| < limit; doubling the bits drops the sign.
   __device__ __forceinline__ void within(float x, float least, float limit) {
     are_ordinary &= 2 * bits_of(x) - 2 * bits_of(least) < 2 * (bits_of(limit) - bits_of(least));
   }
@@ -159,8 +159,8 @@ __device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, floa
   store_one(&kept_second, by_chance<Moment>(second, chances.of(KeptNumber::second_moment)));
 }
 
-/// Elements [at, at + kWidth), the first of which is an even element of the tensor; false when they have to be stepped
-/// one by one because of a number that is not ordinary: zero, tiny, huge, infinite or a NaN.
+/// Steps elements [at, at + kWidth), of which the first is an even element of the tensor. Returns false if a value is
+/// not ordinary (zero, tiny, huge, infinite or NaN): they must then be stepped one by one.
 template <class Weight, class Moment, int kWidth>
 __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, float clip) {
   auto* kept_weight = static_cast<Weight*>(a.weight) + at;
@@ -189,9 +189,9 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
   return true;
 }
 
-// Bandwidth decides, narrowly: 16 bytes of memory and 80 instructions an element, a fifth of them for its chances. A
-// thread takes kWidth elements that follow each other, pairs of which share a block of chances; a warp's accesses are
-// whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack have a thread each.
+// Barely memory-bound: 16 bytes and 80 instructions per element, a fifth of them for random bits. A thread handles
+// kWidth consecutive elements, of which pairs share a Philox block; a warp's accesses are whole lines (256 bytes of
+// bf16, 512 of fp32). Elements that fill no pack have a thread each.
 template <class Weight, class Moment, int kWidth>
 __global__ void __launch_bounds__(kThreads) bf16_adam_kernel(Bf16AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
@@ -230,12 +230,12 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundStochastically a, 
 
 bool aligned_to(const void* pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-/// Whether each pack of `width` elements is within one run, from an even element of the tensor on.
+/// True if each pack of `width` elements is within one run and starts at an even element of the tensor.
 bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
   return place.first % 2 == 0 && (place.run >= count || (place.run % width == 0 && place.stride % 2 == 0));
 }
 
-/// And is aligned.
+/// Also requires aligned arrays.
 bool packs_fit(const Bf16AdamStep& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
          aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&

@@ -1,5 +1,5 @@
-// Sums and maxima over the threads of a block, in a fixed order: the same bits whatever the schedule. One-dimensional
-// blocks of whole warps; all threads take part. Private to src/kernels.
+// Block-wide sums and maxima in a fixed order: the same bits for any schedule. One-dimensional blocks of whole warps;
+// all threads take part. Private to src/kernels.
 #pragma once
 
 #include "device.h"
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t value) {
   return value;
 }
 
-/// Every thread gets the sum. May be called again at once.
+/// Returns the sum to every thread. May be called again immediately.
 __device__ __forceinline__ float block_sum(float value) {
   TITAN_SHARED(float, parts, kWarpSize);
   value = warp_sum(value);
@@ -32,7 +32,7 @@ __device__ __forceinline__ float block_sum(float value) {
   return value;
 }
 
-/// The amax of a number as bits, which order as amaxes do, a NaN above infinity.
+/// Bits of |value|; they compare like the values, with NaN above infinity.
 __device__ __forceinline__ uint32_t amax_bits(float value) { return bits_of(value) & 0x7fffffffu; }
 
 __device__ __forceinline__ uint32_t larger(uint32_t largest, float value) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t largest, float value) {
   return amax > largest ? amax : largest;
 }
 
-/// The largest of `largest` and the amaxes of a pack.
+/// The maximum of `largest` and the amax bits of a pack.
 template <class T, int N>
 __device__ __forceinline__ uint32_t larger(uint32_t largest, const Pack<T, N>& pack) {
   float numbers[N];
@@ -50,9 +50,8 @@ __device__ __forceinline__ uint32_t larger(uint32_t largest, const Pack<T, N>& p
   return largest;
 }
 
-/// Raises *slot to the largest of the threads' amaxes. A maximum does not depend on the order of the atomics, and
-/// most blocks find it high enough already, so that few of them meet at the one address. A barrier stands before the
-/// next call.
+/// Raises *slot to the block's maximum. The order of atomics does not change a maximum, and most blocks find the slot
+/// high enough and skip the atomic. The caller needs a barrier before the next call.
 __device__ __forceinline__ void raise_amax(uint32_t largest, uint32_t* slot) {
   TITAN_SHARED(uint32_t, parts, kWarpSize);
   largest = warp_max(largest);

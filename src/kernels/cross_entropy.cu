@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// One block a row, twice over it: the first pass keeps a maximum and a sum, the second writes the gradient. A thread
-// reads again what it read itself, so that no other's write to the row can come before.
+// One block per row, two passes: the first computes maximum and sum, the second writes the gradient. A thread rereads
+// only what it read itself, so no other thread can have overwritten it.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyRows a) {
   T* row = static_cast<T*>(a.logits) + static_cast<int64_t>(blockIdx.x) * a.words;
@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyRow
     store_one(a.losses + blockIdx.x, all.largest - target + logf(all.sum));
   }
   if (!a.gradient) return;
-  __syncthreads();  // the label's logit is read
+  __syncthreads();  // the label's logit has been read
   write_gradient<T, kWidth>(row, a.words, label, all, scale);
 }
 
-// As above, of the words that one rank has.
+// The same over a rank's vocabulary shard.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) vocabulary_sums_kernel(VocabularySums a) {
   const T* row = static_cast<const T*>(a.logits) + static_cast<int64_t>(blockIdx.x) * a.words;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) vocabulary_gradient_kernel(Vocabular
   write_gradient<T, kWidth>(row, a.words, label - a.first_word, all, scale);
 }
 
-/// launch_rows(number, width, grid): the type of the logits, how many of them a thread takes at once, a block a row.
+/// launch_rows(element, width, grid): the logits' type, the elements per access, one block per row.
 template <class Rows, class Launch>
 void by_row(const Rows& a, const Launch& launch_rows) {
   if (a.rows == 0) return;

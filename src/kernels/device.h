@@ -1,6 +1,6 @@
-// What every kernel here is written with: element types, packs of up to 16 bytes that are loaded and stored at once,
-// shared arrays, launches. Compiled by nvcc, or for the host behind tests/support/cuda_on_host.h, where loads and
-// stores are counted and checked. Private to src/kernels.
+// Shared by all kernels here: element types, packs of up to 16 bytes that are loaded and stored at once, shared arrays,
+// launches. Compiled by nvcc, or for the host with tests/support/cuda_on_host.h, which counts and checks loads and
+// stores. Private to src/kernels.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ __device__ __forceinline__ float float_of(uint32_t bits) {
 __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(Bf16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
 
-/// To nearest, ties to even; a NaN stays one.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 template <class T>
 __device__ __forceinline__ T narrow(float value);
 template <>
@@ -67,20 +67,20 @@ __device__ __forceinline__ Bf16 narrow<Bf16>(float value) {
 #endif
 }
 
-/// `value` as it would be read back after a store.
+/// `value` after a store and a load.
 template <class T>
 __device__ __forceinline__ float rounded(float value) {
   return widen(narrow<T>(value));
 }
 
-/// run(T{}) with the type that `type` names.
+/// Calls run(T{}) with the type that `type` names.
 template <class Run>
 void with_type(KernelType type, const Run& run) {
   type == KernelType::bf16 ? run(Bf16{}) : run(0.0f);
 }
 
-/// e^x by the hardware's power of two: a few ulps, more by |x| of them. Results below 2^-126 are 0 on a GPU: to keep
-/// them exp2f takes four instructions in place of one, and the loss over many words would wait for those.
+/// e^x by the hardware's exp2: a few ulps of error, more with large |x|. Results below 2^-126 are 0 on a GPU: exp2f
+/// takes four instructions instead of one to keep them, which would slow down the loss over large vocabularies.
 __device__ __forceinline__ float exponential(float x) {
 #ifdef __CUDACC__
   float result;
@@ -91,7 +91,7 @@ __device__ __forceinline__ float exponential(float x) {
 #endif
 }
 
-/// 1/x to an ulp or two; 0 for x beyond 2^126. A division that is rounded right takes eight instructions.
+/// 1/x with an error of 1–2 ulps; 0 for |x| above 2^126. A correctly rounded division takes eight instructions.
 __device__ __forceinline__ float reciprocal(float x) {
 #ifdef __CUDACC__
   return __fdividef(1, x);
@@ -100,7 +100,7 @@ __device__ __forceinline__ float reciprocal(float x) {
 #endif
 }
 
-/// N neighbouring numbers, moved by one access.
+/// N adjacent elements, moved by one access.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];
@@ -122,8 +122,8 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& values) {
   *reinterpret_cast<Pack<T, N>*>(to) = values;
 }
 
-/// The numbers of a pack. Those of bf16 are halves of words, each of which one instruction takes out; a GPU's compiler
-/// makes two of single numbers.
+/// The elements of a pack. bf16 elements are halves of words and are extracted with one instruction each; for single
+/// elements the GPU compiler emits two.
 template <int N>
 __device__ __forceinline__ void unpack(const Pack<float, N>& pack, float (&numbers)[N]) {
 #pragma unroll
@@ -145,7 +145,7 @@ __device__ __forceinline__ void unpack(const Pack<Bf16, N>& pack, float (&number
   }
 }
 
-/// Numbers as a pack has them. Two of bf16 are narrowed at once: a GPU narrows single ones at a quarter of the rate.
+/// Elements as stored in a pack. Two bf16 are narrowed at once: a GPU narrows single ones at a quarter of the rate.
 template <class T, int N>
 __device__ __forceinline__ Pack<T, N> packed(const float (&numbers)[N]) {
   Pack<T, N> pack;
@@ -185,11 +185,11 @@ __device__ __forceinline__ T load_shared_word(const T* from) {
   return *from;
 }
 
-/// Numbers of type T in a pack.
+/// Elements of type T per pack.
 template <class T>
 constexpr int kPackOf = static_cast<int>(kPackBytes / static_cast<int64_t>(sizeof(T)));
 
-/// Of one word, in shared memory or not.
+/// Atomic addition to a word in shared or global memory.
 template <class T>
 __device__ __forceinline__ void atomic_add(T& to, T amount) {
   atomicAdd(&to, amount);
@@ -201,7 +201,7 @@ void atomic_add(cuda_on_host::SharedElement<T> to, T amount) {
 }
 #endif
 
-/// kernel<<<grid, block, 0, stream>>>(arguments…). Throws std::runtime_error naming the kernel when the launch fails.
+/// kernel<<<grid, block, 0, stream>>>(arguments…). Throws std::runtime_error naming the kernel if the launch fails.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, CUstream_st* stream,
             const Arguments&... arguments) {
@@ -209,7 +209,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   (void)name, (void)stream;
   cuda_on_host::run_grid(grid, block, [&] { kernel(arguments...); });
 #else
-  // In a header clang-format takes the brackets for those of a template.
+  // In a header clang-format takes the angle brackets for a template's.
   // clang-format off
   kernel<<<grid, block, 0, stream>>>(arguments...);
   // clang-format on

@@ -7,12 +7,12 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kAhead = 8;  // rows that may be on their way at a time; the compiler weighs them against registers
+constexpr int kAhead = 8;  // rows in flight at a time; limited by registers
 
-/// Behind the last of the words that are `word`, the first of which is at `begin`.
+/// The end of the run of words equal to `word`, which starts at `begin`.
 __device__ __forceinline__ int64_t end_of_run(const int64_t* words, int64_t count, int64_t begin, int64_t word) {
   int64_t low = begin + 1, high = count;
-  // Most words occur once: a look at the next one is enough.
+  // Most words occur once: checking the next one first is enough.
   for (int64_t middle = low; low < high; middle = low + (high - low) / 2) {
     if (load_shared_word(words + middle) == word) {
       low = middle + 1;
@@ -29,11 +29,11 @@ __device__ __forceinline__ void add(float (&sums)[kWidth], const Pack<T, kWidth>
   for (int n = 0; n < kWidth; ++n) sums[n] += widen(row.at[n]);
 }
 
-// The block of a word's first token adds up all of that word; the others leave at once. A long run of tokens is read by
-// few threads, which wait for memory: hence several rows at a time.
+// The block of a word's first token sums all tokens of that word; other blocks return at once. A long run is read by
+// few threads, which are latency-bound: hence several rows at a time.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(EmbeddingGradient a) {
-  constexpr int kPart = kWidth < 4 ? kWidth : 4;  // numbers of the gradient in one access
+  constexpr int kPart = kWidth < 4 ? kWidth : 4;  // gradient elements per access
   const int64_t begin = blockIdx.x;
   const int64_t word = load_shared_word(a.words + begin);
   if (begin > 0 && load_shared_word(a.words + begin - 1) == word) return;

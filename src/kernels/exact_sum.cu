@@ -8,10 +8,10 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPerLane = 16;  // numbers of a tile that a thread has in registers
+constexpr int kPerLane = 16;  // elements of a tile that a thread holds in registers
 constexpr int kLog2PerLane = 4;
 constexpr int kTile = 32 * kPerLane;
-constexpr int kLog2PerSum = 9;  // numbers that a thread can add up before its warp meets, all as large as the largest
+constexpr int kLog2PerSum = 9;  // elements that a thread may sum before a warp reduction, all as large as the maximum
 static_assert(kPerLane == 1 << kLog2PerLane);
 
 template <class Slots>
@@ -19,7 +19,7 @@ __device__ inline void exact_atomic_add(Slots& slots, int slot, int64_t amount) 
   atomic_add(slots[slot], static_cast<unsigned long long>(amount));  // modulo 2^64: a negative amount subtracts
 }
 
-/// The sum over the warp of `multiples` of 2^exponent. All lanes of the warp take part.
+/// Adds the warp's sum of `multiples`, in units of 2^exponent. All lanes take part.
 template <class Slots>
 __device__ inline void exact_add_multiples(long long multiples, int exponent, Slots& slots) {
   for (int offset = 16; offset > 0; offset /= 2) multiples += __shfl_xor_sync(kAllLanes, multiples, offset);
@@ -28,8 +28,8 @@ __device__ inline void exact_add_multiples(long long multiples, int exponent, Sl
   }
 }
 
-/// Adds the squares of what a warp holds, whatever they are. Each round takes from every one its multiple of a grid
-/// that suits the largest left. All lanes of the warp take part.
+/// Adds the squares of any values held by a warp. Each round subtracts from every square its multiple of a grid that
+/// fits the largest remainder. All lanes take part.
 template <class Slots>
 __device__ inline void exact_add_any(const float (&numbers)[kPerLane], Slots& slots) {
   double squares[kPerLane];
@@ -52,8 +52,8 @@ __device__ inline void exact_add_any(const float (&numbers)[kPerLane], Slots& sl
   }
 }
 
-/// Puts 0 in the place of what is not finite and counts it. Returns the largest amax left in the warp. All of its
-/// lanes take part.
+/// Counts non-finite values and replaces them by 0. Returns the largest remaining absolute value of the warp. All lanes
+/// take part.
 template <class Slots>
 __device__ inline float exact_largest(float (&numbers)[kPerLane], Slots& slots) {
   uint32_t largest = 0;
@@ -81,21 +81,21 @@ __device__ inline bool any_of_warp(bool value) {
 #endif
 }
 
-/// Sums of squares that a thread keeps on two grids, the same in all lanes of a warp. A grid's shift stands in its sum
-/// from the start: sum + square is rounded to a multiple of the grid, and what that leaves of the square goes to the
-/// finer grid, which must take all of it.
+/// A thread's sums of squares on two grids, which are equal in all lanes of a warp. The sum starts at the grid's shift:
+/// sum + square rounds to a multiple of the grid, and the remainder goes to the finer grid, which must represent it
+/// exactly.
 struct ExactSums {
   ExactGrid grids[2] = {{kExactLowest, 0, 0}, {kExactLowest, 0, 0}};  // for zeros
   double sums[2] = {0, 0};
 
-  /// Adds the squares of what the warp holds; false, and nothing is added, when the grids do not suit one of them.
+  /// Adds the squares of the warp's values. Returns false, without a change, if the grids do not fit one of them.
   __device__ __forceinline__ bool add(const float (&numbers)[kPerLane]) {
     double coarse = sums[0], fine = sums[1];
     uint64_t lost = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const double number = numbers[i];
-      const double square = number * number;  // exact, so that a fused multiply-add rounds nothing differently
+      const double square = number * number;  // exact, so a fused multiply-add gives the same result
       const double next_coarse = coarse + square;
       const double rest = square - (next_coarse - coarse);
       const double next_fine = fine + rest;
@@ -103,8 +103,8 @@ struct ExactSums {
       coarse = next_coarse;
       fine = next_fine;
     }
-    // Squares only add: a sum that ends in the binade of its shift never left it. What is not finite did. In its binade
-    // the finer sum, too, has few enough multiples for an integer.
+    // Squares are not negative: a sum that ends in the binade of its shift never left it; non-finite values did leave
+    // it. Within that binade the finer sum also has few enough multiples for an integer.
     lost |= (double_bits(coarse) ^ double_bits(grids[0].shift)) >> 52;
     lost |= (double_bits(fine) ^ double_bits(grids[1].shift)) >> 52;
     if (any_of_warp(lost != 0)) return false;
@@ -121,7 +121,7 @@ struct ExactSums {
     }
   }
 
-  /// Begins anew, for numbers up to this one.
+  /// Restarts the sums, for values of at most `largest`.
   __device__ inline void begin(float largest) {
     grids[0] = exact_grid(static_cast<double>(largest) * largest, kLog2PerSum + 2);
     grids[1] = exact_grid(power_of_two(grids[0].exponent - 1), kLog2PerSum + 2);
@@ -129,7 +129,7 @@ struct ExactSums {
   }
 };
 
-/// This lane's numbers of the tile that begins at `begin`; zeros behind the end.
+/// This lane's elements of the tile that starts at `begin`; zeros after the end.
 template <int kWidth>
 __device__ __forceinline__ void exact_load(const float* __restrict__ values, int64_t begin, int64_t count,
                                            float (&numbers)[kPerLane]) {
@@ -150,10 +150,10 @@ __device__ __forceinline__ void exact_load(const float* __restrict__ values, int
   }
 }
 
-// Memory bandwidth decides: 4 bytes a number, read once, whole lines per warp, and a dozen instructions, five of them
-// in fp64. A warp takes a tile at a time. Its lane 0 adds to the block's sum in shared memory, so that the slots in
-// global memory see 22 atomic adds per block. Integer adds commute: the atomics' order does not change a bit. Any grid
-// of blocks of whole warps will do.
+// Memory-bound: 4 bytes per element, read once in whole lines per warp, and a dozen instructions, five of them fp64. A
+// warp processes one tile at a time. Its lane 0 adds to the block's sum in shared memory, so global memory receives 22
+// atomic adds per block. Integer adds commute: their order does not change the bits. Any grid of whole-warp blocks
+// works.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     exact_squares_kernel(const float* __restrict__ values, int64_t count, unsigned long long* slots) {

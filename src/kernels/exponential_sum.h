@@ -1,4 +1,4 @@
-// Σ exp(x) over the threads of a block, kept beside the largest x so that nothing overflows. Private to src/kernels.
+// Block-wide Σ exp(x), kept relative to the maximum x so that nothing overflows. Private to src/kernels.
 #pragma once
 
 #include <math.h>
@@ -8,7 +8,7 @@
 namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 
-/// Σ exp(x − largest) of some numbers, which may be none.
+/// Σ exp(x − largest) over a possibly empty set of numbers.
 struct ExponentialSum {
   float largest;
   float sum;
@@ -16,7 +16,7 @@ struct ExponentialSum {
 
 __device__ __forceinline__ ExponentialSum joined(ExponentialSum a, ExponentialSum b) {
   const float largest = fmaxf(a.largest, b.largest);
-  if (largest == -INFINITY) return {largest, a.sum + b.sum};  // nothing on either side, or NaN in a sum
+  if (largest == -INFINITY) return {largest, a.sum + b.sum};  // both sides empty, or NaN in a sum
   return {largest, a.sum * exponential(a.largest - largest) + b.sum * exponential(b.largest - largest)};
 }
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ ExponentialSum block_joined(ExponentialSum value) {
   return all;
 }
 
-/// Of a row, by all threads of a block; the maximum is raised, and the sum rescaled, once for a pack.
+/// Over a row, by all threads of a block; the maximum is updated and the sum rescaled once per pack.
 template <class T, int kWidth>
 __device__ __forceinline__ ExponentialSum sum_of_row(const T* row, int64_t words) {
   const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
@@ -58,7 +58,7 @@ __device__ __forceinline__ ExponentialSum sum_of_row(const T* row, int64_t words
   return block_joined(own);
 }
 
-/// The gradient of a row in its logits' place: scale·(exp(logit − largest) / sum − one-hot).
+/// Overwrites a row's logits with the gradient: scale·(exp(logit − largest) / sum − one-hot).
 template <class T, int kWidth>
 __device__ __forceinline__ void write_gradient(T* row, int64_t words, int64_t label, ExponentialSum all, float scale) {
   const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;

@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 8;
 
-// ---- Largest amaxes
+// ---- amax
 
 template <class T, int kWidth>
 __device__ __forceinline__ uint32_t largest_of(const T* from, uint32_t largest) {
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) largest_kernel(const T* numbers, int
   raise_amax(largest, slot);
 }
 
-// One block a row.
+// One block per row.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) largest_of_rows_kernel(const T* matrix, int64_t columns, uint32_t* slots) {
   const T* row = matrix + static_cast<int64_t>(blockIdx.x) * columns;
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads) largest_of_rows_kernel(const T* matr
 
 constexpr int kStripRows = 64;
 
-// One thread a column of a strip of rows, neighbours together: whole lines, and one atomic maximum a strip.
+// One thread per column of a strip of rows: adjacent threads read whole lines, and each strip issues one atomic maximum
+// per column.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     largest_of_columns_kernel(const T* matrix, int64_t rows, int64_t columns, uint32_t* slots) {
@@ -63,15 +64,15 @@ __global__ void __launch_bounds__(kThreads)
 constexpr double kLeastAmax = 1e-12;
 constexpr uint32_t kExponentBits = 0x7f800000;
 
-// One thread a number. Division and reciprocal are rounded right: products read the inverse that the host's arithmetic
-// would give.
+// One thread per element. Division and reciprocal are correctly rounded: products must read the same inverse that host
+// arithmetic gives.
 __global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfAmaxes a) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= a.arrays * a.each) return;
   const double amax = load_one(a.largest[at / a.each] + at % a.each);
   const double most = a.format == KernelFloat8::e4m3 ? 448 : 57344;
   auto value = static_cast<float>(most / (amax < kLeastAmax ? kLeastAmax : amax));
-  // A NaN would lose its mantissa and become an infinity.
+  // Clearing the mantissa would turn NaN into infinity.
   if (a.power_of_two && value == value) value = float_of(bits_of(value) & kExponentBits);
   store_one(a.values + at, value);
   store_one(a.inverses + at, 1 / value);
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfAmaxes a) {
 
 // ---- The cast
 
-// Two numbers as the lower and the upper half of the result: one instruction on a GPU, as one number is.
+// Two values as the lower and the upper half of the result: a GPU converts a pair in one instruction.
 #ifdef __CUDACC__
 template <KernelFloat8 kFormat>
 __device__ __forceinline__ uint32_t to_float8(float lower, float upper) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ uint32_t to_float8(float lower, float upper) {
                                   kFormat == KernelFloat8::e4m3 ? __NV_E4M3 : __NV_E5M2);
 }
 #else
-/// What the instruction of the GPU does: saturates, and rounds to nearest, ties to even.
+/// Emulates the GPU instruction: saturates and rounds to nearest, ties to even.
 template <KernelFloat8 kFormat>
 uint8_t to_float8(float value) {
   constexpr int kMantissa = kFormat == KernelFloat8::e4m3 ? 3 : 2;
@@ -96,10 +97,10 @@ uint8_t to_float8(float value) {
   const uint32_t sign = bits_of(value) >> 31 << 7;
   if (value != value) return static_cast<uint8_t>(sign | 0x7f);
   const float size = fminf(fabsf(value), kMost);
-  int exponent = 1 - kBias;  // of the smallest normal number, and of all below it
+  int exponent = 1 - kBias;  // of the smallest normal number and of all subnormals
   if (size >= ldexpf(1, exponent)) exponent = ilogbf(size);
   const auto steps = static_cast<uint32_t>(rintf(ldexpf(size, kMantissa - exponent)));
-  // `steps` holds the leading one of a normal number, which counts the exponent up by one, as a carry does.
+  // `steps` includes a normal number's implicit leading one, which increments the exponent like a carry.
   return static_cast<uint8_t>(sign | ((static_cast<uint32_t>(exponent + kBias - 1) << kMantissa) + steps));
 }
 template <KernelFloat8 kFormat>
@@ -109,11 +110,11 @@ uint32_t to_float8(float lower, float upper) {
 #endif
 
 constexpr int kTile = 64;
-constexpr int kCastPack = 8;                 // numbers: 16 bytes of bf16, 32 of fp32, 8 of float8
-constexpr int kTileWords = kTile / 4;        // of four float8 numbers
-constexpr int kTileStride = kTileWords + 1;  // keeps columns of words off one bank
+constexpr int kCastPack = 8;                 // elements: 16 bytes of bf16, 32 of fp32, 8 of float8
+constexpr int kTileWords = kTile / 4;        // words of four float8 values
+constexpr int kTileStride = kTileWords + 1;  // avoids bank conflicts between columns of words
 
-// Eight numbers as two words of float8.
+// Eight values as two words of float8.
 template <class T, KernelFloat8 kFormat>
 __device__ __forceinline__ Pack<uint32_t, 2> cast_pack(const T* from, const float (&scale)[kCastPack]) {
   Pack<uint32_t, 2> words{{0, 0}};
@@ -132,9 +133,9 @@ __device__ __forceinline__ Pack<uint32_t, 2> cast_pack(const T* from, const floa
   return words;
 }
 
-// A block casts a tile of 64 × 64: every thread two packs of eight, which leave as rows at once and, through shared
-// memory, as columns: there a thread holds a square of 4 × 4, whose columns are words, and sixteen threads write 64
-// neighbouring bytes. Memory is read once and each side written once.
+// A block casts a tile of 64 × 64. Every thread casts two packs of eight and stores them as rows directly and as
+// columns through shared memory: there a thread holds a 4 × 4 square, whose columns are words, and sixteen threads
+// write 64 adjacent bytes. Memory is read once and each layout is written once.
 template <class T, KernelFloat8 kFormat>
 __global__ void __launch_bounds__(kThreads) float8_cast_kernel(Float8Cast a) {
   TITAN_SHARED(uint32_t, tile, kTile * kTileStride);

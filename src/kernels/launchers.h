@@ -1,4 +1,4 @@
-// The launchers that src/kernels/kernels.cu gathers into one table; each .cu file defines its own. Private to
+// The launchers that src/kernels/kernels.cu collects in one table; each .cu file defines its own. Private to
 // src/kernels.
 #pragma once
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread an element: a run draws its weights once, and arithmetic in fp64 takes longer than the writes either way.
+// One thread per element: weights are initialised once per run, and the fp64 arithmetic takes longer than the writes.
 template <class T>
 __global__ void __launch_bounds__(kThreads) normal_fill_kernel(NormalFill a) {
   const int64_t element = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

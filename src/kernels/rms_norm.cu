@@ -9,12 +9,12 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-constexpr int64_t kMostThreads = 512;  // which leaves each 128 registers
+constexpr int64_t kMostThreads = 512;  // leaves 128 registers per thread
 
-/// A row over the threads of a block: thread t holds packs t, t + threads, …
+/// Distribution of a row over a block: thread t holds packs t, t + threads, …
 struct RowShape {
   unsigned threads;
-  int packs;  // a thread's
+  int packs;  // per thread
 };
 
 RowShape shape_of(int64_t packs) {
@@ -23,14 +23,14 @@ RowShape shape_of(int64_t packs) {
   return {static_cast<unsigned>(threads), static_cast<int>((packs + threads - 1) / threads)};
 }
 
-/// Of this thread's pack `p`.
+/// First element of this thread's pack `p`.
 template <int kWidth>
 __device__ __forceinline__ int64_t column_of(int p) {
   return (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * kWidth;
 }
 
-// One block a row, which stays in registers: memory is read once. With 16 bytes an access, 512 threads hold a row of
-// 4,096 bf16 numbers in one pack each, and four such blocks keep a multiprocessor's loads in flight.
+// One block per row, which stays in registers: memory is read once. With 16-byte accesses, 512 threads hold a row of
+// 4,096 bf16 elements in one pack each, and four such blocks keep a multiprocessor's loads in flight.
 template <class T, int kWidth, int kPacks>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormForward a) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * a.columns;
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormF
   if (a.largest_normed != nullptr) raise_amax(largest, a.largest_normed);
 }
 
-// Block b takes rows b, b + blocks, …: with x̂ = x·r and g = dy·w, dx = r·(g − x̂·mean(g·x̂)) + d_residual. The weight's
-// gradient Σ dy·x̂ stays in registers from row to row and leaves once, for the second kernel. Packs are kept as they
-// came: widened, four a thread would not fit the registers.
+// Block b handles rows b, b + blocks, …: with x̂ = x·r and g = dy·w, dx = r·(g − x̂·mean(g·x̂)) + d_residual. The
+// weight's gradient Σ dy·x̂ stays in registers across rows and is written once, for the second kernel. Packs are kept
+// in their storage dtype: four widened packs per thread would exceed the registers.
 template <class T, int kWidth, int kPacks>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNormBackward a) {
   float d_weight[kPacks][kWidth] = {};
@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
 
 constexpr unsigned kSumParts = 8;
 
-// 32 columns a block; each of eight threads a column adds every eighth partial sum, and the first adds theirs in order.
+// 32 columns per block; each of eight threads per column adds every eighth partial sum, and the first adds theirs in
+// order.
 __global__ void column_sums_kernel(const float* partials, int64_t count, int64_t columns, float* sums,
                                    bool accumulate) {
   TITAN_SHARED(float, parts, kWarpSize* kSumParts);
@@ -165,8 +166,8 @@ __global__ void column_sums_kernel(const float* partials, int64_t count, int64_t
   store_one(sums + column, accumulate ? load_one(sums + column) + sum : sum);
 }
 
-/// run(constant) with the least number of packs a thread that kernels are made for and a row of `needed` fits; four of
-/// 16 bytes, or eight numbers, over 512 threads are what `supported` promises.
+/// Calls run(constant) with the smallest instantiated number of packs per thread that fits a row of `needed` packs.
+/// `supported` guarantees at most four packs of 16 bytes, or eight elements, over 512 threads.
 template <int kWidth, class Run>
 void with_packs(int needed, const Run& run) {
   if (needed <= 1) {

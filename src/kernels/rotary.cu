@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kMostThreads = 256;
 
-// One block a token: its row of the table, 256 bytes of fp32 for heads of 64, is read from the first-level cache by all
-// its heads. A thread turns kWidth numbers at a time.
+// One block per token: all heads read its table row (256 bytes of fp32 for head_dim 64) from L1. A thread rotates
+// kWidth elements at a time.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   const int64_t token = blockIdx.x;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   }
   if (a.largest_query != nullptr) raise_amax(largest_query, a.largest_query);
   if (a.largest_key == nullptr) return;
-  if (a.largest_query != nullptr) __syncthreads();  // the other's words were read
+  if (a.largest_query != nullptr) __syncthreads();  // the shared words of the previous call have been read
   raise_amax(largest_key, a.largest_key);
 }
 

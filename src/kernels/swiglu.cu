@@ -8,17 +8,17 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPacksEach = 4;  // so that few blocks meet at the slot of the largest amax
+constexpr int kPacksEach = 4;  // packs per thread, so that few blocks contend for the amax slot
 
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1 + exponential(-x)); }
 
-/// Of a thread's piece: a block's pieces follow each other, so that a warp's accesses are whole lines.
+/// First element of a thread's pack: a block's packs are adjacent, so that a warp's accesses are whole lines.
 template <int kWidth>
 __device__ __forceinline__ int64_t place_of(int piece) {
   return ((static_cast<int64_t>(blockIdx.x) * kPacksEach + piece) * blockDim.x + threadIdx.x) * kWidth;
 }
 
-// Memory bandwidth decides; a thread has its packs' loads under way together. With width 1 arrays may lie anywhere.
+// Memory-bound; a thread issues the loads of all its packs together. With width 1 arrays need no alignment.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(SwigluForward a) {
   uint32_t largest = 0;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
   }
   if (a.largest_d_gate == nullptr) return;
   raise_amax(largest_gate, a.largest_d_gate);
-  __syncthreads();  // the shared numbers of the first are read
+  __syncthreads();  // the shared words of the previous call have been read
   raise_amax(largest_up, a.largest_d_up);
 }
 

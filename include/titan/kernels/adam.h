@@ -1,5 +1,5 @@
-// One Adam or AdamW step over a flat fp32 block on a GPU: a single pass over weight, gradient and both moments.
-// Raw pointers, sizes and a stream; no tensors.
+// One Adam or AdamW step over a flat fp32 block on a GPU: a single pass over weight, gradient and both moments. Raw
+// pointers, sizes and a stream; no tensors.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct AdamConstants {
   float step_size;   // lr / (1 − β1^t)
   float root_scale;  // 1 / √(1 − β2^t)
   float decay;       // AdamW: 1 − lr·wd multiplies the weight; 1 for Adam
-  float coupled;     // Adam: wd·weight joins the gradient; 0 for AdamW
+  float coupled;     // Adam: wd·weight is added to the gradient; 0 for AdamW
 };
 
-/// One step over `count` numbers of each. `clip` and `skip` are device scalars: the gradient is multiplied by *clip,
-/// and nothing is written when *skip is not 0, so the host never waits for either.
+/// One step over `count` elements of each array. `clip` and `skip` are device scalars, so the host never waits: the
+/// gradient is multiplied by *clip, and nothing is written if *skip is not 0.
 struct AdamStep {
   float* weight = nullptr;
   const float* gradient = nullptr;
@@ -29,10 +29,10 @@ struct AdamStep {
   AdamConstants constants{};
   const float* clip = nullptr;
   const float* skip = nullptr;
-  void* copy = nullptr;  // where the new weights go as well, as bf16 rounded to nearest; null: nowhere
+  void* copy = nullptr;  // optional bf16 copy of the new weights, rounded to nearest
 };
 
-/// Four arrays in, three out, and the copy; and the two scalars.
+/// Reads four arrays, writes three and the copy; plus the two scalars.
 constexpr KernelTraffic traffic(const AdamStep& a) { return {a.count * 16 + 8, a.count * (12 + (a.copy ? 2 : 0)), 0}; }
 
 }  // namespace titan

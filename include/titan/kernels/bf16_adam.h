@@ -1,5 +1,5 @@
-// One Adam or AdamW step over a parameter whose weight or moments, or both, are kept in bf16 and rounded
-// stochastically; and that rounding alone. Raw pointers and sizes; no tensors.
+// One Adam or AdamW step over a parameter with bf16 weight or moments, which are rounded stochastically; and that
+// rounding alone. Raw pointers and sizes; no tensors.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace titan {
 
-/// As AdamStep, in other types. Element i has the chances of place.index(i). A copy is made of fp32 weights alone.
+/// AdamStep with other dtypes. Element i uses the random bits of place.index(i). Only fp32 weights have a copy.
 struct Bf16AdamStep {
   void* weight = nullptr;
   const float* gradient = nullptr;
@@ -26,16 +26,16 @@ struct Bf16AdamStep {
   void* copy = nullptr;
 };
 
-/// Four arrays in, three out, and the copy; and the two scalars. Where a number is zero, tiny, huge or not finite, some
-/// elements are read once more.
+/// Reads four arrays, writes three and the copy; plus the two scalars. Elements that share a pack with a zero, tiny,
+/// huge or non-finite value are read a second time.
 constexpr KernelTraffic traffic(const Bf16AdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
   const bool copies = a.copy && a.weight_type == KernelType::fp32;
   return {a.count * (kept + 4) + 8, a.count * (kept + (copies ? 2 : 0)), 0};
 }
 
-/// fp32 `values` → bf16 `target`, with the chances that this number of an element has in a step. Nothing is written
-/// when *skip is not 0.
+/// fp32 `values` → bf16 `target`, with the random bits of this kept number in a step. Nothing is written if *skip is
+/// not 0.
 struct RoundStochastically {
   const float* values = nullptr;
   void* target = nullptr;

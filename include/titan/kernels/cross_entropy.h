@@ -1,5 +1,5 @@
-// Cross-entropy of rows of logits, whose gradient takes the logits' place: the row's loss is log Σ exp(logit) −
-// logit[label], its gradient scale·(softmax − one-hot). Arithmetic in fp32.
+// Cross-entropy of rows of logits; the gradient overwrites the logits. Loss of a row: log Σ exp(logit) − logit[label];
+// gradient: scale·(softmax − one-hot). Arithmetic in fp32.
 #pragma once
 
 #include "titan/kernels/elements.h"
@@ -10,37 +10,37 @@ struct CrossEntropyRows {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
   int64_t words = 0;
-  void* logits = nullptr;           // [rows, words]; the gradient afterwards, when `gradient`
-  const int64_t* labels = nullptr;  // [rows]; `ignored` makes loss and gradient 0, one outside of the words a NaN loss
+  void* logits = nullptr;           // [rows, words]; overwritten by the gradient if `gradient`
+  const int64_t* labels = nullptr;  // [rows]; `ignored` gives loss and gradient 0, an invalid label a NaN loss
   int64_t ignored = 0;
   float scale = 1;
-  const float* scale_at = nullptr;  // where the scale is instead; or null
+  const float* scale_at = nullptr;  // device scalar that replaces the scale; or null
   bool gradient = true;
-  float* losses = nullptr;  // [rows], not scaled
+  float* losses = nullptr;  // [rows], unscaled
 };
 
-/// `counted` of the rows have a label that counts. Their logits are read, and for the gradient read again, from the
-/// cache where blocks that run together fit it: 132 rows of 128,256 bf16 words are 34 MB; a loss and a label a row; the
-/// scale, where it is in memory.
+/// `counted` rows have a valid label. Their logits are read, and read again for the gradient, from the cache if the
+/// rows of concurrent blocks fit: 132 rows of 128,256 bf16 words are 34 MB. Plus a loss and a label per row, and the
+/// scale if it is in memory.
 constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
   const int64_t row = a.words * bytes_of(a.type);
   return {counted * row + a.rows * 8 + (a.scale_at ? 4 : 0), (a.gradient ? a.rows * row : 0) + a.rows * 4,
           counted * ((a.gradient ? row : 0) + bytes_of(a.type))};
 }
 
-// The same where each rank has some words of the vocabulary: sums of its own, then, with the largest logit and the sum
-// of all ranks, the gradient.
+// The same over a rank's vocabulary shard: first local sums, then, with the maximum and sum over all ranks, the
+// gradient.
 
 struct VocabularySums {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
-  int64_t words = 0;  // this rank's
+  int64_t words = 0;  // in this rank's shard
   int64_t first_word = 0;
   const void* logits = nullptr;     // [rows, words]
   const int64_t* labels = nullptr;  // [rows], of the whole vocabulary
-  float* largest = nullptr;         // [rows]: the largest logit
+  float* largest = nullptr;         // [rows]: the maximum logit
   float* sums = nullptr;            // [rows]: Σ exp(logit − largest)
-  float* targets = nullptr;         // [rows]: the label's logit, 0 where another rank has it, or none
+  float* targets = nullptr;         // [rows]: the label's logit; 0 if the label is not in this shard
 };
 
 struct VocabularyGradient {
@@ -48,20 +48,20 @@ struct VocabularyGradient {
   int64_t rows = 0;
   int64_t words = 0;
   int64_t first_word = 0;
-  void* logits = nullptr;  // [rows, words]; the gradient afterwards
+  void* logits = nullptr;  // [rows, words]; overwritten by the gradient
   const int64_t* labels = nullptr;
   int64_t ignored = 0;
   float scale = 1;
   const float* scale_at = nullptr;
-  const float* largest = nullptr;  // [rows], of all ranks
+  const float* largest = nullptr;  // [rows], over all ranks
   const float* sums = nullptr;
 };
 
-/// The logits and a label a row in, three numbers a row out; `here` rows have their label's logit here, read again.
+/// Reads the logits and a label per row, writes three numbers per row; `here` rows read their label's logit again.
 constexpr KernelTraffic traffic(const VocabularySums& a, int64_t here) {
   return {a.rows * (a.words * bytes_of(a.type) + 8), a.rows * 12, here * bytes_of(a.type)};
 }
-/// The logits of `counted` rows with a label that counts and two numbers for each in, all rows out; a label a row.
+/// Reads the logits of `counted` rows with a valid label and two numbers for each, writes all rows; a label per row.
 constexpr KernelTraffic traffic(const VocabularyGradient& a, int64_t counted) {
   const int64_t row = a.words * bytes_of(a.type);
   return {counted * (row + 8) + a.rows * 8 + (a.scale_at && counted > 0 ? 4 : 0), a.rows * row, 0};

@@ -1,7 +1,6 @@
-// The exact sum of squares of fp32 numbers: a fixed-point integer wide enough for every bit such a sum can have, kept
-// as int64 limbs. Integers add up to the same bits in any order, so neither threads, nor cuts, nor ranks change the
-// result. Layout and arithmetic are here, for host and device alike; no tensors, no formatting library (nvcc compiles
-// this).
+// The exact sum of squares of fp32 numbers: a fixed-point integer with a bit for every power of two that the sum can
+// contain, stored as int64 limbs. Integer addition is associative, so threads, sharding and ranks do not change the
+// result. Layout and arithmetic for host and device; no tensors, no formatting library (nvcc compiles this).
 #pragma once
 
 #include <cmath>
@@ -20,23 +19,22 @@ namespace titan {
 
 /// Every square is a multiple of 2^-298, the square of the smallest subnormal.
 constexpr int kExactLowest = -298;
-/// Limb i counts multiples of 2^(32 i - 298). A square is below 2^256 and 2^40 of them below 2^296, which limb 18
-/// holds.
+/// Limb i counts multiples of 2^(32 i - 298). A square is below 2^256 and 2^40 of them below 2^296, which fits limb 18.
 constexpr int kExactLimbs = 20;
-/// After the limbs: how many values were infinite, and how many were no number. They are in no limb.
+/// After the limbs: the counts of infinities and of NaNs, which are in no limb.
 constexpr int kExactInfinities = kExactLimbs;
 constexpr int kExactNans = kExactLimbs + 1;
 constexpr int kExactSlots = kExactLimbs + 2;
 
-/// A grid of multiples of 2^exponent for splitting doubles: (x + shift) - shift is the multiple nearest to x, and what
-/// it leaves of x is exact too.
+/// A grid of multiples of 2^exponent for splitting doubles: (x + shift) - shift is the multiple nearest to x, and the
+/// remainder is exact too.
 struct ExactGrid {
   int exponent;
   double shift;
   double inverse;  // 2^-exponent
 };
 
-/// 2^exponent, of a normal number's exponent.
+/// 2^exponent, for exponents of normal numbers.
 TITAN_HOST_DEVICE inline double power_of_two(int exponent) {
   const uint64_t bits = static_cast<uint64_t>(exponent + 1023) << 52;
   double power;
@@ -44,8 +42,8 @@ TITAN_HOST_DEVICE inline double power_of_two(int exponent) {
   return power;
 }
 
-/// The finest grid on which 2^`log2_count` numbers, each at most `largest` in size, add up in a double without
-/// rounding: sums stay within 2^53 multiples. log2_count must be 2 or more, so that x + shift stays in the binade of
+/// The finest grid on which 2^`log2_count` numbers of absolute value at most `largest` add up in a double without
+/// rounding: sums stay within 2^53 multiples. log2_count must be at least 2, so that x + shift stays in the binade of
 /// `shift`.
 TITAN_HOST_DEVICE inline ExactGrid exact_grid(double largest, int log2_count) {
   uint64_t bits;
@@ -56,8 +54,8 @@ TITAN_HOST_DEVICE inline ExactGrid exact_grid(double largest, int log2_count) {
   return {exponent, 1.5 * power_of_two(exponent + 52), power_of_two(-exponent)};
 }
 
-/// Adds multiple * 2^exponent, with |multiple| < 2^62 and exponent >= kExactLowest, by at most three calls
-/// add(limb, amount), each amount less than 2^32 in size.
+/// Adds multiple * 2^exponent, with |multiple| < 2^62 and exponent >= kExactLowest, by at most three calls add(limb,
+/// amount) with |amount| < 2^32.
 template <class Add>
 TITAN_HOST_DEVICE inline void exact_add(int64_t multiple, int exponent, Add add) {
   const int bit = exponent - kExactLowest;
@@ -70,7 +68,7 @@ TITAN_HOST_DEVICE inline void exact_add(int64_t multiple, int exponent, Add add)
   add(limb + 2, high >> 32);
 }
 
-/// Moves what exceeds 32 bits of a limb to the next, which changes no value. Limbs so normalised are below 2^32, so the
+/// Carries the bits above 32 of each limb into the next; the value is unchanged. Normalised limbs are below 2^32, so a
 /// sum over up to 2^31 ranks (or threads, or parameters) cannot overflow.
 TITAN_HOST_DEVICE inline void exact_carry(int64_t* slots) {
   for (int i = 0; i + 1 < kExactLimbs; ++i) {
@@ -79,8 +77,8 @@ TITAN_HOST_DEVICE inline void exact_carry(int64_t* slots) {
   }
 }
 
-/// The double nearest to the sum (ties to even), which is not negative, whether the limbs are normalised or not; NaN or
-/// infinity when one was counted.
+/// The double nearest to the sum (ties to even), which is not negative; the limbs need not be normalised. NaN or
+/// infinity if one was counted.
 TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
   if (slots[kExactNans] != 0) return NAN;
   if (slots[kExactInfinities] != 0) return INFINITY;
@@ -90,7 +88,7 @@ TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
   int top = kExactLimbs - 1;
   while (top >= 0 && limbs[top] == 0) --top;
   if (top < 0) return 0;
-  // The 64 leading bits of the sum; what is below them only matters by being there, so it becomes their last bit.
+  // The 64 leading bits of the sum; any bits below them are folded into the last one (sticky bit).
   const auto limb = [&](int i) { return i < 0 ? uint64_t{0} : static_cast<uint64_t>(limbs[i]); };
   uint64_t leading = limb(top) << 32 | limb(top - 1);
   uint64_t below = limb(top - 2) << 32;
@@ -103,16 +101,16 @@ TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
   return ldexp(static_cast<double>(leading | (below != 0 ? 1 : 0)), exponent);
 }
 
-/// Adds the squares of `count` contiguous numbers to kExactSlots numbers, zero at first; the limbs are left as sums of
-/// a normalised one for each block, so that a carry follows.
+/// Adds the squares of `count` contiguous numbers to kExactSlots slots, initially zero. The limbs are sums of one
+/// normalised limb per block, so a carry must follow.
 struct ExactSquares {
   const float* values = nullptr;
   int64_t count = 0;
   int64_t* slots = nullptr;
-  int64_t most_blocks = 1024;  // several on each multiprocessor; no number of them changes a bit of the sum
+  int64_t most_blocks = 1024;  // several per multiprocessor; the number does not change the bits
 };
 
-/// Every number once; the slots see atomic additions of integers, whose order changes nothing.
+/// Reads every number once; the slots receive atomic integer additions, whose order does not matter.
 constexpr KernelTraffic traffic(const ExactSquares& a) { return {a.count * 4, 0, 0}; }
 
 }  // namespace titan

@@ -1,6 +1,6 @@
-// The fused kernels as one table of launchers, so that operations can be handed those of the GPU, or, in tests, the
-// same sources compiled for the host. A launcher enqueues its work on the stream and throws std::runtime_error, naming
-// the kernel, when that fails. Arguments must be `supported`.
+// The fused kernels as a table of launchers: the GPU's or, in tests, the same sources compiled for the host. A launcher
+// enqueues work on the stream; if that fails it throws std::runtime_error naming the kernel. Arguments must be
+// `supported`.
 #pragma once
 
 #include "titan/kernels/adam.h"
@@ -39,9 +39,9 @@ struct Kernels {
   void (*exact_value)(const int64_t* slots, double* value, CUstream_st*);
 };
 
-/// libtitan_cuda.so has it; the program asks Cuda::kernels.
+/// Defined in libtitan_cuda.so; the program calls Cuda::kernels.
 const Kernels& gpu_kernels();
-/// Tests have it: pointers are to the host's memory and streams mean nothing.
+/// Defined in tests: pointers are host memory, streams are ignored.
 const Kernels& host_kernels();
 
 }  // namespace titan

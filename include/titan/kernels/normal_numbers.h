@@ -1,6 +1,6 @@
-// Normal numbers as a pure function of (seed, stream, index), the same bits on a GPU and on the host: Box & Muller,
-// 1958, over Philox. Only operations that IEEE 754 rounds exactly are used, none of them contracted, because logarithms
-// and cosines of two libraries differ in their last bit. For host and device alike; no tensors.
+// Normal numbers as a pure function of (seed, stream, index), with the same bits on GPU and host: Box & Muller, 1958,
+// over Philox. Uses only correctly rounded IEEE 754 operations without contraction, because logarithms and cosines
+// differ between libraries in the last bit. For host and device; no tensors.
 #pragma once
 
 #include <cmath>
@@ -12,10 +12,10 @@
 
 namespace titan {
 
-/// What numbers: deviation · N(0, 1), redrawn outside of [lower, upper] when `truncated`.
+/// The distribution: deviation · N(0, 1), redrawn outside [lower, upper] if `truncated`.
 struct NormalNumbers {
   uint64_t seed = 0;
-  uint64_t stream = 0;  // of the parameter's name
+  uint64_t stream = 0;  // derived from the parameter's name
   double deviation = 1;
   bool truncated = false;
   double lower = 0;
@@ -32,7 +32,7 @@ TITAN_HOST_DEVICE inline double times(double a, double b) { return a * b; }
 TITAN_HOST_DEVICE inline double plus(double a, double b) { return a + b; }
 #endif
 
-/// c[0] + z·(c[1] + z·(…)).
+/// Horner's rule: c[0] + z·(c[1] + z·(…)).
 template <int N>
 TITAN_HOST_DEVICE inline double polynomial(double z, const double (&c)[N]) {
   double sum = c[N - 1];
@@ -48,7 +48,7 @@ TITAN_HOST_DEVICE inline double logarithm(double u) {
                              1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23, 1.0 / 25};
   int exponent = 0;
   double m = u;
-  // At most 33 halvings away: the smallest u is 2^-33.
+  // At most 33 iterations: the smallest u is 2^-33.
   while (m < kHalfRoot) m = times(m, 2), --exponent;
   const double f = plus(m, -1);
   const double s = f / plus(f, 2);
@@ -62,9 +62,10 @@ struct CosineAndSine {
   double cosine, sine;
 };
 
-/// Of an angle in [0, 2π], by the remainder to the nearest multiple of π/2.
+/// For an angle in [0, 2π], reduced to the nearest multiple of π/2.
 TITAN_HOST_DEVICE inline CosineAndSine cosine_and_sine(double angle) {
-  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0, kHalfPiLow = 0x1.0b4611a626331p-34;  // 33 bits, and the rest
+  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0,
+                   kHalfPiLow = 0x1.0b4611a626331p-34;  // 33 bits, and the remainder
   constexpr double kCosine[] = {1.0,
                                 -1.0 / 2,
                                 1.0 / 24,
@@ -94,14 +95,14 @@ TITAN_HOST_DEVICE inline CosineAndSine cosine_and_sine(double angle) {
   }
 }
 
-/// In (0, 1): never 0, never 1, so that logarithms are finite.
+/// Uniform in (0, 1), bounds excluded, so that logarithms are finite.
 TITAN_HOST_DEVICE inline double unit_interval(uint32_t bits) {
   return times(plus(static_cast<double>(bits), 0.5), 0x1p-32);
 }
 
 }  // namespace exact
 
-/// Numbers 2n and 2n + 1 of N(0, 1) share block n of the stream.
+/// Element `index` of N(0, 1); elements 2n and 2n + 1 share block n of the stream.
 TITAN_HOST_DEVICE inline double standard_normal(uint64_t seed, uint64_t stream, int64_t index) {
   const auto block = static_cast<uint64_t>(index) / 2;
   auto word0 = static_cast<uint32_t>(block);
@@ -118,7 +119,7 @@ TITAN_HOST_DEVICE inline double standard_normal(uint64_t seed, uint64_t stream, 
 TITAN_HOST_DEVICE inline double normal_number(const NormalNumbers& of, int64_t index) {
   double value = exact::times(standard_normal(of.seed, of.stream, index), of.deviation);
   if (!of.truncated) return value;
-  // Redraws use other keys of the same stream; the bounds leave at least a third of the mass for every model here.
+  // Redraws use other keys of the same stream; the bounds keep at least a third of the mass for every model here.
   constexpr uint64_t kNextAttempt = 0x9E3779B97F4A7C15;
   for (uint64_t seed = of.seed; value < of.lower || value > of.upper;) {
     seed += kNextAttempt;
@@ -127,7 +128,7 @@ TITAN_HOST_DEVICE inline double normal_number(const NormalNumbers& of, int64_t i
   return value;
 }
 
-/// Element i of `values` becomes number place.index(i), rounded to fp32 and from there to `type`.
+/// Element i of `values` becomes element place.index(i), rounded to fp32 and then to `type`.
 struct NormalFill {
   KernelType type = KernelType::fp32;
   int64_t count = 0;

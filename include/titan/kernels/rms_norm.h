@@ -1,28 +1,28 @@
-// RMS norm with the residual stream around it: h = x + delta, y = norm(h)·w, one kernel forward and one backward (and a
-// small one for the weight). Formulas: ops/rms_norm.h's; statistics and products in fp32.
+// RMS norm fused with the residual addition: h = x + delta, y = norm(h)·w; one kernel forward, one backward plus a
+// small one for the weight. Formulas: ops/norm.h; statistics and products in fp32.
 #pragma once
 
 #include "titan/kernels/elements.h"
 
 namespace titan {
 
-/// Rows of `columns` numbers of `type`, contiguous. Pointers may be null where it says so.
+/// Rows of `columns` elements of `type`, contiguous. Pointers may be null only where stated.
 struct RmsNormForward {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
   int64_t columns = 0;
   float epsilon = 0;
-  bool round_once = false;  // fused_rmsnorm: not before the weight
+  bool round_once = false;  // fused_rmsnorm: no rounding before the weight
   const void* x = nullptr;
   const void* delta = nullptr;   // null: h is x, and `sum` is not written
   const void* weight = nullptr;  // [columns]
   void* sum = nullptr;           // h
   void* normed = nullptr;
   float* scale = nullptr;              // [rows]: rsqrt(mean h² + ε)
-  uint32_t* largest_normed = nullptr;  // the largest |normed| is raised into it, as fp32 bits; or null
+  uint32_t* largest_normed = nullptr;  // amax slot of `normed`, raised as fp32 bits; or null
 };
 
-/// Blocks whose partial sums make the weight's gradient: a fixed number, so that every GPU adds in the same order.
+/// Number of partial sums of the weight's gradient: fixed, so that every GPU adds in the same order.
 constexpr int64_t kRmsNormPartials = 256;
 
 struct RmsNormBackward {
@@ -30,20 +30,20 @@ struct RmsNormBackward {
   int64_t rows = 0;
   int64_t columns = 0;
   const void* d_normed = nullptr;
-  const void* d_residual = nullptr;  // joins dx; or null
-  const void* x = nullptr;           // what was normalised
+  const void* d_residual = nullptr;  // added to dx; or null
+  const void* x = nullptr;           // the forward's h
   const void* weight = nullptr;
   const float* scale = nullptr;
   void* dx = nullptr;
   float* partials = nullptr;       // [rms_norm_partials(rows), columns], scratch; null: no weight gradient
   float* d_weight = nullptr;       // [columns]
   bool accumulate = false;         // d_weight += instead of =
-  uint32_t* largest_dx = nullptr;  // as above
+  uint32_t* largest_dx = nullptr;  // amax slot of dx; or null
 };
 
 constexpr int64_t rms_norm_partials(int64_t rows) { return rows < kRmsNormPartials ? rows : kRmsNormPartials; }
 
-/// Whether a row fits the registers of a block: 32,768 bytes in aligned packs, 4,096 numbers otherwise.
+/// True if a row fits a block's registers: 32,768 bytes in aligned packs, 4,096 elements otherwise.
 inline bool fits_rms_norm(KernelType type, int64_t columns, bool packs) {
   return columns > 0 && (packs ? columns * bytes_of(type) <= 32768 : columns <= 4096);
 }
@@ -56,15 +56,15 @@ inline bool in_packs(const RmsNormBackward& a) {
 inline bool supported(const RmsNormForward& a) { return fits_rms_norm(a.type, a.columns, in_packs(a)); }
 inline bool supported(const RmsNormBackward& a) { return fits_rms_norm(a.type, a.columns, in_packs(a)); }
 
-/// Forward: x and delta once, sum and normed once, a scale a row; the weight once, and again for every further row.
+/// Forward: x, delta, sum and normed once, a scale per row; the weight once, and again for every further row.
 constexpr KernelTraffic traffic(const RmsNormForward& a) {
   const int64_t row = a.columns * bytes_of(a.type);
   const int64_t streams = a.delta ? 2 : 1;
   return {a.rows * row * streams + row, a.rows * (row * streams + 4), (a.rows - 1) * row};
 }
 
-/// Backward: d_normed, x, d_residual and dx once, a scale a row; the weight once for
-/// each of rms_norm_partials(rows) blocks. The partial sums are written, and read by the second kernel.
+/// Backward: d_normed, x, d_residual and dx once, a scale per row; the weight once for each of rms_norm_partials(rows)
+/// blocks. Partial sums are written once and read by the second kernel.
 constexpr KernelTraffic traffic(const RmsNormBackward& a) {
   const int64_t row = a.columns * bytes_of(a.type);
   const int64_t blocks = rms_norm_partials(a.rows);

@@ -1,5 +1,5 @@
-// Rotary embedding of queries and keys in one launch, in place or not: pairs (2j, 2j+1) of a head times a complex
-// number of the table, or, inverse, times its conjugate.
+// Rotary embedding of queries and keys in one launch, in place or not: pairs (2j, 2j+1) of a head are multiplied by a
+// complex number of the table, or by its conjugate if inverse.
 #pragma once
 
 #include "titan/kernels/elements.h"
@@ -21,14 +21,14 @@ struct RotaryTurn {
   const int64_t* positions = nullptr;  // [samples or 1, length]; null: 0 … length − 1
   int64_t position_rows = 1;
   bool inverse = false;
-  uint32_t* largest_query = nullptr;  // the largest |turned_query| is raised into it, as fp32 bits; or null
+  uint32_t* largest_query = nullptr;  // amax slot of turned_query, raised as fp32 bits; or null
   uint32_t* largest_key = nullptr;
 };
 
 inline bool supported(const RotaryTurn& a) { return a.head_dim % 2 == 0; }
 
-/// Queries and keys once in and once out; a row of the table for each place, again for every further head and sample
-/// (positions that differ between samples: of each its own, if they are all different).
+/// Queries and keys are read and written once; a table row once per position, and again for every further head and
+/// sample (with per-sample positions: one row per sample, if all differ).
 inline KernelTraffic traffic(const RotaryTurn& a) {
   const int64_t heads = (a.query ? a.query_heads : 0) + (a.key ? a.key_heads : 0);
   const int64_t numbers = a.tokens * heads * a.head_dim * bytes_of(a.type);

@@ -1,7 +1,7 @@
-// Stochastic rounding of fp32 to bf16: up with the probability of the part that is cut off, so that the expectation is
-// the number itself and small updates are not lost (Gupta et al., "Deep learning with limited numerical precision",
-// 2015). The chance is a pure function of a key and of the element's index in the whole tensor: every way to cut the
-// tensor over ranks, blocks and threads rounds to the same bits. For host and device alike; no tensors.
+// Stochastic rounding of fp32 to bf16: rounds up with a probability equal to the fraction cut off, so the expectation
+// is exact and small updates are not lost (Gupta et al., "Deep learning with limited numerical precision", 2015). The
+// random bits are a pure function of a key and the element's index in the whole tensor: any sharding and threading
+// gives the same bits. For host and device; no tensors.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,28 @@
 
 namespace titan {
 
-/// What makes the chances of one tensor in one step differ from all others'.
+/// Identifies the random stream of one tensor in one step.
 struct RoundingKey {
-  uint64_t key = 0;     // of seed and step
-  uint64_t stream = 0;  // of the parameter's name
+  uint64_t key = 0;     // derived from seed and step
+  uint64_t stream = 0;  // derived from the parameter's name
 };
 
-/// Where elements of memory are in the whole tensor, row-major: element i is number
-/// first + (i / run) · stride + i % run of it.
+/// Maps elements in memory to the whole tensor, row-major: element i is element first + (i / run) · stride + i % run.
 struct RoundingPlace {
   int64_t first = 0;
-  int64_t run = 1;     // elements of memory that follow each other in the tensor too
-  int64_t stride = 1;  // from one run to the next
+  int64_t run = 1;     // elements of memory that are consecutive in the tensor too
+  int64_t stride = 1;  // distance between the starts of two runs
 
   TITAN_HOST_DEVICE int64_t index(int64_t element) const {
-    if (element < run) return first + element;  // without a division where all of the memory is one run
+    if (element < run) return first + element;  // avoids the division if all of the memory is one run
     return first + (element / run) * stride + element % run;
   }
 };
 
-/// The numbers that an optimizer keeps of an element.
+/// The values that an optimizer stores per element.
 enum class KeptNumber { weight, first_moment, second_moment };
 
-/// 16 bits for each of them: upper halves where there are any, which a GPU shifts and adds in one instruction.
+/// 16 random bits for each value, in upper halves where possible: a GPU shifts and adds these in one instruction.
 struct RoundingBits {
   uint32_t weight_and_second;  // weight: upper half, second moment: lower half
   uint32_t first;              // upper half
@@ -43,10 +42,10 @@ struct RoundingBits {
   }
 };
 
-/// Rounds of Philox for chances: enough for numbers of which each decides one last place.
+/// Philox rounds: enough where each random number decides only one last place.
 constexpr int kRoundingRounds = 7;
 
-/// Elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.
+/// Random bits of elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.
 struct RoundingPairBits {
   RoundingBits even, odd;
 };
@@ -65,11 +64,11 @@ TITAN_HOST_DEVICE inline RoundingBits rounding_bits(const RoundingKey& key, int6
   return index % 2 == 0 ? pair.even : pair.odd;
 }
 
-/// From the bits of an fp32 number that is not a NaN: a word whose upper half is a bf16 number; `chance` below 2^16. A
-/// number that bf16 has stays itself, an infinity stays what it is.
+/// Input: the bits of an fp32 number that is not NaN, and `chance` below 2^16. The upper half of the result is the bf16
+/// number. Values that bf16 represents, and infinities, are unchanged.
 TITAN_HOST_DEVICE inline uint32_t round_up_stochastically(uint32_t bits, uint32_t chance) { return bits + chance; }
 
-/// That bf16 number of any bits; a NaN stays one.
+/// The bf16 number for any bits; NaN stays NaN.
 TITAN_HOST_DEVICE inline uint32_t round_stochastically(uint32_t bits, uint32_t chance) {
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
   return is_nan ? 0x7FC0 : round_up_stochastically(bits, chance) >> 16;

@@ -1,18 +1,18 @@
-// y = silu(gate)·up, and back. Arithmetic in fp32, one rounding.
+// y = silu(gate)·up, forward and backward. fp32 arithmetic, rounded once.
 #pragma once
 
 #include "titan/kernels/elements.h"
 
 namespace titan {
 
-/// `count` numbers of each, contiguous.
+/// `count` elements per array, contiguous.
 struct SwigluForward {
   KernelType type = KernelType::fp32;
   int64_t count = 0;
   const void* gate = nullptr;
   const void* up = nullptr;
   void* result = nullptr;
-  uint32_t* largest_result = nullptr;  // the largest |result| is raised into it, as fp32 bits; or null
+  uint32_t* largest_result = nullptr;  // amax slot of the result, raised as fp32 bits; or null
 };
 
 struct SwigluBackward {
@@ -23,11 +23,11 @@ struct SwigluBackward {
   const void* up = nullptr;
   void* d_gate = nullptr;
   void* d_up = nullptr;
-  uint32_t* largest_d_gate = nullptr;  // both or none
+  uint32_t* largest_d_gate = nullptr;  // amax slots: both or none
   uint32_t* largest_d_up = nullptr;
 };
 
-/// Forward: two arrays in, one out. Backward: three in, two out.
+/// Forward: reads two arrays, writes one. Backward: reads three, writes two.
 constexpr KernelTraffic traffic(const SwigluForward& a) {
   return {2 * a.count * bytes_of(a.type), a.count * bytes_of(a.type), 0};
 }
