@@ -64,8 +64,7 @@ struct CosineAndSine {
 
 /// For an angle in [0, 2π], reduced to the nearest multiple of π/2.
 TITAN_HOST_DEVICE inline CosineAndSine cosine_and_sine(double angle) {
-  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0,
-                   kHalfPiLow = 0x1.0b4611a626331p-34;  // 33 bits, and the remainder
+  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0, kHalfPiLow = 0x1.0b4611a626331p-34;  // 33 bits, and the rest
   constexpr double kCosine[] = {1.0,
                                 -1.0 / 2,
                                 1.0 / 24,
