@@ -1,6 +1,6 @@
-// The end of a run with several ranks: when one fails or dies, the others end within seconds, even while they hang in a
-// collective. Every rank keeps one connection to rank 0, which a thread of its own watches; the kernel closes it when a
-// process dies, however it dies. Made by the rendezvous; knows neither tensors nor process groups.
+// Ends a run with several ranks: when one rank fails or dies, the others exit within seconds, even while blocked in a
+// collective. Every rank keeps one connection to rank 0, watched by a separate thread; the kernel closes the connection
+// when the process dies. Created by the rendezvous; does not depend on tensors or process groups.
 #pragma once
 
 #include <chrono>
@@ -12,22 +12,21 @@ namespace titan {
 
 class AbortWatcher {
  public:
-  /// Called on the watcher's thread, right before it ends the process with exit code 74. `aloud`: this rank is the one
-  /// to tell the user; the others only note it in their logs.
+  /// Called on the watcher's thread, right before it ends the process with exit code 74. `aloud`: this rank
+  /// reports the failure to the user; the other ranks only log it.
   using PeerFailed = std::function<void(const std::string& text, bool aloud)>;
 
   virtual ~AbortWatcher() = default;
 
-  /// This rank has failed and will end with `code`: makes the others end. To be called before anything that may wait
-  /// for them is torn down; when the process has not ended a few seconds later, the watcher prints `text` and ends it.
-  /// With code 74, a failed peer, which is usually what a collective says after another rank died: waits some seconds
-  /// for the true cause, and when there is one, the process ends with that (this call does not return then).
-  /// Returns whether rank 0 has heard it and tells the user, so that this rank need not: a failure that all ranks have
-  /// is told once.
+  /// This rank has failed and will exit with `code`: makes the other ranks exit. Call it before tearing down anything
+  /// that may block on them; if the process is still running a few seconds later, the watcher prints `text` and ends
+  /// it. Code 74 (peer failure) is usually a collective's error after another rank died: waits some seconds for the
+  /// original failure and, if one arrives, ends the process with it (this call then does not return). Returns true if
+  /// rank 0 has received the failure and reports it, so that a failure of all ranks is reported once.
   virtual bool fail(int code, const std::string& text) = 0;
 
-  /// This rank is done. Waits until all are, so that nobody takes it for dead and rank 0's store outlives its users.
-  /// Returns the ranks that were not done at the limit (rank 0 knows them all, the others only of rank 0).
+  /// This rank is done. Waits for all ranks, so that it is not taken for dead and rank 0's store outlives its clients.
+  /// Returns the ranks that were not done within `limit` (rank 0 sees all ranks, the others only rank 0).
   virtual std::vector<int64_t> leave(std::chrono::seconds limit) = 0;
 };
 

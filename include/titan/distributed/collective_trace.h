@@ -1,5 +1,5 @@
-// What the groups of a rank did last. When a run hangs, the ranks' traces side by side show who is behind: the same
-// group, and one rank's last call has a lower number than the others'.
+// The latest collectives of a rank's process groups. When a run hangs, comparing the ranks' traces finds the rank that
+// is behind: its last call in a group has a lower number than the other ranks' last call in that group.
 #pragma once
 
 #include <chrono>
@@ -17,21 +17,21 @@
 
 namespace titan {
 
-/// A ring of the latest collectives of all groups of this rank. May be used from any thread.
+/// A ring buffer of the latest collectives of all groups of this rank. Thread-safe.
 class CollectiveTrace {
  public:
-  /// Remembers the last `capacity` of them, at least 1.
+  /// `capacity`: number of calls kept, at least 1.
   explicit CollectiveTrace(int64_t capacity);
 
-  /// A call of `group` is about to be issued that moves `bytes`. Returns its number among all calls, from 0 on.
+  /// Records a call of `group` that moves `bytes`, before it is issued. Returns its index among all calls, from 0.
   int64_t issued(const Communicator& group, Collective kind, int64_t bytes);
-  /// Call `number` has been waited for. On a CPU its result is there; on a GPU the stream waits for it.
+  /// Records that call `number` was waited for: on a CPU it is complete; on a GPU the stream waits for it.
   void waited(int64_t number);
 
   bool is_empty() const;
-  /// The calls that are remembered, oldest first, as a JSON object: "time" (of this text, seconds since 1970) and
+  /// The calls kept, oldest first, as a JSON object: "time" (when it was written, seconds since 1970) and
   /// "calls", each with its "group", the "rank" and "ranks" in that group, its number among that group's ("call"), the
-  /// "collective", "bytes", "issued" and, once it was, "waited": seconds before "time".
+  /// "collective", "bytes", "issued" and, once waited for, "waited": seconds before "time".
   std::string json() const;
 
  private:
@@ -45,7 +45,7 @@ class CollectiveTrace {
     Collective kind{};
     int64_t bytes = 0;
     Clock::time_point issued;
-    Clock::time_point waited{};  // the clock's zero: not yet
+    Clock::time_point waited{};  // epoch: not waited for yet
   };
 
   mutable std::mutex mutex_;
@@ -54,23 +54,24 @@ class CollectiveTrace {
   std::map<std::string, int64_t> count_of_group_;
 };
 
-// Looks after collectives that no host thread waits for. On a GPU the host runs ahead and would wait for a lost rank in
-// some later synchronisation, for ever and without a name; a thread of its own sees which collective does not end.
+// Timeout for collectives that no host thread waits for. On a GPU the host runs ahead and would block for ever on a
+// lost rank in some later synchronisation, without naming the collective; a separate thread finds the one that timed
+// out.
 
 class OverdueWatch {
  public:
-  /// Hears, on the watch's thread and once, what was not complete in time, or failed.
+  /// Called once, on the watch's thread, for a collective that failed or was not complete in time.
   using Overdue = std::function<void(const std::string& text)>;
 
-  /// `interval`: between two looks.
+  /// `interval`: polling interval.
   explicit OverdueWatch(Overdue overdue, std::chrono::milliseconds interval = std::chrono::milliseconds(200));
-  /// Waits for a call of `overdue` under way, and for no work.
+  /// Waits for a running call of `overdue`, but not for pending work.
   ~OverdueWatch();
   OverdueWatch(const OverdueWatch&) = delete;
   OverdueWatch& operator=(const OverdueWatch&) = delete;
 
   /// `is_complete`, called on the watch's thread, must become true within `limit`. `what`: the subject of the sentence
-  /// "… did not end within 100 s". What `is_complete` throws is told as its end.
+  /// "… did not end within 100 s". An exception from `is_complete` is reported as failure.
   void add(std::function<bool()> is_complete, std::string what, std::chrono::milliseconds limit);
 
  private:
@@ -83,7 +84,7 @@ class OverdueWatch {
   };
 
   void watch();
-  /// Empty while the work may go on.
+  /// Empty while the work is within its limit.
   static std::string problem_of(const Work& work);
 
   Overdue overdue_;
@@ -91,7 +92,7 @@ class OverdueWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ends_ = false;
-  std::list<Work> added_;  // since the last look
+  std::list<Work> added_;  // since the last poll
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-// The ranks of one or several mesh axes talking to each other. Every call is counted here, by the wrapper that all
-// backends share and that knows nothing of the plan: the tests hold plan and counts against each other. Calls are made
-// in the same order by all members; the result counts after `wait`.
+// Collectives among the ranks of one or several mesh axes. The base class counts the traffic of every backend,
+// independently of the communication plan, so that tests can compare plan and counts. All members make the same calls
+// in the same order; results are valid after `wait`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ std::string_view name(Collective kind);
 
 enum class Reduction : uint8_t { sum, max, min };
 
-/// What went through a communicator: calls (a list of tensors is one call) and the bytes of the whole tensors: the
-/// gathered output, the input of a reduce-scatter, the tensor of an all-reduce, what a permute sends.
+/// Traffic of a communicator: calls (a list of tensors is one call) and bytes of the full tensors: the output of an
+/// all-gather, the input of a reduce-scatter, the tensor of an all-reduce, what a permute sends.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
@@ -31,24 +31,24 @@ struct Traffic {
 };
 using TrafficTable = std::array<Traffic, kCollectives>;
 
-/// Bytes that one rank of `ranks` sends for `traffic` in the ring algorithms, the least there is:
+/// Bytes that one rank of `ranks` sends for `traffic` with ring algorithms, which are optimal:
 /// (n−1)/n of the tensors for all-gather and reduce-scatter, twice that for all-reduce, all of it for a permute.
 double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks);
 
-/// A collective under way. Who destroys it without waiting must not look at the outputs; their memory may still be
-/// written until a later call to the same communicator is waited for.
+/// A collective in flight. If it is destroyed without `wait`, the outputs must not be read; they may be written until a
+/// later call on the same communicator has been waited for.
 class PendingCollective {
  public:
   virtual ~PendingCollective() = default;
-  /// The outputs may be used by what the caller enqueues next. On the CPU: blocks until they are there. Throws
+  /// Orders the outputs before work that the caller enqueues next; on the CPU, blocks until they are complete. Throws
   /// Error(peer_failure) when the other ranks did not answer within the timeout. A second call does nothing.
   virtual void wait() = 0;
-  /// Whether the tensors that went in may be written and freed before `wait`. Never waits.
+  /// True if the inputs may already be written or freed before `wait`. Never blocks.
   virtual bool inputs_free() { return false; }
 };
 using Pending = std::unique_ptr<PendingCollective>;
 
-/// In the place of a rank of a permute: none.
+/// Peer of a permute that sends or receives nothing.
 inline constexpr int64_t kNobody = -1;
 
 /// Tensors of one dtype to a rank or from it.
@@ -71,31 +71,30 @@ class Communicator {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  /// outputs[i] [size·n, …] become the inputs[i] [n, …] of all ranks, one below the other, as one call.
+  /// outputs[i] [size·n, …]: all ranks' inputs[i] [n, …], concatenated along dimension 0. One call.
   [[nodiscard]] Pending all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
-  /// outputs[i] [n, …] become this rank's rows of the sums of all ranks' inputs[i] [size·n, …], as one call.
+  /// outputs[i] [n, …]: this rank's rows of the sum over ranks of inputs[i] [size·n, …]. One call.
   [[nodiscard]] Pending reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
-  /// Every tensor becomes the reduction of all ranks' in place, as one call.
+  /// Reduces every tensor over all ranks in place. One call.
   [[nodiscard]] Pending all_reduce(std::vector<at::Tensor> tensors, Reduction reduction = Reduction::sum);
 
-  /// Messages between pairs of ranks, as one call: the n-th message that is sent to a rank is the n-th that this rank
-  /// expects from the sender, in whatever calls they stand, so several may be under way. What is sent must not be
-  /// written before the end, and shares no memory with what is received.
+  /// Point-to-point messages, as one call. The n-th message sent to a rank matches the n-th message that it receives
+  /// from the sender, independently of how calls group them, so several calls may be in flight. Sent tensors must not
+  /// be written before completion and must not share memory with received ones.
   [[nodiscard]] Pending transfer(std::vector<Message> receives, std::vector<Message> sends);
   /// The inputs go to rank `to` and the outputs come from rank `from`; either may be kNobody, with an empty list.
   [[nodiscard]] Pending permute(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs, int64_t to,
                                 int64_t from);
 
-  /// What the bytes travel through: "shared memory", "Gloo", "NCCL", "nothing".
+  /// Name of the transport: "shared memory", "Gloo", "NCCL", "nothing".
   virtual std::string_view transport() const = 0;
   /// Limit of every later call.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
-  /// Waits for the calls under way and closes the transport: no call may follow. All members call it, in one order of
-  /// their groups, once none of them has a call to make. Who does not call it leaves the transport to the process's
-  /// end.
+  /// Waits for the calls in flight and closes the transport; no call may follow. All members call it, in the same order
+  /// of groups. Without it, the transport stays open until the process exits.
   virtual void shut_down() {}
 
-  /// Every later call is noted there, too; null: no longer.
+  /// Records every later call in `trace`; null stops recording.
   void record_in(std::shared_ptr<CollectiveTrace> trace) { trace_ = std::move(trace); }
 
   const TrafficTable& traffic() const { return traffic_; }

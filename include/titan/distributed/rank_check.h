@@ -1,5 +1,5 @@
-// The ranks of a run as they report to rank 0: who is there, whether they belong together, and the start table.
-// Pure bookkeeping: how the reports travel is the rendezvous' business.
+// The rendezvous check on rank 0: which ranks have joined, whether their world size, devices, program and config agree,
+// and the start table. Does no communication; rendezvous.h does.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,38 @@
 
 namespace titan {
 
-/// What a rank says of itself when it joins.
+/// What a rank reports when it joins.
 struct RankFacts {
   int64_t rank = 0;
   int64_t size = 1;
   std::string host;
-  std::string machine;      ///< tells two hosts of one name apart; empty: unknown
-  int64_t local_rank = -1;  ///< on its host, as its launcher has it; -1: that does not say
+  std::string machine;      ///< machine id, distinguishes hosts of one name; empty: unknown
+  int64_t local_rank = -1;  ///< on its host, from the launcher; -1: not given
   int64_t local_size = -1;
   int64_t process = 0;
   std::string device;       ///< "cpu", "cuda:3"; chosen from `gpus` by the rendezvous check when those are given
   std::string device_uuid;  ///< of a GPU; empty: may be shared
-  std::vector<std::string> gpus = {};  ///< uuids of all in sight, of a rank that cannot tell yet which is its own
-  std::vector<int> cores;              ///< that it may run on
-  int64_t host_cores = 0;              ///< of its machine, whether it may use them or not
-  int64_t threads = 0;                 ///< that its user asks for; 0: as many as it has cores
+  std::vector<std::string> gpus = {};  ///< uuids of all visible GPUs, if not assigned yet
+  std::vector<int> cores;              ///< CPU affinity
+  int64_t host_cores = 0;              ///< all cores of the host, usable or not
+  int64_t threads = 0;                 ///< requested; 0: one per core
   std::string program;                 ///< fingerprint of the executable
   std::string config;                  ///< the resolved config as JSON, without what belongs to one rank
-  /// Not empty: why this rank cannot take part (exit code `problem_code`); it then only tells the others.
+  /// Not empty: why this rank cannot take part (exit code `problem_code`); ends all ranks.
   std::string problem;
   int problem_code = 0;
 
   /// "rank 3 (host, process 4711)".
   std::string name() const;
   std::string to_json() const;
-  /// Nothing when `text` is not what to_json writes.
+  /// nullopt when `text` is not output of to_json.
   static std::optional<RankFacts> from_json(std::string_view text);
 };
 
 /// Where a rank is on its host.
 struct HostPlace {
-  int64_t local_rank = 0;           ///< its launcher's word, else its position in host_ranks
-  std::vector<int64_t> host_ranks;  ///< the ranks of its host, rising
+  int64_t local_rank = 0;           ///< from the launcher, else the position in host_ranks
+  std::vector<int64_t> host_ranks;  ///< the ranks of its host, ascending
 };
 
 /// Why a run cannot start.
@@ -50,21 +50,20 @@ struct Refusal {
   std::string text;
 };
 
-/// Whether a process that failed may end with `code`, which a peer has told: one of ExitCode that is no success.
+/// True if `code`, received from a peer, is an ExitCode other than success.
 bool is_failure_code(int code);
 
 class RankCheck {
  public:
-  /// `zero`: the facts of rank 0, with which everybody's are compared.
+  /// `zero`: the facts of rank 0, with which those of all ranks are compared.
   explicit RankCheck(RankFacts zero);
 
   /// A refusal, or nothing when the rank fits: the same world size, a free place, a GPU of its own, the same program
   /// and the same config.
   std::optional<Refusal> add(RankFacts facts);
   bool is_complete() const { return present_ == size(); }
-  /// Of a complete rendezvous check: finds out who shares a host, and gives every rank that has no GPU yet the one of
-  /// its place. A refusal when what the launchers say of hosts is not so, when a place has no GPU, or when two have
-  /// one.
+  /// Requires is_complete(). Groups the ranks by host and assigns each rank without a GPU the one of its local rank.
+  /// A refusal when the launchers' local ranks do not match the hosts, a local rank has no GPU, or two share one.
   std::optional<Refusal> settle();
   const HostPlace& place(int64_t rank) const { return places_[static_cast<size_t>(rank)]; }
   /// "rank 3", "ranks 3 and 5", "ranks 3, 5 and 6 to 9".
@@ -72,11 +71,11 @@ class RankCheck {
   const std::optional<RankFacts>& facts(int64_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
 
-  /// Cores that a rank may count on: those it may run on, shared evenly with the ranks of its host that have the same.
+  /// Cores available to a rank: its affinity set, divided evenly among the ranks of its host with the same set.
   int64_t core_share(int64_t rank) const;
-  /// The start table of a complete rendezvous check, a line each, at most `most` ranks; then one line per warning.
+  /// The start table of a complete check: one line per rank, at most `most`; then one line per warning.
   std::vector<std::string> table(int64_t most = 64) const;
-  /// Ranks that ask for more threads than their share of cores, and ranks bound to one core where there are more.
+  /// Ranks that request more threads than their share of cores, and ranks bound to one core of several.
   std::vector<std::string> warnings() const;
 
  private:
@@ -90,7 +89,7 @@ class RankCheck {
   int64_t present_ = 0;
 };
 
-/// "3", "3 and 5", "3, 5 and 7 to 9": rising numbers as a sentence has them.
+/// "3", "3 and 5", "3, 5 and 7 to 9": ascending numbers as a phrase.
 std::string number_list(const std::vector<int64_t>& numbers);
 
 }  // namespace titan

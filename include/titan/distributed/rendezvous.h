@@ -1,5 +1,6 @@
-// The ranks of a run find each other, make sure that they belong together, and get a store and a watcher.
-// Rank 0 listens and greets; the others call, report their facts and keep the line (abort_watcher.h). No MPI is used.
+// Rendezvous of the ranks of a run: connects them, checks that they agree (rank_check.h) and creates the store and the
+// abort watcher. Rank 0 listens; the others connect, send their RankFacts and keep the connection open
+// (abort_watcher.h). Does not use MPI.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,7 @@
 
 namespace titan {
 
-/// Rank 0 has refused the run and tells the user; this rank has nothing to add.
+/// Rank 0 has refused the run and reports why; this rank prints nothing.
 class RefusedByRankZero : public Error {
  public:
   using Error::Error;
@@ -26,26 +27,26 @@ class RefusedByRankZero : public Error {
 struct Rendezvous {
   World world;
   std::unique_ptr<AbortWatcher> watcher;  ///< null for a single process and a dry run
-  std::vector<std::string> table;         ///< on rank 0 of several: who is there, a line each
+  std::vector<std::string> table;         ///< on rank 0 of several: one line per rank
   std::vector<std::string> warnings;      ///< on rank 0
 };
 
-/// Blocks until all ranks are there. Throws Error(launcher) within about `timeout`, on every rank: ranks that did not
-/// come (named), another world size, two processes of one rank or on one GPU, another program or config, a taken port.
-/// `facts` are this process's; its rank and size are taken from `launch`. When they hold a problem, all ranks end with
-/// it within seconds, those included that are still on their way. `final_message`: what the watcher has said as soon as
-/// it knows that another rank's failure ends this one; null: nothing.
+/// Blocks until all ranks have joined. Throws Error(launcher) on every rank within about `timeout`: missing ranks (by
+/// number), different world sizes, two processes with one rank or one GPU, different programs or configs, a port in
+/// use. `facts`: of this process; rank and size are taken from `launch`. If they contain a problem, all ranks exit with
+/// it within seconds, including those that join later. `final_message`: printed by the watcher when another rank's
+/// failure ends this process; may be null.
 Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
                       AbortWatcher::PeerFailed peer_failed, std::shared_ptr<FinalMessage> final_message = nullptr);
 
-// How two ends of a connection prove to each other that they know the run's secret, without sending it: each answers
-// the other's random number with a MAC (HMAC-SHA-1) over both numbers, the port and the caller's rank. A program that
-// listens on another port of the run cannot pass such answers on.
+// Mutual authentication of a connection with the run's secret, which is never sent: each side answers the other's nonce
+// with an HMAC-SHA-1 over both nonces, the port and the caller's rank. The port prevents relaying an answer from a
+// listener on another port.
 
 /// HMAC-SHA-1 (RFC 2104) in hexadecimal digits.
 std::string keyed_hash(std::string_view key, std::string_view text);
 
-/// What both ends know of one connection.
+/// Authentication state of one connection, known to both sides.
 struct Handshake {
   std::string secret;
   uint16_t port = 0;  // where rank 0 listens
@@ -59,7 +60,7 @@ struct Handshake {
   std::string proof(std::string_view side) const;
 };
 
-/// Compares all characters, so that the time tells nothing.
+/// Constant-time comparison.
 bool is_same_proof(std::string_view a, std::string_view b);
 
 }  // namespace titan

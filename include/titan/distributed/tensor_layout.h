@@ -10,7 +10,7 @@
 
 namespace titan {
 
-/// A rectangular part of a logical tensor: where it starts and how far it reaches, per dimension.
+/// A rectangular part of a logical tensor: offset and extent per dimension.
 struct Box {
   std::vector<int64_t> offset;
   std::vector<int64_t> extent;
@@ -19,8 +19,8 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// One cut: `dimension` is split into ceil-sized chunks over `parts` ranks of mesh axis `axis`; no dimension means a
-/// copy each.
+/// One cut: `dimension` is split into ceil-sized chunks over `parts` ranks of mesh axis `axis`; without a
+/// dimension the tensor is replicated.
 struct Split {
   std::string axis;
   int64_t parts = 1;
@@ -41,7 +41,7 @@ class TensorLayout {
   Box box(std::span<const int64_t> coordinates) const;
   /// The part of the only rank, or of rank 0 along every split.
   Box first_box() const;
-  /// Whether the rank is the one that speaks for its box: coordinate 0 along every replicated split.
+  /// True if the rank is the one that writes its box: coordinate 0 along every replicated split.
   bool owns(std::span<const int64_t> coordinates) const;
 
  private:

@@ -1,5 +1,5 @@
-// Whom a rank waits for at this moment, for when a rank hangs: the others wait for each other, and only who follows
-// from waiter to waiter comes to the one that they all wait for.
+// The wait-for graph: which ranks each rank is blocked on. When a rank hangs, the other ranks wait for each other;
+// following the edges leads to the rank that holds up the run.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace titan {
 
-/// Of one rank; may be used from any thread.
+/// The outgoing edges of one rank. Thread-safe.
 class WaitForGraph {
  public:
   using Ranks = std::shared_ptr<const std::vector<int64_t>>;
@@ -21,21 +21,21 @@ class WaitForGraph {
 
   void begin(int64_t rank);
   void end(int64_t rank);
-  /// For many ranks at once, the same object in both: costs no more than for one.
+  /// Many ranks at the cost of one; pass the same object to begin and end.
   void begin(const Ranks& ranks);
   void end(const Ranks& ranks);
-  /// This rank has waited in vain: what is noted now stays, whatever else it lets go of on its way out.
+  /// Freezes the current edges after a timeout, so that unwinding does not remove them.
   void keep();
-  /// Ranks of the run, rising, each once.
+  /// The ranks waited for now, ascending, without duplicates.
   std::vector<int64_t> now() const;
 
-  /// As begin(rank), for one that may work for long (PatientWait): whether it lives is to be asked half of `patience`
-  /// later, and as often again. Returns the number of this wait, for its end.
+  /// As begin(rank), for a rank that may be busy for long (PatientWait): every half `patience`, the rank is to be asked
+  /// whether it is alive. Returns the wait's number, for end_patient.
   int64_t begin_patient(int64_t rank, std::chrono::milliseconds patience);
   void end_patient(int64_t number);
-  /// For the thread that watches over the ranks: the patience of a wait for which it is to ask now, each time once.
+  /// For the watcher thread: the patience of a wait whose next question is due at `now`; each question is due once.
   std::optional<std::chrono::milliseconds> question_due(Clock::time_point now);
-  /// To be told by that thread: at this time an answer was complete, so that whoever is waited for lives.
+  /// For the watcher thread: the liveness question was answered at `now`; the ranks waited for are alive.
   void note_life(Clock::time_point now);
   bool were_alive_since(Clock::time_point then) const;
 
@@ -48,18 +48,18 @@ class WaitForGraph {
 
   mutable std::mutex mutex_;
   bool kept_ = false;
-  std::map<int64_t, int64_t> waiting_;  // how often, by rank
-  std::map<Ranks, int64_t> together_;   // the same of many at once
+  std::map<int64_t, int64_t> waiting_;  // number of waits, by rank
+  std::map<Ranks, int64_t> together_;   // number of waits, by set of ranks
   std::map<int64_t, Patient> patient_;  // by number
   int64_t next_number_ = 0;
   Clock::time_point lived_at_{};
 };
 
-/// A wait for a rank that may work for long, as in a save: noted while this object is. The rank is waited for as long
-/// as its process gives signs of life; a rank that gives none ends the run (AbortWatcher).
+/// Scoped wait for a rank that may be busy for long, as in a save. The wait lasts as long as the rank's process
+/// answers; a rank that does not answer ends the run (AbortWatcher).
 class PatientWait {
  public:
-  /// `waits` may be null: nobody asks.
+  /// `waits` may be null: no liveness questions.
   PatientWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds patience);
   ~PatientWait();
   PatientWait(const PatientWait&) = delete;
@@ -70,19 +70,19 @@ class PatientWait {
   int64_t number_ = 0;
 };
 
-/// What a rank says when it is asked whom it waits for.
+/// A rank's answer: which ranks it waits for.
 struct WaitAnswer {
   int64_t rank;
-  std::vector<int64_t> waits_for;  // empty: for nobody; it computes, reads or writes
+  std::vector<int64_t> waits_for;  // empty: it computes, reads or writes
 };
 
-/// Who holds up a run in which `reporter` waited in vain: found from waiter to waiter.
+/// The rank that holds up a run in which `reporter` timed out.
 struct WaitEnd {
-  int64_t rank = -1;  ///< -1: nobody is found; ranks wait in a circle, or `reporter` could not say for whom it waits
+  int64_t rank = -1;  ///< -1: not found: the ranks wait in a cycle, or `reporter` has no known edge
   bool answers = false;
 };
-/// `answers`: of all ranks that gave one. Who gave none is stopped or its host is. Of several at whom the waiting ends,
-/// one without an answer comes first, then the lowest rank.
+/// `answers`: of all ranks that answered; a rank that did not, or its host, is stopped. Among several ranks at which
+/// the edges end, a rank without an answer is preferred, then the lowest.
 WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter);
 
 }  // namespace titan

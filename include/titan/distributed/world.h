@@ -1,5 +1,5 @@
-// Who this process is among the processes (ranks) of a run. Made once, by rendezvous or by nobody: a default World is a
-// single process. Passed on by reference; it knows neither the mesh nor any process group.
+// This process's place among the processes (ranks) of a run. Created once by the rendezvous; a default World is a
+// single process. Passed by reference; does not depend on the mesh or process groups.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -19,28 +19,26 @@ class WaitForGraph;
 struct World {
   int64_t rank = 0;
   int64_t size = 1;
-  int64_t local_rank = 0;  // among the ranks of this host: which of its GPUs is this rank's
-  /// The ranks of this host, rising, this one among them. They need not follow each other: mpirun --map-by node.
+  int64_t local_rank = 0;  // among the ranks of this host; selects the GPU
+  /// The ranks of this host including this one, ascending, not always consecutive (mpirun --map-by node).
   std::vector<int64_t> host_ranks{0};
-  /// Cores that this rank may count on: those it may run on, shared evenly with the ranks of its host that have the
-  /// same ones. 0: it need not share.
+  /// Cores available to this rank: its affinity set, divided evenly among the ranks of its host with the same set.
+  /// 0: not shared.
   int64_t cores = 0;
-  /// Keys that every rank sees, for making process groups and agreeing on things; null for a single process and for a
-  /// dry run.
+  /// Key-value store shared by all ranks; null for a single process and for a dry run.
   c10::intrusive_ptr<c10d::Store> store;
   /// comm.mode = "fake_backend": rank `rank` of `size` is alone in this process, and communication does nothing.
   bool fake = false;
-  /// What the rank was detected from, for the start line: "torchrun", "srun", …; empty for a single process.
+  /// The detected launcher, for the start line: "torchrun", "srun", …; empty for a single process.
   std::string launcher;
 
-  /// Where this rank's groups note what they do; null: nowhere.
+  /// Records the collectives of this rank's groups; may be null.
   std::shared_ptr<CollectiveTrace> trace = nullptr;
-  /// Where this rank's groups note whom they wait for; null: nowhere.
+  /// Records which ranks this rank is blocked on; may be null.
   std::shared_ptr<WaitForGraph> waits = nullptr;
-  /// To be told, on any thread, that a collective does not end which no host thread waits for: ends the run. May be
-  /// empty.
+  /// Ends the run. Called on any thread when a collective that no host thread waits for times out. May be empty.
   std::function<void(const std::string& text)> hung = nullptr;
-  /// What is said when another thread ends this process; null: nothing.
+  /// Printed when another thread ends this process; may be null.
   std::shared_ptr<FinalMessage> final_message = nullptr;
 
   bool is_distributed() const { return size > 1; }
