@@ -1,5 +1,5 @@
-// Lines of text over TCP between the ranks of a run, with limits on time and length. What the kernel does when a
-// process dies, closing its connections, is how the others notice.
+// Lines of text over TCP between the ranks of a run, with limits on time and length. The kernel closes a process's
+// connections when it dies, which is how the other ranks notice.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 /// Milliseconds until then, for poll(2): at least 0, and never more than a second, so that callers look around.
 int poll_time(Deadline deadline);
 
-/// A file descriptor that is closed when it goes.
+/// Owns a file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -46,7 +46,7 @@ Descriptor listen_on(const std::string& address, uint16_t port);
 std::string loopback_address_of(const std::string& host);
 /// Whether `host` is this machine's name or address.
 bool names_this_machine(const std::string& host);
-/// The port that a listening socket has.
+/// The port of a listening socket.
 uint16_t port_of(const Descriptor& listener);
 
 /// How long a line may be that strangers send, a rank that joins, and a rank of the run.
@@ -54,12 +54,12 @@ inline constexpr size_t kStrangersLine = size_t{4} << 10;
 inline constexpr size_t kJoiningLine = size_t{1} << 20;
 inline constexpr size_t kMembersLine = size_t{64} << 20;
 
-/// One connection. One thread reads; any may send.
+/// One connection. One thread reads; any thread may send.
 class Channel {
  public:
   Channel() = default;
   explicit Channel(Descriptor socket);
-  /// Nothing when no connection came about within `limit`; `reason` then says why.
+  /// nullopt when no connection was made within `limit`; `reason` then says why.
   static std::optional<Channel> connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
                                         std::string& reason);
   /// Takes the next caller of a listening socket; nothing when there is none, or, by errno, no descriptor is left.
@@ -67,7 +67,7 @@ class Channel {
 
   /// False when the other side is gone or did not take the line within `limit`; what is left is sent by flush().
   bool send_line(std::string_view line, std::chrono::milliseconds limit = std::chrono::seconds(5));
-  /// Sends what can be sent without waiting.
+  /// Sends as much as possible without blocking.
   void flush() { send_line({}, std::chrono::milliseconds(0)); }
   bool has_unsent() const;
   /// Reads what has arrived, without waiting, and no more than the longest line. False once the other side is gone or

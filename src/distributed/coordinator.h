@@ -1,4 +1,4 @@
-// Rank 0's side of the run's channels: gathers the ranks, then watches over them on a thread of its own.
+// Rank 0's side of the run's channels: gathers the ranks, then monitors them on a separate thread.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +19,8 @@ namespace titan {
 
 class Coordinator : public AbortWatcher {
  public:
-  /// `zero`: rank 0's own facts; `secret`: what callers must know to be heard; `waits`: whom rank 0 waits for;
-  /// `final_message`: what is said when another rank's failure ends it, null: nothing.
+  /// `zero`: rank 0's own facts; `secret`: required of every caller; `waits`: which ranks rank 0 is blocked on;
+  /// `final_message`: printed when another rank's failure ends this process; may be null.
   Coordinator(Descriptor listener, std::string secret, RankFacts zero, PeerFailed tell,
               std::shared_ptr<WaitForGraph> waits, std::shared_ptr<FinalMessage> final_message);
   ~Coordinator() override;
@@ -29,7 +29,7 @@ class Coordinator : public AbortWatcher {
   /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed. `host`: where they were
   /// told to look for this rank; named to people if it is not this machine.
   const RankCheck& gather(Deadline deadline, const std::string& host);
-  /// Tells everybody to go on, and begins to watch.
+  /// Releases all ranks to start the run, and starts monitoring.
   void welcome();
   /// The store of rank 0's own threads.
   c10::intrusive_ptr<c10d::Store> store();
@@ -38,7 +38,7 @@ class Coordinator : public AbortWatcher {
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
 
  private:
-  /// Who has not yet said which rank it is.
+  /// A connection that has not identified its rank yet.
   struct Caller {
     Channel channel;
     Handshake handshake;
@@ -50,39 +50,39 @@ class Coordinator : public AbortWatcher {
     int64_t rank;
     Channel channel;
     bool left = false;
-    bool lives = false;                                            // it has answered since life_ was asked
+    bool lives = false;                                            // has answered the question of life_
     bool is_gone = false;                                          // its channel is closed, and that was looked into
     std::vector<std::pair<StoreCall, Deadline>> store_calls = {};  // that wait for keys
   };
 
-  /// Waits until somebody calls or speaks; those who say who they are become members.
+  /// Waits for a connection or a message; callers that identify themselves become members.
   std::vector<RankFacts> hear_callers(Deadline deadline);
   void accept_callers();
   /// The facts of a caller that is a rank of this run. Its time is over when it has none to send.
   std::optional<RankFacts> hear_caller(Caller& caller);
   bool has_heard_all() const;
   void check_members_stay();
-  /// Tells those who came, and throws.
+  /// Reports the refusal to the ranks that joined, and throws.
   [[noreturn]] void refuse_members(const Refusal& refusal);
-  /// The same, after a short time in which ranks that are on their way come, too.
+  /// The same, after a short time in which late ranks can still join.
   [[noreturn]] void refuse_all(const Refusal& refusal);
 
   void watch();
   void hear(Member& member);
-  /// False when the member said what is no message.
+  /// False when the member sent something that is not a message.
   bool take(Member& member, RankMessage message);
   void send_to_all(const std::string& line);
   void answer_store(Member& member, const StoreCall& call, Deadline until);
   void answer_waiting();
   void lost(const Member& member);
   void report(Cause cause);
-  /// `cause` says that a peer failed it: asks everybody whom they wait for.
+  /// `cause` reports a peer failure: asks all ranks which ranks they wait for.
   void suspect(Cause cause);
-  /// Whom the suspicion falls on when all have answered who can.
+  /// Determines the rank at fault once all ranks that can answer have done so.
   Cause found_from_waits() const;
-  /// Because rank `asker` waits for one that may work for long.
+  /// On behalf of rank `asker`, which waits for a rank that may be busy for long.
   void ask_for_life(int64_t asker, std::chrono::milliseconds patience);
-  /// Asks when this rank waits so; ends the run for a rank that gives no sign of life.
+  /// Asks if this rank waits that way; ends the run for a rank that does not answer.
   void look_for_life();
   /// The lowest rank that has not answered; -1: none.
   int64_t lowest_silent() const;
@@ -100,17 +100,17 @@ class Coordinator : public AbortWatcher {
   std::shared_ptr<WaitForGraph> waits_;
   std::shared_ptr<FinalMessage> final_message_;
   std::vector<Caller> callers_;
-  int64_t strangers_ = 0;    // callers that did not know the secret
-  int64_t silent_ = 0;       // callers that said nothing
-  Deadline accept_again_{};  // no descriptor was left
+  int64_t strangers_ = 0;    // callers without the secret
+  int64_t silent_ = 0;       // callers that sent nothing
+  Deadline accept_again_{};  // after running out of file descriptors
   const std::shared_ptr<StoreTable> table_ = std::make_shared<StoreTable>();
   std::vector<Member> members_;
   bool welcomed_ = false;
 
-  // The watching thread's own.
+  // Used by the monitoring thread only.
   std::optional<Cause> cause_;
   std::optional<Cause> suspected_;   // a rank says that a peer failed it: the cause, unless the peer turns up in time
-  std::vector<WaitAnswer> answers_;  // to whom they wait for, since the suspicion
+  std::vector<WaitAnswer> answers_;  // wait-for edges received since the suspicion
   HealthCheck life_;
   int64_t life_asker_ = 0;
   Deadline announce_at_{};

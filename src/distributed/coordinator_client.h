@@ -41,12 +41,12 @@ class HealthCheck {
   Deadline looked_at_{};
 };
 
-// The side of every rank but 0 of the run's channels: calls rank 0, then keeps the line and watches it.
+// The side of every rank but 0 of the run's channels: connects to rank 0, then keeps and monitors the connection.
 
 class CoordinatorClient : public AbortWatcher {
  public:
-  /// `waits`: what this rank answers from when it is asked whom it waits for; `final_message`: what is said when
-  /// another rank's failure ends it, null: nothing.
+  /// `waits`: the source of this rank's wait-for answers; `final_message`: printed when another rank's failure ends
+  /// this process; may be null.
   CoordinatorClient(RankFacts facts, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
                     std::shared_ptr<FinalMessage> final_message);
   ~CoordinatorClient() override;
@@ -54,8 +54,8 @@ class CoordinatorClient : public AbortWatcher {
   /// Finds the rank 0 that knows `secret` on the first of `ports` where it answers. Throws Error(launcher) at the
   /// deadline.
   void call(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret, Deadline deadline);
-  /// Waits until rank 0 has gathered all, and begins to watch. Throws RefusedByRankZero, with the exit code of this
-  /// rank's own problem when it has one, or Error when rank 0 is gone.
+  /// Waits until rank 0 has gathered all ranks, and starts monitoring. Throws RefusedByRankZero, with the exit code of
+  /// this rank's own problem when it has one, or Error when rank 0 is gone.
   Welcome join(Deadline deadline);
   /// Of a rank that has joined.
   c10::intrusive_ptr<c10d::Store> store();
@@ -70,7 +70,7 @@ class CoordinatorClient : public AbortWatcher {
     std::condition_variable changed;
     std::map<int64_t, std::optional<StoreAnswer>> answers;  // by the id of the call
     int64_t last_id = 0;
-    std::function<void(const StoreCall& call)> send;  // empty: the link is gone
+    std::function<void(const StoreCall& call)> send;  // empty: the connection is closed
 
     std::optional<StoreAnswer> ask(StoreCall call);
     void take(StoreAnswer answer);
@@ -88,13 +88,13 @@ class CoordinatorClient : public AbortWatcher {
   void look_for_life();
 
   RankFacts facts_;
-  bool witness_ = false;  // speaks up when rank 0 is lost
+  bool witness_ = false;  // reports the loss of rank 0
   PeerFailed tell_;
   std::shared_ptr<WaitForGraph> waits_;
   std::shared_ptr<FinalMessage> final_message_;
   Channel channel_;
   const std::shared_ptr<StoreCalls> store_calls_ = std::make_shared<StoreCalls>();
-  std::string rank_zero_;  // its name, as far as it is known
+  std::string rank_zero_;  // its name, as far as known
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -105,8 +105,8 @@ class CoordinatorClient : public AbortWatcher {
   bool leaving_ = false;
   bool farewell_ = false;
   bool stop_ = false;
-  // Of the link's thread.
-  bool is_alone_ = false;  // rank 0 is gone, and this rank has said so
+  // Used by the connection's thread only.
+  bool is_alone_ = false;  // rank 0 is gone, and this rank has reported it
   HealthCheck life_;       // to rank 0
 
   Wake wake_;

@@ -1,4 +1,4 @@
-// How a watcher ends its process: the one place besides `main` that does, because `main` may hang in a collective.
+// Ends the process from a watcher thread: the only place besides `main`, which may be blocked in a collective.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace titan {
 inline constexpr std::chrono::seconds kOwnEndLimit{3};
 /// How long the others wait for a failed rank to be gone, so that launchers see its exit code first.
 inline constexpr std::chrono::seconds kFirstToEndLimit{2};
-/// How long a failed rank waits for rank 0 to say that it has heard.
+/// How long a failed rank waits for rank 0's acknowledgement.
 inline constexpr std::chrono::seconds kHeardLimit{1};
-/// How long a rank that lost a peer waits to hear what really happened.
+/// How long a rank that lost a peer waits for the original failure.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
 /// How long a rank that works may leave the question open whether it lives, at least.
@@ -42,7 +42,7 @@ void end_at_a_signal();
 [[noreturn]] void end_for_peer();
 /// The same when the peer hangs and cannot end with the code of a hang itself.
 [[noreturn]] void end_for_silent_peer();
-/// Of the rank for which the others have waited in vain.
+/// For the rank on which the other ranks timed out.
 [[noreturn]] void end_hanging();
 [[noreturn]] void end_stuck(int code, const std::string& text);
 

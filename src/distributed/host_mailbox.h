@@ -21,7 +21,7 @@ namespace titan {
 /// stays far below 2^31.
 class alignas(64) SharedCounter {
  public:
-  /// Adds one. What this process wrote before is visible to whoever sees the new count.
+  /// Adds one. What this process wrote before is visible to a process that sees the new count.
   void raise();
   bool reached(uint32_t count) const { return static_cast<int32_t>(value_.load() - count) >= 0; }
   /// False when the count was not reached within `timeout`.

@@ -1,4 +1,4 @@
-// What the ranks say to each other over their channels: one JSON object a line. Made and read here alone.
+// The messages of the ranks' channels: one JSON object per line. Only this file writes and parses them.
 //   rank 0, to any caller   {"titan": NONCE}
 //   a caller                {"hello": {"rank": R, "nonce": NONCE, "proof": MAC}}; see handshake.h
 //   rank 0                  {"proof": MAC}; nothing, to a caller without the run's secret
@@ -31,11 +31,11 @@ constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
 struct Welcome {
   int64_t cores;
-  std::string rank_zero;  // its name, for when it is lost
+  std::string rank_zero;  // its name, for the report when it is lost
   HostPlace place;
 };
 
-/// Why a run ends before its time.
+/// Why a run ends early.
 struct Cause {
   int64_t rank;
   int code;
@@ -68,9 +68,9 @@ std::string farewell_line();
 std::string store_line(const StoreCall& call);
 std::string stored_line(const StoreAnswer& answer);
 
-/// One line that a rank or rank 0 sent; what it is not stays empty.
+/// One parsed line; fields of other kinds of message stay empty.
 struct RankMessage {
-  bool is_understood = false;  // false: not of this protocol, and all is empty
+  bool is_understood = false;  // false: not of this protocol; all other fields are empty
   std::optional<std::string> greeting;
   std::optional<Hello> hello;
   std::optional<std::string> proof;

@@ -1,5 +1,5 @@
-// The run's key-value store (c10d::Store): a table in rank 0's process, reached over the channel that every rank keeps
-// to rank 0 anyway. No socket listens for it, and only ranks of the run can ask. Every wait has a deadline.
+// The run's key-value store (c10d::Store): a table in rank 0's process, reached over every rank's channel to rank 0:
+// it has no listening socket, and only ranks of the run can use it. Every wait has a deadline.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -21,7 +21,7 @@ struct StoreCall {
   Kind kind = Kind::count;
   std::vector<std::string> keys{};
   std::vector<std::string> values{};    ///< of set; of compare_set: the expected and the new one
-  int64_t number = 0;                   ///< that add adds
+  int64_t number = 0;                   ///< added by add
   std::chrono::milliseconds within{0};  ///< how long the caller waits
   int64_t id = 0;                       ///< numbers the calls of one rank; the answer has the same
 };
