@@ -13,8 +13,8 @@ namespace titan {
 /// Runs the program with these words, the program's own name left out, and returns the exit code; nothing is thrown.
 int run_program(const std::vector<std::string>& words);
 
-// LibTorch's exceptions, and all others, as what the user gets to see. Used by the program, and by a rank that tells
-// the others why it ends.
+// Converts exceptions, LibTorch's included, to messages for the user. Used by the program and by a rank that reports
+// its failure to the other ranks.
 
 /// Total: an exception of any kind becomes a Failure. A lost connection inside a collective is a failed peer.
 Failure describe_failure(const std::exception_ptr& error);
@@ -24,7 +24,7 @@ Failure describe_failure(const std::exception_ptr& error);
 /// "titan_train 0.1.0", then one line each for commit, LibTorch, CUDA, NCCL and the kernels built.
 std::string version_text();
 
-/// "0.1.0 (commit)", for files that say what wrote them.
+/// "0.1.0 (commit)", for files that record which program wrote them.
 std::string short_version();
 
 // What is wrong with a job before it starts, printed; shared by the subcommands that start one.
@@ -34,7 +34,7 @@ std::string short_version();
 /// seconds; a rank that does not reach rank 0 prints its own. `is_rank` false: this process only starts ranks.
 int report_job_problems(const LoadedConfig& loaded, bool is_rank = true);
 
-/// The first kind alone.
+/// As report_job_problems, for options only.
 int report_config_problems(const LoadedConfig& loaded);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// One rank's stay in a run: who it is, its log, and the promise that whatever ends it early ends the others, too.
-// Shared by the subcommands that run on several ranks; a single process is the case with nobody to tell.
+// The lifetime of one rank in a run: its rendezvous, its log, and its failure, which ends the other ranks too.
+// Shared by the subcommands that run on several ranks; also works for a single process.
 #pragma once
 
 #include <atomic>
@@ -21,15 +21,15 @@ class RankSession {
  public:
   /// Rank 0 logs to the console, every other rank to logs/rank-NNNN.log of the dump folder, and warnings and errors to
   /// standard error as well. LOG_RANK, a comma list or "all", names ranks that log to the console, too.
-  /// `final_message`: what the work has said when another thread ends the process; null: nothing.
+  /// `final_message`: run when another thread ends the process; may be null.
   RankSession(const Schema& schema, const JobConfig& config, Launch launch,
               std::shared_ptr<FinalMessage> final_message = nullptr);
 
   const Log& log() const { return log_; }
 
-  /// Meets the other ranks, does `work` as one of them, and returns the exit code to end with. What `work` throws is
-  /// told to the others before `tear_down` lets go of what it made. Throws on rank 0 and in a single process; the
-  /// errors of other ranks go to their logs.
+  /// Joins the rendezvous, runs `work` as one of the ranks, and returns the process's exit code. An exception of `work`
+  /// is reported to the other ranks before `tear_down` frees what `work` created. Throws on rank 0 and in a single
+  /// process; other ranks log their errors.
   int run(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
 
  private:
@@ -38,12 +38,12 @@ class RankSession {
   RankFacts own_facts() const;
   /// Moves this rank to the cores near its GPU, unless it is there.
   void move_near(const DeviceInfo& device) const;
-  /// The library's own record of collectives, beside this one's.
+  /// Sets NCCL's environment variables where unset, its flight recorder's among them.
   void prepare_nccl() const;
-  /// Where records of collectives go: the beginning of the files' names.
+  /// Path prefix of the collective traces.
   std::string trace_prefix() const;
   void leave(AbortWatcher& watcher) const;
-  /// What the groups did last, into the folder for it; once, and nothing when they have done nothing.
+  /// Writes the collective trace to its folder, at most once; nothing if it is empty.
   void write_trace();
 
   const Schema& schema_;
@@ -51,12 +51,12 @@ class RankSession {
   Launch launch_;
   std::shared_ptr<FinalMessage> final_message_;
   Log log_;
-  std::shared_ptr<CollectiveTrace> trace_;  // null: not wanted
+  std::shared_ptr<CollectiveTrace> trace_;  // null: disabled
   std::atomic<bool> trace_written_ = false;
   bool rank_zero_tells_ = false;  // of this rank's failure
 };
 
-/// Who this process is, by a config without problems.
+/// This process's rank and launcher, from a config without problems.
 Launch detect_launch(const JobConfig& config);
 
 }  // namespace titan

@@ -1,4 +1,4 @@
-// Shell commands that run beside the program, one after the other. Knows nothing of what they are for.
+// Runs shell commands in the background, one after the other.
 #pragma once
 
 #include <sys/types.h>
@@ -20,20 +20,19 @@ std::string command_with(std::string_view command, std::string_view mark, std::s
 
 class CommandQueue {
  public:
-  /// `ended` hears of each command and its exit code: 128 + signal when one killed it, 127 when there is no shell.
+  /// `ended`: called with each command and its exit code: 128 + signal if killed, 127 if there is no shell.
   explicit CommandQueue(std::function<void(const std::string& command, int code)> ended);
   CommandQueue(const CommandQueue&) = delete;
   CommandQueue& operator=(const CommandQueue&) = delete;
 
-  /// Starts it now, or when those before it have ended: the next call of anything here sees to that. From any thread.
-  /// `name` is what `waiting` calls it.
+  /// Starts the command now or, if others are queued, in a later call of this class once they have ended. Thread-safe.
+  /// `name`: shown by `waiting`.
   void submit(std::string command, std::string name = {});
-  /// Takes note of what has ended, and starts what waits; whether all have ended.
+  /// Collects ended commands and starts the next one. Returns true if all have ended.
   bool poll();
-  /// Waits until all have ended, this long at most; whether they have. What runs then goes on by itself when the queue
-  /// is gone.
+  /// Waits at most `most` for all commands. Returns true if all have ended; a command still running outlives the queue.
   bool finish_within(std::chrono::milliseconds most);
-  /// The names of those that have not ended, the first one running.
+  /// The names of the commands that have not ended, the running one first.
   std::vector<std::string> waiting();
 
  private:

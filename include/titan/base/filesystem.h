@@ -15,24 +15,23 @@ namespace titan {
 std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCode::storage,
                       size_t most = std::string::npos);
 
-/// Writes beside `path`, syncs, renames over it and syncs the folder: readers see the old file or the new one. What is
-/// there and no regular file (a device, a pipe) is written to as it is. Throws Error(storage) "cannot write PATH:
-/// reason".
+/// Writes beside `path`, syncs, renames over it and syncs the folder: readers see the old file or the new one. An
+/// existing path that is not a regular file (a device, a pipe) is written to directly. Throws Error(storage) "cannot
+/// write PATH: reason".
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
-/// The same without syncing, for what is shown rather than kept (a page, a snapshot): a power cut may lose it. Waits
-/// for nobody: a pipe that has no reader, or no room, is an error.
+/// The same without syncing, for files that need not survive a power cut (a page, a snapshot). Never blocks: a pipe
+/// without a reader or without room is an error.
 void replace_file(const std::filesystem::path& path, std::string_view bytes);
 
 /// Makes `path` and its parents; throws Error(storage) with the reason when that fails.
 void make_folders(const std::filesystem::path& path);
 
-/// Whether `path` still names the open file: false once it was removed, moved away or replaced. True where the system
-/// cannot tell.
+/// Whether `path` still names the open file: false once it was removed, moved away or replaced. True if unknown.
 bool is_file_at(int descriptor, const std::filesystem::path& path);
 
 /// A file that lines are appended to. A failed write (disk full) does not throw: it returns false and keeps the reason.
-/// A file that was removed is made again, with its folders, for the next line.
+/// A file that was removed is created again, with its folders, for the next line.
 class AppendFile {
  public:
   explicit AppendFile(std::filesystem::path path);
@@ -51,19 +50,19 @@ class AppendFile {
   std::string last_error_;
 };
 
-// A file that one process at a time holds, as long as it lives: the system lets go of it however the process ends.
-// For folders that two runs must not share. Knows nothing of what is in them.
+// An exclusive lock on a file, for folders that two runs must not share. The system releases it when the process ends,
+// however it ends.
 
 class LockFile {
  public:
   enum class State {
     held,       ///< by this object
-    taken,      ///< by somebody else: detail() is what that one wrote
-    unlockable  ///< nobody can hold it: detail() is the system's reason
+    taken,      ///< held by another process: detail() is its `holder` line
+    unlockable  ///< locking failed: detail() is the system's reason
   };
 
-  /// Makes the file at `path` when it is not there, and tries to hold it. `holder`, a line that says who has it, is
-  /// written into it. The file stays when the lock goes: removing it could take it from a process that waits for it.
+  /// Creates the file at `path` if missing, tries to lock it and writes `holder`, a line that identifies the owner, to
+  /// it. The file is not removed on release: that could break the lock of a process that is waiting for it.
   LockFile(const std::filesystem::path& path, std::string_view holder);
   ~LockFile();
   LockFile(const LockFile&) = delete;

@@ -1,6 +1,5 @@
-// What is still to be said when a process is ended by a thread other than the one that works: the watch over the ranks,
-// a signal's limit. The working thread may hang for ever and may be what is waited for; so whoever ends the process
-// waits a moment for the words, and no longer.
+// A last callback for a process that is ended by another thread than the main one: the abort watcher, a signal's time
+// limit. The main thread may hang for ever and the callback may block on it, so the ending thread waits only briefly.
 #pragma once
 
 #include <chrono>
@@ -11,14 +10,14 @@ namespace titan {
 
 class FinalMessage {
  public:
-  /// A pause of this length before the end disturbs no launcher.
+  /// Short enough not to trip a launcher's own timeout.
   static constexpr std::chrono::milliseconds kLimit{500};
 
   FinalMessage();
 
-  /// Has the words said, on a thread of its own; returns once that is done, at the latest after `limit`, or after what
-  /// is left of an earlier call's: several failures that one end brings wait once. Words are said once; where there are
-  /// none, or no thread can be had, nothing is. Throws nothing, and what they throw is dropped.
+  /// Runs the callback on a new thread; returns when it is done, at the latest after `limit` or the rest of an earlier
+  /// call's limit, so that several failures together wait once. The callback runs at most once; without a callback, or
+  /// when no thread can be started, does nothing. Never throws; drops exceptions of the callback.
   void say(std::chrono::milliseconds limit = kLimit) const;
 
  private:
@@ -27,7 +26,7 @@ class FinalMessage {
   std::shared_ptr<State> state_;
 };
 
-/// While it lives, `words` are what `last` says. Null: nobody ends this process. Its end waits for words being said.
+/// Scoped registration of `words` as the callback of `last` (may be null). The destructor waits for a running callback.
 class FinalMessagePart {
  public:
   FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> words);

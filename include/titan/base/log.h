@@ -1,4 +1,4 @@
-// The program's log: made once in `main`, passed by reference to whoever speaks to the user.
+// The program's log: created once in `main` and passed by reference to the parts that report to the user.
 // One line per call, in torchtitan's shape: on standard output, or for a rank other than 0 in a file of its own.
 // Control characters in a message are escaped (titan/base/printable.h). spdlog is behind it, and no header of it leaks.
 #pragma once

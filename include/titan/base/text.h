@@ -1,6 +1,5 @@
 // Small pure functions over text: spelling suggestions, numbers as people read them, splitting and joining.
-// Used by whatever speaks to the user or reads words of theirs. ASCII is all they know of letters; what is about UTF-8
-// is in data/utf8.h.
+// Used for messages to the user and for user input. Letters are ASCII only; UTF-8 is in data/utf8.h.
 #pragma once
 
 #include <cstdint>

@@ -27,10 +27,10 @@ struct Failure {
 /// Turns an exception of any kind into a Failure; throws nothing.
 using DescribeFailure = Failure (*)(const std::exception_ptr& error);
 
-/// All failures but those of LibTorch (titan/app/failure.h): an Error has its own code, memory that ran out 71, a file
-/// system's refusal 73, anything else 70.
+/// All failures but those of LibTorch (titan/app/failure.h): an Error has its own code, out of memory 71, a file
+/// system error 73, anything else 70.
 Failure describe_failure_without_tensors(const std::exception_ptr& error);
-/// `words`: the allocator's own on the size; may be empty.
+/// `words`: the allocator's message with the size; may be empty.
 Failure out_of_memory_failure(const std::string& words);
 
 /// What `act` returns. What it throws becomes one line on standard error and the exit code that `describe` gives it.
@@ -45,20 +45,20 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
 /// use them, NCCL's among others, whose groups are not shut down then.
 int end_process(int code);
 
-// The words after a subcommand, read by CLI11 in the same way for all of them.
+// Parsing of a subcommand's arguments with CLI11, the same for all subcommands.
 
 /// Reads `words` into what `app`, named "titan_train COMMAND", declares. False when they asked for help, which then
 /// went to `out`. Throws Error(bad_config) that names the command and its help.
 bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out);
 
-/// Whole numbers from `least` on. CLI11's own checks name the largest number there is, digit by digit.
+/// Whole numbers from `least` on. CLI11's own checks print the largest int64 in full.
 CLI::Validator at_least(int64_t least);
 
-/// What the library says for whoever reads a config, and what to say for it to whoever typed a command.
+/// A phrase of the library's messages about config keys, and its replacement for a command's user.
 using Rewording = std::pair<std::string_view, std::string_view>;
 
-/// Calls `act`. In the message of an Error that it throws, the keys of the config that would mend it become the
-/// command's own options, by `words`, in their order.
+/// Calls `act`. In the message of an Error that it throws, replaces config keys by the command's options, applying
+/// `words` in order.
 void in_words_of_command(std::span<const Rewording> words, const std::function<void()>& act);
 
 }  // namespace titan

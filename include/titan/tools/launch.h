@@ -1,5 +1,5 @@
 // Starts the ranks of a run on this machine as copies of one program, passes their output and the user's signals on,
-// and ends all when one fails. Does what torchrun does for one host, without Python; knows nothing of training.
+// and ends all when one fails. Does what torchrun does for one host, without Python; independent of training.
 #pragma once
 
 #include <cstdint>
