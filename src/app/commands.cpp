@@ -107,7 +107,7 @@ ConfigCheck world_check(std::optional<int64_t> ranks) {
     try {
       return world_problems(config, origins, ranks ? *ranks : detect_launch(config.comm, process_context()).size);
     } catch (const Error&) {
-      return std::vector<Problem>();  // what the launcher says makes no sense: told when the ranks meet
+      return std::vector<Problem>();  // bad launcher variables: reported by the rendezvous
     }
   };
 }

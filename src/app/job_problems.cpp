@@ -17,7 +17,7 @@
 namespace titan {
 namespace {
 
-/// Nothing where the environment is wrong, too: that is told when it matters.
+/// Empty if the environment is wrong as well: that is reported where it is used.
 std::optional<Launch> find_launch(const CommSection& comm) {
   try {
     return detect_launch(comm, process_context());
@@ -42,8 +42,8 @@ bool tell_ranks(const Launch& launch, const std::string& text, ExitCode code) {
   return false;
 }
 
-/// Told once: by rank 0 for all that reach it, at once where it is its own. `launch`: of this process, if it is one
-/// rank of several.
+/// Reported once: by rank 0 for all ranks that reach it, at once if the problem is its own. `launch`: of this process,
+/// if it is one rank of several.
 int tell_problems(const std::optional<Launch>& launch, const std::vector<Problem>& problems, ExitCode code) {
   if (problems.empty()) return 0;
   std::ostringstream text;

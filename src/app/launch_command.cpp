@@ -72,7 +72,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.program = std::filesystem::read_symlink("/proc/self/exe");
   request.arguments = options->rest;
   request.shown_ranks = parse_ranks(options->log_rank, options->ranks);
-  // What is wrong with the job is told once, before anything is started; the ranks read the config again.
+  // Reports problems of the job once, before any rank is started; the ranks read the config again.
   const bool trains = request.arguments.empty() || request.arguments[0] != "ranks";
   std::vector<std::string> words = request.arguments;
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());

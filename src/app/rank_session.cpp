@@ -209,7 +209,7 @@ std::string RankSession::trace_prefix() const {
 void RankSession::prepare_nccl() const {
   const std::string prefix = trace_prefix();
   if (trace_) {
-    std::error_code none;  // the library says when it cannot write
+    std::error_code none;  // NCCL reports when it cannot write
     std::filesystem::create_directories(std::filesystem::path(prefix).parent_path(), none);
   }
   const bool one_gpu_visible = visible_gpus(config_.training.device).size() == 1;

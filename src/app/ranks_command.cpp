@@ -56,13 +56,13 @@ void check_failing(const std::vector<int64_t>& ranks, int64_t size) {
   }
 }
 
-/// Waits in the store, where nothing looks at signals or at the other ranks: as a rank hangs in a collective.
+/// Blocks in the store, which checks neither signals nor other ranks: simulates a hang in a collective.
 void hold(const World& world, int64_t seconds) {
   if (seconds == 0) return;
   try {
     world.store->wait({"ranks/never"}, std::chrono::seconds(seconds));
   } catch (const c10::Error&) {
-    // The time is up; or the store is gone, which the watcher tells better.
+    // Timeout; or the store is lost, which the watcher reports in more detail.
   }
 }
 

@@ -18,7 +18,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kMostRuns = 8;  // colours that can be told apart
+constexpr size_t kMostRuns = 8;  // number of distinguishable colours
 
 /// The folder of a run, named by itself or by a file in it.
 std::filesystem::path folder_of(const std::string& word) {
@@ -61,7 +61,7 @@ void check_place(const std::filesystem::path& page, const std::vector<std::files
                                                 page.string()));
 }
 
-/// As short as tells the runs apart: the last part of the path, or all of it.
+/// The shortest unique name of a run: the last part of the path, or all of it.
 std::vector<std::string> names_of(const std::vector<std::filesystem::path>& folders) {
   std::set<std::string> short_names;
   for (const auto& folder : folders) short_names.insert(folder.filename().string());

@@ -61,7 +61,7 @@ void save_config(const Schema& schema, const JobConfig& config) {
   });
 }
 
-/// Rank 0 says what a rank takes; the others have nothing to add.
+/// Rank 0 reports the memory per rank; the other ranks print nothing.
 int estimate_memory(const JobConfig& config) {
   const Launch launch = detect_launch(config);
   if (launch.rank != 0 && !launch.fake) return 0;

@@ -158,7 +158,7 @@ class SharedPeerMemory : public PeerMemory {
   int64_t rank_;
   int64_t size_;
   int64_t capacity_;
-  std::atomic<std::chrono::milliseconds> timeout_;  // transfers beside the caller read it
+  std::atomic<std::chrono::milliseconds> timeout_;  // also read by concurrent transfers
 };
 
 }  // namespace

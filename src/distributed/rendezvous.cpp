@@ -50,7 +50,7 @@ Descriptor listen_at(const Launch& launch) {
                                : "choose another port (MASTER_PORT or comm.master)"));
 }
 
-/// What only the ranks of one run have in common: another run with the same secret is told apart.
+/// Identifies the run: distinguishes it from another run with the same secret.
 std::string key_of(const MeetingPoint& meeting) { return meeting.secret + "\n" + meeting.run; }
 
 void take_place(const HostPlace& place, World& world) {
@@ -101,7 +101,7 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   throw problem;
 }
 
-/// c10d reports every lost connection with a stack trace; what matters of it is said here in words.
+/// c10d reports every lost connection with a stack trace; this program reports the facts itself.
 void quiet_library() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
 }

@@ -29,12 +29,12 @@ class GraphCapture;
 struct GroupRequest;
 struct Kernels;
 
-/// What CUDA says of this machine's GPUs.
+/// CUDA's status on this machine.
 struct CudaState {
-  int error = 0;     ///< of counting them
-  std::string says;  ///< the error in CUDA's words
-  int driver = 0;    ///< the newest CUDA that the driver knows, as CUDA writes versions (13020: 13.2); 0: no driver
-  int runtime = 0;   ///< that of this program
+  int error = 0;     ///< error code of counting the GPUs
+  std::string says;  ///< CUDA's message for `error`
+  int driver = 0;    ///< newest CUDA version that the driver supports, encoded as by CUDA (13020: 13.2); 0: no driver
+  int runtime = 0;   ///< CUDA version of this program
 };
 
 struct GpuFacts {
@@ -83,38 +83,38 @@ class Cuda {
   /// The architectures that the kernels are compiled for, as CUDAARCHS writes them.
   virtual std::string_view architectures() const = 0;
   virtual const Kernels& kernels() const = 0;
-  /// The one that LibTorch enqueues the calling thread's operations to.
+  /// LibTorch's current stream of the calling thread.
   virtual CUstream_st* current_stream(int64_t gpu) const = 0;
-  /// From here on an operation that makes the calling thread wait for a GPU throws c10::Error, or no longer does.
+  /// On: operations that make the calling thread wait for a GPU throw c10::Error from now on. Off: they do not.
   virtual void refuse_waits(bool on) const = 0;
   /// Records CUDA graphs.
   virtual std::unique_ptr<GraphCapture> recorder(int64_t gpu) const = 0;
 
   /// Makes NCCL groups for this process, whose GPU is `gpu`. Groups of equal members and queue get one NCCL
-  /// communicator, hundreds of megabytes of the GPU each. `watch` (may be null) hears of every call that must end
-  /// within the timeout.
+  /// communicator, hundreds of megabytes of the GPU each. Every call is
+  /// added to `watch` (may be null), with the timeout as its limit.
   virtual std::function<std::unique_ptr<Communicator>(const GroupRequest&)> nccl(
       c10::intrusive_ptr<c10d::Store> store, int64_t gpu, std::shared_ptr<OverdueWatch> watch) const = 0;
   virtual std::string nccl_version() const = 0;
-  /// Memory of GPUs of one host that reach each other's; signals are given and waited for on the current stream. Throws
-  /// Error(launcher) when it cannot be had.
+  /// Peer-accessible memory of the GPUs of one host; signals are enqueued on the current stream. Throws Error(launcher)
+  /// when peer access is not available.
   virtual std::unique_ptr<PeerMemory> peer_memory(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
                                                   int64_t rank, int64_t size, int64_t capacity,
                                                   std::chrono::milliseconds timeout, int64_t gpu) const = 0;
 };
 
-/// Opens libtitan_cuda.so where an NVIDIA driver is here, or without one if so told; the first call opens it, the
-/// others find it. To be called before LibTorch is asked for CUDA, which remembers that there is none. Null where there
-/// is no driver, and in a build for the CPU. Throws Error(bad_config) when it is missing or cannot be loaded.
+/// Opens libtitan_cuda.so if an NVIDIA driver is installed or `without_driver` is set; later calls return the same
+/// library. Call it before any CUDA query of LibTorch, which caches that there is no CUDA. Null without a driver and in
+/// a CPU build. Throws Error(bad_config) when the library is missing or cannot be loaded.
 const Cuda* find_cuda(bool without_driver = false);
 
 /// Null until find_cuda() has opened it.
 const Cuda* opened_cuda();
 
-/// For whoever holds a CUDA tensor or device, which nobody has before it is opened: InvariantError then.
+/// The opened library, for code that holds a CUDA tensor or device. Throws InvariantError if it is not open.
 const Cuda& cuda();
 
-/// Whether there is a GPU to use.
+/// True if a GPU is usable.
 bool has_gpu();
 
 /// Where libtitan_cuda.so is in a build for CUDA: beside the program.
