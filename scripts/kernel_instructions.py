@@ -81,7 +81,7 @@ ROWS = [
         wanted="MUFU.EX2",
     ),
     Row("float8 cast with transpose", "float8_cast_kernel<Bf16, (KernelFloat8)0>", (("LDG.E", None, "scales"),)),
-    Row("largest amax", "largest_kernel<Bf16, 8>"),
+    Row("amax", "largest_kernel<Bf16, 8>"),
     Row("AdamW, fp32", "adam_kernel", (SCALARS, TAIL, COPY_TAIL), without="STG.E.64"),
     Row("AdamW, fp32, with bf16 copies", "adam_kernel", (SCALARS, TAIL, COPY_TAIL)),
     Row(

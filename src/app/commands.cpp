@@ -27,7 +27,6 @@ int run_completion(const Schema& schema, std::span<const std::string> arguments)
   return completion_command(schema, arguments, completion_words(schema), std::cout, std::cerr);
 }
 
-/// Of the terminal that standard output is.
 int run_profile(const Schema&, std::span<const std::string> arguments) {
   run_profile_command({arguments.begin(), arguments.end()}, std::cout);
   return 0;

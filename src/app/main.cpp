@@ -1,5 +1,5 @@
 // titan_train. Commands that need no tensors run at once; all others are in libtitan.so beside the program, since
-// loading LibTorch takes a fifth of a second.
+// loading LibTorch takes most of a command's time.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ Run open_library() {
   if (!run) {
     throw titan::Error(
         titan::ExitCode::not_started,
-        fmt::format("cannot load what trains: {}; build it with scripts/train.sh, keep LibTorch where it "
+        fmt::format("cannot load libtitan.so: {}; build it with scripts/train.sh, keep LibTorch where it "
                     "was then, and allow enough memory (ulimit -v)",
                     ::dlerror()));
   }

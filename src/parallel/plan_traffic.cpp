@@ -29,7 +29,7 @@ int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
   return total;
 }
 
-/// The largest amaxes of `scales` weights: over the ranks that hold shards of them, where scales are found before
+/// The amaxes of `scales` weights: over the ranks that hold shards of them, where scales are found before
 /// weights are gathered, and over those that share matrices.
 void add_scales(std::vector<Exchange>& all, int64_t scales, bool of_shards) {
   if (scales == 0) return;

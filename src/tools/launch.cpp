@@ -206,7 +206,7 @@ void Launcher::keep(const RankProcess& rank, std::string_view line) {
 std::string Launcher::story_of(const RankProcess& rank) const {
   const ProcessEnd end = *rank.end();
   if (end.signal == SIGKILL) {
-    return fmt::format("was killed by signal {} ({}); if nobody did that, the system was out of memory (see dmesg)",
+    return fmt::format("was killed by signal {} ({}); unless someone sent it, the system was out of memory (see dmesg)",
                        end.signal, ::strsignal(end.signal));
   }
   // A rank that failed may leave it to rank 0 to say why.

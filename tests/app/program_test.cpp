@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "run.h"
+#include "titan/app/commands.h"
 #include "titan/base/error.h"
+#include "titan/cli/commands.h"
 
 namespace titan {
 namespace {
@@ -107,6 +109,12 @@ TEST(RunProgram, VersionNamesTheCommitAndTheLibrariesAndKernelsOfThisBuild) {
   EXPECT_TRUE(holds(outcome.output, "\n  LibTorch  2.11.0"));
   for (const char* line : {"\n  CUDA      ", "\n  NCCL      ", "\n  kernels   "})
     EXPECT_TRUE(holds(outcome.output, line));
+}
+
+TEST(Commands, EachIsEitherOfTheCommandLineOrFoundInTheLibrary) {
+  for (const Command& command : commands()) {
+    EXPECT_NE(command.without_tensors != nullptr, find_command(command.name) != nullptr) << command.name;
+  }
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class BeforeTheFirstLine(BehaviourTest):
 
     def test_libraries_that_cannot_be_mapped_are_127(self):
         run = self.titan("--version", limits={resource.RLIMIT_AS: GIB // 8})
-        self.assertIn("cannot load what trains: libtorch_cpu.so: failed to map segment", run.errors)
+        self.assertIn("cannot load libtitan.so: libtorch_cpu.so: failed to map segment", run.errors)
         self.assertIn("was not started", self.described(run.code))
         self.assertEqual(run.code, 127)
 

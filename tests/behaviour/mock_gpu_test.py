@@ -136,7 +136,7 @@ PARTS = {
     "embedding, forward (LibTorch)": "vectorized_gather_kernel",
     "embedding, backward": "embedding_gradient_kernel",
     "casts and transposes": "float8_cast_kernel",
-    "largest amaxes of weights and of attention's": "largest_kernel",
+    "amaxes of weights and of attention's": "largest_kernel",
     "gradient norm": "exact_squares_kernel",
     "AdamW with stochastic rounding": "bf16_adam_kernel",
 }

@@ -157,7 +157,7 @@ class ExpectedStep {
     search.type = KernelType::bf16;
     search.rows = searched;
     search.columns = 1;
-    add(traffic(search), "largest amaxes of weights and of attention's", a_.layers * (7 + 2));
+    add(traffic(search), "amaxes of weights and of attention's", a_.layers * (7 + 2));
   }
   /// `each_block` bytes in a number of launches.
   void add(const KernelTraffic& each_block, const std::string& name, int64_t launches) {

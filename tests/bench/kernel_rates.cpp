@@ -205,7 +205,7 @@ void casts(Rates& rates, const Shapes& s) {
                       static_cast<uint8_t*>(rates.memory(count)),
                       static_cast<uint8_t*>(rates.memory(count))};
   });
-  rates.measure("largest amax", &Kernels::amax, [&] {
+  rates.measure("amax", &Kernels::amax, [&] {
     return Amax{kType,
                 s.tokens,
                 s.dim,

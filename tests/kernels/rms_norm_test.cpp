@@ -61,7 +61,7 @@ Reference forward(const Shape& s, const std::vector<double>& x, const std::vecto
   return r;
 }
 
-/// The largest amax a kernel says, against that of what it wrote.
+/// The amax a kernel says, against that of what it wrote.
 void compare_largest(Findings& findings, uint32_t said, const Numbers& written) {
   float value;
   std::memcpy(&value, &said, sizeof(value));

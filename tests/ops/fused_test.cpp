@@ -322,7 +322,7 @@ TEST(Fused, AMagnitudeIsNotThatOfWhateverLiesWhereItsTensorLay) {
   at::Tensor tensor = normal({4, 4}, 1);
   scales.offer(tensor, at::ones({}));
   EXPECT_TRUE(scales.find(tensor).defined());
-  EXPECT_FALSE(scales.find(tensor.narrow(0, 0, 2)).defined()) << "a part has a amax of its own";
+  EXPECT_FALSE(scales.find(tensor.narrow(0, 0, 2)).defined()) << "a part has its own amax";
   // Storages come and go until one is at the same address.
   const void* address = tensor.storage().unsafeGetStorageImpl();
   tensor.reset();

@@ -200,7 +200,7 @@ TEST(Float8TensorParallel, SendsTheStreamInBytes) {
   EXPECT_EQ(gathered(wide).bytes - gathered(narrow).bytes, 3 * 6 * blocks * stream);
 }
 
-/// Ranks that do not tell each other the largest amaxes of what they share.
+/// Ranks that do not tell each other the amaxes of what they share.
 class Secretive : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

@@ -1,5 +1,5 @@
 // The program's subcommands as a table, and those of them that need no tensors: help, tokenizer, data and schedule.
-// They start in a twentieth of a second, because nothing here links LibTorch. titan/app/commands.h has the others.
+// They start at once, because nothing here links LibTorch. titan/app/commands.h has the others.
 #pragma once
 
 #include <iosfwd>

@@ -102,7 +102,7 @@ class WeightStore {
   void weights_changed();
 
  private:
-  /// The largest amax over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
+  /// The amax over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
   void set_amaxes(const at::Tensor& largest);
   /// The unsharded gradients (bytes) in the dtype of their reduction.
   const at::Tensor& narrowed_gradients();
