@@ -44,7 +44,7 @@ std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFi
   return std::make_unique<TextFileSource>(options.path, std::move(files), options.text_field, options.bad_record);
 }
 
-/// torchtitan.md section 6: c4_test is a dataset in memory, all others are streamed.
+/// As in torchtitan, c4_test is a dataset in memory, all others are streamed.
 std::unique_ptr<DocumentSource> open_split(const DatasetOptions& options, TextFiles files) {
   const int64_t ranks = options.split_ranks, rank = options.split_rank;
   if (to_lower(options.dataset) == "c4_test") {

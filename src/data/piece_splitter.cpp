@@ -163,7 +163,7 @@ std::string Pattern::translated(std::string_view expression) { return Translator
 
 namespace {
 
-// The expressions as tokenizer files write them (torchtitan.md section 6 has the first).
+// The expressions as tokenizer files write them.
 constexpr std::string_view kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2 =

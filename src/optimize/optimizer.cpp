@@ -24,7 +24,8 @@ bool Optimizer::writes_copy(const Parameter& parameter) {
 
 OptimizerOptions make_optimizer_options(const JobConfig& config) {
   OptimizerOptions options;
-  options.decoupled_decay = config.optimizer.name != "Adam";
+  TITAN_CHECK(config.optimizer.name == "Adam" || config.optimizer.name == "AdamW", config.optimizer.name);
+  options.decoupled_decay = config.optimizer.name == "AdamW";
   options.beta1 = config.optimizer.beta1;
   options.beta2 = config.optimizer.beta2;
   options.epsilon = config.optimizer.eps;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kChunkLength = 16;
 
-/// torchtitan.md section 6, step by step: documents into a buffer, chunks out of it.
+/// torchtitan, step by step: documents into a buffer, chunks out of it.
 struct Loader {
   std::vector<std::string> texts;
   std::vector<int32_t> buffer;

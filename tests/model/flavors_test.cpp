@@ -30,7 +30,7 @@ struct Row {
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name << " " << row.flavor; }
 
-// torchtitan.md §2.1; the debug models' counts follow from their sizes.
+// torchtitan; the debug models' counts follow from their sizes.
 const Row kRows[] = {
     {"llama2", "debugmodel", 2000, 256, 8, 16, 16, 1e4, 2000, 768, 7'844'096},
     {"llama2", "271M", 0, 1024, 16, 8, 8, 1e4, 32000, 2816, 271'090'688},

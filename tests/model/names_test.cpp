@@ -13,7 +13,7 @@ std::vector<std::string> tree_names(const Model& model) {
   return names;
 }
 
-// torchtitan.md §2.2, in registration order.
+// torchtitan, in registration order.
 std::vector<std::string> expected_names(int64_t layers, bool tied, bool norms) {
   std::vector<std::string> names{"tok_embeddings.weight"};
   for (int64_t layer = 0; layer < layers; ++layer) {

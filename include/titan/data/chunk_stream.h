@@ -73,7 +73,7 @@ class ChunkSource {
 };
 
 // The one global sequence of packed chunks that every layout shares: documents → tokens → chunks of T+1 tokens.
-// Packing follows torchtitan.md section 6: BOS + document + EOS into a buffer, T+1 tokens out.
+// Packing follows torchtitan: BOS + document + EOS into a buffer, T+1 tokens out.
 
 /// How chunks follow each other in the stream of tokens.
 enum class ChunkPacking {

@@ -116,7 +116,7 @@ struct DatasetOptions {
   uint64_t seed = 0;  ///< of the generator
   /// Another order in every pass: a permutation of (this seed, pass, place). Nothing: the corpus's own order.
   std::optional<uint64_t> shuffle_seed = {};
-  /// torchtitan's split (torchtitan.md section 6): this source gives the documents of rank `split_rank` alone.
+  /// torchtitan's split: this source gives the documents of rank `split_rank` alone.
   int64_t split_ranks = 1, split_rank = 0;
   bool validation = false;  ///< stories: a finite set of documents that training never sees
 };

@@ -60,7 +60,7 @@ inline constexpr std::string_view kTokenizeOffline =
     "is not read here. Tokenise offline: write the ids with the tokenizer's own package, give them to titan_train data "
     "tokenize --ids, and train on the .bin file (docs/data.md has the lines)";
 
-// How Llama 3 bounds text before its expression cuts it (torchtitan.md section 6): no segment is endless, so no piece
+// How Llama 3 bounds text before its expression cuts it: no segment is endless, so no piece
 // is. Pure text; knows nothing of pieces or tokens.
 
 /// Cuts text into blocks of at most 400,000 characters, and each block so that no run of only whitespace or only

@@ -1,4 +1,4 @@
-// Llama 3's tokenizer over a tiktoken model file (torchtitan.md section 6): byte-pair encoding by rank and 256 special
+// Llama 3's tokenizer over a tiktoken model file: byte-pair encoding by rank and 256 special
 // tokens after the base vocabulary. Encoding is the splitter, a cache of short pieces, and the byte-pair encoder.
 #pragma once
 

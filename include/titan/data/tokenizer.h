@@ -47,7 +47,7 @@ class Tokenizer {
 
   /// The kind of tokenizer, for people: "tiktoken".
   virtual std::string name() const = 0;
-  /// The line shown at start, in the shape of torchtitan.md section 6.
+  /// The line shown at start, in the shape of torchtitan.
   virtual std::string description() const = 0;
   /// A number made of the vocabulary and all rules: what was tokenized under one is no text of another.
   virtual uint64_t fingerprint() const = 0;

@@ -95,7 +95,7 @@ std::string json_line(const SpikeReport& report);
 std::vector<TaggedValue> tagged_values(const StepReport& report);
 std::vector<TaggedValue> tagged_values(const ValidationReport& report);
 
-/// Dense bf16 peak by device name (torchtitan.md §4.4), none for a device the table does not know.
+/// Dense bf16 peak by device name, none for a device the table does not know.
 std::optional<double> peak_flops_of(const std::string& device_name);
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
