@@ -361,7 +361,8 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
 
 std::string Executor::position() const {
   if (!position_) return {};
-  const std::string_view range = range_name(position_->kind);
+  const std::string_view range =
+      position_->kind == ActionKind::evaluate ? "forward" : range_name(position_->kind);  // for people
   return fmt::format(
       "{} of {}", range.empty() ? word_of(position_->kind) : range,
       position_->unit < 0 ? plan_.groups[static_cast<size_t>(position_->group)].name : plan_of(*position_).name);
