@@ -47,7 +47,7 @@ struct RmsNormResult {
   at::Tensor scale;   // fp32 [..., 1]: rsqrt(mean(x²) + ε)
 };
 
-/// x · scale, rounded to x's dtype before the weight (`fused`: after it); defined in torchtitan.md §2.4.
+/// x · scale, rounded to x's dtype before the weight (`fused`: after it), as in torchtitan.
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused);
 
 struct RmsNormGradients {
