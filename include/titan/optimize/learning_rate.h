@@ -22,7 +22,7 @@ struct LearningRateSchedule {
   double minimum_factor = 0.0;
   double peak = 1.0;
 
-  /// The multiplier of the peak rate in step `step` (1-based); torchtitan.md §4.6, the formula of the generation.
+  /// The multiplier of the peak rate in step `step` (1-based); the formula of the torchtitan generation that the config is of.
   double factor(int64_t step) const;
   double rate(int64_t step) const { return peak * factor(step); }
 };

@@ -1,4 +1,4 @@
-// Llama's names and settings in Hugging Face's and Meta's formats; the table is in torchtitan.md section 2.6.
+// Llama's names and settings in Hugging Face's and Meta's formats.
 #include "titan/model/exchange.h"
 
 #include <algorithm>

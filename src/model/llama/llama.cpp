@@ -153,7 +153,7 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
 
 }  // namespace
 
-// Distributions: torchtitan.md §2.5. A tied matrix is initialised like the output layer.
+// Distributions as in torchtitan. A tied matrix is initialised like the output layer.
 ParameterSpec llama_embedding_parameter(const LlamaArguments& a) {
   ParameterSpec spec = matrix("tok_embeddings.weight", a.vocabulary, a.dim, {Initialiser::Kind::normal, 1.0}, kRows);
   if (a.tied) {
