@@ -4,9 +4,9 @@
 
 #include <fstream>
 
-#include "titan/data/sentencepiece_model.h"
 #include "titan/base/error.h"
 #include "titan/data/hugging_face_tokenizer.h"
+#include "titan/data/sentencepiece_model.h"
 #include "titan/data/text_files.h"
 #include "titan/data/tiktoken.h"
 #include "titan/data/token_source.h"

@@ -20,8 +20,7 @@ StepObservers::StepObservers(Run& run, int64_t first_step) : run_(run), first_st
         top / wanted.save_traces_folder, run.world.rank, run.device.device.is_cuda(), run.log);
   }
   if (wanted.enable_memory_snapshot && run.device.device.is_cuda()) {
-    snapshots_ =
-        std::make_unique<MemorySnapshots>(top / wanted.save_memory_snapshot_folder, run.world.rank, run.log);
+    snapshots_ = std::make_unique<MemorySnapshots>(top / wanted.save_memory_snapshot_folder, run.world.rank, run.log);
   } else if (wanted.enable_memory_snapshot) {
     run.log.shared_warning(
         "profiling.enable_memory_snapshot: snapshots are those of CUDA's caching allocator, and this run is on a CPU: "

@@ -1,7 +1,6 @@
-// The history of CUDA's caching allocator as a pickle that PyTorch's viewer reads (pytorch.org/memory_viz): who holds how
-// much memory of the GPU, and since when.
+// The history of CUDA's caching allocator as a pickle that PyTorch's viewer reads (pytorch.org/memory_viz): who holds
+// how much memory of the GPU, and since when.
 #pragma once
-
 
 #include <cstdint>
 #include <filesystem>
@@ -34,6 +33,5 @@ class MemorySnapshots {
   const Log& log_;
   bool warned_ = false;
 };
-
 
 }  // namespace titan
