@@ -1,4 +1,4 @@
-#include "titan/data/added_tokens.h"
+#include "added_tokens.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <numeric>
 
+#include "prefetch_thread.h"
 #include "titan/base/error.h"
-#include "titan/data/prefetch_thread.h"
 #include "widen.h"
 
 namespace titan {

@@ -1,4 +1,4 @@
-#include "titan/data/bpe_trainer.h"
+#include "bpe_trainer.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <queue>
 #include <tuple>
 
+#include "pre_tokenizer.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/pre_tokenizer.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

@@ -1,4 +1,4 @@
-#include "titan/data/byte_pair_encoder.h"
+#include "byte_pair_encoder.h"
 
 #include <algorithm>
 #include <array>

@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "ordered_sources.h"
+#include "stories.h"
+#include "text_files.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/ordered_sources.h"
-#include "titan/data/stories.h"
-#include "titan/data/text_files.h"
-#include "titan/data/token_source.h"
 #include "titan/data/tokenizer.h"
 #include "titan/data/utf8.h"
+#include "token_source.h"
 
 namespace titan {
 

@@ -1,4 +1,4 @@
-#include "titan/data/encode_pipeline.h"
+#include "encode_pipeline.h"
 
 #include <sched.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "titan/data/file_reader.h"
+#include "file_reader.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,15 +1,15 @@
-#include "titan/data/hugging_face_tokenizer.h"
+#include "hugging_face_tokenizer.h"
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "pre_tokenizer.h"
+#include "tiktoken.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
-#include "titan/data/pre_tokenizer.h"
-#include "titan/data/tiktoken.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

@@ -1,13 +1,13 @@
-#include "titan/data/hugging_face_tokenizer.h"
+#include "hugging_face_tokenizer.h"
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
 
+#include "byte_pair_encoder.h"
+#include "pre_tokenizer.h"
+#include "tiktoken.h"
 #include "titan/base/error.h"
-#include "titan/data/byte_pair_encoder.h"
-#include "titan/data/pre_tokenizer.h"
-#include "titan/data/tiktoken.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

@@ -1,4 +1,4 @@
-#include "titan/data/json_node.h"
+#include "json_node.h"
 
 #include <fmt/format.h>
 #include <charconv>

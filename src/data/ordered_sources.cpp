@@ -1,4 +1,4 @@
-#include "titan/data/ordered_sources.h"
+#include "ordered_sources.h"
 
 #include <fmt/format.h>
 #include <algorithm>

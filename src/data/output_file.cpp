@@ -17,12 +17,12 @@
 #include <cstring>
 #include <vector>
 
+#include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
-#include "titan/data/file_reader.h"
 
 namespace titan {
 

@@ -1,4 +1,4 @@
-#include "titan/data/piece_splitter.h"
+#include "piece_splitter.h"
 
 #include <fmt/format.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "titan/data/pre_tokenizer.h"
+#include "pre_tokenizer.h"
 
 #include <fmt/format.h>
 #include <algorithm>

@@ -1,9 +1,9 @@
-#include "titan/data/text_files.h"
+#include "text_files.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "titan/data/json_node.h"
+#include "json_node.h"
 #include "titan/data/tokenizer.h"
 #include "titan/data/utf8.h"
 

@@ -1,4 +1,4 @@
-#include "titan/data/sentencepiece_model.h"
+#include "sentencepiece_model.h"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
+#include "byte_pair_encoder.h"
 #include "titan/base/error.h"
-#include "titan/data/byte_pair_encoder.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

@@ -1,13 +1,13 @@
-#include "titan/data/stories.h"
+#include "stories.h"
 
 #include <fmt/format.h>
 
 #include <array>
 
+#include "story_plots.h"
+#include "story_template.h"
+#include "story_words.h"
 #include "titan/base/philox.h"
-#include "titan/data/story_plots.h"
-#include "titan/data/story_template.h"
-#include "titan/data/story_words.h"
 
 namespace titan {
 namespace {

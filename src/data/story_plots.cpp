@@ -1,4 +1,4 @@
-#include "titan/data/story_plots.h"
+#include "story_plots.h"
 
 namespace titan {
 namespace {

@@ -1,4 +1,4 @@
-#include "titan/data/story_template.h"
+#include "story_template.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "titan/data/story_words.h"
+#include "story_words.h"
 
 #include "titan/base/error.h"
 

@@ -1,14 +1,14 @@
-#include "titan/data/text_files.h"
+#include "text_files.h"
 
 #include <fmt/format.h>
 #include <glob.h>
 #include <algorithm>
 #include <numeric>
 
+#include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
-#include "titan/data/file_reader.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

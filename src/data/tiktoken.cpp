@@ -1,4 +1,4 @@
-#include "titan/data/tiktoken.h"
+#include "tiktoken.h"
 
 #include <fmt/format.h>
 #include <array>
@@ -7,12 +7,12 @@
 #include <optional>
 #include <unordered_map>
 
+#include "byte_pair_encoder.h"
+#include "pre_tokenizer.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
-#include "titan/data/byte_pair_encoder.h"
-#include "titan/data/pre_tokenizer.h"
 #include "titan/data/utf8.h"
 
 namespace titan {

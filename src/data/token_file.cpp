@@ -15,9 +15,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "file_reader.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/file_reader.h"
 
 #define XXH_INLINE_ALL
 

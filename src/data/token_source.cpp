@@ -1,4 +1,4 @@
-#include "titan/data/token_source.h"
+#include "token_source.h"
 
 #include <fmt/format.h>
 #include <algorithm>

@@ -13,15 +13,15 @@
 #include <span>
 #include <vector>
 
+#include "encode_pipeline.h"
 #include "output_file.h"
+#include "text_files.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/data/encode_pipeline.h"
-#include "titan/data/text_files.h"
 #include "titan/data/token_file.h"
-#include "titan/data/token_source.h"
 #include "titan/data/tokenizer_tools.h"
+#include "token_source.h"
 
 namespace titan {
 

@@ -4,12 +4,12 @@
 
 #include <fstream>
 
+#include "hugging_face_tokenizer.h"
+#include "sentencepiece_model.h"
+#include "text_files.h"
+#include "tiktoken.h"
 #include "titan/base/error.h"
-#include "titan/data/hugging_face_tokenizer.h"
-#include "titan/data/sentencepiece_model.h"
-#include "titan/data/text_files.h"
-#include "titan/data/tiktoken.h"
-#include "titan/data/token_source.h"
+#include "token_source.h"
 
 namespace titan {
 namespace {

@@ -15,16 +15,16 @@
 #include <utility>
 #include <vector>
 
+#include "bpe_trainer.h"
+#include "encode_pipeline.h"
+#include "piece_splitter.h"
+#include "tiktoken.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/data/bpe_trainer.h"
-#include "titan/data/encode_pipeline.h"
-#include "titan/data/piece_splitter.h"
-#include "titan/data/tiktoken.h"
-#include "titan/data/token_source.h"
 #include "titan/data/tokenize.h"
 #include "titan/data/utf8.h"
+#include "token_source.h"
 
 namespace titan {
 

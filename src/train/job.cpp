@@ -5,7 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/chunk_mixture.h"
+#include "titan/data/chunk_stream.h"
 #include "titan/optimize/parameter_groups.h"
 #include "titan/train/compile.h"
 #include "titan/train/pipeline_job.h"

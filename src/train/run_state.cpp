@@ -11,7 +11,7 @@
 #include "titan/checkpoint/catalogue.h"
 #include "titan/config/dump.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/chunk_mixture.h"
+#include "titan/data/chunk_stream.h"
 #include "titan/train/job.h"
 
 namespace titan {

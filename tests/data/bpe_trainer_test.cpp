@@ -1,9 +1,9 @@
-#include "titan/data/bpe_trainer.h"
+#include "src/data/bpe_trainer.h"
 
 #include <map>
 
+#include "src/data/stories.h"
 #include "tests/data/fixtures.h"
-#include "titan/data/stories.h"
 
 namespace titan {
 namespace {

@@ -1,4 +1,4 @@
-#include "titan/data/byte_pair_encoder.h"
+#include "src/data/byte_pair_encoder.h"
 
 #include <algorithm>
 

@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "src/data/stories.h"
+#include "src/data/text_files.h"
 #include "tests/data/fixtures.h"
-#include "titan/data/stories.h"
-#include "titan/data/text_files.h"
 
 namespace titan {
 namespace {

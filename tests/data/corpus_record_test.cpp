@@ -10,11 +10,10 @@
 #include "corpora.h"
 #include "fixtures.h"
 #include "packed.h"
+#include "src/data/text_files.h"
 #include "support/checkout.h"
 #include "titan/base/text.h"
-#include "titan/data/chunk_mixture.h"
 #include "titan/data/chunk_stream.h"
-#include "titan/data/text_files.h"
 #include "titan/data/tokenize.h"
 
 namespace titan {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "src/data/tiktoken.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/data/document_source.h"
-#include "titan/data/tiktoken.h"
 #include "titan/data/utf8.h"
 
 namespace titan::test {

@@ -11,14 +11,14 @@
 #include <functional>
 #include <sstream>
 
+#include "src/data/text_files.h"
+#include "src/data/token_source.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/fuzz_time.h"
 #include "tests/data/packed.h"
 #include "titan/base/filesystem.h"
-#include "titan/data/text_files.h"
 #include "titan/data/token_file.h"
-#include "titan/data/token_source.h"
 #include "titan/data/tokenize.h"
 
 namespace titan {

@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "src/data/stories.h"
+#include "src/data/token_source.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/base/filesystem.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/stories.h"
-#include "titan/data/token_source.h"
 #include "titan/data/tokenize.h"
 
 namespace titan {

@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
+#include "src/data/hugging_face_tokenizer.h"
+#include "src/data/tiktoken.h"
 #include "tests/data/fixtures.h"
-#include "titan/data/hugging_face_tokenizer.h"
-#include "titan/data/tiktoken.h"
 
 namespace titan {
 namespace {

@@ -1,4 +1,4 @@
-#include "titan/data/json_node.h"
+#include "src/data/json_node.h"
 
 #include <gtest/gtest.h>
 

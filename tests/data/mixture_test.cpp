@@ -1,14 +1,14 @@
 // Sources mixed by weights: which gives the next chunk, and how a mixture goes on.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "src/data/text_files.h"
 #include "tests/data/corpora.h"
 #include "tests/data/fixtures.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/chunk_mixture.h"
 #include "titan/data/chunk_stream.h"
-#include "titan/data/text_files.h"
 
 namespace titan {
 namespace {
@@ -75,6 +75,13 @@ TEST(Mixture, WeightsAreWholeNumbersOrFractionsThatSumToOne) {
   for (const std::vector<double>& weights :
        {std::vector<double>{0.7, 0.2}, {0.5, 1}, {1, 0}, {1, -2}, {1.0 - 1e-9, 1e-9}}) {
     message_of(ExitCode::bad_config, [&] { integer_weights(weights); });
+  }
+  for (const double weight : {0.0, -2.0, 2e6}) {
+    EXPECT_EQ(message_of(ExitCode::bad_config,
+                         [&] {
+                           integer_weights({1, weight});
+                         }),
+              fmt::format("weight {} must be above 0 and at most 1,000,000", weight));
   }
 }
 

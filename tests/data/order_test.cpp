@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "src/data/ordered_sources.h"
+#include "src/data/text_files.h"
 #include "tests/data/corpora.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/ordered_sources.h"
-#include "titan/data/text_files.h"
 
 namespace titan {
 namespace {

@@ -1,11 +1,11 @@
 // .gz and .zst files are what was packed into them; one that is cut off or damaged says where.
 #include <gtest/gtest.h>
 
+#include "src/data/file_reader.h"
+#include "src/data/text_files.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/base/text.h"
-#include "titan/data/file_reader.h"
-#include "titan/data/text_files.h"
 
 namespace titan {
 namespace {

@@ -1,7 +1,7 @@
-#include "titan/data/piece_splitter.h"
+#include "src/data/piece_splitter.h"
 
+#include "src/data/pre_tokenizer.h"
 #include "tests/data/fixtures.h"
-#include "titan/data/pre_tokenizer.h"
 
 namespace titan {
 namespace {

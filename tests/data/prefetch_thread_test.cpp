@@ -1,4 +1,4 @@
-#include "titan/data/prefetch_thread.h"
+#include "src/data/prefetch_thread.h"
 
 #include <atomic>
 #include <future>

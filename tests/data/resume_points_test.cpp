@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "src/data/stories.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/data/batch_stream.h"
-#include "titan/data/chunk_mixture.h"
-#include "titan/data/stories.h"
+#include "titan/data/chunk_stream.h"
 #include "titan/data/tokenize.h"
 
 namespace titan {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/data/sentencepiece_model.h"
+#include "src/data/sentencepiece_model.h"
 
 namespace titan::test {
 

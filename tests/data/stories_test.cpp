@@ -1,12 +1,12 @@
-#include "titan/data/stories.h"
+#include "src/data/stories.h"
 
 #include <set>
 #include <sstream>
 
+#include "src/data/story_plots.h"
+#include "src/data/story_template.h"
+#include "src/data/story_words.h"
 #include "tests/data/fixtures.h"
-#include "titan/data/story_plots.h"
-#include "titan/data/story_template.h"
-#include "titan/data/story_words.h"
 
 namespace titan {
 namespace {

@@ -1,4 +1,4 @@
-#include "titan/data/text_files.h"
+#include "src/data/text_files.h"
 
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"

@@ -1,4 +1,4 @@
-#include "titan/data/tiktoken.h"
+#include "src/data/tiktoken.h"
 
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"

@@ -8,13 +8,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "src/data/encode_pipeline.h"
+#include "src/data/text_files.h"
+#include "src/data/token_source.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/data/encode_pipeline.h"
-#include "titan/data/text_files.h"
-#include "titan/data/token_source.h"
 #include "titan/data/tokenize.h"
 #include "titan/data/tokenizer_tools.h"
 

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <functional>
 
+#include "src/data/tiktoken.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/fuzz_time.h"
 #include "tests/data/sentencepiece_files.h"
 #include "titan/base/filesystem.h"
-#include "titan/data/tiktoken.h"
 
 namespace titan {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <thread>
 
+#include "src/data/stories.h"
+#include "src/data/tiktoken.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
-#include "titan/data/stories.h"
-#include "titan/data/tiktoken.h"
 
 namespace titan {
 namespace {

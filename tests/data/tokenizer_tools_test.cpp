@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <sstream>
 
+#include "src/data/stories.h"
+#include "src/data/tiktoken.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "titan/base/filesystem.h"
-#include "titan/data/stories.h"
-#include "titan/data/tiktoken.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {

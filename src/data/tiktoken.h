@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/data/byte_pair_encoder.h"
-#include "titan/data/encode_pipeline.h"
-#include "titan/data/piece_splitter.h"
+#include "byte_pair_encoder.h"
+#include "encode_pipeline.h"
+#include "piece_splitter.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "file_reader.h"
 #include "titan/data/document_source.h"
-#include "titan/data/file_reader.h"
 
 namespace titan {
 

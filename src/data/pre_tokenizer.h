@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/data/json_node.h"
-#include "titan/data/piece_splitter.h"
+#include "json_node.h"
+#include "piece_splitter.h"
 
 namespace titan {
 

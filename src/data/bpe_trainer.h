@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "titan/data/piece_splitter.h"
+#include "piece_splitter.h"
 
 namespace titan {
 

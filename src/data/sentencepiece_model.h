@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "titan/data/added_tokens.h"
-#include "titan/data/byte_pair_encoder.h"
-#include "titan/data/encode_pipeline.h"
+#include "added_tokens.h"
+#include "byte_pair_encoder.h"
+#include "encode_pipeline.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {

@@ -13,11 +13,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "titan/data/added_tokens.h"
-#include "titan/data/byte_pair_encoder.h"
-#include "titan/data/encode_pipeline.h"
-#include "titan/data/json_node.h"
-#include "titan/data/pre_tokenizer.h"
+#include "added_tokens.h"
+#include "byte_pair_encoder.h"
+#include "encode_pipeline.h"
+#include "json_node.h"
+#include "pre_tokenizer.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {

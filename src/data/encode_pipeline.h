@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "titan/data/text_files.h"
+#include "text_files.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/data/encode_pipeline.h"
+#include "encode_pipeline.h"
 
 namespace titan {
 
