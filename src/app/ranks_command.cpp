@@ -89,7 +89,7 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
       check_agreement(world);
       session.log().info("All {} ranks agree", world.size);
     } else {
-      session.log().info("A single process: there is nobody to meet");
+      session.log().info("A single process: there are no other ranks");
     }
     if (std::find(failing.begin(), failing.end(), world.rank) != failing.end()) {
       throw Error(ExitCode::bug, fmt::format("rank {} fails because --fail asks for it", world.rank));

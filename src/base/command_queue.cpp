@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNoShell = 127;
 
-/// `value` as it must be written where the quote `open` ('\0': none) stands before it.
+/// `value` as it must be written where the quote `open` ('\0': none) precedes it.
 std::string for_shell(std::string_view value, char open) {
   const bool is_plain =
       value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+,=@%:") ==

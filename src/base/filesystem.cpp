@@ -181,7 +181,7 @@ LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
     : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   if (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     state_ = State::held;
-    // On a full disk the lock holds all the same, and tells less to whoever finds it.
+    // On a full disk the lock holds too; only the text in it is missing.
     const std::string line = std::string(holder) + "\n";
     if (::ftruncate(descriptor_, 0) == 0) {
       [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, line.data(), line.size(), 0);

@@ -40,7 +40,7 @@ void FinalMessage::say(std::chrono::milliseconds limit) const try {
     }
     said->set_value();
   };
-  std::thread(std::move(speak)).detach();  // nobody can wait for one that hangs
+  std::thread(std::move(speak)).detach();  // a thread that hangs cannot be joined
   said->get_future().wait_until(until);
 } catch (const std::exception&) {  // no memory, no thread: the process ends without them
 }

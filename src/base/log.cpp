@@ -45,7 +45,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
     warned_ = true;
     const std::string reason = no_folder ? no_folder.message() : file_->last_error();
     print_error(prefix_, "warning",
-                fmt::format("this rank's log is not being written to {}: {}; the run goes on without it",
+                fmt::format("this rank's log is not being written to {}: {}; the run continues without it",
                             printable(path_.string()), reason));
   }
   void flush_() override {}
@@ -120,10 +120,10 @@ std::string_view colour_of(spdlog::level::level_enum level) {
   return level >= spdlog::level::err ? "\x1b[31m\x1b[1m" : "";
 }
 
-// Columns of the status line that stands on this process's terminal.
+// Columns of the status line on this process's terminal.
 std::atomic<size_t> shown_columns = 0;
 
-/// Blanks, not an escape code: whoever switches colours off gets none at all. Two more for the ^C that a terminal
+/// Blanks, not an escape code: without colours there are no escape codes at all. Two more for the ^C that a terminal
 /// shows.
 std::string wiped(size_t columns) { return columns == 0 ? "" : "\r" + std::string(columns + 2, ' ') + "\r"; }
 

@@ -32,7 +32,7 @@ std::atomic<Clock::time_point> limited_since = Clock::time_point();
 /// The thread that takes them, for a handler that runs in another one.
 std::atomic<pthread_t> taker = 0;
 
-// A step, a read or a compilation may take minutes; whoever pressed Ctrl-C is not kept waiting for it.
+// A step, a read or a compilation may take minutes; Ctrl-C does not wait for it.
 constexpr std::chrono::seconds kInterruptLimit{4};
 // Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
 constexpr std::chrono::seconds kTerminateLimit{25};
@@ -156,12 +156,12 @@ void StopSignals::watch() const {
       if (signal == SIGINT && received_signal != 0) end_now("");
       if (received_signal == 0) {
         received_signal = signal;
-        // Whoever reads a log knows who sent the signal; whoever presses keys may wonder what comes of it.
+        // A terminal gets an answer to Ctrl-C; in a log the line would say nothing new.
         if (signal == SIGINT && ::isatty(STDERR_FILENO) != 0) {
           tell("Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once\n");
         }
       }
-      if (limit || !StopSignals::limit(signal)) continue;  // the first limit stands
+      if (limit || !StopSignals::limit(signal)) continue;  // the first limit is kept
       is_short = signal == SIGINT;
       const Clock::time_point now = Clock::now();
       limited_since = now;

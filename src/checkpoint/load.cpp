@@ -233,9 +233,9 @@ Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
   Verdict worst;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     Verdict one;
-    read_words(all[rank], rank, [&](const nlohmann::json& told) {
-      const int fate = told.at("fate").get<int>();
-      one = {static_cast<Fate>(fate), told.at("why").get<std::string>(), told.at("code").get<int>()};
+    read_words(all[rank], rank, [&](const nlohmann::json& message) {
+      const int fate = message.at("fate").get<int>();
+      one = {static_cast<Fate>(fate), message.at("why").get<std::string>(), message.at("code").get<int>()};
       const bool is_fate = fate >= 0 && fate <= static_cast<int>(Fate::unfit);
       if (!is_fate || (one.fate == Fate::unfit && !is_failure_code(one.code))) throw std::out_of_range("no verdict");
     });
@@ -249,19 +249,19 @@ Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
 /// Rank 0 lists the checkpoints, so that all ranks try the same ones.
 std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& meeting,
                                                const std::filesystem::path& root) {
-  nlohmann::json told{{"problem", ""}, {"steps", nlohmann::json::array()}};
+  nlohmann::json message{{"problem", ""}, {"steps", nlohmann::json::array()}};
   if (meeting.rank() == 0) {
     try {
       for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
-        told["steps"].push_back({found.step, found.is_export});
+        message["steps"].push_back({found.step, found.is_export});
       }
     } catch (const StorageError& error) {
-      told["problem"] = error.what();
+      message["problem"] = error.what();
     }
   }
   std::string problem;
   std::vector<std::pair<int64_t, bool>> steps;
-  read_words(meeting.exchange(json_text(told)).front(), 0, [&](const nlohmann::json& heard) {
+  read_words(meeting.exchange(json_text(message)).front(), 0, [&](const nlohmann::json& heard) {
     problem = heard.at("problem").get<std::string>();
     steps = heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>();
   });

@@ -175,7 +175,7 @@ BlobPlace place_from(const PickleValue& info) {
   }
   const PickleValue* transforms = info.items[1]->find("transform_descriptors");
   if (transforms && !transforms->is(Kind::none)) fail("its data files are transformed (compressed?)");
-  if (place.length > std::numeric_limits<int64_t>::max() - place.offset) fail("a chunk lies nowhere");
+  if (place.length > std::numeric_limits<int64_t>::max() - place.offset) fail("a chunk has an impossible offset");
   return place;
 }
 

@@ -246,7 +246,7 @@ class Restoration {
     if (seen.size() > 1) {
       restored_.notes.push_back(
           fmt::format("its optimizer has made other numbers of steps for other parameters ({} is "
-                      "{}, {} is {}): all go on with {}",
+                      "{}, {} is {}): all continue with {}",
                       parameter, most, seen.begin()->second, seen.begin()->first, most));
     }
     return most;

@@ -43,7 +43,7 @@ void declare_corpus(CLI::App& command, DataOptions& options) {
 }
 
 void declare(CLI::App& app, DataOptions& options) {
-  auto* tokenize = app.add_subcommand("tokenize", "Text to a .bin file of ids, on all cores; a killed one goes on");
+  auto* tokenize = app.add_subcommand("tokenize", "Text to a .bin file of ids, on all cores; a killed run resumes");
   declare_corpus(*tokenize, options);
   auto* tokenizer = tokenize->add_option("--tokenizer", options.tokenization.tokenizer, "Tokenizer file or folder");
   auto* ids = tokenize->add_option("--ids", options.ids_field,

@@ -62,7 +62,7 @@ Failure describe_failure_without_tensors(const std::exception_ptr& error) {
   } catch (const std::bad_alloc&) {
     return out_of_memory_failure("");
   } catch (const Error& known) {
-    // Nothing that fails ends with 0, whoever gave the code.
+    // A failure never ends with 0.
     return {known.code() == ExitCode::success ? ExitCode::bug : known.code(), known.what()};
   } catch (const std::filesystem::filesystem_error& file) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};

@@ -111,7 +111,7 @@ ActionTimes times_of(const std::string& given, std::vector<std::string>& problem
   return times;
 }
 
-/// `problems`: what else is wrong; all of it is told at once.
+/// `problems`: what else is wrong; all of it is reported at once.
 Subject named(const ScheduleOptions& options, const CLI::App& app, const ActionTimes& times,
               std::vector<std::string> problems) {
   bool complete = true;

@@ -51,7 +51,7 @@ std::string first_words(const CompletionWords& words) {
   return join(names, " ");
 }
 
-/// The subcommands after which neither a config nor an option of the schema stands, as a pattern of the shell.
+/// The subcommands that take neither a config nor an option of the schema, as a pattern of the shell.
 std::string without_config(const CompletionWords& words) {
   std::vector<std::string> names;
   for (const CompletionWords::Subcommand& command : words.subcommands) {

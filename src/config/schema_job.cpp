@@ -292,7 +292,7 @@ void describe_fault_tolerance(Schema& schema) {
   accept("process_group_timeout_ms", ValueType::integer, Value(int64_t{10000}), "its limit in milliseconds");
   accept("replica_id", ValueType::integer, Value(int64_t{0}), "number of this replica group");
   accept("group_size", ValueType::integer, Value(int64_t{0}), "number of replica groups");
-  accept("min_replica_size", ValueType::integer, Value(int64_t{1}), "groups needed to go on");
+  accept("min_replica_size", ValueType::integer, Value(int64_t{1}), "groups needed to continue");
   accept("semi_sync_method", ValueType::text, Value(), "local_sgd or diloco").no_effect(why, {Value()});
 }
 
@@ -308,7 +308,7 @@ void describe_saving(Fields& checkpoint) {
   checkpoint.add("async_mode", &S::async_mode, "disabled")
       .choices({"disabled", "async", "async_with_pinned_mem"})
       .any_case()
-      .help("write while training goes on");
+      .help("write while training continues");
   checkpoint.add("keep_latest_k", &S::keep_latest_k, 10)
       .in_2024(Value(int64_t{0}))
       .at_least(0)

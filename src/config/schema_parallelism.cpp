@@ -140,7 +140,7 @@ void describe_experts(Fields& parallelism) {
 
 void describe_comm(Schema& schema) {
   using S = CommSection;
-  const std::string nobody = "one process waits for nobody";
+  const std::string no_others = "a single process has no other ranks to wait for";
   const std::string no_address = "one process needs no address";
   Section comm(
       schema, "comm", "How the processes of a run find and watch each other (docs/launch.md).",
@@ -148,26 +148,26 @@ void describe_comm(Schema& schema) {
   comm.add("init_timeout_seconds", &S::init_timeout_seconds, 300)
       .at_least(1)
       .at_most(1e9)
-      .among_several(nobody)
+      .among_several(no_others)
       .help("how long ranks wait for each other at the start; limit of a collective until the end of the first step");
   comm.add("train_timeout_seconds", &S::train_timeout_seconds, 100)
       .at_least(1)
       .at_most(1e9)
-      .among_several(nobody)
+      .among_several(no_others)
       .help("limit of a collective afterwards");
   comm.add("trace_buf_size", &S::trace_buf_size, 20000)
       .at_least(0)
       .at_most(1e7)
-      .among_several(nobody)
+      .among_several(no_others)
       .help("collectives that a rank remembers, to write them down when a rank hangs or is lost; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()
-      .among_several(nobody)
+      .among_several(no_others)
       .help("folder of what they remember, under job.dump_folder");
   comm.add("save_traces_file_prefix", &S::save_traces_file_prefix, "rank_")
       .later()
-      .among_several(nobody)
+      .among_several(no_others)
       .help("beginning of the files' names; the rank and .json follow");
   comm.add("mode", &S::mode, "default")
       .later()
@@ -193,7 +193,7 @@ void describe_comm(Schema& schema) {
       .help("host:port where rank 0 listens");
   comm.add("shared_memory", &S::shared_memory, true)
       .own()
-      .among_several("one process has nobody to share memory with")
+      .among_several("a single process has no other rank to share memory with")
       .help("CPU ranks of one host talk through memory that they share; false: through sockets (Gloo)");
 }
 

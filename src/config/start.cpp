@@ -14,10 +14,10 @@ namespace {
 /// Threads of one product wait for each other; more than this many per processor make a step extremely slow.
 constexpr int64_t kThreadsPerProcessor = 4;
 
-/// True if `told` already covers `problem`, or if the problem is about a default that the user may not have chosen: the
-/// file could not be read, or a key is mistyped that most likely meant this option.
-bool is_settled(const Problem& problem, const std::vector<Problem>& told) {
-  return std::any_of(told.begin(), told.end(), [&](const Problem& other) {
+/// True if `reported` already covers `problem`, or if the problem is about a default that the user may not have chosen:
+/// the file could not be read, or a key is mistyped that most likely meant this option.
+bool is_settled(const Problem& problem, const std::vector<Problem>& reported) {
+  return std::any_of(reported.begin(), reported.end(), [&](const Problem& other) {
     const bool same = !other.key.empty() && (problem.key == other.key || problem.key.starts_with(other.key + "."));
     const bool unread = other.key == "job.config_file" || (other.where.kind == Place::Kind::file && other.key.empty());
     return same || (unread && problem.where.kind == Place::Kind::default_value);

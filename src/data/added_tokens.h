@@ -16,7 +16,7 @@ namespace titan {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool single_word = false;  ///< only where no word character stands beside it
+  bool single_word = false;  ///< only without a word character beside it
   bool lstrip = false;       ///< takes the whitespace before it along
   bool rstrip = false;       ///< and the one after it
   bool normalized = true;    ///< looked for after normalisation, not before
@@ -38,7 +38,7 @@ class AddedTokenFinder {
   /// Cuts valid UTF-8 into tokens and what is between them: at each place the longest token, the leftmost first.
   void split(std::string_view text, std::vector<Part>& parts) const;
 
-  /// The longest token at `at`, whatever stands around it; null when there is none.
+  /// The longest token at `at`, whatever is around it; null when there is none.
   const AddedToken* longest_at(std::string_view text, size_t at) const;
   bool begins_with(unsigned char byte) const { return first_[byte]; }
 

@@ -136,7 +136,7 @@ size_t MergeTable::merge_long(std::span<int32_t> parts) const {
     int32_t next;
     bool gone;
   };
-  // Entries are never removed: one whose parts are no longer what stands there is skipped when it comes up.
+  // Entries are never removed: one whose parts have changed is skipped when it comes up.
   struct Candidate {
     int32_t rank, at, left, right, id;
     bool operator<(const Candidate& other) const { return std::tie(rank, at) > std::tie(other.rank, other.at); }

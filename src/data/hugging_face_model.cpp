@@ -216,7 +216,7 @@ bool HuggingFaceModel::words_stand_alone(std::string_view mark) const {
   });
 }
 
-// Reads a Hugging Face tokenizer's files: what stands where in tokenizer.json and the configs beside it.
+// Reads a Hugging Face tokenizer's files: tokenizer.json and the configs beside it.
 
 namespace {
 
@@ -258,7 +258,7 @@ Frame read_template(const JsonNode& node) {
 
 Frame read_post_processor(const JsonNode& node) {
   const std::string type = node.text("type");
-  if (type == "ByteLevel") return {};  // moves offsets, which nobody asks for here
+  if (type == "ByteLevel") return {};  // moves offsets, which are not used here
   if (type == "TemplateProcessing") return read_template(node);
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     return {{id_in(node.at("cls").at(1))}, {id_in(node.at("sep").at(1))}};

@@ -1,4 +1,4 @@
-// A value of a JSON file that knows where it stands, so that every complaint about it names file, place and remedy.
+// A value of a JSON file with its position, so that every error about it names file, place and remedy.
 // For files of other programs (tokenizer.json), whose shape must be looked at field by field.
 #pragma once
 

@@ -30,8 +30,8 @@ namespace {
 
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, int reason) {
   throw Error(ExitCode::storage,
-              fmt::format("cannot write {}: {}. See to the disk and give the same command again: it goes on where it "
-                          "stopped.",
+              fmt::format("cannot write {}: {}. See to the disk and give the same command again: it resumes where "
+                          "it stopped.",
                           path.string(), std::strerror(reason)));
 }
 

@@ -1,4 +1,4 @@
-// A file that is written from front to back and can be gone on with. Private to data.
+// A file that is written from front to back and can be continued by a later process. Private to data.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class OutputFile {
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // The .bin file that `data tokenize` makes, while it grows: ids, ends of documents, checksums of blocks, and a note of
-// how far all that goes, from which a killed command goes on. Private to data.
+// how far it is complete, from which a killed command resumes. Private to data.
 
 /// How far the output has come; everything before is on the disk.
 struct TokenizeProgress {
@@ -48,13 +48,13 @@ struct TokenizeProgress {
 
 class GrowingFile {
  public:
-  /// `identity`: what must be the same for an earlier run's beginning to be gone on with, by the words that name it.
+  /// `identity`: fields, by name, that must match for an earlier run to be resumed.
   /// `sizes`: of the corpus's files, by name, to say which of them changed.
   GrowingFile(std::filesystem::path bin, const nlohmann::json& identity, const nlohmann::json& sizes);
 
-  /// Takes up what an earlier run left, or begins; nobody else can from here on. Throws Error(bad_config) when another
-  /// process is at it, the file is there already or what was left is of another corpus or tokenizer (`overwrite`: it is
-  /// removed instead).
+  /// Resumes what an earlier run left, or begins; locks it against other processes. Throws Error(bad_config) when
+  /// another process is at it, the file is there already or what was left is of another corpus or tokenizer
+  /// (`overwrite`: it is removed instead).
   TokenizeProgress open(bool overwrite, int64_t token_bytes);
   /// What the caller should tell; empty most often.
   const std::string& warning() const { return warning_; }

@@ -104,7 +104,7 @@ class PrefetchThread {
         if (!item || stopping) return false;
         items.push_back(std::move(*item));
       }
-      changed.notify_all();  // unlocked: whoever waits does not wake only to wait for the mutex
+      changed.notify_all();  // unlocked: a woken waiter does not block on the mutex
       return true;
     }
   };

@@ -411,7 +411,7 @@ inline float UnigramEncoder::sum_of(const Pass::Word& word, float sum) const {
 
 /// Searches the stretch by itself and keeps what it finds. A sum of n numbers that stays below `reach` is off by at
 /// most n · reach · 2⁻²⁴ in single precision; where the best way was ahead by more than that of itself and of its
-/// longest rival together, it stays ahead wherever the stretch stands. No sum may begin again within it, either.
+/// longest rival together, it stays ahead wherever the stretch is. No sum may begin again within it, either.
 void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, Pass& pass, Pass::Word& word) const {
   search(stretch, 0, pass);
   collect(stretch, pass);

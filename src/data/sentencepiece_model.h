@@ -131,7 +131,7 @@ class UnigramEncoder {
 
  private:
   struct Slot {
-    uint64_t key = 0;  // where the node before lies · 256 + byte, plus 1; 0: free
+    uint64_t key = 0;  // position of the node before · 256 + byte, plus 1; 0: free
     int32_t id = -1;   // of the piece that ends here
     float score = 0;
   };
@@ -139,7 +139,7 @@ class UnigramEncoder {
 
   void make_trie(const SentencePieceModel& model);
   void insert(std::string_view piece, int32_t id, float score);
-  /// Where the node lies that `byte` leads to from `node`, or a free place for it.
+  /// The position of the node that `byte` leads to from `node`, or a free place for it.
   uint32_t place(uint32_t node, unsigned char byte) const;
   uint32_t step(uint32_t node, unsigned char byte) const;
   static void begin_again(size_t begin, size_t last, Pass& pass);
@@ -199,8 +199,8 @@ class SentencePieceNormalizer {
     Pass(const SentencePieceNormalizer& owner, std::string_view text);
 
     /// Appends normalised text until `out` holds at least `bytes` or the text is at its end; false when it is. Spaces
-    /// at the end of the text are then taken off `out` where the model asks for it, so whoever consumes `out` before
-    /// must leave its trailing spaces there.
+    /// at the end of the text are then taken off `out` where the model asks for it, so a caller that consumes `out`
+    /// before must leave its trailing spaces there.
     bool run(size_t bytes, std::string& out);
 
    private:

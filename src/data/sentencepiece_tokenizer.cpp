@@ -143,7 +143,7 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
 }
 
 /// Normalises the text block by block into `normalized` and calls encode(block, begin, end) for its stretches, which no
-/// piece reaches out of: words, or the whole text where words cannot be told apart.
+/// piece reaches out of: words, or the whole text where words cannot be separated.
 template <class Encode>
 void SentencePieceTokenizer::for_each_stretch(std::string_view text, std::string& normalized,
                                               const Encode& encode) const {
@@ -154,7 +154,7 @@ void SentencePieceTokenizer::for_each_stretch(std::string_view text, std::string
     size_t begin = 0;
     for (size_t end; begin < normalized.size(); begin = end) {
       end = words_stand_alone_ ? marked_word_end(normalized, begin) : normalized.size();
-      if (end == normalized.size() && more) break;  // the word may go on
+      if (end == normalized.size() && more) break;  // the word may continue
       encode(normalized, begin, end);
     }
     normalized.erase(0, begin);
@@ -337,7 +337,7 @@ void SentencePieceNormalizer::find_simple_bytes() {
     const std::string_view text(&byte, 1);
     bool simple = !user_defined_.longest_at(text, 0) && rewrite_front(text).text == text;
     for (uint32_t next = 0; simple && next < 0x80; ++next) {
-      // Whether a rule goes on with ASCII is asked of the trie, since a longer rule may need more than two bytes.
+      // Whether a rule continues with ASCII is looked up in the trie, since a longer rule may need more than two bytes.
       const uint32_t root = trie_.empty() ? 0 : offset_of(trie_[0]);
       uint32_t node = root ^ c;
       if (node >= trie_.size() || label_of(trie_[node]) != c) break;
@@ -347,7 +347,7 @@ void SentencePieceNormalizer::find_simple_bytes() {
     simple_[c] = simple;
   }
   if (user_defined_.empty()) return;
-  // A user-defined piece may begin with any byte and go on with any.
+  // A user-defined piece may begin and continue with any byte.
   for (uint32_t c = 0; c < simple_.size(); ++c) {
     if (user_defined_.begins_with(static_cast<unsigned char>(c))) simple_[c] = false;
   }

@@ -137,9 +137,9 @@ bool TextFileSource::next_raw(RawDocument& raw) {
 }
 
 /// A file that shrank between the start and its turn is as bad as one that shrinks while it is read. One that grew is
-/// read as it is now; the fingerprint of the next start tells.
+/// read as it is now; the next start notices by the fingerprint.
 void TextFileSource::check_size(size_t file) const {
-  std::error_code gone;  // is told by opening it
+  std::error_code gone;  // opening it reports this
   const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
   if (gone || size >= static_cast<std::uintmax_t>(sizes_[file])) return;
   fail_reading(files_[file], fmt::format("the file shrank: it had {} bytes when the corpus was opened and now has {}. "

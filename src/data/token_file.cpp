@@ -87,7 +87,7 @@ TokenFile::TokenFile(const std::filesystem::path& bin) : path_(bin) {
   if (!std::filesystem::exists(index_path(bin), ignored)) {
     fail(fmt::format("it has no index beside it ({})", index_path(bin).filename().string()),
          "A .bin file comes from titan_train data tokenize, which writes the index last: give that command again, and "
-         "it goes on where it stopped");
+         "it resumes where it stopped");
   }
   index_ = std::make_unique<Map>(index_path(bin));
   read_index();

@@ -49,8 +49,8 @@ class RecordedVocabulary : public Tokenizer {
  public:
   /// What an index says.
   explicit RecordedVocabulary(TokenFileFacts facts) : facts_(std::move(facts)) {}
-  /// Of `size` ids; `maker` tells vocabularies of the same size apart. Throws Error(bad_config): a size that is none, a
-  /// begin- or end-of-text id (kNoId: none) that is not in it.
+  /// Of `size` ids; `maker` distinguishes vocabularies of the same size. Throws Error(bad_config): a size that is none,
+  /// a begin- or end-of-text id (kNoId: none) that is not in it.
   RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker);
 
   bool reads_text() const override { return false; }

@@ -71,7 +71,7 @@ void check_size(int64_t size) {
 
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   check_size(training.vocabulary_size);
-  // Learning takes a while: what can be known to go wrong at its end is told before.
+  // Learning takes a while: problems that would show at its end are reported before.
   check_outputs(training);
   auto source = open_dataset(training.dataset);
   check_outputs_against_corpus(training);

@@ -180,7 +180,7 @@ bool Channel::send_line(std::string_view line, std::chrono::milliseconds limit) 
     } else if (errno == EAGAIN) {
       waits = limit.count() > 0 && wait_for(socket_.get(), POLLOUT, deadline);
     } else if (errno != EINTR) {
-      begin = unsent_.size();  // nobody will read it
+      begin = unsent_.size();  // it will not be read
       waits = false;
     }
   }

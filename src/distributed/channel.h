@@ -81,7 +81,8 @@ class Channel {
   bool is_open() const { return open_; }
   int descriptor() const { return socket_.get(); }
   void close();
-  /// Keeps the connection open as long as the process lives: its end then tells the other side of the process' end.
+  /// Keeps the connection open as long as the process lives: its end then shows the other side that the process has
+  /// ended.
   void keep_until_exit() { socket_.release(); }
 
  private:

@@ -133,7 +133,7 @@ void Coordinator::accept_callers() {
     std::optional<Channel> channel = Channel::accept(listener_);
     if (!channel) {
       if (!is_shortage(errno)) return;
-      // Silent callers give theirs back within a second; where there are none, nobody will.
+      // Silent callers give theirs back within a second; if there are none, waiting is useless.
       if (callers_.empty()) {
         refuse_members({static_cast<int>(ExitCode::launcher),
                         fmt::format("rank 0 cannot take the calls of {} ranks: {}; raise the limit on open files "
@@ -204,7 +204,7 @@ void Coordinator::refuse_members(const Refusal& refusal) {
   throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
 }
 
-// Whoever comes after this rank has gone looks for it until its time is up. And nobody is told before the others are
+// A rank that connects after this one has gone retries until its timeout. And no rank is notified before the others are
 // there: a launcher that sees one rank end may end this one before it has said why.
 void Coordinator::refuse_all(const Refusal& refusal) {
   const Deadline limit = Clock::now() + kRefusalLimit;

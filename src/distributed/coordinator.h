@@ -27,7 +27,7 @@ class Coordinator : public AbortWatcher {
 
   /// Waits until every rank is there and fits. Throws Error after telling all who came: a rank that does not fit or
   /// left, ranks missing at the deadline, a signal. Afterwards the others wait to be welcomed. `host`: where they were
-  /// told to look for this rank; named to people if it is not this machine.
+  /// given to find this rank; reported if it is not this machine.
   const RankCheck& gather(Deadline deadline, const std::string& host);
   /// Releases all ranks to start the run, and starts monitoring.
   void welcome();

@@ -29,7 +29,7 @@ class HealthCheck {
   bool is_open() const { return open_; }
   /// While it is open: when to look next at the latest.
   Deadline until() const { return until_; }
-  /// Whether it has been open for too long. Time in which nobody looked, because this process was stopped itself, does
+  /// Whether it has been open for too long. Time in which this process was stopped itself does
   /// not count: what others said then has not been read yet.
   bool is_overdue(Deadline now);
   std::chrono::seconds open_for(Deadline now) const;
@@ -82,7 +82,7 @@ class CoordinatorClient : public AbortWatcher {
   void hear();
   void rank_zero_is_gone();
   void write_final_message() const;
-  /// It does not answer, although the connection stands. `aloud`: this rank tells the user.
+  /// It does not answer, although the connection is open. `aloud`: this rank reports it to the user.
   [[noreturn]] void rank_zero_is_silent(const std::string& text, bool aloud);
   /// Has all ranks asked when this one waits for one that may work for long; ends the run when not even rank 0 answers.
   void look_for_life();

@@ -54,7 +54,7 @@ class GlooPending : public PendingCollective {
   ~GlooPending() override {
     try {
       wait();
-    } catch (const Error&) {  // whoever needs the result has its own wait, and its own error
+    } catch (const Error&) {  // a caller that needs the result has its own wait, and its own error
     }
   }
   void wait() override {
@@ -65,7 +65,7 @@ class GlooPending : public PendingCollective {
       for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
       return true;
     });
-    if (finish) finish();  // of this rank's own: whoever hangs here waits for nobody
+    if (finish) finish();  // of this rank alone: a hang here waits for no other rank
     for (const auto& work : works) let_go(work);
   }
   bool inputs_free() override {
@@ -149,8 +149,8 @@ class GlooCommunicator : public Communicator {
     return pending(std::move(work), [message, tensors = std::move(tensors)] { unflatten(message[0], tensors); });
   }
 
-  // Messages between two ranks are numbered, so that several are told apart. The library's send and receive know the
-  // group's first timeout only; the wait brings the present one.
+  // Messages between two ranks are numbered, so that several can be distinguished. The library's send and receive know
+  // the group's first timeout only; the wait brings the present one.
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     GlooPending::Works works;
     std::vector<int64_t> peers;

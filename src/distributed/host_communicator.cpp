@@ -149,7 +149,7 @@ class HostCommunicator : public Communicator {
   }
 
   ~HostCommunicator() override {
-    if (std::uncaught_exceptions() > 0) return;  // nobody waits for the rest of a run that fails
+    if (std::uncaught_exceptions() > 0) return;  // a failed run has no use for the rest
     for (Outbox& outbox : outboxes_) outbox.drain(timeout_);
   }
 
@@ -350,8 +350,8 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
   refusal.clear();
   for (int64_t member = 0; member < request.size; ++member) {
     const std::string asked = key + "/answer/" + std::to_string(member);
-    if (std::string told = heard(store, asked, *members, member, request.timeout); told != ready)
-      refusal = std::move(told);
+    if (std::string answer = heard(store, asked, *members, member, request.timeout); answer != ready)
+      refusal = std::move(answer);
   }
   if (!refusal.empty()) return nullptr;
   return std::make_unique<HostCommunicator>(request, std::move(counters), store, key, members);

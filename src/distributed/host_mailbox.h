@@ -62,7 +62,7 @@ class Outbox {
   explicit Outbox(MailboxSide side) : side_(std::move(side)) {}
   /// Copies the tensors. Throws Error(peer_failure) when kLetters messages were not taken within `timeout`.
   void send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout);
-  /// Waits until all messages were taken: who ends takes envelopes along that nobody has opened yet.
+  /// Waits until all messages were taken: memory of a process that ends is gone with its unread messages.
   void drain(std::chrono::milliseconds timeout) { side_.ring->taken.wait_for(sent_, timeout); }
 
  private:

@@ -57,7 +57,7 @@ std::string welcome_line(const Welcome& welcome);
 std::string refused_line(const Refusal& refusal);
 std::string failed_line(int code, std::string_view text);
 std::string heard_line();
-/// Asks whom a rank waits for, and its answer.
+/// The question which ranks a rank waits for, and its answer.
 std::string asked_line();
 std::string waits_line(const std::vector<int64_t>& ranks);
 /// Has everybody asked, this rank among them: what rank 0 then says is its own sign of life.

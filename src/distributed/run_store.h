@@ -38,7 +38,7 @@ class StoreTable {
   std::optional<StoreAnswer> answer(const StoreCall& call);
   /// The same for rank 0's own threads, which wait. Nothing at the deadline.
   std::optional<StoreAnswer> wait_answer(const StoreCall& call);
-  /// Called, by any thread, after keys have changed; empty: nobody.
+  /// Called, by any thread, after keys have changed; may be empty.
   void on_change(std::function<void()> changed);
 
  private:

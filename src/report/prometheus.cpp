@@ -65,7 +65,7 @@ void add_step(Page& page, const StepReport& r) {
 
 std::string prometheus_text(const PrometheusState& state) {
   Page page(state.run);
-  page.gauge("running", "1 while the run goes on, 0 after its end.", state.running ? 1 : 0);
+  page.gauge("running", "1 while the run is running, 0 after its end.", state.running ? 1 : 0);
   page.gauge("updated_timestamp_seconds", "When this was written.", state.now);
   if (state.step) add_step(page, *state.step);
   if (state.validation) {
@@ -102,7 +102,7 @@ void PrometheusFile::write(double now, bool at_once) {
     replace_file(path_, prometheus_text(state_));
   } catch (const std::exception& error) {
     if (std::exchange(warned_, true)) return;
-    log_.warning("metrics.prometheus_file: {}; training goes on without it", error.what());
+    log_.warning("metrics.prometheus_file: {}; training continues without it", error.what());
   }
 }
 

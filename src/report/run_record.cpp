@@ -72,7 +72,7 @@ void RunRecord::finish(RunStatus standing) {
 void MetricsLog::append(const std::string& json) {
   if (file_.append_line(json) || warned_) return;
   warned_ = true;
-  log_.warning("metrics are not being written to {}: {}; training goes on without them", path_.string(),
+  log_.warning("metrics are not being written to {}: {}; training continues without them", path_.string(),
                file_.last_error());
 }
 
@@ -87,7 +87,7 @@ ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json fact
     }
   } catch (const std::exception& error) {
     warned_ = true;
-    log_.warning("metrics.report: {}; training goes on", error.what());
+    log_.warning("metrics.report: {}; training continues", error.what());
   }
 }
 
@@ -120,7 +120,7 @@ void ReportFile::write(RunStatus standing, double now) {
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
     replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, standing, now, eta_seconds_}}));
   } catch (const std::exception& error) {
-    if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training goes on without it", error.what());
+    if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training continues without it", error.what());
   }
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   next_write_ = now + std::max(kPause, kShare * took);

@@ -100,7 +100,7 @@ void StepProfiler::write() {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     log_.info("Finished dumping profiler traces in {:.2f} seconds", seconds);
   } else if (!std::exchange(warned_, true)) {
-    log_.warning("profiling.save_traces_folder: {}; training goes on without traces", problem);
+    log_.warning("profiling.save_traces_folder: {}; training continues without traces", problem);
   }
 }
 

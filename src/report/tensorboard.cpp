@@ -171,7 +171,7 @@ void EventFile::append_event(const std::string& event) {
     if (const int reason = errno; end >= 0 && ::ftruncate(descriptor_, end) == 0) errno = reason;
   }
   if (std::exchange(warned_, true)) return;
-  log_.warning("TensorBoard's events are not being written to {}: {}; training goes on without them", path_.string(),
+  log_.warning("TensorBoard's events are not being written to {}: {}; training continues without them", path_.string(),
                std::strerror(errno));
 }
 

@@ -155,9 +155,9 @@ Stretches stretches_of(const Events& ranges, std::string_view name) {
 }
 
 void add_rest(std::vector<PartTime>& parts, double length) {
-  double told = 0;
-  for (const PartTime& part : parts) told += part.total;
-  if (!parts.empty() && length > told) parts.push_back({"outside of named parts", 0, length - told});
+  double named = 0;
+  for (const PartTime& part : parts) named += part.total;
+  if (!parts.empty() && length > named) parts.push_back({"outside of named parts", 0, length - named});
 }
 
 /// By kind, what an optimizer does being one of its own; last, what nothing happens in.

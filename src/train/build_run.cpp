@@ -150,7 +150,7 @@ void join_ranks(Run& run) {
   if (!world.is_distributed() && !groups_of_one) return;
   if (world.is_distributed()) run.log.info(mesh_line(run.place.mesh));
   if (!world.store && groups_of_one) world.store = c10::make_intrusive<c10d::HashStore>();
-  // NCCL takes ranks of one host for rivals over one GPU; these are told apart as if each had a host of its own.
+  // NCCL refuses several ranks on one GPU of a host; each of these gets a host id of its own.
   if (config.debug.share_gpu) ::setenv("NCCL_HOSTID", fmt::format("titan-{}", world.rank).c_str(), /*overwrite=*/0);
   TransportOptions transport{.shared_memory = config.comm.shared_memory, .refused = {}};
   transport.refused = [&run](const std::string& reason) {

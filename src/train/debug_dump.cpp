@@ -46,8 +46,8 @@ DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const Bat
   tensors_.emplace_back("tokens", global_batch(tokens));
   tensors_.emplace_back("labels", global_batch(labels));
   // Without documents a share's positions are its places: the same for every sample, and nothing in a whole one.
-  const bool told = ranks_.split.ranks == 1 || !microbatches[0].bounds.document_starts.empty();
-  if (told && microbatches[0].positions.defined()) {
+  const bool has_positions = ranks_.split.ranks == 1 || !microbatches[0].bounds.document_starts.empty();
+  if (has_positions && microbatches[0].positions.defined()) {
     std::vector<at::Tensor> positions;
     for (const BatchContext& batch : microbatches) positions.push_back(batch.positions);
     tensors_.emplace_back("positions", global_batch(positions));

@@ -252,7 +252,7 @@ std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& 
     return fmt::format("it counts documents of a corpus, and training.dataset is \"{}\"", config.training.dataset);
   }
   if (ranks > 1 && !splits_by_rank(config, place)) {
-    return "each rank had read a part of its own; data.split = \"upstream\" goes on with that";
+    return "each rank had read a part of its own; data.split = \"upstream\" resumes that";
   }
   if (config.data.shuffle) return "data.shuffle reads the documents in another order";
   if (config.data.packing != "upstream") {

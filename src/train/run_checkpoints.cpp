@@ -389,7 +389,7 @@ void RunCheckpoints::stop() {
   log_.warning("checkpoint.on_commit was not run for {}", join(std::span(left).subspan(1), ", "));
 }
 
-// A reason is told once: the end of the run says that of the second attempt.
+// A reason is reported once: the end of the run reports that of the second attempt.
 void RunCheckpoints::tell_end_attempt(const std::string& before) const {
   if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; it is tried once more");
   if (before != problem_) log_.shared_warning("the first attempt failed: {}", before);
@@ -405,7 +405,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   const std::string before = std::exchange(problem_, outcome.problem);
   if (!outcome.committed) {
     if (is_ending_) return tell_end_attempt(before);
-    log_.shared_warning("{}; training goes on and tries again at the next interval", outcome.sentence());
+    log_.shared_warning("{}; training continues and tries again at the next interval", outcome.sentence());
     return;
   }
   saved_step_ = outcome.step;

@@ -111,7 +111,7 @@ void RunReporter::open_record(const StepBatch* first) {
   }
   if (wanted.enable_wandb) {
     run_.log.shared_warning(
-        "metrics.enable_wandb: this program does not talk to Weights & Biases; this does, while the run goes on or "
+        "metrics.enable_wandb: this program does not talk to Weights & Biases; this does, during the run or "
         "after it: python3 scripts/to_wandb.py {} --follow",
         top.string());
   }
@@ -268,8 +268,8 @@ void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
           ? std::tuple("gradient norm", values.grad_norm, values.spike->norm_deviations)
           : std::tuple("loss", values.loss, values.spike->loss_deviations);
   run_.log.shared_warning(
-      "step {}: {} {:.4g} lies {:.1f} standard deviations above the mean of up to the last {} steps; {}", read.step,
-      what, value, deviations, run_.config.training.spike_window,
+      "step {}: {} {:.4g} is {:.1f} standard deviations above the mean of up to the last {} steps; {}", read.step, what,
+      value, deviations, run_.config.training.spike_window,
       values.skipped ? "the step is skipped" : "the step was made all the same");
   record(SpikeReport{read.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
 }

@@ -92,7 +92,7 @@ int64_t fewest_ranks(const JobConfig& config) {
 }
 
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {
-  // A dry run stands for as many ranks as it says, whoever starts it.
+  // A dry run has comm.world_size ranks, however it was started.
   if (config.comm.mode == "fake_backend") world = config.comm.world_size.value_or(world);
   try {
     const DeviceMesh mesh = make_mesh(config, world);

@@ -75,7 +75,7 @@ TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndOneWarningAndNotTheRun) {
       for (const char* line : {"lost", "lost too"}) log.info(line);
     }
     EXPECT_EQ(testing::internal::GetCapturedStderr(),
-              fmt::format("[rank 3] warning: this rank's log is not being written to {}: {}; the run goes on without "
+              fmt::format("[rank 3] warning: this rank's log is not being written to {}: {}; the run continues without "
                           "it\n",
                           path, reason));
   }

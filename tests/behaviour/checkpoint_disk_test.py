@@ -1,4 +1,4 @@
-"""A disk that fills up while checkpoints are written: training goes on, and saves again once there is room."""
+"""A disk that fills up while checkpoints are written: training continues, and saves again once there is room."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FullDisk(CheckpointTest):
         filler.write_bytes(bytes(2 * one))
         run = self.begin(ranks, folder, *words)
         run.wait_for("was not saved: ")
-        run.wait_for("training goes on and tries again at the next interval")
+        run.wait_for("training continues and tries again at the next interval")
         failed_after = max(self.committed(run.text()), default=0)
         filler.unlink()
         self.wait_until(lambda: max(self.committed(run.text()), default=0) > failed_after, "a checkpoint after the failure")

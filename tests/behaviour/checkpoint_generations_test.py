@@ -319,7 +319,7 @@ class Generations(CheckpointTest):
         self.changed_by_python(made / "checkpoint/step-4", run / "checkpoint/step-4", change)
         text = self.complete(2, run, 6, *parallel(pp=2))
         self.assertRegex(text, r"other numbers of steps for other parameters \(optimizer\.state\.\S+ is 4, "
-                               r"optimizer\.state\.norm\.weight\.step is 3\): all go on with 4")
+                               r"optimizer\.state\.norm\.weight\.step is 3\): all continue with 4")
 
     def test_what_convert_makes_of_a_run_is_a_run_again(self):
         whole, first = self.folder / "whole", self.folder / "first"

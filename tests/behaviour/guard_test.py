@@ -11,7 +11,7 @@ import unittest
 from program import OK, BehaviourTest
 from rank_processes import RanksTest
 
-SPIKE = re.compile(r"step (\d+): (loss|gradient norm) \S+ lies \S+ standard deviations above the mean of up to the last 8 steps")
+SPIKE = re.compile(r"step (\d+): (loss|gradient norm) \S+ is \S+ standard deviations above the mean of up to the last 8 steps")
 WORDS = ["--debug.seed=5", "--training.spike_window=8", "--training.spike_threshold=5", "--training.dataset=text"]
 STEPS, ODD = 30, 20
 

@@ -35,7 +35,7 @@ TEST(MetricsLog, AFullDiskCostsOneWarningAndNotTheRun) {
   const size_t first = said.find("/dev/full");
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_NE(said.find("No space left"), std::string::npos) << said;
-  EXPECT_EQ(said.find("training goes on"), said.rfind("training goes on")) << said;
+  EXPECT_EQ(said.find("training continues"), said.rfind("training continues")) << said;
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST(PrometheusFile, APlaceThatCannotBeWrittenToCostsOneWarning) {
   for (const double now : {1.0, 3.0, 5.0}) file.add(StepReport{}, now);
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(said.find("metrics.prometheus_file: cannot write /proc/titan/titan.prom: "), std::string::npos) << said;
-  EXPECT_EQ(said.find("training goes on"), said.rfind("training goes on")) << said;
+  EXPECT_EQ(said.find("training continues"), said.rfind("training continues")) << said;
 }
 
 }  // namespace

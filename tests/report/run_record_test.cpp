@@ -54,7 +54,7 @@ TEST_F(Recorded, AFolderThatIsGoneWhenTheRunBreaksOffCostsOneWarningAndHidesNoEr
   }
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(said.find("metrics.report: "), std::string::npos) << said;
-  EXPECT_EQ(said.find("training goes on"), said.rfind("training goes on")) << said;
+  EXPECT_EQ(said.find("training continues"), said.rfind("training continues")) << said;
 }
 
 }  // namespace

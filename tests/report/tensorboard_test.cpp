@@ -109,7 +109,7 @@ TEST_F(TensorBoardFiles, AFolderThatCannotBeMadeCostsOneWarning) {
   }
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(said.find(folder_.string()), std::string::npos) << said;
-  EXPECT_EQ(said.find("training goes on"), said.rfind("training goes on")) << said;
+  EXPECT_EQ(said.find("training continues"), said.rfind("training continues")) << said;
   EXPECT_NE(said.find("Not a directory"), std::string::npos) << said;
 }
 

@@ -72,7 +72,7 @@ class Log {
   std::shared_ptr<spdlog::logger> logger_;
 };
 
-// The console of a log when it is a terminal: lines scroll, and below the newest one stands a status line that is
+// The console of a log when it is a terminal: lines scroll, and below the newest one is a status line that is
 // rewritten in place. Private to base: Log alone has one.
 
 /// What is written before a line that goes to the terminal past the sink: it wipes the status line that may stand

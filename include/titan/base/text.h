@@ -38,8 +38,8 @@ std::string to_lower(std::string_view text);
 
 // Text from outside (keys, file names, messages of other ranks, documents) as it may reach a terminal or a log: control
 // characters of both blocks, line and paragraph separators, marks that change the direction of a line, and bytes that
-// are no UTF-8 become escapes such as \x1b and \u202e. Log, the printing of errors and std::cerr apply it; nobody else
-// needs to.
+// are no UTF-8 become escapes such as \x1b and \u202e. Log, the printing of errors and std::cerr apply it; no other
+// code needs to.
 
 /// Whether a character moves the cursor, colours, or turns what follows it.
 bool disturbs_a_line(char32_t character);

@@ -45,7 +45,7 @@ struct DataCounters {
 
 struct Chunk {
   std::vector<int32_t> tokens;           ///< T+1: inputs are the first T, labels the last T
-  std::vector<int32_t> document_starts;  ///< ascending indices in [0, T) where a document's first token lies
+  std::vector<int32_t> document_starts;  ///< ascending indices in [0, T) of a document's first token
   bool ends_document = false;            ///< the last label, token T, is the first token of a document
   /// The chunk begins in the middle of a document: index 0 is then not in `document_starts`.
   bool begins_inside_document() const { return document_starts.empty() || document_starts.front() != 0; }

@@ -31,7 +31,7 @@ struct Tokenization {
   std::filesystem::path output;            ///< must end in .bin
   int64_t threads = 0;                     ///< 0: one per processor
   bool overwrite = false;                  ///< begin anew over what is there
-  int64_t save_bytes = 64 << 20;           ///< of ids between two points from which a killed run goes on
+  int64_t save_bytes = 64 << 20;           ///< of ids between two points from which a killed run resumes
   std::function<void()> on_saved = [] {};  ///< after each of them
 };
 

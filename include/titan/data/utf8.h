@@ -25,7 +25,7 @@ constexpr size_t utf8_length(unsigned char lead) { return lead < 0x80 ? 1 : lead
 /// The code point of the first character of valid, non-empty text.
 char32_t first_code_point(std::string_view text);
 
-/// The offset that lies `characters` characters after the character boundary `at`, or the end of the (valid) text.
+/// The offset `characters` characters after the character boundary `at`, or the end of the (valid) text.
 size_t advance_characters(std::string_view text, size_t at, int64_t characters);
 
 void append_utf8(char32_t code_point, std::string& text);

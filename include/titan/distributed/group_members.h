@@ -1,4 +1,4 @@
-// The members of a group as ranks of the run, and a note of whom this one waits for among them.
+// The members of a group as ranks of the run, and a note of the ones that this rank waits for.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace titan {
 struct GroupMembers {
   std::string group;
   std::vector<int64_t> ranks;           // of the run, by rank of the group; empty: not known
-  std::shared_ptr<WaitForGraph> waits;  // null: nobody asks
+  std::shared_ptr<WaitForGraph> waits;  // null: waits are not recorded
 
   /// `peer` of the group as a rank of the run; -1: not known.
   int64_t run_rank(int64_t peer) const { return ranks.empty() ? -1 : ranks[static_cast<size_t>(peer)]; }
@@ -46,7 +46,7 @@ struct GroupMembers {
     return wait_for(std::span(&peer, 1), came);
   }
 
-  /// All of them but `own` of the group, as ranks of the run, for `noted`; null: not known, or nobody asks.
+  /// All of them but `own` of the group, as ranks of the run, for `noted`; null: not known, or not recorded.
   WaitForGraph::Ranks others(int64_t own) const;
   /// For work that no host thread waits for: this rank waits for `ranks` from now on until `is_complete` has said so
   /// once. When it throws, the note stays.

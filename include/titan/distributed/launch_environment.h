@@ -1,4 +1,4 @@
-// Who this process is among the ranks of a run, and where they meet, told from options and environment variables alone.
+// Who this process is among the ranks of a run, and where they meet: a function of options and environment variables.
 // A pure function of its arguments: nothing is read, resolved or connected here. docs/launch.md is its table.
 #pragma once
 
@@ -33,16 +33,15 @@ struct MeetingPoint {
   Kind kind = Kind::nowhere;
   std::string host;
   std::vector<uint16_t> ports;
-  std::string run;  ///< names the run; keeps two runs that share a host from meeting each other
-  std::string
-      secret{};  ///< known to the run's ranks alone; empty: nobody gave one, and `run` is all they have in common
+  std::string run;       ///< names the run; keeps two runs that share a host from meeting each other
+  std::string secret{};  ///< known to the run's ranks alone; empty: none was given, and ranks prove `run` alone
 };
 
 struct Launch {
   std::string launcher;  ///< "torchrun", "mpirun", …; empty for a single process
   int64_t rank = 0;
   int64_t size = 1;
-  /// Among the ranks of its host, as far as the launcher tells; else the rendezvous check finds out (rank_check.h).
+  /// Among the ranks of its host, if the launcher says; else the rendezvous check finds out (rank_check.h).
   std::optional<int64_t> local_rank{};
   std::optional<int64_t> local_size{};
   bool fake = false;

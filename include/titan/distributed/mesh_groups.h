@@ -28,7 +28,7 @@ struct GroupRequest {
   int64_t size = 1;
   std::chrono::milliseconds timeout{300'000};
   std::vector<int64_t> members{};         // ranks of the run, by rank of the group; empty: not known
-  std::shared_ptr<WaitForGraph> waits{};  // where this rank notes whom it waits for; may be null
+  std::shared_ptr<WaitForGraph> waits{};  // records the ranks that this one waits for; null: off
   std::string queue{};  // groups of equal members and queue have one transport: calls follow each other
 };
 

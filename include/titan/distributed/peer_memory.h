@@ -49,13 +49,13 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
                                                     const std::string& name, int64_t rank, int64_t size,
                                                     int64_t capacity, std::chrono::milliseconds timeout);
 
-/// For a rank that is alone and acts as one of `size`: every rank's buffer is its own, nobody is waited for.
+/// For a rank that is alone and acts as one of `size`: every rank's buffer is its own, and there are no waits.
 std::unique_ptr<PeerMemory> make_fake_peer_memory(int64_t rank, int64_t size, int64_t capacity,
                                                   const at::Device& device);
 
-// A piece of memory that processes of one host share. It has no name in any file system: whoever knows its address
-// opens it through its owner's file descriptor, nothing is left behind however a run ends, and no limit of /dev/shm
-// applies.
+// A piece of memory that processes of one host share. It has no name in any file system: a process that knows its
+// address opens it through its owner's file descriptor, nothing is left behind however a run ends, and no limit of
+// /dev/shm applies.
 
 class SharedSegment {
  public:

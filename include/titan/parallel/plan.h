@@ -1,7 +1,7 @@
-// The plan: a pure function of the model's description and the job's choices. It says how every parameter lies over the
-// ranks, which parameters live together, in what order units use them, what is gathered and reduced when and how large
-// it is, what is recomputed and what everything costs. It needs no GPU, no process group and no tensor memory; the
-// executor carries it out.
+// The plan: a pure function of the model's description and the job's choices. It says how every parameter is sharded
+// over the ranks, which parameters live together, in what order units use them, what is gathered and reduced when and
+// how large it is, what is recomputed and what everything costs. It needs no GPU, no process group and no tensor
+// memory; the executor carries it out.
 #pragma once
 
 #include <cstdint>

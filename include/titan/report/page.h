@@ -21,13 +21,13 @@ struct RunView {
   const RunHistory* history = nullptr;
   RunStatus standing = RunStatus::unknown;
   double written = 0;      // when this was known, seconds since 1970; 0: unknown
-  double eta_seconds = 0;  // of a run that goes on
+  double eta_seconds = 0;  // of a run that continues
 };
 
 /// In the head of every page, by which one is known again.
 inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"titan_train\">";
 
-/// At least one run. The page of a single run that goes on asks the browser to load it again now and then.
+/// At least one run. The page of a single running run asks the browser to reload it.
 std::string render_page(const std::vector<RunView>& runs);
 
 /// `text` as text of a page.

@@ -81,7 +81,7 @@ struct ValidationReport {
 std::string console_line(const ValidationReport& report, bool colour);
 std::string json_line(const ValidationReport& report);
 
-/// A step that stands out (training.spike_guard).
+/// A spike (training.spike_guard).
 struct SpikeReport {
   int64_t step = 0;
   double loss_deviations = 0;  // standard deviations above the mean of the window

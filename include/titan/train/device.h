@@ -40,7 +40,8 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 /// The uuids of the GPUs that choose_device chooses from, by their index; empty where it would choose the CPU or throw.
 std::vector<std::string> visible_gpus(const std::string& wanted);
 
-/// What the device's allocator says of itself. On the CPU, where nobody counts, both peaks are the resident memory's.
+/// What the device's allocator says of itself. On the CPU, which has no such counters, both peaks are those of resident
+/// memory.
 struct MemoryUse {
   int64_t reserved_peak = 0;  // since the last reset
   int64_t active_peak = 0;    // of that, held by tensors
@@ -56,7 +57,7 @@ int64_t bytes_beside_allocator(const at::Device& device);
 
 /// What tensors of one rank may take.
 struct MemoryRoom {
-  std::optional<int64_t> bytes;  // none: nobody knows
+  std::optional<int64_t> bytes;  // none: not known
   std::string words;             // the device's name, how much it has, and how much of that is for this rank and why
 };
 /// Of one of `host_ranks` ranks of this host, asked before the job made any tensor: a GPU, of which each has its own
@@ -68,7 +69,7 @@ MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_
 int64_t peak_memory_bytes(const at::Device& device);
 void reset_peak_memory(const at::Device& device);
 
-/// A step whose loss or gradient norm lies far above those before: by how many standard deviations each does.
+/// A step whose loss or gradient norm is far above those before it: by how many standard deviations each.
 struct Spike {
   double loss_deviations = 0;
   double norm_deviations = 0;

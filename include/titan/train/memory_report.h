@@ -33,7 +33,8 @@ struct MeasuredMemory {
   bool device_only = false;  // what is on the host is other memory, and no part of the peak
 };
 
-/// One purpose: bytes that the plan said and that were found. Only what nobody accounts for has no plan.
+/// One purpose: bytes that the plan said and that were found. Only memory that is not accounted for has no planned
+/// bytes.
 struct MemoryRow {
   std::string purpose;
   int64_t planned = 0;
@@ -68,9 +69,9 @@ struct MemoryQuestion {
   MeshPlace place;
   int64_t vocabulary = 1;
   bool device_only = false;              // the host's memory is another, and no matter
-  std::optional<int64_t> allowed = {};   // bytes that the job's own tensors may take; none: nobody knows, less than now
+  std::optional<int64_t> allowed = {};   // bytes that the job's own tensors may take; none: not known, less than now
   std::optional<RunPhase> ran_out = {};  // in what it did; none: the job was not begun
-  int64_t held = 0;  // of what is allowed, at most, before the validation in which it ran out; 0: nobody knows
+  int64_t held = 0;  // of what is allowed, at most, before the validation in which it ran out; 0: not known
 };
 
 /// At most `most` settings with which the plan takes no more than is allowed, those first that cost the least speed or

@@ -75,7 +75,7 @@ class RunState {
 
   /// As they are after `step` steps.
   std::vector<SavedParameter> parameters(int64_t step) const;
-  /// Everything, for a run that goes on.
+  /// Everything, to resume a run.
   CheckpointState whole(const RunPosition& now) const;
   /// The weights alone, in `type`.
   CheckpointState model(const RunPosition& now, at::ScalarType type) const;
@@ -90,8 +90,8 @@ class RunState {
   std::map<std::string, size_t> optimizer_index_;  // of this rank's
 };
 
-// The options that decide which batches follow each other, kept with a checkpoint's data position: a run that goes on
-// with others is told which of them changed. What the corpus holds is known by its fingerprint instead (StreamState).
+// The options that decide which batches follow each other, kept with a checkpoint's data position: a run that is
+// resumed with others reports which of them changed. The corpus itself is compared by its fingerprint (StreamState).
 
 /// Their values, by their keys; those that have no effect on this run's data are left out.
 nlohmann::json stream_options(const JobConfig& config);
@@ -113,7 +113,7 @@ nlohmann::ordered_json model_facts(const ModelRequest& model);
 /// they do not say it.
 std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manifest);
 
-/// Who takes the weights: the run that saved them, which is to go on as it was; one that begins from them and may mean
+/// What the weights are loaded for: to resume the run that saved them; or to start another run, which may mean
 /// to change what is changed on purpose; another program.
 enum class WeightUse { resume, begin, convert };
 

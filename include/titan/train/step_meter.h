@@ -1,5 +1,5 @@
 // Counts what happens between two reports and turns it into a StepReport: tokens per second, FLOPS, waits, time left.
-// Owned by the trainer, told of every finished step; a report begins a new interval. Knows the clock and nothing of how
+// Owned by the reporter; gets every finished step; a report begins a new interval. Knows the clock and nothing of how
 // a report is written.
 #pragma once
 
@@ -15,8 +15,8 @@
 namespace titan {
 
 /// The extremes of step time and memory over the ranks of `world`, and the largest of their losses. All of them make
-/// one, which sends; the answer comes behind the work already enqueued on the device, so nobody waits for the device
-/// who asks for it a step later.
+/// one, which sends; the answer comes behind the work already enqueued on the device, so a caller that reads
+/// it a step later does not wait for the device.
 class RankComparison {
  public:
   /// `own_loss`: mean over this rank's valid tokens; none when it has none.

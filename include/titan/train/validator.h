@@ -18,7 +18,7 @@ namespace titan {
 
 class Validator {
  public:
-  /// Reads the set's first batch, so that what is wrong with the set is told before training and not after its first
+  /// Reads the set's first batch, so that a problem of the set is reported before training and not after its first
   /// step. Throws Error(bad_data).
   Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
             const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log);
