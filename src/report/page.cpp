@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 
@@ -45,7 +46,7 @@ std::string title_of(const RunView& run) {
 }
 
 /// Six digits are more than a drawing shows.
-Json rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
+Json rounded(double value) { return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); }
 
 /// JSON has no numbers for what is not finite.
 Json shown(double value) {

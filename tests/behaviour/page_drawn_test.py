@@ -15,6 +15,7 @@ from program import FULL, NON_FINITE, OK, BehaviourTest
 LOOKS = [(390, "dark"), (1280, "light")]
 if FULL:
     LOOKS += [(390, "light"), (1280, "dark"), (768, "light"), (2560, "dark")]
+TITLES = ["Loss", "Learning rate", "Gradient norm", "Throughput", "Peak memory", "Time of a step", "Waiting for data, per step"]
 # What is wrong with what is drawn, as sentences. Contrasts as in the Web Content Accessibility Guidelines 2, level AA.
 WRONG = """((width) => {
 const wrong = [], say = (...words) => wrong.push(words.join(" "));
@@ -144,11 +145,40 @@ class Drawn(BehaviourTest):
             self.assertLess(time.monotonic(), limit, "it does not load itself again")
             time.sleep(0.05)  # files are read in the world's time
 
-    def test_a_finished_run_with_validations_and_a_long_description(self):
-        words = ["--job.description=" + "a rather long description " * 5 + "a" * 90, "--validation.enable", "--validation.freq=4"]
+    def test_a_finished_run_with_validations_and_a_long_description_that_looks_like_markup(self):
+        description = "<b>x</b><script> " + "a rather long description " * 5 + "a" * 90
+        words = ["--job.description=" + description, "--validation.enable", "--validation.freq=4"]
         words += ["--validation.dataset=stories", "--validation.steps=1", "--validation.seq_len=64"]
         self.look(self.train(*words, steps=12).folder / "report.html")
         self.assertEqual(self.texts(".badge"), ["finished"])
+        self.assertEqual(self.texts("h1"), [description])
+        self.assertEqual(self.texts(".tile b")[0], "12of 12")
+        self.assertNotIn("time left", self.texts(".tile span"))
+        titles = "[...document.querySelectorAll('figcaption')].map(one => one.firstChild.data)"
+        self.assertEqual(self.browser.run(titles), TITLES)
+        self.assertEqual(self.browser.run("document.querySelectorAll('.dots.c1').length"), 1)
+        self.assertEqual([text for text in self.texts("figcaption") if "dots: validation" in text], self.texts("figcaption")[:1])
+        (options,) = self.texts("details pre")
+        self.assertIn("[optimizer]\n", options)
+        self.assertIn("\nlr = ", options)
+
+    def test_two_runs_with_the_options_that_differ(self):
+        runs = [self.train(f"--optimizer.lr={rate}", steps=3).folder for rate in (0.001, 0.002)]
+        self.expect(self.titan("report", *runs, "--out", self.folder / "both.html"), OK)
+        self.look(self.folder / "both.html")
+        self.assertEqual(self.texts("h1"), ["2 runs side by side"])
+        rows = "[...document.querySelectorAll('tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+        options = {option: values for option, *values in self.browser.run(rows)}
+        self.assertEqual(options["optimizer.lr"], ["0.001", "0.002"])
+        self.assertNotIn("optimizer.name", options, "the runs have the same")
+        self.assertNotIn("[optimizer]", self.browser.run("document.querySelector('main').textContent"))
+
+    def test_no_two_labels_of_an_axis_are_alike(self):
+        self.browser.open(self.train(steps=1).folder / "report.html")
+        for arguments in ("1.7435, 1.74359", "1000000, 1000009, true"):
+            labels = self.browser.run(f"ticks({arguments}).map(([, words]) => words)")
+            self.assertGreater(len(labels), 2, labels)
+            self.assertEqual(len(set(labels)), len(labels), labels)
 
     def test_a_drag_zooms_all_charts_and_a_double_click_shows_all_steps(self):
         self.browser.open(self.train(steps=40).folder / "report.html", 1280)
@@ -174,6 +204,7 @@ class Drawn(BehaviourTest):
 
     def test_a_run_of_a_single_step(self):
         self.look(self.train(steps=1).folder / "report.html")
+        self.assertEqual(self.browser.run("document.querySelectorAll('.dots').length"), 7, "a line of one point shows nothing")
 
     def test_a_run_whose_numbers_cease_to_be_finite(self):
         words = ["--optimizer.lr=1e30", "--optimizer.weight_decay=0", "--training.max_norm=0"]
@@ -182,6 +213,8 @@ class Drawn(BehaviourTest):
         self.look(self.train(*words, "--training.non_finite=skip", steps=20).folder / "report.html")
         self.assertIn("NaN", self.texts(".tile b"))
         self.assertTrue(any("loss is not finite" in row for row in self.texts("tr")))
+        self.assertEqual(self.browser.run("view"), [1, 20], "steps without a loss are shown, too")
+        self.assertEqual(len(set(self.texts(".xs"))), 1, "all charts show the same steps")
 
     def test_a_run_that_was_stopped_and_goes_on(self):
         words = ["--checkpoint.enable", "--checkpoint.interval=1000000"]
@@ -205,6 +238,7 @@ class Drawn(BehaviourTest):
         self.expect(self.titan("report", *(folder / name for name in names), "--out", folder / "all.html"), OK)
         self.look(folder / "all.html")
         self.assertEqual(len(self.texts(".legend li")), 8)
+        self.assertEqual(self.browser.run("document.querySelectorAll('.line').length"), 8 * 7)
 
     def test_a_page_that_stays_open_follows_the_run_and_keeps_its_place(self):
         process, folder = self.open_endless_run()
@@ -218,6 +252,7 @@ class Drawn(BehaviourTest):
         self.half_a_minute_later()
         self.assertNotEqual(self.texts(".tile b")[0], step)
         self.assertEqual(self.texts(".badge"), ["running"])
+        self.assertIn("time left", self.texts(".tile span"))
         self.assertEqual(self.browser.run("[scrollY, document.querySelector('details').open]"), [700, True])
         self.assert_told_nothing(path)
         self.assert_right(390, 7)
@@ -225,6 +260,7 @@ class Drawn(BehaviourTest):
         process.wait(60)
         self.half_a_minute_later()
         self.assertEqual(self.texts(".badge"), ["stopped"])
+        self.assertNotIn("time left", self.texts(".tile span"))
 
     def test_a_run_that_has_been_silent_for_ten_minutes_is_marked(self):
         process, folder = self.open_endless_run()

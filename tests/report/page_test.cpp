@@ -44,8 +44,12 @@ size_t count(const std::string& text, const std::string& part) {
 TEST(Page, NeedsNothingFromElsewhere) {
   const RunHistory history = a_history(50);
   const std::string page = render_page({a_run(history)});
-  for (const char* outside : {"https:", "src=", "href=", "@import", "url(", "fetch(", "{{"}) {
+  for (const char* outside : {"https:", "src=", "href=", "@import", "import(", "url(", "fetch(", "XMLHttpRequest",
+                              "WebSocket", "sendBeacon", "{{"}) {
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  }
+  for (const char* markup : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
+    EXPECT_EQ(page.find(markup), std::string::npos) << markup << " would make elements of a run's text";
   }
   EXPECT_EQ(count(page, "http:"), count(page, "http://www.w3.org/2000/svg")) << "a name, and nothing that is loaded";
   EXPECT_TRUE(page.starts_with("<!doctype html>"));
@@ -70,8 +74,12 @@ TEST(Page, HasEveryCurveThatHasValuesAndNoOther) {
 TEST(Page, ACurveOfManyStepsHasTheRangeOfEachBucket) {
   const RunHistory history = a_history(2000);
   const nlohmann::json loss = data_of(render_page({a_run(history)}))["runs"][0]["series"]["loss"];
-  ASSERT_LE(loss["x"].size(), Series::kMostBuckets);
-  for (size_t i = 0; i < loss["x"].size(); ++i) {
+  const size_t buckets = loss["x"].size();
+  ASSERT_GT(buckets, 0u);
+  ASSERT_LE(buckets, Series::kMostBuckets);
+  for (const char* key : {"y", "s", "lo", "hi"}) ASSERT_EQ(loss[key].size(), buckets) << key;
+  EXPECT_LT(loss["lo"][0], loss["hi"][0]);
+  for (size_t i = 0; i < buckets; ++i) {
     EXPECT_LE(loss["lo"][i], loss["y"][i]);
     EXPECT_LE(loss["y"][i], loss["hi"][i]);
   }
@@ -150,9 +158,11 @@ TEST(Page, ARunWithASingleStepOrOddNumbersIsJson) {
   EXPECT_EQ(data_of(render_page({a_run(single)}))["runs"][0]["series"]["loss"]["x"].size(), 1u);
   RunHistory odd;
   odd.add(nlohmann::json{{"step", 1}, {"loss", "nan"}, {"lr", 0.0}});
+  odd.add(nlohmann::json{{"step", 2}, {"lr", 1e-310}});
   odd.add(nlohmann::json{{"step", 1'000'000'000'000}, {"loss", 1e300}, {"lr", -1e-300}});
   const nlohmann::json run = data_of(render_page({{"odd", nullptr, &odd}}))["runs"][0];
   EXPECT_EQ(run["series"]["loss"]["y"][0], 1e300);
+  EXPECT_EQ(run["series"]["lr"]["y"], (nlohmann::json{0.0, 1e-310, -1e-300}));
   EXPECT_EQ(run["title"], "odd");
   const RunHistory empty;
   EXPECT_EQ(data_of(render_page({{"empty", nullptr, &empty}}))["runs"][0]["series"].size(), 0u);
