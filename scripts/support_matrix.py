@@ -3,8 +3,8 @@
     support_matrix.py RESULTS [--write]
 
 tests/features.toml names the features and, for each, patterns over names of tests. RESULTS is the folder of one run of
-scripts/test.sh: GoogleTest's JSON reports and pytest's python-*.xml. A pattern that fits no passed test, or a failed one, is an error,
-so a row cannot outlive its tests. Without --write the page must be what comes out.
+scripts/test.sh: GoogleTest's JSON reports and pytest's python-*.xml. A pattern that fits no passed test, or a failed one,
+is an error, so a row cannot outlive its tests; tests named as `skippable` may be skipped, but not failed or gone. Without --write the page must be what comes out.
 """
 
 import argparse
@@ -26,7 +26,7 @@ Each row names the tests that show it (`tests/features.toml`). The page is made 
 `scripts/test.sh --update-support`, and `scripts/test.sh` fails when it is not what the tests show: when one of them
 failed, was left out or is gone.
 
-* **tested**: these tests ran and passed.
+* **tested**: these tests ran and passed. Those of `page_drawn_test` need Chromium, those of `mock_gpu_test` a CUDA build.
 * **compiles only**: the code is part of the CUDA build, and no test has run it on a GPU.
 * **not built**: refused with a message when it is asked for.
 * —: does not touch the device.
@@ -36,7 +36,8 @@ failed, was left out or is gone.
 @dataclasses.dataclass
 class Feature:
     name: str
-    tests: list[str]
+    tests: list[str] = dataclasses.field(default_factory=list)
+    skippable: list[str] = dataclasses.field(default_factory=list)  # tests that need what a machine may lack
     built: bool = True  # false: the tests show that it is refused
 
 
@@ -90,8 +91,9 @@ def read_outcomes(folder: pathlib.Path) -> dict[str, str]:
 
 
 def problems_of(feature: Feature, outcomes: dict[str, str]) -> list[str]:
-    problems = [] if feature.tests else [f"{feature.name}: no tests are named"]
-    for pattern in feature.tests:
+    patterns = feature.tests + feature.skippable
+    problems = [] if patterns else [f"{feature.name}: no tests are named"]
+    for pattern in patterns:
         if re.match(r"[\w ]*[*?[]", pattern):
             problems.append(f'{feature.name}: "{pattern}" does not begin with the whole name of a program or module')
             continue
@@ -99,6 +101,8 @@ def problems_of(feature: Feature, outcomes: dict[str, str]) -> list[str]:
         failed = [name for name in fitting if outcomes[name] == "failed"]
         if failed:
             problems.append(f"{feature.name}: failed: {', '.join(failed)}")
+        elif pattern in feature.skippable and fitting:
+            continue
         elif not any(outcomes[name] == "passed" for name in fitting):
             why = f"of {len(fitting)} tests none ran" if fitting else "there is no such test"
             problems.append(f'{feature.name}: "{pattern}": {why}')
@@ -110,9 +114,9 @@ def render(parts: list[Part]) -> str:
     for part in parts:
         lines += [f"## {part.title}", "", "| | CPU | CUDA | shown by |", "|---|---|---|---|"]
         for feature in part.features:
-            cpu = "tested" if feature.built else "not built"
+            cpu = "not built" if not feature.built else "tested" if feature.tests else "—"
             cuda = cpu if not feature.built else "compiles only" if part.on_device else "—"
-            shown_by = ", ".join(f"`{pattern}`" for pattern in feature.tests)
+            shown_by = ", ".join(f"`{pattern}`" for pattern in feature.tests + feature.skippable)
             lines.append(f"| {feature.name} | {cpu} | {cuda} | {shown_by} |")
         lines.append("")
     return "\n".join(lines)

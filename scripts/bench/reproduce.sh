@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Reproduces rows of torchtitan's published tables: trains configs/bench/ROW.toml, takes tokens per second and GPU at
 # step 90 and the largest peak memory of any rank, and adds a line to docs/benchmarks/reproduce.md.
-#   scripts/bench/reproduce.sh [--with launch|torchrun|mpirun|srun] [--gpus-per-node 8] [--out FILE] ROW... [--OPTION...]
+#   scripts/bench/reproduce.sh [--with launch|torchrun|mpirun|srun] [--gpus-per-node 8] [--out FILE]
+#                              [--output-folder outputs/bench] ROW... [--OPTION...]
 #   scripts/bench/reproduce.sh --list       # all rows
 #   scripts/bench/reproduce.sh --dry-run ROW...  # one rank of the row's layout, a small model, on a CPU; measures nothing
+# Lines go to FILE; a run's own files (metrics, report) to ROW in the output folder, which all nodes see.
 # OPTIONs go to titan_train, e.g. --training.dataset_path=/data/c4. Without --with: srun in a Slurm job, else the program's
 # own launcher, on one node. torchrun: call the script on every node, with torchrun's variables in TORCHRUN_OPTIONS.
 # TITAN_TRAIN names another program than build/release/titan_train.
@@ -11,17 +13,18 @@
 
 rows=$TITAN_ROOT/configs/bench
 titan_train=${TITAN_TRAIN:-$TITAN_BUILD/titan_train}
-out=$TITAN_ROOT/docs/benchmarks/reproduce.md
+out=$TITAN_ROOT/docs/benchmarks/reproduce.md output=$TITAN_ROOT/outputs/bench
 with='' per_node=8 dry_run=false names=() options=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --with | --gpus-per-node | --out)
+    --with | --gpus-per-node | --out | --output-folder)
       [ $# -gt 1 ] || fail 64 "$1 takes a value"
-      case $1 in --with) with=$2 ;; --out) out=$2 ;; *) per_node=$2 ;; esac
+      case $1 in --with) with=$2 ;; --out) out=$2 ;; --output-folder) output=$2 ;; *) per_node=$2 ;; esac
       shift ;;
     --with=*) with=${1#*=} ;;
     --gpus-per-node=*) per_node=${1#*=} ;;
     --out=*) out=${1#*=} ;;
+    --output-folder=*) output=${1#*=} ;;
     --dry-run) dry_run=true ;;
     --list) head -qn 2 "$rows"/*.toml | sed 's/^# //'; exit 0 ;;
     -h | --help) sed -n '2,/^\. /{/^\. /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -86,8 +89,8 @@ for row in "${names[@]}"; do
     dry_run "$config" "$gpus" ${options[@]+"${options[@]}"} >&2
     continue
   fi
-  run_row "$config" "$gpus" ${options[@]+"${options[@]}"} >&2
-  metrics=$TITAN_ROOT/outputs/bench/$row/metrics.jsonl
+  run_row "$config" "$gpus" "--job.dump_folder=$output/$row" ${options[@]+"${options[@]}"} >&2
+  metrics=$output/$row/metrics.jsonl
   [ -f "$metrics" ] || { say "$row: another node records this run"; continue; }
   tps=$(value tps "$metrics") memory=$(value most_memory_bytes "$metrics")
   [ -n "$tps$memory" ] || fail 1 "$metrics has no line of step 90 with tps and ranks"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import pathlib
+import pickle
 import re
 import shutil
 import unittest
@@ -55,7 +56,6 @@ class EveryPath(MockGpu):
             "documents, attention kept": [DOCUMENTS, FUSED, BF16, "--activation_checkpoint.mode=selective",
                                           "--activation_checkpoint.selective_ac_option=op"],
             "documents, float8": [DOCUMENTS, FUSED, FLOAT8, "--data.packing=document"],
-            "snapshot": ["--profiling.enable_memory_snapshot", "--profiling.profile_freq=2"],
         }  # fmt: skip
         for name, words in rows.items():
             with self.subTest(name):
@@ -371,6 +371,36 @@ class Memory(MockGpu):
                 with self.subTest(room=room, setting=setting):
                     words = [f"--{pair.replace(' = ', '=')}".replace('"', "") for pair in setting.split(" with ")]
                     self.llama_8b(FUSED, *given, *words, steps=4, MOCK_CUDA_MIB=room)
+
+
+class Snapshots(MockGpu):
+    """What the caching allocator holds and did, for PyTorch's viewer."""
+
+    def train_with_snapshots(self, *words, **options) -> dict[str, dict]:
+        """By the name of their folder. Every second step, of the small model."""
+        words = (*SMALL, "--profiling.enable_memory_snapshot", "--profiling.profile_freq=2", *words)
+        run = self.on_gpu(*words, "--training.steps=4", **options)
+        files = (run.folder / "memory_snapshot").glob("*/rank0_memory_snapshot.pickle")
+        return {path.parent.name: pickle.loads(path.read_bytes()) for path in files}
+
+    def expect_history(self, snapshot: dict) -> None:
+        self.assertTrue(all(segment["total_size"] >= segment["allocated_size"] for segment in snapshot["segments"]))
+        self.assertGreater(sum(segment["allocated_size"] for segment in snapshot["segments"]), 0)
+        actions = [entry["action"] for trace in snapshot["device_traces"] for entry in trace]
+        self.assertIn("alloc", actions)
+        self.assertIn("free_completed", actions)
+
+    def test_are_written_after_the_last_step_of_each_period(self):
+        snapshots = self.train_with_snapshots()
+        self.assertEqual(sorted(snapshots), ["iteration_2", "iteration_4"])
+        for snapshot in snapshots.values():
+            self.expect_history(snapshot)
+
+    def test_when_memory_runs_out_there_is_one_more(self):
+        # A dump needs more memory than a step.
+        snapshots = self.train_with_snapshots("--debug.dump_steps=2", code=OUT_OF_MEMORY, MOCK_CUDA_MIB=215)
+        self.assertEqual(sorted(snapshots), ["iteration_1_exit"])
+        self.expect_history(snapshots["iteration_1_exit"])
 
 
 class Documents(MockGpu):

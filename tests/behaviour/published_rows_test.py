@@ -14,6 +14,7 @@ from program import FULL, OK, BehaviourTest
 from titan import ROOT
 
 CONFIGS = sorted((ROOT / "configs" / "bench").glob("*.toml"))
+LAYOUTS = ("A1", "A4", "B2", "S2f", "T1c", "T2d", "T4b", "T5b", "T6d")  # one row of each
 HEADER = re.compile(
     r"# Row (?P<row>\w+): .* on (?P<gpus>\d+) [AH]100 of .*\n"
     r"# Published: (?P<tps>[\d.]+) tokens/s per GPU(, (?P<mfu>[\d.]+) % MFU)?(, (?P<gib>[\d.]+) GiB)? \(.*\)\.\n"
@@ -38,6 +39,10 @@ class ScriptTest(BehaviourTest):
 
 
 class PublishedRows(ScriptTest):
+    def test_every_row_has_a_config(self):
+        self.assertEqual(len(CONFIGS), 41)
+        self.assertLessEqual(set(LAYOUTS), {path.stem for path in CONFIGS})
+
     def test_every_config_divides_the_gpus_of_its_row_and_is_planned_for_them(self):
         for path in CONFIGS:
             with self.subTest(path.stem):
@@ -54,8 +59,7 @@ class PublishedRows(ScriptTest):
                 self.assertIn("together", plan.output)
 
     def test_every_row_has_a_dry_run(self):
-        # With --full every row; else one of each layout.
-        rows = [path for path in CONFIGS if FULL or path.stem in ("A1", "A4", "B2", "S2f", "T1c", "T2d", "T4b", "T5b", "T6d")]
+        rows = [path for path in CONFIGS if FULL or path.stem in LAYOUTS]
         run = self.script("bench/reproduce.sh", "--dry-run", *(path.stem for path in rows))
         self.assertEqual(run.returncode, 0, run.stderr[-3000:])
         self.assertEqual(run.stderr.count("Training completed"), len(rows))
@@ -82,18 +86,20 @@ class PublishedRows(ScriptTest):
                     self.assertEqual(float(row["gib"]), float(gib))
 
     def test_a_row_is_measured_at_step_90_and_its_line_has_the_published_number(self):
-        fake = self.write("titan_train", f'''#!/bin/sh
+        fake = self.write("titan_train", '''#!/bin/sh
 [ "$1 $2 $3" = "launch -n 8" ] || exit 9
-mkdir -p {ROOT}/outputs/bench/T1b
+folder=${5#--job.dump_folder=}
+mkdir -p "$folder"
 for step in 80 90 100; do
-  echo '{{"step":'$step',"loss":7.5,"tps":'$step'00.25,"ranks":{{"least_memory_bytes":1,"most_memory_bytes":75161927680}}}}'
-done >{ROOT}/outputs/bench/T1b/metrics.jsonl
+  echo '{"step":'$step',"loss":7.5,"tps":'$step'00.25,"ranks":{"least_memory_bytes":1,"most_memory_bytes":75161927680}}'
+done >"$folder/metrics.jsonl"
 ''')
         fake.chmod(0o755)
         self.program = fake
         page = self.folder / "page.md"
-        run = self.script("bench/reproduce.sh", "T1b", f"--out={page}", "--with=launch")
+        run = self.script("bench/reproduce.sh", "T1b", f"--out={page}", f"--output-folder={self.folder}/runs", "--with=launch")
         self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertTrue((self.folder / "runs" / "T1b" / "metrics.jsonl").exists())
         self.assertRegex(page.read_text(), r"\| T1b \| 6667 tokens/s per GPU, 77 GiB \(.*\) \| 9000 tokens/s per GPU, 70\.0 GiB \|")
 
     def test_launchers_are_given_the_nodes_and_ranks_of_a_row(self):
@@ -109,7 +115,8 @@ done >{ROOT}/outputs/bench/T1b/metrics.jsonl
                               PATH=f"{self.folder}:{os.environ['PATH']}", TORCHRUN_OPTIONS="--rdzv-backend c10d")  # fmt: skip
             self.assertEqual(run.returncode, 9, run.stderr)
             self.assertTrue(said.read_text().startswith(" " + wanted), said.read_text())
-            self.assertTrue(said.read_text().endswith("configs/bench/T3a.toml --training.seed=3\n"), said.read_text())
+            words = f"configs/bench/T3a.toml --job.dump_folder={ROOT}/outputs/bench/T3a --training.seed=3\n"
+            self.assertTrue(said.read_text().endswith(words), said.read_text())
 
     def test_what_cannot_be_reproduced_is_refused(self):
         for words, said in (

@@ -18,12 +18,6 @@ Plan plan_of(const ModelRequest& request, PlanRequest plan = small_plan()) {
   return make_plan(family.describe(request), family, plan);
 }
 
-std::map<std::string, int64_t> memory_of(const Plan& plan) {
-  std::map<std::string, int64_t> result;
-  for (const MemoryPurpose& purpose : plan.memory) result[purpose.name] = purpose.bytes;
-  return result;
-}
-
 TEST(Plan, EachUnitHasOneGroupOfItsOwnInChainOrder) {
   const Plan plan = plan_of(small_request());
   ASSERT_EQ(plan.units.size(), 5u);

@@ -35,6 +35,14 @@ class Rows(unittest.TestCase):
         self.assertIn("failed: ops_test: Norm.Works/1", problems("ops_test: Norm.*")[0])
         self.assertIn("of 1 tests none ran", problems("data_test: Files.*")[0])
 
+    def test_tests_that_may_be_skipped_must_exist_and_must_not_fail(self):
+        def problems_of(pattern: str) -> list[str]:
+            return support_matrix.problems_of(Feature("a feature", skippable=[pattern]), OUTCOMES)
+
+        self.assertEqual(problems_of("data_test: Files.*"), [])
+        self.assertIn("there is no such test", problems_of("data_test: Folders.*")[0])
+        self.assertIn("failed: ops_test: Norm.Works/1", problems_of("ops_test: Norm.*")[0])
+
     def test_every_pattern_has_to_hold(self):
         self.assertEqual(len(problems("ops_test: Rotary.*", "ops_test: Nothing.*")), 1)
 
@@ -83,12 +91,14 @@ class Outcomes(unittest.TestCase):
 class Page(unittest.TestCase):
     def test_a_row_says_what_is_known_of_each_device(self):
         parts = [
-            Part("Models", [Feature("one", ["a_test: A.*"]), Feature("two", ["a_test: B.*"], built=False)]),
+            Part("Models", [Feature("one", ["a_test: A.*"]), Feature("two", ["a_test: B.*"], built=False),
+                            Feature("of a GPU", skippable=["a_test: D.*"])]),
             Part("Data", [Feature("three", ["a_test: C.*"])], on_device=False),
         ]
         page = support_matrix.render(parts)
         self.assertIn("| one | tested | compiles only | `a_test: A.*` |", page)
         self.assertIn("| two | not built | not built | `a_test: B.*` |", page)
+        self.assertIn("| of a GPU | — | compiles only | `a_test: D.*` |", page)
         self.assertIn("| three | tested | — | `a_test: C.*` |", page)
 
 

@@ -46,6 +46,13 @@ inline PlanRequest plan_in(ElementType compute, const RecomputeSelection& select
   return request;
 }
 
+/// Bytes by purpose.
+inline std::map<std::string, int64_t> memory_of(const Plan& plan) {
+  std::map<std::string, int64_t> result;
+  for (const MemoryPurpose& purpose : plan.memory) result[purpose.name] = purpose.bytes;
+  return result;
+}
+
 /// Shards live where units run.
 inline std::shared_ptr<HostOffload> no_offload() {
   const auto arena = std::make_shared<MemoryArena>(at::kCPU);
