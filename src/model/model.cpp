@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "llama/exchange.h"
+#include "llama/state_dict_adapter.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/model/llama/llama.h"

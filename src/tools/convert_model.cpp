@@ -59,11 +59,11 @@ int64_t vocabulary_in(const ForeignSettings& settings) {
 }
 
 std::vector<std::string> differences(const ForeignSettings& settings, const ModelRequest& request) {
-  const StateDictAdapter& exchange = adapter_of(request);
+  const StateDictAdapter& adapter = adapter_of(request);
   std::vector<std::string> sentences;
   for (const SettingDifference& difference : settings.format == Form::meta
-                                                 ? exchange.meta_differences(settings.json, request)
-                                                 : exchange.hugging_face_differences(settings.json, request)) {
+                                                 ? adapter.meta_differences(settings.json, request)
+                                                 : adapter.hugging_face_differences(settings.json, request)) {
     sentences.push_back(difference.sentence);
   }
   return sentences;

@@ -60,11 +60,11 @@ Json token_ids(const Tokenizer* tokenizer) {
 }  // namespace
 
 const StateDictAdapter& adapter_of(const ModelRequest& request) {
-  const StateDictAdapter* exchange = find_state_dict_adapter(request.name);
-  if (!exchange) {
+  const StateDictAdapter* adapter = find_state_dict_adapter(request.name);
+  if (!adapter) {
     throw Error(ExitCode::bad_config, fmt::format("no other program has a form for model {}", request.name));
   }
-  return *exchange;
+  return *adapter;
 }
 
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,

@@ -252,8 +252,8 @@ namespace {
 
 /// None for a family that no other program knows.
 std::vector<ModelFact> facts_of(const ModelRequest& model) {
-  const StateDictAdapter* exchange = find_state_dict_adapter(model.name);
-  return exchange ? exchange->facts(model) : std::vector<ModelFact>();
+  const StateDictAdapter* adapter = find_state_dict_adapter(model.name);
+  return adapter ? adapter->facts(model) : std::vector<ModelFact>();
 }
 
 /// Every member of a request but the tokenizer's size: of any other the same names mean the same.

@@ -54,14 +54,21 @@ class LastLines(MockGpu, RanksTest):
         story = "Once upon a time a fox lost its hat and went to look for it under the bridge. " * 9
         corpus = self.write("corpus.jsonl", "".join([json.dumps({"text": story}) + "\n"] * 40 + ["no record\n"]))
         words = ("--training.dataset=text", f"--training.dataset_path={corpus}", "--data.prefetch=1")
-        on_cpu = self.launch_training(2, *words)
-        self.assertEqual(on_cpu.end(), BAD_DATA, on_cpu.text())
-        last = on_cpu.text().count(" step: ")
+        alone = self.start(*self.training(*words, "--training.local_batch_size=4"))
+        self.assertEqual(alone.end(), BAD_DATA, alone.text())
+        last = alone.text().count(" step: ")
         self.assertGreater(last, 5)
-        self.expect_steps(on_cpu.text(), self.folder / "run", last)
+        self.expect_steps(alone.text(), self.folder / "run", last)
         self.use_dying_program()
-        hangs = {"RANK": 0, "DIE_IN": "1 5 data 0", "DIE_HOW": "hang"}  # rank 1: the mock's ranks do not wait for each other
-        for ranks, settings in ((1, {}), (2, hangs)):
+
+        def rank_1_hangs_in(step: int) -> dict[str, str]:
+            # Rank 0 ends by its own failure: if rank 1 failed first, it would end somewhere in the last step.
+            return {"DIE_IN": f"1 {step} data 0", "DIE_HOW": "hang"}
+
+        both = self.launch_training(2, *words, f"--job.dump_folder={self.folder}/both", **rank_1_hangs_in(last + 1))
+        self.assertEqual(both.end(), BAD_DATA, both.text())
+        self.expect_steps(both.text(), self.folder / "both", last)
+        for ranks, settings in ((1, {}), (2, rank_1_hangs_in(5))):  # the mock's ranks do not wait for each other
             with self.subTest(ranks=ranks):
                 batch = f"--training.local_batch_size={4 // ranks}"
                 run = self.on_gpu(*SMALL, *words, batch, "--training.steps=1000", ranks=ranks, code=BAD_DATA, **settings)

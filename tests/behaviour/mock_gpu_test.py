@@ -377,9 +377,10 @@ class Snapshots(MockGpu):
     """What the caching allocator holds and did, for PyTorch's viewer."""
 
     def train_with_snapshots(self, *words, **options) -> dict[str, dict]:
-        """By the name of their folder. Every second step, of the small model."""
-        words = (*SMALL, "--profiling.enable_memory_snapshot", "--profiling.profile_freq=2", *words)
-        run = self.on_gpu(*words, "--training.steps=4", **options)
+        """By the name of their folder; every second step of four."""
+        words = ("--profiling.enable_memory_snapshot", "--profiling.profile_freq=2", *words)
+        small = ("--training.local_batch_size=2", "--training.seq_len=64", "--training.steps=4")
+        run = self.on_gpu(*small, *words, **options)
         files = (run.folder / "memory_snapshot").glob("*/rank0_memory_snapshot.pickle")
         return {path.parent.name: pickle.loads(path.read_bytes()) for path in files}
 

@@ -14,7 +14,7 @@
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/tensor_source.h"
 #include "titan/checkpoint/training_state.h"
-#include "titan/model/exchange.h"
+#include "titan/model/state_dict_adapter.h"
 
 namespace titan {
 

@@ -1,7 +1,7 @@
 // The family's state-dict adapter, for the registry.
 #pragma once
 
-#include "titan/model/exchange.h"
+#include "titan/model/state_dict_adapter.h"
 
 namespace titan {
 

@@ -1,12 +1,12 @@
 // Llama's names and settings in Hugging Face's and Meta's formats.
-#include "titan/model/exchange.h"
+#include "titan/model/state_dict_adapter.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
 
-#include "exchange.h"
+#include "state_dict_adapter.h"
 #include "titan/base/error.h"
 #include "titan/model/llama/llama.h"
 
@@ -155,7 +155,7 @@ std::string words_of(NormType norm) {
   return norm == NormType::np_layernorm ? "np_layernorm" : "rmsnorm";
 }
 
-class LlamaExchange : public StateDictAdapter {
+class LlamaAdapter : public StateDictAdapter {
  public:
   std::vector<ModelFact> facts(const ModelRequest& request) const override {
     const LlamaArguments a = llama_arguments(request);
@@ -271,8 +271,8 @@ class LlamaExchange : public StateDictAdapter {
 }  // namespace
 
 const StateDictAdapter& llama_adapter() {
-  static const LlamaExchange exchange;
-  return exchange;
+  static const LlamaAdapter adapter;
+  return adapter;
 }
 
 }  // namespace titan

@@ -1,5 +1,5 @@
 // Llama's names and settings at other programs, against the published files.
-#include "titan/model/exchange.h"
+#include "titan/model/state_dict_adapter.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-ModelRequest exchange_request(const std::string& name, const std::string& flavor) {
+ModelRequest adapter_request(const std::string& name, const std::string& flavor) {
   ModelRequest request;
   request.name = name;
   request.flavor = flavor;
@@ -19,7 +19,7 @@ ModelRequest exchange_request(const std::string& name, const std::string& flavor
   return request;
 }
 
-const StateDictAdapter& exchange() { return *find_state_dict_adapter("llama3"); }
+const StateDictAdapter& adapter() { return *find_state_dict_adapter("llama3"); }
 
 std::map<std::string, ForeignTensor> by_name(const ForeignModel& model) {
   std::map<std::string, ForeignTensor> found;
@@ -37,7 +37,7 @@ const char* const kPublished = R"({"architectures": ["LlamaForCausalLM"], "atten
   "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256})";
 
 TEST(HuggingFaceNames, AnEightBModelHas291TensorsUnderThePublishedNames) {
-  const ForeignModel model = exchange().hugging_face(exchange_request("llama3_1", "8B"));
+  const ForeignModel model = adapter().hugging_face(adapter_request("llama3_1", "8B"));
   ASSERT_EQ(model.tensors.size(), 291u);
   const auto tensors = by_name(model);
   ASSERT_EQ(tensors.size(), 291u);
@@ -63,39 +63,39 @@ TEST(HuggingFaceNames, AnEightBModelHas291TensorsUnderThePublishedNames) {
 }
 
 TEST(HuggingFaceNames, ATiedModelHasNoHeadOfItsOwnButMayBringACopy) {
-  const ForeignModel model = exchange().hugging_face(exchange_request("llama3_2", "1B"));
+  const ForeignModel model = adapter().hugging_face(adapter_request("llama3_2", "1B"));
   EXPECT_EQ(model.tensors.size(), 146u);
   EXPECT_FALSE(by_name(model).contains("lm_head.weight"));
   EXPECT_EQ(model.copies.at("lm_head.weight"), "model.embed_tokens.weight");
 }
 
 TEST(HuggingFaceNames, AModelThatTransformersCannotComputeIsRefused) {
-  ModelRequest request = exchange_request("llama3", "8B");
+  ModelRequest request = adapter_request("llama3", "8B");
   request.norm_type = "layernorm";
-  EXPECT_THROW(exchange().hugging_face(request), Error);
+  EXPECT_THROW(adapter().hugging_face(request), Error);
 }
 
 TEST(HuggingFaceConfig, ThePublishedOneIsOfItsFlavorAndOfNoOther) {
   const auto config = nlohmann::json::parse(kPublished);
-  EXPECT_TRUE(exchange().hugging_face_differences(config, exchange_request("llama3_1", "8B")).empty());
-  const auto differ = exchange().hugging_face_differences(config, exchange_request("llama3", "8B"));
+  EXPECT_TRUE(adapter().hugging_face_differences(config, adapter_request("llama3_1", "8B")).empty());
+  const auto differ = adapter().hugging_face_differences(config, adapter_request("llama3", "8B"));
   ASSERT_EQ(differ.size(), 1u);
   EXPECT_EQ(differ[0], (SettingDifference{"rotary scaling is \"llama3\", here \"none\"", true}));
-  const auto smaller = exchange().hugging_face_differences(config, exchange_request("llama3_2", "1B"));
+  const auto smaller = adapter().hugging_face_differences(config, adapter_request("llama3_2", "1B"));
   EXPECT_EQ(smaller[0], (SettingDifference{"hidden_size is 4096, here 2048", false}));
   EXPECT_EQ(smaller.back(), (SettingDifference{"rope_scaling.factor is 8.0, here 32.0", true}));
 }
 
 TEST(HuggingFaceConfig, OnlyWhatLongerSequencesAndPrecisionAreTunedByIsChangedOnPurpose) {
-  const ModelRequest request = exchange_request("llama3_1", "8B");
-  const nlohmann::json ours = exchange().hugging_face_config(request);
+  const ModelRequest request = adapter_request("llama3_1", "8B");
+  const nlohmann::json ours = adapter().hugging_face_config(request);
   const std::set<std::string> tuned{"rope_theta", "rms_norm_eps"};
   std::set<std::string> on_purpose;
   for (const auto& [key, value] : ours.items()) {
     if (!value.is_number()) continue;
     nlohmann::json changed = ours;
     changed[key] = value.get<double>() * 2;
-    for (const SettingDifference& difference : exchange().hugging_face_differences(changed, request)) {
+    for (const SettingDifference& difference : adapter().hugging_face_differences(changed, request)) {
       EXPECT_EQ(difference.changed_on_purpose, tuned.contains(key)) << difference.sentence;
       if (difference.changed_on_purpose) on_purpose.insert(key);
     }
@@ -105,7 +105,7 @@ TEST(HuggingFaceConfig, OnlyWhatLongerSequencesAndPrecisionAreTunedByIsChangedOn
 
 TEST(HuggingFaceConfig, OursSaysWhatThePublishedOneSays) {
   const auto published = nlohmann::json::parse(kPublished);
-  const auto ours = exchange().hugging_face_config(exchange_request("llama3_1", "8B"));
+  const auto ours = adapter().hugging_face_config(adapter_request("llama3_1", "8B"));
   const std::set<std::string> others{"bos_token_id", "eos_token_id", "torch_dtype", "pretraining_tp"};
   for (const auto& [key, value] : published.items()) {
     if (others.contains(key)) continue;
@@ -117,22 +117,22 @@ TEST(HuggingFaceConfig, OursIsOfItsModelForEveryFlavorInBothPlacesOfTheRotarySet
   for (const ModelFamily* family : model_families()) {
     for (const std::string& name : family->names()) {
       for (const std::string& flavor : family->flavors(name)) {
-        const ModelRequest request = exchange_request(name, flavor);
-        nlohmann::json config = exchange().hugging_face_config(request);
-        EXPECT_TRUE(exchange().hugging_face_differences(config, request).empty()) << name << ' ' << flavor;
+        const ModelRequest request = adapter_request(name, flavor);
+        nlohmann::json config = adapter().hugging_face_config(request);
+        EXPECT_TRUE(adapter().hugging_face_differences(config, request).empty()) << name << ' ' << flavor;
         nlohmann::json rotary = config["rope_scaling"].is_object() ? config["rope_scaling"] : nlohmann::json::object();
         rotary["rope_theta"] = config["rope_theta"];  // as transformers 5 writes it
         config["rope_parameters"] = rotary;
         config.erase("rope_theta");
         config.erase("rope_scaling");
-        EXPECT_TRUE(exchange().hugging_face_differences(config, request).empty()) << name << ' ' << flavor;
+        EXPECT_TRUE(adapter().hugging_face_differences(config, request).empty()) << name << ' ' << flavor;
       }
     }
   }
 }
 
 TEST(MetaNames, AreOursAndNoRowTurns) {
-  const ForeignModel model = exchange().meta(exchange_request("llama3", "8B"));
+  const ForeignModel model = adapter().meta(adapter_request("llama3", "8B"));
   EXPECT_EQ(model.tensors.size(), 291u);
   for (const ForeignTensor& tensor : model.tensors) {
     EXPECT_EQ(tensor.name, tensor.ours);
@@ -144,8 +144,8 @@ TEST(MetaParams, ThePublishedOneIsOfItsFlavorAndOfNoOther) {
   const auto params = nlohmann::json::parse(
       R"({"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256, "ffn_dim_multiplier": 1.3,
           "multiple_of": 1024, "norm_eps": 1e-05, "rope_theta": 500000.0, "use_scaled_rope": true})");
-  EXPECT_TRUE(exchange().meta_differences(params, exchange_request("llama3_1", "8B")).empty());
-  EXPECT_EQ(exchange().meta_differences(params, exchange_request("llama3", "8B")),
+  EXPECT_TRUE(adapter().meta_differences(params, adapter_request("llama3_1", "8B")).empty());
+  EXPECT_EQ(adapter().meta_differences(params, adapter_request("llama3", "8B")),
             (std::vector<SettingDifference>{{"use_scaled_rope is true, here false", true}}));
 }
 
