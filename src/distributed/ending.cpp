@@ -6,20 +6,14 @@
 #include <thread>
 
 #include "titan/base/error.h"
-#include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 
 namespace titan {
 
-void end_at_a_signal() {
-  if (StopSignals::received() == 0) return;
-  throw Error(ExitCode::interrupted, "stopped by a signal while the ranks were gathering");
-}
-
 namespace {
 
 [[noreturn]] void end_after_notice(ExitCode code) {
-  std::this_thread::sleep_for(kNoticeTime);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   ::_exit(static_cast<int>(code));
 }
 

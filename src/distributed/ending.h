@@ -1,6 +1,7 @@
 // Ends the process from a watcher thread: the only place besides `main`, which may be blocked in a collective.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -8,7 +9,7 @@
 
 namespace titan {
 
-/// From a failure that was reported to the end of the process: time for the tear-down, which may wait for dead peers.
+/// From the report of a failure to the end of the process: time for the tear-down, which may wait for dead peers.
 inline constexpr std::chrono::seconds kOwnEndLimit{3};
 /// How long the others wait for a failed rank to be gone, so that launchers see its exit code first.
 inline constexpr std::chrono::seconds kFirstToEndLimit{2};
@@ -17,33 +18,20 @@ inline constexpr std::chrono::seconds kHeardLimit{1};
 /// How long a rank that lost a peer waits for the original failure.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
-/// How long a rank that works may leave the question open whether it lives, at least.
+/// How long a rank may take to answer a health check, at least.
 inline constexpr std::chrono::seconds kSignOfLifeLimit{4};
-
-/// How long a run that cannot start waits for ranks that are still on their way, to tell them why.
-inline constexpr std::chrono::seconds kRefusalLimit{5};
-/// How long a rank that cannot take part looks for rank 0 to say so.
-inline constexpr std::chrono::seconds kProblemLimit{8};
-
-/// How long a rank stays after the one that failed is gone: launchers look at their processes every tenth of a second
-/// or so, and are to find that one first.
-inline constexpr std::chrono::milliseconds kNoticeTime{500};
-
-/// Said of a rank that does not answer over its connection, which a thread of its own keeps.
+/// Of a rank that does not answer over its connection, which has a thread of its own.
 inline constexpr std::string_view kNoSignOfLife =
     "hangs: it gives no sign of life, so its process or its host is stopped";
 
-/// Between two looks for somebody who has not come yet.
-inline constexpr int kRetryMilliseconds = 100;
-
-/// While ranks gather: throws Error(interrupted) once a signal has asked this one to stop.
-void end_at_a_signal();
-
+/// With the exit code of a peer failure. Waits for half a second first: launchers look at their processes every tenth
+/// of a second or so, and must find the rank that failed first.
 [[noreturn]] void end_for_peer();
-/// The same when the peer hangs and cannot end with the code of a hang itself.
+/// The same with the code of a hang, when the peer that hangs cannot end with it.
 [[noreturn]] void end_for_silent_peer();
 /// For the rank on which the other ranks timed out.
 [[noreturn]] void end_hanging();
+/// Prints `text`: this rank failed, and its main thread does not end the process.
 [[noreturn]] void end_stuck(int code, const std::string& text);
 
 /// Wakes a thread that waits in poll(2).

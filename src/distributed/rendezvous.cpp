@@ -3,7 +3,6 @@
 #include <c10/util/Logging.h>
 #include <c10/util/hash.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -11,7 +10,7 @@
 
 #include "coordinator.h"
 #include "coordinator_client.h"
-#include "ending.h"
+#include "gather.h"
 #include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
@@ -60,33 +59,36 @@ void take_place(const HostPlace& place, World& world) {
 
 void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                        Rendezvous& met) {
-  auto hub = std::make_unique<Coordinator>(listen_at(launch), key_of(launch.meeting), std::move(facts),
-                                           std::move(peer_failed), met.world.waits, met.world.final_message);
-  const RankCheck& rank_check = hub->gather(deadline, launch.meeting.host);
-  met.world.store = hub->store();
-  met.table = rank_check.table();
-  met.warnings = rank_check.warnings();
-  met.world.cores = rank_check.core_share(0);
-  take_place(rank_check.place(0), met.world);
-  hub->welcome();
-  met.watcher = std::move(hub);
+  GatheredRanks ranks =
+      gather_ranks(listen_at(launch), key_of(launch.meeting), std::move(facts), deadline, launch.meeting.host);
+  met.table = ranks.check.table();
+  met.warnings = ranks.check.warnings();
+  met.world.cores = ranks.check.core_share(0);
+  take_place(ranks.check.place(0), met.world);
+  auto coordinator =
+      std::make_unique<Coordinator>(std::move(ranks), std::move(peer_failed), met.world.waits, met.world.final_message);
+  met.world.store = coordinator->store();
+  met.watcher = std::move(coordinator);
 }
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  auto link = std::make_unique<CoordinatorClient>(std::move(facts), std::move(peer_failed), met.world.waits,
-                                                  met.world.final_message);
-  link->call(launch.meeting.host, launch.meeting.ports, key_of(launch.meeting), deadline);
-  const Welcome welcome = link->join(deadline);
-  met.world.store = link->store();
-  met.world.cores = welcome.cores;
-  take_place(welcome.place, met.world);
-  met.watcher = std::move(link);
+  const MeetingPoint& meeting = launch.meeting;
+  JoinedRun run = join_run(meeting.host, meeting.ports, key_of(meeting), facts, deadline);
+  met.world.cores = run.welcome.cores;
+  take_place(run.welcome.place, met.world);
+  auto client = std::make_unique<CoordinatorClient>(launch.rank, std::move(run), std::move(peer_failed),
+                                                    met.world.waits, met.world.final_message);
+  met.world.store = client->store();
+  met.watcher = std::move(client);
 }
 
-/// The others are not left waiting for a rank that cannot take part. Throws the problem, or RefusedByRankZero when rank
-/// 0 has heard it.
-[[noreturn]] void say_problem(const Launch& launch, RankFacts facts, AbortWatcher::PeerFailed peer_failed) {
+/// How long a rank that cannot take part looks for rank 0 to report it.
+constexpr std::chrono::seconds kProblemLimit{8};
+
+/// Joins only to report the problem, so that the other ranks do not wait for this one. Throws the problem, or
+/// RefusedByRankZero if rank 0 has received it.
+[[noreturn]] void report_problem(const Launch& launch, RankFacts facts, AbortWatcher::PeerFailed peer_failed) {
   const Error problem(static_cast<ExitCode>(facts.problem_code), facts.problem);
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
   Rendezvous none;
@@ -96,7 +98,7 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   } catch (const RefusedByRankZero&) {
     throw;
   } catch (const std::exception&) {
-    // Nobody has heard it.
+    // Nobody has received it.
   }
   throw problem;
 }
@@ -127,7 +129,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
   facts.size = launch.size;
   facts.local_rank = launch.local_rank.value_or(-1);
   facts.local_size = launch.local_size.value_or(-1);
-  if (!facts.problem.empty()) say_problem(launch, std::move(facts), std::move(peer_failed));
+  if (!facts.problem.empty()) report_problem(launch, std::move(facts), std::move(peer_failed));
   met.world.waits = std::make_shared<WaitForGraph>();
   const Deadline deadline = Clock::now() + timeout;
   const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;

@@ -110,15 +110,11 @@ bool is_readable(const std::string& text, int64_t rank, size_t before) {
   int code = kLeft;
   try {
     if (rank == 0) {
-      Coordinator hub(std::move(listener), kKey, facts(0), tell, waits, nullptr);
-      hub.gather(limit, "");
-      hub.welcome();
-      hub.leave(kLeaveLimit);
+      GatheredRanks ranks = gather_ranks(std::move(listener), kKey, facts(0), limit, "");
+      Coordinator(std::move(ranks), tell, waits, nullptr).leave(kLeaveLimit);
     } else {
-      CoordinatorClient link(facts(1), tell, waits, nullptr);
-      link.call("127.0.0.1", {port}, kKey, limit);
-      link.join(limit);
-      link.leave(kLeaveLimit);
+      JoinedRun run = join_run("127.0.0.1", {port}, kKey, facts(1), limit);
+      CoordinatorClient(1, std::move(run), tell, waits, nullptr).leave(kLeaveLimit);
     }
   } catch (const Error& error) {
     code = static_cast<int>(error.code());

@@ -1,0 +1,125 @@
+#include "failure_diagnosis.h"
+
+#include <algorithm>
+
+#include "ending.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+/// The monitoring thread waits for a second at most: looks that are further apart were delayed.
+constexpr std::chrono::seconds kLongestPause{2};
+
+}  // namespace
+
+void HealthCheck::ask(Deadline now, std::chrono::milliseconds patience) {
+  open_ = true;
+  since_ = looked_at_ = now;
+  until_ = now + std::max<std::chrono::milliseconds>(patience / 2, kSignOfLifeLimit);
+}
+
+bool HealthCheck::is_overdue(Deadline now) {
+  if (!open_) return false;
+  const auto unseen = now - looked_at_;
+  looked_at_ = now;
+  if (unseen > kLongestPause) until_ += unseen;
+  return now >= until_;
+}
+
+std::chrono::seconds HealthCheck::open_for(Deadline now) const {
+  return std::chrono::round<std::chrono::seconds>(now - since_);
+}
+
+FailureDiagnosis::FailureDiagnosis(std::vector<std::string> names) : names_(std::move(names)) {
+  for (int64_t rank = 1; rank < std::ssize(names_); ++rank) present_.insert(rank);
+}
+
+Cause FailureDiagnosis::cause_of(int64_t rank, int code, std::string_view what) const {
+  return {rank, code, fmt::format("{} {}", names_[static_cast<size_t>(rank)], what)};
+}
+
+bool FailureDiagnosis::report(Cause cause, Deadline now) {
+  if (cause_) return false;
+  health_.close();
+  if (cause.code == kPeerFailure) {
+    if (suspected_) return false;
+    suspected_ = std::move(cause);
+    suspect_until_ = now + kTrueCauseLimit;
+    return true;
+  }
+  // A rank that failed is given time to end first; one that is gone needs none, nor does rank 0, which announces it.
+  const bool ends_later = cause.code != 0 && cause.rank != 0;
+  announce_at_ = now + (ends_later ? kFirstToEndLimit : std::chrono::seconds(0));
+  cause_ = std::move(cause);
+  suspected_.reset();
+  return false;
+}
+
+std::optional<Cause> FailureDiagnosis::lose(int64_t rank, Deadline now) {
+  if (cause_ && cause_->rank == rank) announce_at_ = now;
+  if (cause_ || suspects(rank)) return std::nullopt;
+  return cause_of(rank, 0, "ended without a word: it crashed or was killed");
+}
+
+void FailureDiagnosis::excuse(int64_t rank) {
+  present_.erase(rank);
+  unanswered_.erase(rank);
+}
+
+void FailureDiagnosis::answer(WaitAnswer answer) {
+  unanswered_.erase(answer.rank);
+  if (suspected_) answers_.push_back(std::move(answer));
+}
+
+bool FailureDiagnosis::ask(int64_t asker, std::chrono::milliseconds patience, Deadline now) {
+  if (cause_ || suspected_ || health_.is_open()) return false;
+  asker_ = asker;
+  unanswered_ = present_;
+  health_.ask(now, patience);
+  return true;
+}
+
+bool FailureDiagnosis::take_all_alive() {
+  if (!health_.is_open() || !unanswered_.empty()) return false;
+  health_.close();
+  return true;
+}
+
+std::optional<Cause> FailureDiagnosis::overdue(Deadline now) {
+  if (!health_.is_overdue(now) || unanswered_.empty()) return std::nullopt;
+  Cause cause = cause_of(*unanswered_.begin(), 0,
+                         fmt::format("{}; rank {}, which waits for the others, has had it asked for {} s in vain",
+                                     kNoSignOfLife, asker_, health_.open_for(now).count()));
+  cause.is_silent = true;
+  return cause;
+}
+
+Cause FailureDiagnosis::found_from_waits() const {
+  const WaitEnd end = end_of_waits(answers_, suspected_->rank);
+  if (end.rank < 0) return *suspected_;
+  const std::string_view sign =
+      end.answers ? "hangs: it waits for no other rank, and the others wait for it" : kNoSignOfLife;
+  Cause cause = cause_of(end.rank, end.answers ? static_cast<int>(ExitCode::hang) : 0,
+                         fmt::format("{}; {}", sign, suspected_->text));
+  cause.is_silent = !end.answers;
+  return cause;
+}
+
+const Cause* FailureDiagnosis::announced(Deadline now) {
+  if (suspected_ && now >= suspect_until_) {
+    cause_ = found_from_waits();
+    suspected_.reset();
+    announce_at_ = now;
+  }
+  return cause_ && now >= announce_at_ ? &*cause_ : nullptr;
+}
+
+Deadline FailureDiagnosis::next(Deadline latest) const {
+  if (cause_) latest = std::min(latest, announce_at_);
+  if (suspected_) latest = std::min(latest, suspect_until_);
+  if (health_.is_open()) latest = std::min(latest, health_.until());
+  return latest;
+}
+
+}  // namespace titan

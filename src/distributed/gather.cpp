@@ -1,0 +1,325 @@
+#include "gather.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "ending.h"
+#include "titan/base/error.h"
+#include "titan/base/stop_signals.h"
+#include "titan/distributed/launch_environment.h"
+
+namespace titan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A caller that has not proved itself by then is dropped.
+constexpr std::chrono::seconds kSilenceLimit{1};
+/// The same while kMostCallers are connected: a rank speaks at once, and one may be waiting for a place.
+constexpr std::chrono::milliseconds kFullLimit{100};
+/// The same for a caller that knows the secret and has not sent its facts.
+constexpr std::chrono::seconds kReportLimit{5};
+/// Callers that are connected at a time; more wait in the kernel's queue.
+constexpr size_t kMostCallers = 512;
+/// How long a run that cannot start waits for ranks that have not joined yet, to tell them why.
+constexpr std::chrono::seconds kRefusalLimit{5};
+/// Between two attempts to connect, or to accept after running out of file descriptors.
+constexpr std::chrono::milliseconds kRetryTime{100};
+/// A listener that does not answer like rank 0 is given up after this time.
+constexpr std::chrono::milliseconds kGreetingLimit{1000};
+/// Rank 0 may have been started later than this rank, and waits for its whole timeout from then on.
+constexpr std::chrono::seconds kVerdictMargin{5};
+
+constexpr std::chrono::milliseconds kWithoutWaiting{0};
+
+Refusal stopped() {
+  return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
+}
+
+/// A hint for missing ranks: they may look for rank 0 on another host.
+std::string words_for_elsewhere(const std::string& host) {
+  if (host.empty() || names_this_machine(host)) return {};
+  return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
+}
+
+std::string words_for_strangers(int64_t strangers, int64_t silent) {
+  std::string words;
+  if (strangers > 0) {
+    words =
+        fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", strangers);
+  }
+  if (silent > 0) words += fmt::format("; {} callers said nothing (ss -tnp shows whose they are)", silent);
+  return words;
+}
+
+/// Whether accept(2) failed for lack of descriptors or memory, not because of the caller.
+bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
+/// Rank 0's side.
+class Gathering {
+ public:
+  Gathering(Descriptor listener, const std::string& secret, RankFacts zero)
+      : listener_(std::move(listener)), secret_(secret), check_(std::move(zero)) {}
+  /// Without a run, the others wait for this process to end before they do.
+  ~Gathering() {
+    for (auto& [rank, channel] : members_) channel.keep_until_exit();
+  }
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+
+  GatheredRanks gather(Deadline deadline, const std::string& host);
+
+ private:
+  /// A connection that has not identified its rank yet.
+  struct Caller {
+    Channel channel;
+    Handshake handshake;
+    Deadline until;  // when it is dropped
+    bool is_silent = true;
+    bool is_proven = false;
+  };
+
+  /// Waits for a connection or a message. Callers that identify themselves become members; returns their facts.
+  std::vector<RankFacts> hear_callers(Deadline deadline);
+  void accept_callers();
+  /// The facts of a caller that proves to be a rank of this run. Sets `until` to now if it can be dropped.
+  std::optional<RankFacts> hear_caller(Caller& caller);
+  void check_members_stay();
+  /// Reports the refusal to the ranks that joined, and throws.
+  [[noreturn]] void refuse_members(const Refusal& refusal);
+  /// The same, after a short time in which the other ranks can still join.
+  [[noreturn]] void refuse_all(const Refusal& refusal);
+
+  Descriptor listener_;
+  const std::string& secret_;
+  RankCheck check_;
+  std::vector<Caller> callers_;
+  std::vector<std::pair<int64_t, Channel>> members_;
+  int64_t strangers_ = 0;    // callers without the secret
+  int64_t silent_ = 0;       // callers that sent nothing
+  Deadline accept_again_{};  // after running out of file descriptors
+};
+
+GatheredRanks Gathering::gather(Deadline deadline, const std::string& host) {
+  const RankFacts& zero = *check_.facts(0);
+  if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
+  const Deadline begin = Clock::now();
+  while (!check_.is_complete()) {
+    if (StopSignals::received() != 0) refuse_members(stopped());
+    if (Clock::now() >= deadline) {
+      const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
+      refuse_members(
+          {static_cast<int>(ExitCode::launcher),
+           fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
+                       "and what they printed{}{}",
+                       check_.missing(), check_.size(), waited, words_for_strangers(strangers_, silent_),
+                       words_for_elsewhere(host))});
+    }
+    for (RankFacts& facts : hear_callers(deadline)) {
+      if (const std::optional<Refusal> refusal = check_.add(std::move(facts))) refuse_all(*refusal);
+    }
+    check_members_stay();
+  }
+  if (const std::optional<Refusal> refusal = check_.settle()) refuse_all(*refusal);
+  return {std::move(check_), std::exchange(members_, {})};
+}
+
+std::vector<RankFacts> Gathering::hear_callers(Deadline deadline) {
+  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+  const bool is_full = callers_.size() >= kMostCallers || Clock::now() < accept_again_;
+  const auto end_of = [is_full](const Caller& caller) {
+    return is_full && !caller.is_proven ? caller.until - kSilenceLimit + kFullLimit : caller.until;
+  };
+  if (is_full) entries[0].fd = -1;
+  for (const Caller& caller : callers_) {
+    entries.push_back({caller.channel.descriptor(), POLLIN, 0});
+    deadline = std::min(deadline, end_of(caller));
+  }
+  for (const auto& [rank, channel] : members_) {
+    entries.push_back({channel.is_open() ? channel.descriptor() : -1, POLLIN, 0});
+  }
+  ::poll(entries.data(), entries.size(), poll_time(deadline));
+  if (!is_full) accept_callers();
+  std::vector<RankFacts> came;
+  std::erase_if(callers_, [&](Caller& caller) {
+    if (std::optional<RankFacts> facts = hear_caller(caller)) came.push_back(*std::move(facts));
+    if (Clock::now() < end_of(caller)) return false;
+    silent_ += caller.is_silent ? 1 : 0;
+    return true;
+  });
+  for (auto& [rank, channel] : members_) channel.read_arrived();
+  return came;
+}
+
+void Gathering::accept_callers() {
+  while (callers_.size() < kMostCallers) {
+    std::optional<Channel> channel = Channel::accept(listener_);
+    if (!channel) {
+      if (!is_shortage(errno)) return;
+      // Callers that are dropped free theirs within seconds; without callers, nothing will.
+      if (callers_.empty()) {
+        refuse_members({static_cast<int>(ExitCode::launcher),
+                        fmt::format("rank 0 cannot take the calls of {} ranks: {}; raise the limit on open files "
+                                    "(ulimit -n)",
+                                    check_.size(), std::strerror(errno))});
+      }
+      accept_again_ = Clock::now() + kRetryTime;
+      return;
+    }
+    Caller caller{
+        std::move(*channel), {secret_, port_of(listener_), random_secret(), {}}, Clock::now() + kSilenceLimit};
+    if (caller.channel.send_line(greeting_line(caller.handshake.zero_nonce), kWithoutWaiting)) {
+      callers_.push_back(std::move(caller));
+    }
+  }
+}
+
+std::optional<RankFacts> Gathering::hear_caller(Caller& caller) {
+  caller.channel.read_arrived();
+  while (const std::optional<std::string> line = caller.channel.take_line()) {
+    caller.is_silent = false;
+    if (caller.is_proven) {
+      caller.until = Clock::now();
+      std::optional<RankFacts> facts = RankFacts::from_json(*line);
+      members_.emplace_back(caller.handshake.rank, std::move(caller.channel));
+      if (facts && facts->rank == caller.handshake.rank) return facts;
+      refuse_members({static_cast<int>(ExitCode::launcher),
+                      fmt::format("rank {} sent a report that cannot be read; start the same titan_train everywhere",
+                                  caller.handshake.rank)});
+    }
+    const RankMessage message = parse_message(*line);
+    if (message.hello) {
+      caller.handshake.rank = message.hello->rank;
+      caller.handshake.caller_nonce = message.hello->nonce;
+      caller.is_proven = is_same_proof(message.hello->proof, caller.handshake.caller_proof());
+      strangers_ += caller.is_proven ? 0 : 1;
+    }
+    if (!caller.is_proven) {
+      caller.until = Clock::now();
+      return std::nullopt;
+    }
+    caller.channel.send_line(proof_line(caller.handshake.zero_proof()), kWithoutWaiting);
+    caller.channel.set_longest_line(kJoiningLine);
+    caller.until = Clock::now() + kReportLimit;
+  }
+  if (!caller.channel.is_open()) caller.until = Clock::now();
+  return std::nullopt;
+}
+
+void Gathering::check_members_stay() {
+  for (const auto& [rank, channel] : members_) {
+    if (channel.is_open()) continue;
+    // A launcher that stops all ranks signals rank 0 first: then the rank that left is not the cause.
+    if (StopSignals::was_sent()) refuse_all(stopped());
+    refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
+                                          check_.facts(rank)->name())});
+  }
+}
+
+void Gathering::refuse_members(const Refusal& refusal) {
+  for (auto& [rank, channel] : members_) channel.send_line(refused_line(refusal));
+  throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
+}
+
+// A rank that came after this process has ended would look for it until its own timeout. And none is told before all
+// are there: a launcher that sees one rank end may end this one before it has reported why.
+void Gathering::refuse_all(const Refusal& refusal) {
+  const auto all_have_come = [this] {
+    std::set<int64_t> ranks;
+    for (const auto& [rank, channel] : members_) ranks.insert(rank);
+    return static_cast<int64_t>(ranks.size()) + 1 >= check_.size();
+  };
+  const Deadline limit = Clock::now() + kRefusalLimit;
+  while (!all_have_come() && Clock::now() < limit && StopSignals::received() == 0) hear_callers(limit);
+  refuse_members(refusal);
+}
+
+// ---- every other rank's side
+
+void throw_if_stopped() {
+  if (StopSignals::received() != 0) throw Error(ExitCode::interrupted, stopped().text);
+}
+
+/// Whether the listener behind `channel` proves to be rank 0 of this run.
+bool is_rank_zero(Channel& channel, uint16_t port, const std::string& secret, int64_t rank) {
+  const Deadline limit = Clock::now() + kGreetingLimit;
+  const std::optional<std::string> greeting = channel.wait_line(limit);
+  const std::optional<std::string> nonce = greeting ? parse_message(*greeting).greeting : std::nullopt;
+  if (!nonce) return false;
+  const Handshake handshake{secret, port, *nonce, random_secret(), rank};
+  channel.send_line(hello_line({rank, handshake.caller_nonce, handshake.caller_proof()}));
+  const std::optional<std::string> answer = channel.wait_line(limit);
+  const std::optional<std::string> proof = answer ? parse_message(*answer).proof : std::nullopt;
+  return proof && is_same_proof(*proof, handshake.zero_proof());
+}
+
+/// Sets `name` to rank 0's, for messages, as far as it is known.
+Channel find_rank_zero(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
+                       int64_t rank, Deadline deadline, std::string& name) {
+  const Deadline begin = Clock::now();
+  std::string reason = "no time was left";
+  std::string doubt;  // about who answered; reported rather than a later `reason`: rank 0 may have ended since
+  while (Clock::now() < deadline) {
+    for (const uint16_t port : ports) {
+      throw_if_stopped();
+      std::optional<Channel> channel = Channel::connect(host, port, kGreetingLimit, reason);
+      if (!channel) continue;
+      if (is_rank_zero(*channel, port, secret, rank)) {
+        name = fmt::format("rank 0 ({}:{})", host, port);
+        return std::move(*channel);
+      }
+      doubt = fmt::format(
+          "port {} belongs to something else, or to a run with another secret (give all ranks the same TITAN_SECRET), "
+          "or has too many callers",
+          port);
+    }
+    ::poll(nullptr, 0, static_cast<int>(kRetryTime.count()));
+  }
+  const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
+  const std::string where =
+      ports.size() == 1 ? fmt::format("port {}", ports[0]) : fmt::format("ports {} to {}", ports.front(), ports.back());
+  throw Error(
+      ExitCode::launcher,
+      fmt::format("rank 0 was not found on {}, {}, within {} s (comm.init_timeout_seconds): {}; see whether it was "
+                  "started and what it printed",
+                  host, where, waited, doubt.empty() ? reason : doubt));
+}
+
+}  // namespace
+
+GatheredRanks gather_ranks(Descriptor listener, const std::string& secret, RankFacts zero, Deadline deadline,
+                           const std::string& host) {
+  return Gathering(std::move(listener), secret, std::move(zero)).gather(deadline, host);
+}
+
+JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
+                   const RankFacts& facts, Deadline deadline) {
+  std::string rank_zero;
+  Channel channel = find_rank_zero(host, ports, secret, facts.rank, deadline, rank_zero);
+  channel.set_longest_line(kMembersLine);
+  channel.send_line(facts.to_json());
+  const Deadline latest = deadline + (deadline - Clock::now()) + kVerdictMargin;
+  while (Clock::now() < latest) {
+    throw_if_stopped();
+    const std::optional<std::string> line = channel.wait_line(std::min(latest, Clock::now() + std::chrono::seconds(1)));
+    if (!line && channel.is_open()) continue;
+    const RankMessage message = line ? parse_message(*line) : RankMessage{};
+    if (message.welcome) return {std::move(channel), *message.welcome};
+    if (message.refused) {
+      // Rank 0 ends first: its message says why, and a launcher shows the first exit code.
+      channel.wait_line(Clock::now() + kFirstToEndLimit);
+      const int code = facts.problem.empty() ? message.refused->code : facts.problem_code;
+      throw RefusedByRankZero(static_cast<ExitCode>(code), message.refused->text);
+    }
+    break;
+  }
+  const char* what = channel.is_open() ? " sent a message that cannot be read, or none" : " ended";
+  throw Error(ExitCode::peer_failure,
+              fmt::format("{}{} before all ranks were there; see what it printed", rank_zero, what));
+}
+
+}  // namespace titan
