@@ -176,6 +176,8 @@ Rendezvous RankSession::meet() {
             launch_.meeting.host);
   auto tell = [this](const std::string& text, bool aloud) {
     write_trace();
+    log_.silence_other_threads();
+    log_.status({});
     if (!aloud) return log_.info(text);
     if (launch_.rank != 0) return log_.error(text);
     std::cout.flush();

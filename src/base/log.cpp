@@ -102,12 +102,21 @@ Log::Log(const LogTargets& targets)
 
 Log::~Log() = default;
 
-void Log::info(std::string_view message) const { logger_->info("INFO - {}", printable_lines(message)); }
-void Log::painted(std::string_view line) const { logger_->info("INFO - {}", line); }
-void Log::warning(std::string_view message) const { logger_->warn("WARNING - {}", printable_lines(message)); }
-void Log::error(std::string_view message) const { logger_->error("ERROR - {}", printable_lines(message)); }
+bool Log::is_silenced() const {
+  const std::thread::id only = only_thread_;
+  return only != std::thread::id() && only != std::this_thread::get_id();
+}
+
+void Log::write(spdlog::level::level_enum level, std::string_view kind, std::string_view text) const {
+  if (!is_silenced()) logger_->log(level, "{}{}{}", kind, kAfterLevel, text);
+}
+
+void Log::info(std::string_view message) const { write(spdlog::level::info, "INFO", printable_lines(message)); }
+void Log::painted(std::string_view line) const { write(spdlog::level::info, "INFO", line); }
+void Log::warning(std::string_view message) const { write(spdlog::level::warn, "WARNING", printable_lines(message)); }
+void Log::error(std::string_view message) const { write(spdlog::level::err, "ERROR", printable_lines(message)); }
 void Log::status(std::string_view line) const {
-  if (terminal_) terminal_->show(line);
+  if (terminal_ && !is_silenced()) terminal_->show(line);
 }
 void Log::flush() const { logger_->flush(); }
 

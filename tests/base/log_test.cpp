@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
@@ -79,6 +80,18 @@ TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndOneWarningAndNotTheRun) {
                           "it\n",
                           path, reason));
   }
+}
+
+TEST_F(LogFile, EndsWithTheLinesOfTheThreadThatEndsTheProcess) {
+  const Log log({.console = false, .file = file_});
+  std::thread([&] {
+    log.info("before");
+    log.silence_other_threads();
+    log.info("rank 1 failed");
+  }).join();
+  log.info("step 3");
+  log.error("a consequence");
+  EXPECT_TRUE(read_file(file_).ends_with(" - INFO - rank 1 failed\n")) << read_file(file_);
 }
 
 std::string console_of(const LogTargets& targets, const std::function<void(const Log&)>& act) {

@@ -16,7 +16,7 @@ import unittest
 
 import rank_protocol
 from program import FULL
-from rank_processes import END_LIMIT_SECONDS, HANG, PEER_FAILURE, Process, RanksTest
+from rank_processes import END_LIMIT_SECONDS, HANG, PEER_FAILURE, Process, RanksTest, free_port
 
 KILLED = 128 + signal.SIGKILL
 RANDOM_KILLS = 200 if FULL else 4
@@ -156,8 +156,15 @@ class RankZero(RanksTest):
             with caller:
                 self.assertEqual(facts["rank"], 1)
                 caller.send({"welcome": {"cores": 1, "by": "rank 0 (played)", "place": 1, "beside": [0, 1]}})
-        self.expect_end(rank, PEER_FAILURE, time.monotonic(), r"\S")  # the main thread may log a line after it
-        self.assertRegex(rank.text(), r"rank 0 \(played\) ended without a word")
+        self.expect_end(rank, PEER_FAILURE, time.monotonic(), r"rank 0 \(played\) ended without a word")
+
+    def test_that_loses_another_while_it_builds_its_model_says_so_last(self):
+        port, large = free_port(), "--model.override.n_layers=200"
+        zero, one = (self.train_by_hand(rank, 2, port, SHARDED, large) for rank in (0, 1))
+        zero.wait_for("Building llama3")
+        one.popen.kill()
+        says = rf"^titan_train: rank 1 \(\S+, process {one.popen.pid}\) ended without a word"
+        self.expect_end(zero, PEER_FAILURE, time.monotonic(), says)
 
 
 class AnyMoment(KilledRanks):

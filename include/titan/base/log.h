@@ -5,12 +5,14 @@
 
 #include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace spdlog {
 class logger;
@@ -64,8 +66,15 @@ class Log {
   bool shows_status() const { return terminal_ != nullptr; }
   void flush() const;
   bool colour() const { return colour_; }
+  /// From now on the calling thread's lines alone are written: it is about to end the process, and what it logs must be
+  /// the last line.
+  void silence_other_threads() const { only_thread_ = std::this_thread::get_id(); }
 
  private:
+  bool is_silenced() const;
+  void write(spdlog::level::level_enum level, std::string_view kind, std::string_view text) const;
+
+  mutable std::atomic<std::thread::id> only_thread_{};  // none: all threads' lines are written
   bool colour_;
   bool speaks_for_all_;
   std::shared_ptr<TerminalSink> terminal_;  // null: none

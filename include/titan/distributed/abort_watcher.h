@@ -12,7 +12,7 @@ namespace titan {
 
 class AbortWatcher {
  public:
-  /// Called on the watcher's thread, right before it ends the process with exit code 74. `aloud`: this rank
+  /// Called on the watcher's thread, right before it ends the process: the program's last line. `aloud`: this rank
   /// reports the failure to the user; the other ranks only log it.
   using PeerFailed = std::function<void(const std::string& text, bool aloud)>;
 
