@@ -1,5 +1,6 @@
 // The pickle machine: a stack, a memo, and the opcodes of protocols 2 to 5 that build values. It never calls anything.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <unordered_map>
@@ -30,18 +31,28 @@ std::string latin1_bytes(std::string_view utf8) {
   return bytes;
 }
 
+/// Two's complement, little-endian.
+int64_t long_integer(std::string_view digits) {
+  if (digits.size() > sizeof(int64_t)) throw PickleError("it holds an integer of more than 64 bits");
+  uint64_t value = 0;
+  for (size_t i = 0; i < digits.size(); ++i) value |= uint64_t{static_cast<unsigned char>(digits[i])} << (8 * i);
+  const auto unused = static_cast<int>(64 - 8 * digits.size());
+  return digits.empty() ? 0 : static_cast<int64_t>(value << unused) >> unused;
+}
+
 class Machine {
  public:
   explicit Machine(std::string_view bytes) : rest_(bytes) {}
 
   PickleRef run() {
+    static const std::array<Instruction, 256> instructions = make_instructions();
     for (;;) {
-      const char code = take(1)[0];
+      const auto code = number<uint8_t>();
       if (code == '.') break;
-      if (!scalar(code) && !container(code) && !memo(code) && !object(code)) {
-        throw PickleError(fmt::format("it uses instruction 0x{:02x}, which checkpoints have no use for",
-                                      static_cast<unsigned char>(code)));
+      if (!instructions[code]) {
+        throw PickleError(fmt::format("it uses instruction 0x{:02x}, which checkpoints have no use for", code));
       }
+      instructions[code](*this);
     }
     Node result = pop();
     if (!stack_.empty() || !marks_.empty()) throw PickleError("it leaves more than one value");
@@ -49,7 +60,11 @@ class Machine {
   }
 
  private:
-  // What is read.
+  using Instruction = void (*)(Machine& machine);
+  /// By code; null: unknown.
+  static std::array<Instruction, 256> make_instructions();
+
+  // The bytes that are read.
 
   std::string_view take(uint64_t count) {
     if (count > rest_.size()) throw PickleError("it ends too early");
@@ -75,11 +90,16 @@ class Machine {
 
   // The stack.
 
-  Node push(PickleValue value) {
+  PickleValue& push(PickleValue value) {
     stack_.push_back(std::make_shared<PickleValue>(std::move(value)));
-    return stack_.back();
+    return *stack_.back();
   }
-  void push_text(Kind kind, std::string_view text) { push({.kind = kind, .text = std::string(text), .items = {}}); }
+  PickleValue& push(Kind kind, std::string_view text = {}) {
+    return push({.kind = kind, .text = std::string(text), .items = {}});
+  }
+  void push_integer(int64_t value, Kind kind = Kind::integer) {
+    push({.kind = kind, .integer = value, .text = {}, .items = {}});
+  }
 
   void need(size_t count) const {
     const size_t floor = marks_.empty() ? 0 : marks_.back();
@@ -122,155 +142,19 @@ class Machine {
     if (owner.depth > kMaximumDepth) throw PickleError("its values are nested too deep");
   }
 
-  void push_tuple(std::vector<Node> items) {
-    add(*push({.kind = Kind::tuple, .text = {}, .items = {}}), std::move(items));
-  }
+  void push_tuple(std::vector<Node> items) { add(push(Kind::tuple), std::move(items)); }
 
   PickleValue& top_of(Kind kind, const char* what) {
     if (!top().is(kind)) throw PickleError(fmt::format("it adds to something that is no {}", what));
     return top();
   }
 
-  // Instructions, by family; false: not of this family.
-
-  bool scalar(char code) {
-    switch (static_cast<unsigned char>(code)) {
-      case 'N':
-        push({});
-        return true;
-      case 0x88:
-        push({.kind = Kind::boolean, .integer = 1, .text = {}, .items = {}});
-        return true;
-      case 0x89:
-        push({.kind = Kind::boolean, .text = {}, .items = {}});
-        return true;
-      case 'J':
-        push_integer(number<int32_t>());
-        return true;
-      case 'K':
-        push_integer(number<uint8_t>());
-        return true;
-      case 'M':
-        push_integer(number<uint16_t>());
-        return true;
-      case 0x8a:
-        push_integer(long_integer(number<uint8_t>()));
-        return true;
-      case 'G': {
-        const double value = std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()));
-        push({.kind = Kind::real, .real = value, .text = {}, .items = {}});
-        return true;
-      }
-      case 'X':
-        push_text(Kind::text, take(number<uint32_t>()));
-        return true;
-      case 0x8c:
-        push_text(Kind::text, take(number<uint8_t>()));
-        return true;
-      case 0x8d:
-        push_text(Kind::text, take(number<uint64_t>()));
-        return true;
-      case 'B':
-        push_text(Kind::bytes, take(number<uint32_t>()));
-        return true;
-      case 'C':
-        push_text(Kind::bytes, take(number<uint8_t>()));
-        return true;
-      case 0x8e:
-        push_text(Kind::bytes, take(number<uint64_t>()));
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  void push_integer(int64_t value) { push({.kind = Kind::integer, .integer = value, .text = {}, .items = {}}); }
-
-  /// Two's complement, little-endian, `count` bytes.
-  int64_t long_integer(size_t count) {
-    if (count > sizeof(int64_t)) throw PickleError("it holds an integer of more than 64 bits");
-    const std::string_view digits = take(count);
-    uint64_t value = 0;
-    for (size_t i = 0; i < count; ++i) value |= uint64_t{static_cast<unsigned char>(digits[i])} << (8 * i);
-    const auto unused = static_cast<int>(64 - 8 * count);
-    return count == 0 ? 0 : static_cast<int64_t>(value << unused) >> unused;
-  }
-
-  bool container(char code) {
-    switch (static_cast<unsigned char>(code)) {
-      case '(':
-        marks_.push_back(stack_.size());
-        return true;
-      case ')':
-        push_tuple({});
-        return true;
-      case 't':
-        push_tuple(pop_to_mark());
-        return true;
-      case 0x85:
-        push_tuple(pop_some(1));
-        return true;
-      case 0x86:
-        push_tuple(pop_some(2));
-        return true;
-      case 0x87:
-        push_tuple(pop_some(3));
-        return true;
-      case ']':
-        push({.kind = Kind::list, .text = {}, .items = {}});
-        return true;
-      case '}':
-        push({.kind = Kind::dictionary, .text = {}, .items = {}});
-        return true;
-      case 'a':
-        append(pop_some(1));
-        return true;
-      case 'e':
-        append(pop_to_mark());
-        return true;
-      case 's':
-        set_items(pop_some(2));
-        return true;
-      case 'u':
-        set_items(pop_to_mark());
-        return true;
-      default:
-        return false;
-    }
-  }
+  // What instructions do.
 
   void append(std::vector<Node> items) { add(top_of(Kind::list, "list"), std::move(items)); }
   void set_items(std::vector<Node> items) {
     if (items.size() % 2 != 0) throw PickleError("it gives a key without a value");
     add(top_of(Kind::dictionary, "dictionary"), std::move(items));
-  }
-
-  bool memo(char code) {
-    switch (static_cast<unsigned char>(code)) {
-      case 0x80:
-        number<uint8_t>();
-        return true;  // the protocol: instructions say enough
-      case 0x95:
-        number<uint64_t>();
-        return true;  // the length of what follows
-      case 'q':
-        remember(number<uint8_t>());
-        return true;
-      case 'r':
-        remember(number<uint32_t>());
-        return true;
-      case 0x94:
-        remember(memo_.size());
-        return true;
-      case 'h':
-        recall(number<uint8_t>());
-        return true;
-      case 'j':
-        recall(number<uint32_t>());
-        return true;
-      default:
-        return false;
-    }
   }
 
   void remember(uint64_t place) {
@@ -283,41 +167,10 @@ class Machine {
     stack_.push_back(found->second);
   }
 
-  bool object(char code) {
-    switch (static_cast<unsigned char>(code)) {
-      case 'c': {
-        const std::string module(line());
-        push_global(module + ' ' + std::string(line()));
-        return true;
-      }
-      case 0x93: {
-        const std::vector<Node> names = pop_some(2);
-        if (!names[0]->is(Kind::text) || !names[1]->is(Kind::text)) throw PickleError("it names a type by no text");
-        push_global(names[0]->text + ' ' + names[1]->text);
-        return true;
-      }
-      case 'R':
-      case 0x81: {
-        const std::vector<Node> parts = pop_some(2);
-        make_object(parts[0], parts[1]);
-        return true;
-      }
-      case 'b': {
-        Node state = pop();
-        if (top().is(Kind::dictionary)) return true;  // attributes of a state dictionary: versions of its modules
-        if (!top().is(Kind::object) || top().items.size() != 1)
-          throw PickleError("it fills something that is no object");
-        add(top(), {std::move(state)});
-        return true;
-      }
-      case 'Q': {
-        Node id = pop();
-        add(*push({.kind = Kind::persistent, .text = {}, .items = {}}), {std::move(id)});
-        return true;
-      }
-      default:
-        return false;
-    }
+  void fill_object(Node state) {
+    if (top().is(Kind::dictionary)) return;  // attributes of a state dictionary: versions of its modules
+    if (!top().is(Kind::object) || top().items.size() != 1) throw PickleError("it fills something that is no object");
+    add(top(), {std::move(state)});
   }
 
   void push_global(std::string name) {
@@ -325,7 +178,7 @@ class Machine {
       std::replace(name.begin(), name.end(), ' ', '.');
       throw PickleError(fmt::format("it asks for {}, which no checkpoint needs; nothing was executed", name));
     }
-    push({.kind = Kind::global, .text = std::move(name), .items = {}});
+    push(Kind::global, name);
   }
 
   /// What calling `type` would make, as data.
@@ -335,18 +188,18 @@ class Machine {
     if (name == "torch Size") {
       if (arguments->items.size() != 1 || !arguments->items[0]->is(Kind::tuple))
         throw PickleError("a size is no tuple");
-      push(*arguments->items[0]).get()->frozen = false;
+      push(*arguments->items[0]).frozen = false;
     } else if (name == "collections OrderedDict" && arguments->items.empty()) {
-      push({.kind = Kind::dictionary, .text = {}, .items = {}});
+      push(Kind::dictionary);
     } else if (name == "_codecs encode") {
       const auto& items = arguments->items;
       const bool fits = items.size() == 2 && items[0]->is(Kind::text) && items[1]->text == "latin1";
       if (!fits) throw PickleError("it spells bytes in an unknown way");
-      push_text(Kind::bytes, latin1_bytes(items[0]->text));
+      push(Kind::bytes, latin1_bytes(items[0]->text));
     } else if (name.ends_with(" getattr")) {
       make_member(*arguments);
     } else {
-      add(*push({.kind = Kind::object, .text = name, .items = {}}), {std::move(arguments)});
+      add(push(Kind::object, name), {std::move(arguments)});
     }
   }
 
@@ -359,7 +212,7 @@ class Machine {
     auto name = std::make_shared<PickleValue>();
     name->kind = Kind::tuple;
     name->items = {items[1]};
-    add(*push({.kind = Kind::object, .text = items[0]->text, .items = {}}), {std::move(name)});
+    add(push(Kind::object, items[0]->text), {std::move(name)});
   }
 
   std::string_view rest_;
@@ -367,6 +220,67 @@ class Machine {
   std::vector<size_t> marks_;  // heights of the stack
   std::unordered_map<uint64_t, Node> memo_;
 };
+
+std::array<Machine::Instruction, 256> Machine::make_instructions() {
+  std::array<Instruction, 256> table{};
+  table['N'] = [](Machine& m) { m.push(Kind::none); };
+  table[0x88] = [](Machine& m) { m.push_integer(1, Kind::boolean); };
+  table[0x89] = [](Machine& m) { m.push_integer(0, Kind::boolean); };
+  table['J'] = [](Machine& m) { m.push_integer(m.number<int32_t>()); };
+  table['K'] = [](Machine& m) { m.push_integer(m.number<uint8_t>()); };
+  table['M'] = [](Machine& m) { m.push_integer(m.number<uint16_t>()); };
+  table[0x8a] = [](Machine& m) { m.push_integer(long_integer(m.take(m.number<uint8_t>()))); };
+  table['G'] = [](Machine& m) {
+    m.push(Kind::real).real = std::bit_cast<double>(__builtin_bswap64(m.number<uint64_t>()));
+  };
+  table['X'] = [](Machine& m) { m.push(Kind::text, m.take(m.number<uint32_t>())); };
+  table[0x8c] = [](Machine& m) { m.push(Kind::text, m.take(m.number<uint8_t>())); };
+  table[0x8d] = [](Machine& m) { m.push(Kind::text, m.take(m.number<uint64_t>())); };
+  table['B'] = [](Machine& m) { m.push(Kind::bytes, m.take(m.number<uint32_t>())); };
+  table['C'] = [](Machine& m) { m.push(Kind::bytes, m.take(m.number<uint8_t>())); };
+  table[0x8e] = [](Machine& m) { m.push(Kind::bytes, m.take(m.number<uint64_t>())); };
+
+  table['('] = [](Machine& m) { m.marks_.push_back(m.stack_.size()); };
+  table[')'] = [](Machine& m) { m.push_tuple({}); };
+  table['t'] = [](Machine& m) { m.push_tuple(m.pop_to_mark()); };
+  table[0x85] = [](Machine& m) { m.push_tuple(m.pop_some(1)); };
+  table[0x86] = [](Machine& m) { m.push_tuple(m.pop_some(2)); };
+  table[0x87] = [](Machine& m) { m.push_tuple(m.pop_some(3)); };
+  table[']'] = [](Machine& m) { m.push(Kind::list); };
+  table['}'] = [](Machine& m) { m.push(Kind::dictionary); };
+  table['a'] = [](Machine& m) { m.append(m.pop_some(1)); };
+  table['e'] = [](Machine& m) { m.append(m.pop_to_mark()); };
+  table['s'] = [](Machine& m) { m.set_items(m.pop_some(2)); };
+  table['u'] = [](Machine& m) { m.set_items(m.pop_to_mark()); };
+
+  table[0x80] = [](Machine& m) { m.take(1); };  // the protocol: instructions say enough
+  table[0x95] = [](Machine& m) { m.take(8); };  // the length of what follows
+  table['q'] = [](Machine& m) { m.remember(m.number<uint8_t>()); };
+  table['r'] = [](Machine& m) { m.remember(m.number<uint32_t>()); };
+  table[0x94] = [](Machine& m) { m.remember(m.memo_.size()); };
+  table['h'] = [](Machine& m) { m.recall(m.number<uint8_t>()); };
+  table['j'] = [](Machine& m) { m.recall(m.number<uint32_t>()); };
+
+  table['c'] = [](Machine& m) {
+    const std::string module(m.line());
+    m.push_global(module + ' ' + std::string(m.line()));
+  };
+  table[0x93] = [](Machine& m) {
+    const std::vector<Node> names = m.pop_some(2);
+    if (!names[0]->is(Kind::text) || !names[1]->is(Kind::text)) throw PickleError("it names a type by no text");
+    m.push_global(names[0]->text + ' ' + names[1]->text);
+  };
+  table['R'] = table[0x81] = [](Machine& m) {
+    const std::vector<Node> parts = m.pop_some(2);
+    m.make_object(parts[0], parts[1]);
+  };
+  table['b'] = [](Machine& m) { m.fill_object(m.pop()); };
+  table['Q'] = [](Machine& m) {
+    Node id = m.pop();
+    add(m.push(Kind::persistent), {std::move(id)});
+  };
+  return table;
+}
 
 }  // namespace
 

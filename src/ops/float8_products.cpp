@@ -65,6 +65,15 @@ at::Tensor scaled_product(const Float8Side& left, const Float8Side& right, at::S
       .to(type);
 }
 
+using Weights = LinearProducts::Weights;
+
+bool any_in_float8(const Weights& weights) {
+  return std::any_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
+}
+bool all_in_float8(const Weights& weights) {
+  return std::all_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
+}
+
 class Float8Products : public LinearProducts {
  public:
   explicit Float8Products(Float8Options options)
@@ -75,7 +84,7 @@ class Float8Products : public LinearProducts {
   Operand prepare(const at::Tensor& input, const Weights& weights, const Float8Scale& scale,
                   UnitContext& context) const override {
     Operand operand{.data = input, .scale = scale, .type = input.scalar_type()};
-    if (tensorwise_ && any(weights) && !scale.defined())
+    if (tensorwise_ && any_in_float8(weights) && !scale.defined())
       operand.scale = scales_of({input}, Float8Format::e4m3, context)[0];
     return operand;
   }
@@ -99,7 +108,7 @@ class Float8Products : public LinearProducts {
   }
 
   at::Tensor message(const Operand& operand, const Weights& weights) const override {
-    if (!travels_in_float8(weights)) return operand.data;
+    if (!keeps_float8(weights)) return operand.data;
     const at::Tensor rows =
         operand.quantised.defined()
             ? operand.quantised
@@ -109,7 +118,7 @@ class Float8Products : public LinearProducts {
 
   Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
     Operand operand{.scale = mine.scale, .is_gradient = mine.is_gradient, .type = mine.type};
-    if (travels_in_float8(weights)) {
+    if (keeps_float8(weights)) {
       operand.quantised = rows.view(scalar_type(format_of(mine)));
     } else {
       operand.data = rows;
@@ -118,15 +127,15 @@ class Float8Products : public LinearProducts {
   }
 
   Operand ready(Operand operand, const Weights& weights) const override {
-    if (!any(weights) || operand.quantised.defined()) return operand;
-    if (!tensorwise_) operand.scale = row_scale(operand.data);
+    if (!any_in_float8(weights) || operand.quantised.defined()) return operand;
+    if (!tensorwise_) operand.scale = own_scale(operand.data, Float8Extent::row);
     // A gradient is read by rows for the input's gradient and by columns for the weight's.
     const bool both = tensorwise_ && (operand.is_kept || (operand.is_gradient && wants_copies(operand.data)));
     const Float8Matrix cast =
         options_.casts.cast(operand.data, operand.scale.value, format_of(operand), both ? kBoth : kRows);
     operand.quantised = cast.data;
     operand.transposed = cast.transposed;
-    if (travels_in_float8(weights)) operand.data.reset();
+    if (keeps_float8(weights)) operand.data.reset();
     return operand;
   }
 
@@ -144,14 +153,15 @@ class Float8Products : public LinearProducts {
     dx = dx.defined() ? dx.add_(share) : share;
   }
 
-  bool keeps_float8(const Weights& weights) const override { return travels_in_float8(weights); }
+  /// Operands are sent and kept in float8 alone if one scale serves all ranks' rows and every weight reads them so.
+  bool keeps_float8(const Weights& weights) const override { return tensorwise_ && all_in_float8(weights); }
 
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
     Operand operand{.scale = x.scale, .type = x.type};
-    if (!travels_in_float8(weights) && any_dense_gradient(weights)) {
+    if (dense_gradients() || !all_in_float8(weights)) {
       operand.data = dense_.for_weight_gradients(x, weights).data;
     }
-    if (any(weights) && !dense_gradients()) {
+    if (any_in_float8(weights) && !dense_gradients()) {
       Float8Side columns = columns_of(x);
       operand.transposed = std::move(columns.rows);
       operand.scale = std::move(columns.scale);
@@ -178,16 +188,7 @@ class Float8Products : public LinearProducts {
   static constexpr Float8Sides kColumns = Float8Sides::transposed;
   static constexpr Float8Sides kBoth = Float8Sides::both;
 
-  static bool any(const Weights& weights) {
-    return std::any_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
-  }
-  static bool all(const Weights& weights) {
-    return std::all_of(weights.begin(), weights.end(), [](const Parameter* weight) { return weight->in_float8(); });
-  }
-  /// One scale must serve all ranks' rows, and every weight must read them in float8.
-  bool travels_in_float8(const Weights& weights) const { return tensorwise_ && all(weights); }
   bool dense_gradients() const { return options_.recipe == Float8Recipe::rowwise_with_gw_hp; }
-  bool any_dense_gradient(const Weights& weights) const { return dense_gradients() || !all(weights); }
   /// GPU float8 products need both operands contiguous along the contracted dimension; emulation accepts any strides.
   bool wants_copies(const at::Tensor& like) const { return like.is_cuda() && !options_.emulate; }
 
@@ -227,13 +228,10 @@ class Float8Products : public LinearProducts {
     return options_.casts.scales(amaxes, format, /*power_of_two=*/false);
   }
 
-  /// The scale of `matrix` per extent, computed locally.
-  Float8Scale own_scale(const at::Tensor& matrix, Float8Extent extent, bool power_of_two) const {
-    return options_.casts.scales({options_.casts.amax(matrix, extent)}, Float8Format::e4m3, power_of_two)[0];
-  }
-
-  Float8Scale row_scale(const at::Tensor& matrix) const {
-    return own_scale(matrix, Float8Extent::row, /*power_of_two=*/true);
+  /// The scale of `matrix` per extent, computed locally; a power of two in the rowwise recipes.
+  Float8Scale own_scale(const at::Tensor& matrix, Float8Extent extent) const {
+    return options_.casts.scales({options_.casts.amax(matrix, extent)}, Float8Format::e4m3,
+                                 /*power_of_two=*/!tensorwise_)[0];
   }
 
   at::Tensor transposed(const at::Tensor& rows) const { return wants_copies(rows) ? rows.t().contiguous() : rows.t(); }
@@ -249,20 +247,20 @@ class Float8Products : public LinearProducts {
 
   /// The same with one scale per column.
   Float8Side columns_by_column(const at::Tensor& matrix) const {
-    const Float8Scale scale = own_scale(matrix, Float8Extent::column, /*power_of_two=*/true);
+    const Float8Scale scale = own_scale(matrix, Float8Extent::column);
     return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kColumns).transposed, scale.t()};
   }
 
   Float8Scale scale_of(const Parameter& weight) const {
     if (weight.float8_scale.defined()) return weight.float8_scale;
-    return own_scale(weight.weight(), Float8Extent::tensor, /*power_of_two=*/false);
+    return own_scale(weight.weight(), Float8Extent::tensor);
   }
 
   /// `columns` receives the weight's transposed copy, unless it was all-gathered in float8; null: not wanted.
   Float8Side rows_of_weight(const Parameter& weight, at::Tensor* columns) const {
     const at::Tensor& matrix = weight.weight();
     if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {matrix, weight.float8_scale};
-    const Float8Scale scale = tensorwise_ ? scale_of(weight) : row_scale(matrix);
+    const Float8Scale scale = tensorwise_ ? scale_of(weight) : own_scale(matrix, Float8Extent::row);
     const Float8Matrix cast = options_.casts.cast(matrix, scale.value, Float8Format::e4m3, columns ? kBoth : kRows);
     if (columns) *columns = cast.transposed;
     return {cast.data, scale};
@@ -272,8 +270,7 @@ class Float8Products : public LinearProducts {
     const at::Tensor& matrix = weight.weight();
     if (matrix.scalar_type() == at::kFloat8_e4m3fn) return {transposed(matrix), weight.float8_scale};
     if (options_.recipe == Float8Recipe::rowwise) return columns_by_column(matrix);
-    const Float8Scale scale =
-        tensorwise_ ? scale_of(weight) : own_scale(matrix, Float8Extent::tensor, /*power_of_two=*/true);
+    const Float8Scale scale = tensorwise_ ? scale_of(weight) : own_scale(matrix, Float8Extent::tensor);
     return {options_.casts.cast(matrix, scale.value, Float8Format::e4m3, kColumns).transposed, scale};
   }
 
