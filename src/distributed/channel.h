@@ -15,7 +15,7 @@ namespace titan {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// Milliseconds until then, for poll(2): at least 0, and never more than a second, so that callers look around.
+/// Milliseconds until `deadline`, for poll(2): at least 0 and at most a second, since callers also check for signals.
 int poll_time(Deadline deadline);
 
 /// Owns a file descriptor.
@@ -49,7 +49,7 @@ bool names_this_machine(const std::string& host);
 /// The port of a listening socket.
 uint16_t port_of(const Descriptor& listener);
 
-/// How long a line may be that strangers send, a rank that joins, and a rank of the run.
+/// The longest line of a caller that has not proved itself, of a rank that joins, and of a rank of the run.
 inline constexpr size_t kStrangersLine = size_t{4} << 10;
 inline constexpr size_t kJoiningLine = size_t{1} << 20;
 inline constexpr size_t kMembersLine = size_t{64} << 20;
@@ -62,20 +62,20 @@ class Channel {
   /// nullopt when no connection was made within `limit`; `reason` then says why.
   static std::optional<Channel> connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
                                         std::string& reason);
-  /// Takes the next caller of a listening socket; nothing when there is none, or, by errno, no descriptor is left.
+  /// Accepts the next caller of a listening socket. Nothing if there is none; errno says if descriptors ran out.
   static std::optional<Channel> accept(const Descriptor& listener);
 
-  /// False when the other side is gone or did not take the line within `limit`; what is left is sent by flush().
+  /// False when the other side is gone or did not take the line within `limit`; flush() sends the rest.
   bool send_line(std::string_view line, std::chrono::milliseconds limit = std::chrono::seconds(5));
   /// Sends as much as possible without blocking.
   void flush() { send_line({}, std::chrono::milliseconds(0)); }
   bool has_unsent() const;
-  /// Reads what has arrived, without waiting, and no more than the longest line. False once the other side is gone or
-  /// sent a longer one; lines that came before can still be taken.
+  /// Reads what has arrived, without waiting. False once the other side is gone or sent a longer line than allowed;
+  /// earlier lines can still be taken.
   bool read_arrived();
   void set_longest_line(size_t bytes) { longest_line_ = bytes; }
   std::optional<std::string> take_line();
-  /// Waits for a line; nothing when the other side is gone (is_open() is false then) or at the deadline.
+  /// Waits for a line. Nothing at the deadline, or when the other side is gone (then is_open() is false).
   std::optional<std::string> wait_line(Deadline deadline);
 
   bool is_open() const { return open_; }

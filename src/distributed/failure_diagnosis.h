@@ -16,8 +16,8 @@
 
 namespace titan {
 
-/// The question whether other ranks are alive, and how long it has been open. The thread that monitors the ranks looks
-/// at it about every second; whom it asks and who has answered, it knows itself.
+/// The time limit of an open question whether other ranks are alive. The thread that monitors the ranks looks at it
+/// about every second; it also sends the question and keeps who has answered.
 class HealthCheck {
  public:
   /// Half of `patience` is left to answer: the other half has passed before the question (WaitForGraph). Not less than
@@ -27,8 +27,8 @@ class HealthCheck {
   bool is_open() const { return open_; }
   /// While it is open: when to look next at the latest.
   Deadline until() const { return until_; }
-  /// Whether it has been open for too long. Time in which nobody looked, because this process itself was stopped, does
-  /// not count: answers that came then have not been read yet.
+  /// Whether it has been open for too long. Time in which this process itself was stopped does not count: answers
+  /// that came then have not been read yet.
   bool is_overdue(Deadline now);
   std::chrono::seconds open_for(Deadline now) const;
 

@@ -6,12 +6,12 @@
 //   rank 0                  {"welcome": {"cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
 //   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
-//                           {"asks": MILLISECONDS}: whether the others live, for it has waited half of that for one
+//                           {"asks": MILLISECONDS}: a health check; it has waited for another rank for half of that
 //   rank 0, later           {"heard": true}, {"asked": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
-//                           "ended" also holds "hangs": true where the others end with the code of a hang for that rank
-//   a rank, of the store    {"store": {"id": N, "kind": N, "keys": […], "values": [HEX, …], "number": N, "within": MS}}
+//                           "ended" also holds "hangs": true if the others end with a hang's code for that rank
+//   a rank, to the store    {"store": {"id": N, "kind": N, "keys": […], "values": [HEX, …], "number": N, "within": MS}}
 //   rank 0                  {"stored": {"id": N, "value": HEX, "number": N}}; nothing to a set
-// Codes of refusals and failures are those of the exit codes' table that are no success.
+// The codes of refusals and failures are exit codes (titan/base/error.h) other than success.
 #pragma once
 
 #include <chrono>
@@ -40,10 +40,10 @@ struct Cause {
   int64_t rank;
   int code;
   std::string text;
-  bool is_silent = false;  // it hangs and cannot end by itself: the others end with the code of a hang
+  bool is_silent = false;  // it hangs and cannot end by itself, so the others end with the code of a hang
 };
 
-/// Of a caller; its proof is of rank `rank`.
+/// What a caller sends first. The proof covers `rank`.
 struct Hello {
   int64_t rank;
   std::string nonce;
@@ -60,7 +60,7 @@ std::string heard_line();
 /// The question which ranks a rank waits for, and its answer.
 std::string asked_line();
 std::string waits_line(const std::vector<int64_t>& ranks);
-/// Has everybody asked, this rank among them: what rank 0 then says is its own sign of life.
+/// Has rank 0 send `asked` to all ranks, the sender among them, which shows that rank 0 is alive.
 std::string asks_line(std::chrono::milliseconds patience);
 std::string ended_line(const Cause& cause);
 std::string leaving_line();

@@ -103,7 +103,7 @@ constexpr std::chrono::seconds kProblemLimit{8};
   throw problem;
 }
 
-/// c10d reports every lost connection with a stack trace; this program reports the facts itself.
+/// c10d reports every lost connection with a stack trace; the abort watcher reports which rank failed.
 void quiet_library() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
 }

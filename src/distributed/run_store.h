@@ -1,5 +1,5 @@
-// The run's key-value store (c10d::Store): a table in rank 0's process, reached over every rank's channel to rank 0:
-// it has no listening socket, and only ranks of the run can use it. Every wait has a deadline.
+// The run's key-value store (c10d::Store): a table in rank 0's process, which the other ranks call over their channels
+// to rank 0. It has no listening socket, so only ranks of the run can use it. Every wait has a deadline.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -34,9 +34,9 @@ struct StoreAnswer {
 
 class StoreTable {
  public:
-  /// Nothing for a get or wait whose keys are not all there.
+  /// Nothing for a get or wait of which a key is missing.
   std::optional<StoreAnswer> answer(const StoreCall& call);
-  /// The same for rank 0's own threads, which wait. Nothing at the deadline.
+  /// Waits for missing keys; nothing at the deadline. For rank 0's own threads.
   std::optional<StoreAnswer> wait_answer(const StoreCall& call);
   /// Called, by any thread, after keys have changed; may be empty.
   void on_change(std::function<void()> changed);

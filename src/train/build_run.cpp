@@ -11,6 +11,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "titan/base/error.h"
@@ -25,7 +26,6 @@
 #include "titan/train/job.h"
 #include "titan/train/pipeline_job.h"
 #include "titan/train/run.h"
-#include "titan/train/run_checkpoints.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
 #include "titan/train/validator.h"

@@ -2,12 +2,12 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "titan/checkpoint/store_barrier.h"
 #include "titan/data/chunk_stream.h"
 #include "titan/train/job.h"
-#include "titan/train/run_checkpoints.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/validator.h"
 
@@ -41,8 +41,9 @@ Run::~Run() = default;
 
 RunStart resume(Run& run) {
   if (!run.checkpoints) return {};
-  RunCheckpoints::Start start = run.checkpoints->load();
+  RunStart start = run.checkpoints->load();
   RunPosition& position = start.position;
+  if (start.has_weights) run.model.assembly.executor->weights_changed();
   if (position.samples) {
     if (const auto state = find_data_position(run, *position.samples)) position.data = state;
   }
@@ -51,7 +52,7 @@ RunStart resume(Run& run) {
   if (guard && position.guard && !guard->restore(*position.guard)) {
     run.log.shared_warning("training.spike_window is not that of the checkpoint: the spike guard begins anew");
   }
-  return {std::move(position), start.is_trained};
+  return start;
 }
 
 at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode) {

@@ -1,4 +1,4 @@
-#include "titan/train/run_checkpoints.h"
+#include "run_checkpoints.h"
 
 #include <ATen/ops/isfinite.h>
 
@@ -41,35 +41,19 @@ std::unique_ptr<RankBarrier> barrier_of(const JobConfig& config, const World& wo
                              .tell = [&log](const std::string& line) { log.info(line); }});
 }
 
-/// All that a run has besides its weights.
-const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
-
-/// Whether every start counts its steps from 0.
-bool forgets_progress(const CheckpointSection& options) {
-  const std::vector<std::string>& left_out = options.exclude_from_loading;
-  return std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
-}
-
-bool leaves_model_alone(const std::set<std::string>& left_out) {
-  return std::includes(left_out.begin(), left_out.end(), kBesidesModel.begin(), kBesidesModel.end());
-}
-
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log)
     : config_(config),
       model_(make_model_request(config, parts.model.vocabulary)),
-      assembly_(parts.assembly),
+      parts_(parts),
       state_(config, parts),
       log_(log),
-      place_(parts.place),
-      leads_(world.rank == 0),
-      rank_(world.rank),
       root_(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder),
       commands_([this](const std::string& command, int code) {
         if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
       }) {
-  if (splits_by_rank(config, place_)) data_barrier_ = barrier_of(config, world, log, "data-positions");
+  if (splits_by_rank(config, parts_.place)) data_barrier_ = barrier_of(config, world, log, "data-positions");
   const CheckpointSection& options = config.checkpoint;
   const CheckpointerOptions how{
       root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
@@ -81,160 +65,13 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       std::make_unique<Checkpointer>(make_posix_storage(), barrier_of(config, world, log, "checkpoints"), how, events);
 }
 
-RunPosition RunCheckpoints::finished(const std::filesystem::path& folder, std::string_view form,
-                                     const std::function<void(int64_t)>& read, Notes& notes) const {
-  const int64_t step = step_of(folder.filename().string()).value_or(0);
-  if (step < config_.training.steps) {
-    throw UnsuitableError(fmt::format("holds the model alone{}: training cannot resume from it", form));
-  }
-  read(step);
-  notes.push_back(fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do",
-                              step, config_.training.steps));
-  return {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
-}
-
-RunPosition RunCheckpoints::finished_run(OpenCheckpoint& checkpoint, Notes& notes) const {
-  const auto read = [&](int64_t step) { restore_run(checkpoint, state_.parameters(step), rank_, kBesidesModel); };
-  return finished(checkpoint.folder(), " (checkpoint.last_save_model_only)", read, notes);
-}
-
-bool RunCheckpoints::finished_export(Storage& storage, const std::filesystem::path& folder, RunPosition& start,
-                                     Notes& notes) const {
-  notes.clear();  // of an attempt that failed
-  bool verified = false;
-  const auto read = [&](int64_t step) {
-    check_settings(folder, model_, WeightUse::resume);
-    const HuggingFaceWeights weights = read_hugging_face(
-        storage, folder, std::nullopt, adapter_of(model_).hugging_face(model_), state_.parameters(step), rank_);
-    if (weights.step) expect_step(folder, *weights.step);
-    verified = weights.verified;
-  };
-  start = finished(folder, ", in Hugging Face's form (checkpoint.last_save_in_hf)", read, notes);
-  return verified;
-}
-
-void RunCheckpoints::check_facts(const OpenCheckpoint& checkpoint, WeightUse use, Notes& notes) const {
-  const std::string changed = check_model_facts(checkpoint, model_, use);
-  if (!changed.empty()) notes.push_back(changed);
-}
-
-RunPosition RunCheckpoints::restore(OpenCheckpoint& checkpoint, Notes& notes, WeightUse use) {
-  notes.clear();  // of an attempt that failed
-  changed_options_.clear();
-  std::set<std::string> leave(config_.checkpoint.exclude_from_loading.begin(),
-                              config_.checkpoint.exclude_from_loading.end());
-  if (leave.contains("lr_scheduler")) {
-    notes.emplace_back(
-        "checkpoint.exclude_from_loading: lr_scheduler makes no difference: the learning rate follows from the step "
-        "and from this config alone");
-  }
-  // A seed is a model: whatever is beside it has not begun.
-  if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
-  if (!leave.contains("model")) check_facts(checkpoint, use, notes);
-  if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) {
-    if (holds_moments(checkpoint.index())) {
-      constexpr const char* kWhat = "holds the optimizer's moments and no train_state.step, so its step is not known";
-      if (use == WeightUse::resume) throw UnsuitableError(kWhat);
-      throw UnsuitableError(fmt::format("it {}; checkpoint.initial_load_model_only = true takes the model", kWhat));
-    }
-    if (use == WeightUse::resume) return finished_run(checkpoint, notes);
-    throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
-  }
-  const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, leave,
-                                           place_.mesh.data_parallel_rank(rank_), place_.mesh.world());
-  if (!leaves_model_alone(leave)) notes.insert(notes.end(), restored.notes.begin(), restored.notes.end());
-  if (!restored.progress) return {};
-  const RunProgress& progress = *restored.progress;
-  const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
-  if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
-  if (named && *named != progress.step) {
-    notes.push_back(
-        fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
-  }
-  const std::optional<Manifest>& manifest = checkpoint.manifest();
-  ConfigChanges changes =
-      find_config_changes(manifest ? manifest->facts : nlohmann::ordered_json(), progress.step, config_, place_);
-  changed_options_ = std::move(changes.line);
-  std::move(changes.warnings.begin(), changes.warnings.end(), std::back_inserter(notes));
-  RunPosition start{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
-  if (restored.has_data_position) {
-    if (progress.step > 0) check_stream_options(progress.data_position, config_);
-    start.data = data_position_from_json(progress.data_position, data_barrier_ != nullptr,
-                                         place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(rank_));
-  }
-  start.samples = restored.samples;
-  start.guard = guard_state_from_json(progress.guard);
-  return start;
-}
-
-LoadOutcome RunCheckpoints::load_hugging_face(Notes& notes) {
-  const std::filesystem::path folder = config_.checkpoint.initial_load_path.value_or(config_.model.hf_assets_path);
-  expect_their_model(folder);
-  const std::string changed = check_settings(folder, model_, WeightUse::begin);
-  if (!changed.empty()) notes.push_back(changed);
-  const std::optional<ScaleBlock> quantised =
-      expected_quantisation(folder, config_.checkpoint.initial_load_in_hf_quantized);
-  return checkpointer_->load_by([&](Storage& storage, RankBarrier& meeting) {
-    return load_hugging_face_together(storage, meeting, folder, quantised, adapter_of(model_).hugging_face(model_),
-                                      state_.parameters(/*step=*/0));
-  });
-}
-
-LoadOutcome RunCheckpoints::load_initial(RunPosition& start, Notes& notes) {
-  if (config_.checkpoint.initial_load_in_hf) return load_hugging_face(notes);
-  return checkpointer_->load_folder(*config_.checkpoint.initial_load_path, [&](OpenCheckpoint& checkpoint) {
-    if (config_.checkpoint.initial_load_model_only) {
-      check_facts(checkpoint, WeightUse::begin, notes);
-      restore_run(checkpoint, state_.parameters(/*step=*/0), rank_, kBesidesModel);
-    } else {
-      start = restore(checkpoint, notes, WeightUse::begin);
-    }
-  });
-}
-
-LoadOutcome RunCheckpoints::load_newest(RunPosition& start, Notes& notes) {
-  const CheckpointSection& options = config_.checkpoint;
-  const std::optional<int64_t> step = options.load_step < 0 ? std::nullopt : std::optional(options.load_step);
-  LoadOutcome outcome = checkpointer_->load(
-      step, [&](OpenCheckpoint& checkpoint) { start = restore(checkpoint, notes, WeightUse::resume); },
-      [&](Storage& storage, const std::filesystem::path& folder) {
-        return finished_export(storage, folder, start, notes);
-      });
-  if (!outcome.step && options.require_resume) {
-    throw Error(ExitCode::storage,
-                fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root_.string()));
-  }
-  if (outcome.step && !options.exclude_from_loading.empty()) {
-    outcome.line += fmt::format("; left out: {}", join(options.exclude_from_loading, ", "));
-  }
-  const bool begins_elsewhere = options.initial_load_path || options.initial_load_in_hf;
-  if (!outcome.step && begins_elsewhere) {
-    outcome = load_initial(start, notes);
-  } else if (begins_elsewhere) {
-    notes.push_back(fmt::format("checkpoint.{} was not looked at: the run has checkpoints of its own",
-                                options.initial_load_path ? "initial_load_path" : "initial_load_in_hf"));
-  }
-  return outcome;
-}
-
-RunCheckpoints::Start RunCheckpoints::load() {
-  Start start;
-  RunPosition& position = start.position;
-  Notes notes;
-  const LoadOutcome outcome = load_newest(position, notes);
-  log_.info(outcome.line);
-  if (!changed_options_.empty()) log_.info(changed_options_);
-  for (const std::string& warning : outcome.warnings) log_.warning(warning);
-  for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
-  if (!outcome.folder.empty()) assembly_.executor->weights_changed();
-  start.is_trained = !outcome.folder.empty() && outcome.folder.filename() != step_folder(0);
-  begun_at_ = saved_step_ = position.step;
-  has_checkpoint_ = outcome.step.has_value();
-  const bool went_back =
-      config_.checkpoint.load_step >= 0 || forgets_progress(config_.checkpoint) || outcome.passed_unread;
-  if (has_checkpoint_ && went_back) went_back_to_ = position.step;
+RunStart RunCheckpoints::load() {
+  RunStart start = load_run(config_, parts_, state_, *checkpointer_, log_);
+  begun_at_ = saved_step_ = start.position.step;
+  has_checkpoint_ = start.has_checkpoint;
+  if (has_checkpoint_ && start.went_back) went_back_to_ = saved_step_;
   if (config_.checkpoint.load_only) return start;
-  if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && leads_) {
+  if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && parts_.place.rank == 0) {
     log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
   }
   return start;
@@ -242,8 +79,8 @@ RunCheckpoints::Start RunCheckpoints::load() {
 
 RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
   if (!data_barrier_) return now;
-  now.rank_data.resize(static_cast<size_t>(place_.mesh.data_parallel_degree()));
-  const nlohmann::json mine{{"rank", place_.mesh.data_parallel_rank(rank_)},
+  now.rank_data.resize(static_cast<size_t>(parts_.place.mesh.data_parallel_degree()));
+  const nlohmann::json mine{{"rank", parts_.place.mesh.data_parallel_rank(parts_.place.rank)},
                             {"state", to_json(now.data.value_or(StreamState()))}};
   const std::vector<std::string> all = data_barrier_->exchange(json_text(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -281,7 +118,7 @@ bool RunCheckpoints::is_due(int64_t step, bool is_last, bool asked) const {
 }
 
 void RunCheckpoints::leave_later_steps() {
-  if (!went_back_to_ || !leads_) return;
+  if (!went_back_to_ || parts_.place.rank != 0) return;
   try {
     const std::vector<int64_t> steps = checkpointer_->put_aside_later(*went_back_to_);
     if (!steps.empty()) {
@@ -335,7 +172,7 @@ void RunCheckpoints::save_hugging_face(const RunPosition& now) {
             config_.checkpoint.export_dtype, now.step);
   std::vector<std::string> notes;
   const HuggingFaceExport wanted = make_export(config_, model_, now.step, checkpointer_->run(), notes);
-  for (const std::string& note : notes) leads_ ? log_.warning(note) : log_.info(note);
+  for (const std::string& note : notes) parts_.place.rank == 0 ? log_.warning(note) : log_.info(note);
   const CheckpointState weights = state_.model(now, *wanted.type);
   warn_of_infinities(weights);
   checkpointer_->save_by([&](Storage& storage, RankBarrier& meeting) {
@@ -390,7 +227,7 @@ void RunCheckpoints::stop() {
 }
 
 // A reason is reported once: the end of the run reports that of the second attempt.
-void RunCheckpoints::tell_end_attempt(const std::string& before) const {
+void RunCheckpoints::report_failed_end(const std::string& before) const {
   if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; it is tried once more");
   if (before != problem_) log_.shared_warning("the first attempt failed: {}", before);
 }
@@ -404,7 +241,7 @@ void RunCheckpoints::begin_ending() {
 void RunCheckpoints::report(const SaveOutcome& outcome) {
   const std::string before = std::exchange(problem_, outcome.problem);
   if (!outcome.committed) {
-    if (is_ending_) return tell_end_attempt(before);
+    if (is_ending_) return report_failed_end(before);
     log_.shared_warning("{}; training continues and tries again at the next interval", outcome.sentence());
     return;
   }
@@ -412,7 +249,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   has_checkpoint_ = true;
   if (is_ending_ && !before.empty()) log_.shared_warning("the first attempt failed: {}", before);
   log_.info(outcome.sentence());
-  if (!leads_ || config_.checkpoint.on_commit.empty()) return;
+  if (parts_.place.rank != 0 || config_.checkpoint.on_commit.empty()) return;
   commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()),
                    fmt::format("step {}", outcome.step));
 }

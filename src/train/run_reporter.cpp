@@ -152,7 +152,7 @@ Requests RunReporter::catch_up() {
 }
 
 void RunReporter::add(const ValidationReport& report) {
-  run_.log.painted(console_line(report, run_.log.colour() && !run_.config.metrics.disable_color_printing));
+  run_.log.painted(console_line(report, run_.log.colour()));
   record(report);
 }
 
@@ -219,8 +219,7 @@ void RunReporter::report(PendingReport& made, bool compared) {
   StepReport& report = made.report;
   const Log& log = run_.log;
   if (compared) made.ranks->add_to(report);
-  const bool colour = log.colour() && !run_.config.metrics.disable_color_printing;
-  log.painted(run_.world.fake ? dry_run_line(report) : console_line(report, colour));
+  log.painted(run_.world.fake ? dry_run_line(report) : console_line(report, log.colour()));
   if (report.allocation_retries > allocation_retries_) {
     log.warning("{} CUDA memory allocation retries so far: memory is nearly full, and each of them stops the device",
                 report.allocation_retries);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "step_observers.h"
@@ -11,7 +12,6 @@
 #include "titan/ops/profile_range.h"
 #include "titan/train/host_wait_check.h"
 #include "titan/train/run.h"
-#include "titan/train/run_checkpoints.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/validator.h"
 

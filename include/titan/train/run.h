@@ -75,11 +75,6 @@ std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, cons
 /// abort, Error(out_of_memory) with the settings that would fit.
 ExitCode train(Run& run);
 
-/// Where the run starts, and whether its weights were loaded instead of drawn from a seed.
-struct RunStart {
-  RunPosition position;
-  bool is_trained = false;
-};
 /// Loads the checkpoint that `checkpoint.*` names, if there is one, and sets the data position.
 RunStart resume(Run& run);
 

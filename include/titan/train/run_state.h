@@ -35,6 +35,15 @@ struct RunPosition {
   std::optional<SpikeGuardState> guard = {};  // of a checkpoint that was loaded
 };
 
+/// Where a run starts.
+struct RunStart {
+  RunPosition position;
+  bool has_weights = false;     // loaded, instead of drawn from the seed of this run
+  bool is_trained = false;      // and not those of a seed checkpoint
+  bool has_checkpoint = false;  // the run has this one of its own
+  bool went_back = false;       // later ones may be in its folder
+};
+
 /// What there is to save; all of it outlives the state.
 struct RunParts {
   const ModelDescription& model;

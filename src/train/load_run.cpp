@@ -1,0 +1,233 @@
+// Where a run starts: its newest checkpoint, the checkpoint or the Hugging Face folder that `checkpoint.*` names, or
+// the export of a finished run. The checkpoint part reads the bytes and makes all ranks choose alike.
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "run_checkpoints.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/data/batch_stream.h"
+#include "titan/train/hugging_face.h"
+#include "titan/train/job.h"
+
+namespace titan {
+namespace {
+
+/// All that a run has besides its weights.
+const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
+
+bool leaves_model_alone(const std::set<std::string>& left_out) {
+  return std::includes(left_out.begin(), left_out.end(), kBesidesModel.begin(), kBesidesModel.end());
+}
+
+class RunLoader {
+ public:
+  RunLoader(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
+            const Log& log)
+      : config_(config),
+        options_(config.checkpoint),
+        place_(parts.place),
+        model_(make_model_request(config, parts.model.vocabulary)),
+        state_(state),
+        checkpointer_(checkpointer),
+        log_(log) {}
+
+  RunStart load();
+
+ private:
+  /// From the run's newest checkpoint, or that of checkpoint.load_step; without one, from what the config names.
+  LoadOutcome load_newest();
+  LoadOutcome load_initial();
+  LoadOutcome load_hugging_face();
+  /// Loads what checkpoint.exclude_from_loading does not leave out.
+  RunPosition restore(OpenCheckpoint& checkpoint, WeightUse use);
+  /// From a checkpoint of the model alone.
+  RunPosition restore_model(OpenCheckpoint& checkpoint, WeightUse use);
+  RunPosition position_of(const OpenCheckpoint& checkpoint, const RestoredRun& restored, WeightUse use);
+  /// The end of a finished run, which saved its model alone in `folder`; `read` loads it, given the step's number.
+  RunPosition restore_finished(const std::filesystem::path& folder, std::string_view form,
+                               const std::function<void(int64_t)>& read);
+  /// The same of an export in Hugging Face's form. True if every byte matched its hash.
+  bool restore_export(Storage& storage, const std::filesystem::path& folder);
+  void check_facts(const OpenCheckpoint& checkpoint, WeightUse use);
+  void begin_attempt();
+
+  const JobConfig& config_;
+  const CheckpointSection& options_;
+  const MeshPlace& place_;
+  const ModelRequest model_;
+  const RunState& state_;
+  Checkpointer& checkpointer_;
+  const Log& log_;
+  RunPosition position_;
+  std::vector<std::string> notes_;  // warnings of the attempt to load
+  std::string changed_options_;     // since the checkpoint that was loaded
+};
+
+RunStart RunLoader::load() {
+  const LoadOutcome outcome = load_newest();
+  log_.info(outcome.line);
+  if (!changed_options_.empty()) log_.info(changed_options_);
+  for (const std::string& warning : outcome.warnings) log_.warning(warning);
+  for (const std::string& note : notes_) place_.rank == 0 ? log_.warning(note) : log_.info(note);
+  RunStart start{.position = position_, .has_weights = !outcome.folder.empty()};
+  start.is_trained = start.has_weights && outcome.folder.filename() != step_folder(0);
+  start.has_checkpoint = outcome.step.has_value();
+  start.went_back = options_.load_step >= 0 || forgets_progress(options_) || outcome.passed_unread;
+  return start;
+}
+
+LoadOutcome RunLoader::load_newest() {
+  const std::optional<int64_t> step = options_.load_step < 0 ? std::nullopt : std::optional(options_.load_step);
+  LoadOutcome outcome = checkpointer_.load(
+      step, [&](OpenCheckpoint& checkpoint) { position_ = restore(checkpoint, WeightUse::resume); },
+      [&](Storage& storage, const std::filesystem::path& folder) { return restore_export(storage, folder); });
+  if (!outcome.step && options_.require_resume) {
+    const std::filesystem::path root = std::filesystem::path(config_.job.dump_folder) / options_.folder;
+    throw Error(ExitCode::storage,
+                fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root.string()));
+  }
+  if (outcome.step && !options_.exclude_from_loading.empty()) {
+    outcome.line += fmt::format("; left out: {}", join(options_.exclude_from_loading, ", "));
+  }
+  if (!options_.initial_load_path && !options_.initial_load_in_hf) return outcome;
+  if (!outcome.step) return load_initial();
+  notes_.push_back(fmt::format("checkpoint.{} was not looked at: the run has checkpoints of its own",
+                               options_.initial_load_path ? "initial_load_path" : "initial_load_in_hf"));
+  return outcome;
+}
+
+LoadOutcome RunLoader::load_initial() {
+  if (options_.initial_load_in_hf) return load_hugging_face();
+  return checkpointer_.load_folder(*options_.initial_load_path, [&](OpenCheckpoint& checkpoint) {
+    if (options_.initial_load_model_only) {
+      check_facts(checkpoint, WeightUse::begin);
+      restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, kBesidesModel);
+    } else {
+      position_ = restore(checkpoint, WeightUse::begin);
+    }
+  });
+}
+
+LoadOutcome RunLoader::load_hugging_face() {
+  const std::filesystem::path folder = options_.initial_load_path.value_or(config_.model.hf_assets_path);
+  expect_their_model(folder);
+  const std::string changed = check_settings(folder, model_, WeightUse::begin);
+  if (!changed.empty()) notes_.push_back(changed);
+  const std::optional<ScaleBlock> quantised = expected_quantisation(folder, options_.initial_load_in_hf_quantized);
+  return checkpointer_.load_by([&](Storage& storage, RankBarrier& barrier) {
+    return load_hugging_face_together(storage, barrier, folder, quantised, adapter_of(model_).hugging_face(model_),
+                                      state_.parameters(/*step=*/0));
+  });
+}
+
+RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
+  begin_attempt();
+  std::set<std::string> leave(options_.exclude_from_loading.begin(), options_.exclude_from_loading.end());
+  if (leave.contains("lr_scheduler")) {
+    notes_.emplace_back(
+        "checkpoint.exclude_from_loading: lr_scheduler makes no difference: the learning rate follows from the step "
+        "and from this config alone");
+  }
+  // A seed is a model: whatever is beside it has not begun.
+  if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
+  if (!leave.contains("model")) check_facts(checkpoint, use);
+  if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);
+  const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, leave,
+                                           place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
+  if (!leaves_model_alone(leave)) notes_.insert(notes_.end(), restored.notes.begin(), restored.notes.end());
+  return restored.progress ? position_of(checkpoint, restored, use) : RunPosition();
+}
+
+RunPosition RunLoader::restore_model(OpenCheckpoint& checkpoint, WeightUse use) {
+  if (holds_moments(checkpoint.index())) {
+    constexpr const char* kWhat = "holds the optimizer's moments and no train_state.step, so its step is not known";
+    if (use == WeightUse::resume) throw UnsuitableError(kWhat);
+    throw UnsuitableError(fmt::format("it {}; checkpoint.initial_load_model_only = true takes the model", kWhat));
+  }
+  if (use != WeightUse::resume) {
+    throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
+  }
+  return restore_finished(checkpoint.folder(), " (checkpoint.last_save_model_only)", [&](int64_t step) {
+    restore_run(checkpoint, state_.parameters(step), place_.rank, kBesidesModel);
+  });
+}
+
+RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const RestoredRun& restored, WeightUse use) {
+  const RunProgress& progress = *restored.progress;
+  const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
+  if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
+  if (named && *named != progress.step) {
+    notes_.push_back(
+        fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
+  }
+  const std::optional<Manifest>& manifest = checkpoint.manifest();
+  ConfigChanges changes =
+      find_config_changes(manifest ? manifest->facts : nlohmann::ordered_json(), progress.step, config_, place_);
+  changed_options_ = std::move(changes.line);
+  std::move(changes.warnings.begin(), changes.warnings.end(), std::back_inserter(notes_));
+  RunPosition position{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
+  if (restored.has_data_position) {
+    if (progress.step > 0) check_stream_options(progress.data_position, config_);
+    position.data =
+        data_position_from_json(progress.data_position, splits_by_rank(config_, place_),
+                                place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(place_.rank));
+  }
+  position.samples = restored.samples;
+  position.guard = guard_state_from_json(progress.guard);
+  return position;
+}
+
+RunPosition RunLoader::restore_finished(const std::filesystem::path& folder, std::string_view form,
+                                        const std::function<void(int64_t)>& read) {
+  const int64_t step = step_of(folder.filename().string()).value_or(0);
+  if (step < config_.training.steps) {
+    throw UnsuitableError(fmt::format("holds the model alone{}: training cannot resume from it", form));
+  }
+  read(step);
+  notes_.push_back(
+      fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do", step,
+                  config_.training.steps));
+  return {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
+}
+
+bool RunLoader::restore_export(Storage& storage, const std::filesystem::path& folder) {
+  begin_attempt();
+  bool verified = false;
+  const auto read = [&](int64_t step) {
+    check_settings(folder, model_, WeightUse::resume);
+    const HuggingFaceWeights weights = read_hugging_face(
+        storage, folder, std::nullopt, adapter_of(model_).hugging_face(model_), state_.parameters(step), place_.rank);
+    if (weights.step) expect_step(folder, *weights.step);
+    verified = weights.verified;
+  };
+  position_ = restore_finished(folder, ", in Hugging Face's form (checkpoint.last_save_in_hf)", read);
+  return verified;
+}
+
+void RunLoader::check_facts(const OpenCheckpoint& checkpoint, WeightUse use) {
+  const std::string changed = check_model_facts(checkpoint, model_, use);
+  if (!changed.empty()) notes_.push_back(changed);
+}
+
+// Forgets what an attempt that failed has found.
+void RunLoader::begin_attempt() {
+  notes_.clear();
+  changed_options_.clear();
+}
+
+}  // namespace
+
+bool forgets_progress(const CheckpointSection& options) {
+  const std::vector<std::string>& left_out = options.exclude_from_loading;
+  return std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
+}
+
+RunStart load_run(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
+                  const Log& log) {
+  return RunLoader(config, parts, state, checkpointer, log).load();
+}
+
+}  // namespace titan
