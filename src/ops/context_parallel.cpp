@@ -299,4 +299,57 @@ std::vector<AttentionBlock> attention_blocks(const SequenceSplit& split, int64_t
   return blocks;
 }
 
+namespace {
+
+// Keys and values go round in forward and again in backward, where the fp32 gradients of each rank's travel with them.
+void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_numel, int64_t key_value_numel) {
+  using group_names::kContext;
+  const TraceShape& shape = trace.shape();
+  const int64_t ranks = shape.context_ranks, size = shape.element_size, bytes = key_value_numel * size;
+  const int64_t copies = shape.rotates_by_all_gather ? ranks + 1 : 2;
+  const int64_t wide = 4;
+  // Beside them forward holds the fp32 sum of the output, and on a GPU one rank's part: it, wide, its difference to the
+  // sum, weighted. Backward holds the fp32 gradient of the queries, and three shares of keys' and values' gradients
+  // (computed, being received, being sent).
+  const int64_t part = size + (size == wide ? 2 : 3) * wide;
+  operation.forward_scratch = copies * bytes + wide * query_numel + (shape.on_gpu ? (part - size) * query_numel : 0);
+  operation.backward_scratch = copies * bytes + 3 * wide * key_value_numel + wide * query_numel;
+  const TracedMessage rotation = shape.rotates_by_all_gather
+                                     ? TracedMessage{kContext, Collective::all_gather, {1, ranks * bytes}}
+                                     : TracedMessage{kContext, Collective::permute, {ranks - 1, (ranks - 1) * bytes}};
+  operation.forward_messages = {rotation};
+  operation.backward_messages = {rotation, {kContext, Collective::permute, {ranks, ranks * key_value_numel * wide}}};
+}
+
+}  // namespace
+
+TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
+                             int64_t head_dim) {
+  const TraceShape& shape = trace.shape();
+  const int64_t size = shape.element_size, rows = shape.tokens();
+  const int64_t numel = trace.bytes(query) / size, heads = numel / rows / head_dim;
+  const int64_t key_numel = trace.bytes(key) / size;
+  const TracedTensor output = trace.tensor(trace.bytes(query), ResultKind::attention, 0);
+  const TracedTensor log_sum_exp = trace.tensor(4 * rows * heads, ResultKind::attention, 0);
+  TracedOperation operation{.name = "attention",
+                            .inputs = {query, key, value},
+                            .results = {output, log_sum_exp},
+                            .saved = {query, key, value, output, log_sum_exp}};
+  if (shape.context_ranks > 1) {
+    add_ring(trace, operation, numel, 2 * key_numel);
+  } else if (shape.on_gpu) {
+    // FlashAttention's backward sums the queries' gradient in fp32, and makes keys' and values' for every query head.
+    operation.backward_scratch = 4 * numel + (key_numel < numel ? 2 * size * numel : 0);
+  }
+  // Two products of each query with the keys it sees, and five in backward.
+  const double pairs =
+      static_cast<double>(numel) * static_cast<double>(shape.length * shape.context_ranks) * shape.causal_share;
+  const double moved = static_cast<double>(2 * trace.bytes(query) + 2 * trace.bytes(key));
+  operation.forward = {{.kind = WorkKind::attention, .operations = 4 * pairs, .bytes = moved, .inner = head_dim}};
+  operation.backward = {
+      {.kind = WorkKind::attention, .operations = 10 * pairs, .bytes = 2 * moved, .inner = head_dim, .launches = 2}};
+  trace.add(std::move(operation));
+  return output;
+}
+
 }  // namespace titan

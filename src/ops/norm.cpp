@@ -227,4 +227,49 @@ RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& d_res
   return {dx.to(x.scalar_type()), weight_gradient};
 }
 
+// Plain operations on a GPU convert to fp32 and back and write every intermediate result. The fused kernels read and
+// write each tensor once.
+TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, TracedTensor delta, int64_t width,
+                      int ordinal) {
+  const TraceShape& shape = trace.shape();
+  const int64_t bytes = trace.bytes(residual), numel = bytes / shape.element_size, rows = numel / width;
+  const bool rms = is_rms_norm(type), fused = shape.fused_kernels && rms, sums = delta != kNoTensor;
+  TracedNorm result{};
+  TracedOperation operation{.name = "norm", .inputs = {residual}, .shares_gradient = true};
+  if (sums) operation.inputs.push_back(delta);
+  result.residual = sums ? trace.tensor(bytes, ResultKind::residual, ordinal) : trace.in_place_of(residual);
+  result.normed = trace.tensor(bytes, ResultKind::norm, ordinal);
+  const TracedTensor statistics = trace.tensor(4 * rows * (rms ? 1 : 2), ResultKind::norm, ordinal);
+  operation.results = {result.residual, result.normed, statistics};
+  operation.saved = {result.residual, statistics};
+  const int64_t wide = 4 * numel, copy = shape.element_size == 4 ? 0 : wide;  // of a tensor in fp32
+  const bool on_cpu_kernel = !shape.on_gpu && rms;
+  if (on_cpu_kernel) {
+    operation.backward_scratch = 4 * width * ((rows + kBlockRows - 1) / kBlockRows + 1);
+  } else if (!fused) {
+    operation.forward_scratch = rms ? 2 * wide : 2 * copy;
+    operation.backward_scratch = 2 * wide + 3 * copy;
+  }
+  const double adds = sums ? 3.0 : 0;
+  const double size = static_cast<double>(shape.element_size);
+  const double forward = fused ? (sums ? 4 : 2) * size : (3 + adds) * size + 28;
+  const double backward = fused ? 4 * size : 4 * size + 96;
+  operation.forward = {{.bytes = forward * static_cast<double>(numel), .launches = fused ? 1 : 7}};
+  operation.backward = {{.bytes = backward * static_cast<double>(numel), .launches = fused ? 1 : 14}};
+  trace.add(std::move(operation));
+  return result;
+}
+
+TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta) {
+  const TracedTensor sum = trace.tensor(trace.bytes(residual));
+  trace.add({.name = "closing",
+             .inputs = {residual, delta},
+             .results = {sum},
+             .shares_gradient = true,
+             .passes_gradient = true,
+             .is_closing = true,
+             .forward = {{.bytes = 3.0 * static_cast<double>(trace.bytes(sum))}}});
+  return sum;
+}
+
 }  // namespace titan

@@ -167,28 +167,25 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
   }
 }
 
-/// Bytes of the transposed float8 weights that forward keeps.
-int64_t kept_weight_bytes(const Plan& plan, const UnitPlan& unit) {
-  int64_t bytes = 0;
-  if (unit.policy.checkpointed() || !keeps_float8_weights(plan.request)) return bytes;
-  for (const size_t group : unit.groups) {
-    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
-      if (parameter.in_float8) bytes += parameter.unsharded.numel();
-    }
-  }
-  return bytes;
-}
+/// What a trace depends on, beside the request: blocks that agree in it have the same trace.
+struct TraceKey {
+  UnitRole role;
+  RecomputePolicy policy;
+  ElementType compute;
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<bool> in_float8;
+  bool operator==(const TraceKey&) const = default;
+};
 
-/// Parameters whose inputs may be kept in float8: tensorwise scales, on a rank that has all rows.
-std::vector<std::string> float8_parameters_of(const Plan& plan, const UnitPlan& unit) {
-  std::vector<std::string> names;
-  if (plan.request.place.mesh.size(MeshAxis::tp) > 1) return names;
+TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
+  TraceKey key{unit.role, unit.policy, unit.compute, {}, {}};
   for (const size_t group : unit.groups) {
     for (const ParameterPlan& parameter : plan.groups[group].parameters) {
-      if (plan.groups[group].keeps_scales && parameter.in_float8) names.push_back(parameter.spec.name);
+      key.shapes.push_back(parameter.spec.shape);
+      key.in_float8.push_back(parameter.in_float8);
     }
   }
-  return names;
+  return key;
 }
 
 void add_activations(Plan& plan, const ModelDescription& model) {
@@ -196,14 +193,34 @@ void add_activations(Plan& plan, const ModelDescription& model) {
   int64_t most_tokens = plan.request.tokens();
   if (plan.request.validation) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
   plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
-  for (size_t u = 0; u < plan.units.size(); ++u) {
-    UnitPlan& unit = plan.units[u];
+  std::vector<std::pair<TraceKey, const UnitPlan*>> distinct;
+  for (UnitPlan& unit : plan.units) {
     plan.stream_bytes = std::max(plan.stream_bytes, most_tokens * model.dim * size_of(unit.compute));
-    ActivationShape shape = activation_shape(plan.request, unit.compute);
-    shape.float8_parameters = float8_parameters_of(plan, unit);
-    unit.saved_bytes = model.units[unit.chain_index].saved_bytes(shape, unit.policy) + kept_weight_bytes(plan, unit);
     unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
+    TraceKey key = key_of(plan, unit);
+    const auto alike =
+        std::find_if(distinct.begin(), distinct.end(), [&](const auto& one) { return one.first == key; });
+    if (alike != distinct.end()) {
+      const UnitPlan& other = *alike->second;
+      unit.trace = other.trace, unit.saved_bytes = other.saved_bytes;
+      unit.forward_peak = other.forward_peak, unit.backward_peak = other.backward_peak;
+      continue;
+    }
+    unit.trace = trace_unit(plan, plan.request, unit, model.units[unit.chain_index]);
+    unit.saved_bytes = unit.trace->saved_bytes(unit.policy);
+    unit.forward_peak = unit.trace->forward_peak(unit.policy);
+    unit.backward_peak = unit.trace->backward_peak(unit.policy);
+    distinct.emplace_back(std::move(key), &unit);
   }
+}
+
+/// The share of all pairs of a query of this rank and a key of any that causal attention computes.
+double causal_share(const PlanRequest& request) {
+  const SequenceSplit split = request.split();
+  if (split.ranks == 1 || split.balance == LoadBalance::head_tail) return 0.5;
+  const auto ranks = static_cast<double>(split.ranks);
+  const auto rank = static_cast<double>(request.place.mesh.coordinate(request.place.rank, MeshAxis::cp));
+  return (2 * rank + 1) / (2 * ranks);
 }
 
 int64_t added_up(const std::vector<MemoryPurpose>& purposes, bool device_only) {
@@ -226,9 +243,6 @@ void check_length(const PlanRequest& request, int64_t length) {
 }  // namespace
 
 int64_t size_of(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
-ActivationShape activation_shape(const PlanRequest& request, ElementType compute) {
-  return {request.samples, request.local_length(), size_of(compute), request.place.mesh.size(MeshAxis::tp)};
-}
 
 bool keeps_float8_weights(const PlanRequest& request) {
   const bool wanted =
@@ -237,8 +251,32 @@ bool keeps_float8_weights(const PlanRequest& request) {
          request.place.mesh.size(MeshAxis::tp) == 1;
 }
 
-int64_t key_value_numel(const PlanRequest& request, const UnitDescription& unit) {
-  return 2 * request.tokens() * unit.key_features / request.place.mesh.size(MeshAxis::tp);
+std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest& request, const UnitPlan& unit,
+                                            const UnitDescription& description) {
+  TraceShape shape;
+  shape.samples = request.samples, shape.length = request.local_length();
+  shape.element_size = size_of(unit.compute);
+  shape.on_gpu = request.on_gpu;
+  shape.fused_kernels = request.on_gpu && request.fused_kernels;
+  shape.tensor_ranks = request.place.mesh.size(MeshAxis::tp);
+  shape.async_tensor_parallel = request.async_tensor_parallel;
+  shape.loss_parallel = request.loss_parallel;
+  shape.fused_loss = request.fused_loss;
+  shape.loss_chunks = request.loss_chunks;
+  shape.context_ranks = request.split().ranks;
+  shape.rotates_by_all_gather = request.rotation == Rotation::all_gather;
+  shape.causal_share = causal_share(request);
+  if (request.float8) shape.float8 = request.float8->recipe;
+  for (const size_t group : unit.groups) {
+    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
+      if (parameter.in_float8) shape.float8_parameters.push_back(parameter.spec.name);
+    }
+    shape.gathers_float8 |= plan.groups[group].gathers_float8;
+  }
+  shape.keeps_float8_weights = keeps_float8_weights(request);
+  auto trace = std::make_shared<UnitTrace>(std::move(shape));
+  description.trace(*trace);
+  return trace;
 }
 
 std::string_view name(ElementType type) { return type == ElementType::float32 ? "float32" : "bfloat16"; }
@@ -325,7 +363,7 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   add_activations(plan, model);
   assign_slots(plan);
   const std::vector<RepeatedProgram> step = step_programs(plan, stale_state(plan));
-  add_traffic(plan, model, step);
+  add_traffic(plan, step);
   add_offload_traffic(plan);
   add_memory(plan, model, step);
   return plan;

@@ -9,39 +9,6 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kWide = 4;  // bytes of a number in fp32
-
-/// What ring attention holds besides queries, keys, values and output: keys and values of all ranks (or its own and the
-/// ones being received), the fp32 accumulator, and temporaries of the plain operations that add to it.
-int64_t ring_bytes(const PlanRequest& request, const ModelDescription& model, const UnitPlan& unit) {
-  const int64_t ranks = request.split().ranks;
-  if (ranks == 1 || model.units[unit.chain_index].key_features == 0) return 0;
-  const int64_t size = size_of(unit.compute);
-  const int64_t copies = request.rotation == Rotation::all_gather ? ranks + 1 : 2;
-  const int64_t outputs = request.tokens() * model.heads * model.head_dim / request.place.mesh.size(MeshAxis::tp);
-  const int64_t part = size + (size == kWide ? 2 : 3) * kWide;  // it, wide, its difference to the sum, weighted
-  return copies * size * key_value_numel(request, model.units[unit.chain_index]) + kWide * outputs +
-         (request.on_gpu ? (part - size) * outputs : 0);
-}
-
-/// Of one chunk, while its losses are computed.
-int64_t logits_bytes(const PlanRequest& request, const ModelDescription& model, int64_t size) {
-  const bool shared = request.place.mesh.size(MeshAxis::tp) > 1;
-  const int64_t rows = chunk_rows(request);
-  if (shared && request.loss_parallel) {
-    const int64_t widened = size == kWide ? kWide : size + kWide;
-    return rows * own_words(request, model) * (request.fused_loss ? size : widened);
-  }
-  // Gathered logits exist twice (shards and their concatenation); without fused kernels, fp32 log-probabilities are
-  // added.
-  const int64_t words = model.vocabulary + (shared ? model.vocabulary + own_words(request, model) : 0);
-  return rows * std::max(size * words, request.fused_loss ? 0 : 2 * kWide * model.vocabulary);
-}
-
-int64_t forward_bytes(const UnitDescription& unit, const ActivationShape& shape) {
-  return unit.forward_bytes ? unit.forward_bytes(shape) : unit.saved_bytes(shape, RecomputePolicy::none());
-}
-
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
 /// Bytes of the compute copies of this rank's shards.
@@ -102,63 +69,80 @@ int64_t padding_bytes(const Plan& plan, std::span<const RepeatedProgram> step) {
   return peak;
 }
 
-int64_t replay_bytes(const Plan& plan, const ModelDescription& model) {
-  int64_t most = 0;
-  for (size_t u = 0; u < plan.units.size(); ++u) {
-    const UnitPlan& unit = plan.units[u];
-    if (!unit.policy.checkpointed()) continue;
-    const ActivationShape shape = activation_shape(plan.request, unit.compute);
-    most = std::max(most, model.units[unit.chain_index].saved_bytes(shape, RecomputePolicy::none()) - unit.saved_bytes);
-  }
-  return most;
-}
-
-/// What ring attention holds of other ranks in one block's backward: keys and values, and three fp32 shares of their
-/// gradients (computed, being received, being sent).
-int64_t ring_bytes(const Plan& plan, const ModelDescription& model) {
-  const int64_t ranks = plan.request.split().ranks;
-  if (ranks == 1) return 0;
-  const int64_t copies = plan.request.rotation == Rotation::all_gather ? ranks + 1 : 2;
-  int64_t most = 0;
-  for (size_t u = 0; u < plan.units.size(); ++u) {
-    const int64_t numel = key_value_numel(plan.request, model.units[plan.units[u].chain_index]);
-    most = std::max(most, numel * (copies * size_of(plan.units[u].compute) + 3 * size_of(ElementType::float32)));
-  }
-  return most;
-}
-
 int64_t largest_group(const Plan& plan) {
   int64_t most = 0;
   for (const WeightGroupPlan& group : plan.groups) most = std::max(most, group.numel);
   return most;
 }
 
-/// Peak of the activations that units keep from forward to backward, of all microbatches that are between the two;
-/// `offloaded`: of those on the host.
-int64_t activation_peak(const Plan& plan, std::span<const RepeatedProgram> step, bool offloaded) {
-  const bool deferred = plan.request.splits_backward();
-  int64_t now = 0, most = 0;
-  auto bytes_of = [&](const UnitPlan& unit) { return unit.offloaded == offloaded ? unit.saved_bytes : 0; };
-  auto stage_bytes = [&](int number) {
-    const StagePlan& stage = stage_numbered(plan, number);
-    int64_t bytes = 0;
-    for (size_t u = stage.first; u < stage.last; ++u) bytes += bytes_of(plan.units[u]);
-    return bytes;
+/// Bytes of activations as a step goes on: what units keep from forward to backward, of all microbatches that are
+/// between the two, hidden states on their way between stages, and the unit that runs.
+class ActivationWalk {
+ public:
+  explicit ActivationWalk(const Plan& plan) : plan_(plan) {}
+
+  struct Peak {
+    int64_t kept = 0;     // by all units
+    int64_t working = 0;  // by the one that runs, beside it
+    const Action* at = nullptr;
+    int64_t bytes() const { return kept + working; }
   };
-  for (const auto& [program, times] : step) {
-    for (const Action& whole : program.actions) {
-      for (const Action& action : leaves(whole)) {
-        if (action.kind == ActionKind::forward) now += bytes_of(plan.units[static_cast<size_t>(action.unit)]);
-        most = std::max(most, now);
-        // What weight gradients read stays until they are computed.
-        const bool frees = action.kind == ActionKind::backward && !deferred;
-        if (frees) now -= bytes_of(plan.units[static_cast<size_t>(action.unit)]);
-        if (action.kind == ActionKind::weight_gradient) now -= stage_bytes(action.stage);
-      }
+
+  void run(const Action& whole) {
+    for (const Action& action : leaves(whole)) step(action);
+  }
+  const Peak& peak() const { return peak_; }
+  int64_t host_peak() const { return host_peak_; }
+
+ private:
+  void step(const Action& action) {
+    using enum ActionKind;
+    const int64_t message = plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute);
+    if (is_transfer(action.kind)) on_their_way_ += is_send(action.kind) ? -message : message;
+    if (action.kind == weight_gradient) kept_ -= stage_bytes(action.stage);
+    if (action.kind != forward && action.kind != backward) return;
+    const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
+    const bool is_forward = action.kind == forward;
+    const bool is_first = unit.is_stages_first, is_last = is_stages_last(static_cast<size_t>(action.unit));
+    // Hidden states that came from another stage are its input now, and a gradient that did its output's.
+    if (is_forward ? is_first && unit.chain_index > 0 : is_last && !unit.is_models_last) take(message);
+    if (is_forward) {
+      note(unit.forward_peak, action);
+      change(unit, unit.saved_bytes);
+      if (is_last && !unit.is_models_last) on_their_way_ += message;
+    } else {
+      note(unit.backward_peak - (unit.offloaded ? 0 : unit.saved_bytes), action);
+      change(unit, -unit.saved_bytes);
+      if (plan_.request.splits_backward()) kept_ += unit.trace->deferred_bytes(unit.policy);
+      if (is_first && unit.chain_index > 0) on_their_way_ += message;
     }
   }
-  return most;
-}
+
+  void take(int64_t message) { on_their_way_ = std::max<int64_t>(0, on_their_way_ - message); }
+  void change(const UnitPlan& unit, int64_t bytes) {
+    (unit.offloaded ? on_host_ : kept_) += bytes;
+    host_peak_ = std::max(host_peak_, on_host_);
+  }
+  void note(int64_t working, const Action& action) {
+    const Peak now{kept_ + on_their_way_, working, &action};
+    if (now.bytes() > peak_.bytes()) peak_ = now;
+  }
+  bool is_stages_last(size_t unit) const {
+    return std::any_of(plan_.stages.begin(), plan_.stages.end(),
+                       [&](const StagePlan& stage) { return stage.last == unit + 1; });
+  }
+  int64_t stage_bytes(int number) const {
+    const StagePlan& stage = stage_numbered(plan_, number);
+    int64_t bytes = 0;
+    for (size_t u = stage.first; u < stage.last; ++u)
+      bytes += plan_.units[u].trace->deferred_bytes(plan_.units[u].policy);
+    return bytes;
+  }
+
+  const Plan& plan_;
+  int64_t kept_ = 0, on_their_way_ = 0, on_host_ = 0, host_peak_ = 0;
+  Peak peak_;
+};
 
 /// Offloaded activations on the device: those of one unit being copied to the host or read, and of one being fetched.
 int64_t offloaded_activations(const Plan& plan) {
@@ -207,18 +191,17 @@ std::vector<MemoryPurpose> standing_memory(const Plan& plan, std::span<const Rep
 }
 
 /// Memory that forward and backward of a step's microbatches add.
-std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const ModelDescription& model,
-                                             std::span<const RepeatedProgram> step) {
-  const PlanRequest& request = plan.request;
+std::vector<MemoryPurpose> microbatch_memory(Plan& plan, std::span<const RepeatedProgram> step) {
+  ActivationWalk walk(plan);
+  for (const auto& [program, times] : step) {
+    for (const Action& action : program.actions) walk.run(action);
+  }
+  if (walk.peak().at) plan.peak = to_line(plan, *walk.peak().at);
   std::vector<MemoryPurpose> table;
-  add(table, "activations kept", activation_peak(plan, step, /*offloaded=*/false));
-  add(table, "activations on the host", activation_peak(plan, step, /*offloaded=*/true), /*on_host=*/true);
+  add(table, "activations kept", walk.peak().kept);
+  add(table, "activations on the host", walk.host_peak(), /*on_host=*/true);
   add(table, "activations being copied", offloaded_activations(plan));
-  add(table, "one block recomputed", replay_bytes(plan, model));
-  add(table, "keys and values of other ranks", ring_bytes(plan, model));
-  if (plan.units.back().role != UnitRole::head) return table;
-  const int64_t words = request.loss_parallel ? own_words(request, model) : model.vocabulary;
-  add(table, "logits of one chunk", 2 * chunk_rows(request) * words * size_of(ElementType::float32));
+  add(table, "the unit that runs", walk.peak().working);
   return table;
 }
 
@@ -238,27 +221,14 @@ PlanRequest validation_request(const PlanRequest& training) {
 int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model) {
   const PlanRequest request = validation_request(plan.request);
   int64_t most = 0;
-  for (const StagePlan& stage : plan.stages) {
-    for (size_t u = stage.first; u < stage.last; ++u) {
-      const UnitPlan& unit = plan.units[u];
-      ActivationShape shape = activation_shape(request, unit.compute);
-      shape.ring_bytes = ring_bytes(request, model, unit);
-      int64_t bytes = forward_bytes(model.units[unit.chain_index], shape);
-      if (unit.role == UnitRole::head) bytes += logits_bytes(request, model, size_of(unit.compute));
-      most = std::max(most, bytes);
-    }
+  for (const UnitPlan& unit : plan.units) {
+    const bool is_like_the_last =
+        unit.role == UnitRole::block && &unit != &plan.units.front() && (&unit - 1)->trace == unit.trace;
+    if (is_like_the_last) continue;
+    most = std::max(most, trace_unit(plan, request, unit, model.units[unit.chain_index])->evaluation_peak());
   }
   constexpr int64_t kTokenAndLabel = 16;
   return most + kTokenAndLabel * request.tokens();
-}
-
-int64_t chunk_rows(const PlanRequest& request) {
-  return (request.tokens() + request.loss_chunks - 1) / request.loss_chunks;
-}
-
-int64_t own_words(const PlanRequest& request, const ModelDescription& model) {
-  const int64_t ranks = request.place.mesh.size(MeshAxis::tp);
-  return (model.vocabulary + ranks - 1) / ranks;
 }
 
 void add_offload_traffic(Plan& plan) {
@@ -273,7 +243,7 @@ void add_offload_traffic(Plan& plan) {
 
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
   const std::vector<MemoryPurpose> standing = standing_memory(plan, step);
-  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, model, step);
+  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, step);
   plan.memory = standing;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
   if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));

@@ -186,6 +186,7 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, b
   request.loss_message_bytes = StepRunner::kLossMessageBytes;
   if (config.validation.enable) request.validation = {config.validation.local_batch_size, config.validation.seq_len};
   request.on_gpu = on_gpu;
+  request.fused_kernels = on_gpu && compiles(config, "model");
   request.fused_loss = on_gpu && compiles(config, "loss");
   request.cuda_graphs = on_gpu && compiles(config, "model") && config.compile.cuda_graphs;
   return request;

@@ -79,15 +79,26 @@ class ToyFamily : public ModelFamily {
   std::vector<std::string> names() const override { return {"toy"}; }
   std::vector<std::string> flavors(std::string_view) const override { return {"only"}; }
   ModelDescription describe(const ModelRequest&) const override {
-    auto stream = [](const ActivationShape& shape, const RecomputePolicy&) { return shape.tokens() * kDim * 4; };
-    auto tokens = [](const ActivationShape& shape, const RecomputePolicy&) { return shape.tokens() * 8; };
-    auto head = [](const ActivationShape& shape, const RecomputePolicy&) { return 2 * shape.tokens() * kDim * 4; };
+    auto words_trace = [](UnitTrace& trace) { trace.set_ends(kNoTensor, trace_embedding(trace, kDim)); };
+    auto mix_trace = [](int64_t layer) {
+      return [layer](UnitTrace& trace) {
+        const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
+        const TracedTensor mixed =
+            trace_linear(trace, input, kDim, {{mix(layer).name, kDim}}, 0, LinearSplit::input)[0];
+        trace.set_ends(input, trace_closing(trace, input, mixed));
+      };
+    };
+    auto guess_trace = [](UnitTrace& trace) {
+      const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
+      trace_cross_entropy(trace, input, kDim, kWords);
+      trace.set_ends(input, kNoTensor);
+    };
     ModelDescription model;
     model.name = "toy";
-    model.units = {{"words", UnitRole::embedding, {words()}, {}, tokens},
-                   {"mix.0", UnitRole::block, {mix(0)}, {}, stream},
-                   {"mix.1", UnitRole::block, {mix(1)}, {}, stream},
-                   {"guess", UnitRole::head, {guess()}, {}, head}};
+    model.units = {{"words", UnitRole::embedding, {words()}, {}, words_trace},
+                   {"mix.0", UnitRole::block, {mix(0)}, {}, mix_trace(0)},
+                   {"mix.1", UnitRole::block, {mix(1)}, {}, mix_trace(1)},
+                   {"guess", UnitRole::head, {guess()}, {}, guess_trace}};
     model.dim = kDim, model.layers = 2, model.vocabulary = kWords;
     return model;
   }

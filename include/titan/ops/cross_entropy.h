@@ -11,6 +11,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -41,5 +42,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labe
 
 /// hidden as above → logits [N, V] of all tokens over the whole vocabulary, on every rank.
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel);
+
+/// linear_cross_entropy over hidden states of `width` and all of the `vocabulary`.
+void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary);
 
 }  // namespace titan

@@ -8,6 +8,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -47,5 +48,8 @@ at::Tensor losses_of_words(const at::Tensor& losses, const at::Tensor& labels, i
 RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient);
 RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary);
+
+/// Rows of `width` for the microbatch's tokens.
+TracedTensor trace_embedding(UnitTrace& trace, int64_t width);
 
 }  // namespace titan

@@ -10,6 +10,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -135,6 +136,15 @@ class ParallelLinear {
   std::shared_ptr<const SequenceParallel> exchange_;
   bool reads_alone_;
 };
+
+struct TracedWeight {
+  std::string name;
+  int64_t outputs = 0;  // of all tensor-parallel ranks
+};
+/// ParallelLinear::forward: `x` has `inputs` features over all tensor-parallel ranks.
+std::vector<TracedTensor> trace_linear(UnitTrace& trace, TracedTensor x, int64_t inputs,
+                                       const std::vector<TracedWeight>& weights, int first_ordinal, LinearSplit side,
+                                       bool reads_alone = true);
 
 // Matrix products on the fastest library for the tensors' device. On the CPU fp32 products go to oneDNN through ATen's
 // own operator, because LibTorch's BLAS reaches half of the peak on AMD cores. Everything else is at::mm.

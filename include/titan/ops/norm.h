@@ -8,6 +8,7 @@
 
 #include "titan/ops/parameter.h"
 #include "titan/ops/unit_context.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -38,6 +39,14 @@ class Norm {
 
 /// residual + delta as a unit's last operation: a replay does not need its value and does not compute it.
 at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, UnitContext& context);
+
+struct TracedNorm {
+  TracedTensor residual, normed;
+};
+/// Norm::forward over hidden states of `width`; `delta` may be kNoTensor.
+TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, TracedTensor delta, int64_t width,
+                      int ordinal);
+TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta);
 
 // RMS norm, both directions: a single pass over memory on CPU, LibTorch operations elsewhere. Private to ops; no
 // autograd.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "titan/ops/unit_context.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -27,5 +28,7 @@ at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta, const
 /// [B or 1, T]. Query and key are overwritten unless the recorder keeps them.
 std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tensor& key, const at::Tensor& table,
                                          const at::Tensor& positions, UnitContext& context);
+
+std::pair<TracedTensor, TracedTensor> trace_rotate(UnitTrace& trace, TracedTensor query, TracedTensor key);
 
 }  // namespace titan

@@ -5,10 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "titan/ops/unit_context.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
 /// gate, up [..., H] → [..., H].
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context);
+
+TracedTensor trace_swiglu(UnitTrace& trace, TracedTensor gate, TracedTensor up);
 
 }  // namespace titan

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -89,7 +90,8 @@ struct PlanRequest {
   int64_t norm_message_bytes = 0;    // of the all-reduces of the gradient norm and the loss
   int64_t loss_message_bytes = 0;
   std::optional<ValidationShape> validation;  // none: there is none
-  bool on_gpu = false;                        // matters only for the memory of a validation
+  bool on_gpu = false;                        // what follows matters for memory and time only
+  bool fused_kernels = false;                 // this project's kernels, not plain ATen operations
   bool fused_loss = false;                    // losses and gradients of logits are computed in place of the logits
   bool cuda_graphs = false;                   // used where the plan allows; they keep the memory of a microbatch
   bool groups_of_one = false;  // groups of one rank exist, and their collectives are called (debug.groups_of_one)
@@ -171,8 +173,11 @@ struct UnitPlan {
   UnitRole role = UnitRole::block;
   std::vector<size_t> groups;  // weight groups it uses, its own first
   RecomputePolicy policy = RecomputePolicy::none();
-  int64_t saved_bytes = 0;  // per microbatch, from its forward to its backward
-  bool offloaded = false;   // which it spends on the host
+  std::shared_ptr<const UnitTrace> trace;  // of a training microbatch; units that are alike share one
+  int64_t saved_bytes = 0;                 // per microbatch, from its forward to its backward
+  int64_t forward_peak = 0;                // while it runs, its input and output included
+  int64_t backward_peak = 0;               // what was saved and the output's gradient included
+  bool offloaded = false;                  // which it spends on the host
   ElementType compute = ElementType::float32;
   bool weights_in_backward = true;    // an embedding's backward reads none
   bool gradients_in_forward = false;  // the head makes its weight gradients in forward
@@ -213,6 +218,7 @@ struct Plan {
   int64_t stream_width = 0;  // the model's dim
   int64_t stream_bytes = 0;  // of all tokens of a microbatch or a validation's batch, in the widest dtype of a unit
   std::vector<MemoryPurpose> memory;             // at the peak of a step
+  std::string peak;                              // when that is: "BACKWARD layers.3 microbatch 0"
   std::vector<MemoryPurpose> validation_memory;  // at that of a validation; empty: there is none
   std::vector<GroupTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8

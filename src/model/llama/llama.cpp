@@ -5,6 +5,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/model/llama/units.h"
+#include "titan/ops/embedding.h"
 
 namespace titan {
 namespace {
@@ -119,35 +120,21 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
       a.dim, a.layers, a.heads, a.kv_heads, a.head_dim(), a.hidden, a.vocabulary, a.rope_theta,
       a.rope_scaling ? a.rope_scaling_name : "none", a.tied ? ", tied embeddings" : "",
       a.block_causal ? ", block-causal attention" : "");
-  model.units.push_back({"tok_embeddings",
-                         UnitRole::embedding,
-                         {llama_embedding_parameter(a)},
-                         {},
-                         [](const ActivationShape& shape, const RecomputePolicy&) { return 8 * shape.tokens(); },
-                         [](const RecomputePolicy&) {
-                           return StreamExchanges{1, 1};
-                         }});
+  model.units.push_back(
+      {"tok_embeddings", UnitRole::embedding, {llama_embedding_parameter(a)}, {}, [a](UnitTrace& trace) {
+         trace.set_ends(kNoTensor, trace_embedding(trace, a.dim));
+       }});
   for (int64_t layer = 0; layer < a.layers; ++layer) {
     model.units.push_back({fmt::format("layers.{}", layer),
                            UnitRole::block,
                            llama_block_parameters(a, layer),
                            {},
-                           [a](const ActivationShape& shape, const RecomputePolicy& policy) {
-                             return llama_block_saved_bytes(a, shape, policy);
-                           },
-                           [layer](const RecomputePolicy& policy) { return llama_block_exchanges(layer, policy); },
-                           a.kv_heads * a.head_dim(),
-                           [a](const ActivationShape& shape) { return llama_block_forward_bytes(a, shape); }});
+                           [a, layer](UnitTrace& trace) { trace_llama_block(trace, a, layer); }});
   }
   std::vector<std::string> borrowed;
   if (a.tied) borrowed.push_back(llama_embedding_parameter(a).name);
-  model.units.push_back(
-      {"head", UnitRole::head, llama_head_parameters(a), borrowed,
-       [a](const ActivationShape& shape, const RecomputePolicy&) { return llama_head_saved_bytes(a, shape); },
-       [](const RecomputePolicy&) {
-         return StreamExchanges{1, 1};
-       },
-       /*key_features=*/0, [a](const ActivationShape& shape) { return llama_head_forward_bytes(a, shape); }});
+  model.units.push_back({"head", UnitRole::head, llama_head_parameters(a), borrowed,
+                         [a](UnitTrace& trace) { trace_llama_head(trace, a); }});
   return model;
 }
 

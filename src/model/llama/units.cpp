@@ -1,6 +1,7 @@
 #include "titan/model/llama/units.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"
@@ -81,6 +82,40 @@ HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& b
   CrossEntropyOptions options{
       loss_chunks_, {batch.loss_scale, batch.loss_scale_at}, round_weight_gradient_, tensor_parallel_.get()};
   return {linear_cross_entropy(normed, batch.labels, output_, options, context)};
+}
+
+void trace_llama_block(UnitTrace& trace, const LlamaArguments& a, int64_t layer) {
+  const TraceShape& shape = trace.shape();
+  auto weight = [&](const char* name, int64_t outputs) {
+    return TracedWeight{fmt::format("layers.{}.{}.weight", layer, name), outputs};
+  };
+  const int64_t query = a.heads * a.head_dim(), key_value = a.kv_heads * a.head_dim();
+  const TracedTensor input = trace.tensor(shape.tokens() / shape.tensor_ranks * a.dim * shape.element_size);
+  const auto [x, normed_x] = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0);
+  const std::vector<TracedTensor> qkv = trace_linear(
+      trace, normed_x, a.dim,
+      {weight("attention.wq", query), weight("attention.wk", key_value), weight("attention.wv", key_value)}, 0,
+      LinearSplit::input);
+  const auto [turned_query, turned_key] = trace_rotate(trace, qkv[0], qkv[1]);
+  const TracedTensor attended = trace_attention(trace, turned_query, turned_key, qkv[2], a.head_dim());
+  const TracedTensor delta = trace_linear(trace, attended, query, {weight("attention.wo", a.dim)}, 3,
+                                          LinearSplit::output, /*reads_alone=*/false)[0];
+  const auto [h, normed_h] = trace_norm(trace, a.norm, x, delta, a.dim, 1);
+  const std::vector<TracedTensor> gate_up =
+      trace_linear(trace, normed_h, a.dim, {weight("feed_forward.w1", a.hidden), weight("feed_forward.w3", a.hidden)},
+                   4, LinearSplit::input);
+  const TracedTensor activated = trace_swiglu(trace, gate_up[0], gate_up[1]);
+  const TracedTensor down =
+      trace_linear(trace, activated, a.hidden, {weight("feed_forward.w2", a.dim)}, 6, LinearSplit::output)[0];
+  trace.set_ends(input, trace_closing(trace, h, down));
+}
+
+void trace_llama_head(UnitTrace& trace, const LlamaArguments& a) {
+  const TraceShape& shape = trace.shape();
+  const TracedTensor input = trace.tensor(shape.tokens() / shape.tensor_ranks * a.dim * shape.element_size);
+  const TracedTensor normed = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0).normed;
+  trace_cross_entropy(trace, normed, a.dim, a.vocabulary);
+  trace.set_ends(input, kNoTensor);
 }
 
 }  // namespace titan

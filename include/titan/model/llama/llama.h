@@ -59,14 +59,8 @@ std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& arguments
 /// Which results of a block are kept for the replay (table: docs/activation_checkpointing.md).
 RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks);
 
-/// Bytes that one block, the embedding and the head hold between forward and backward.
-int64_t llama_block_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape,
-                                const RecomputePolicy& policy);
-int64_t llama_head_saved_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
-/// Peak bytes of one block, and of the head without its logits, in a forward that saves nothing.
-int64_t llama_block_forward_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
-int64_t llama_head_forward_bytes(const LlamaArguments& arguments, const ActivationShape& shape);
-/// Gathers and scatters of the stream over the tensor-parallel ranks by block `layer`, per microbatch.
-StreamExchanges llama_block_exchanges(int64_t layer, const RecomputePolicy& policy);
+/// The operations of one block and of the head, as LlamaBlock::forward and LlamaHead::forward call them.
+void trace_llama_block(UnitTrace& trace, const LlamaArguments& arguments, int64_t layer);
+void trace_llama_head(UnitTrace& trace, const LlamaArguments& arguments);
 
 }  // namespace titan

@@ -1,0 +1,64 @@
+// Planned = taken: the peak of whole runs against the plan's memory table. What is counted is what the CPU allocator
+// hands out; oneDNN's scratch memory, which depends on the processor, is counted apart.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "job.h"
+#include "support/allocations.h"
+#include "titan/train/run.h"
+
+namespace titan {
+namespace {
+
+struct Setting {
+  std::string name;
+  std::vector<std::string> words = {};
+};
+
+void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+
+class StepMemory : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(StepMemory, OfAWholeRunIsWithinFivePercentOfThePlan) {
+  at::set_num_threads(1);
+  TestFolder folder;
+  std::vector<std::string> words = small_job_words(folder);
+  std::erase_if(words, [](const std::string& word) { return word.find("override") != word.npos; });
+  for (const char* word : {"--training.local_batch_size=8", "--training.seq_len=128", "--training.steps=2"}) {
+    words.push_back(word);
+  }
+  words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
+  const JobConfig config = job_config(words);
+  const Log log;
+  int64_t planned = 0;
+  const PeakBytes peak = peak_allocation([&] {
+    const auto run = build_run(config, World(), log);
+    planned = run->model.plan().predicted_bytes();
+    train(*run);
+  });
+  EXPECT_NEAR(static_cast<double>(peak.tensors), static_cast<double>(planned), 0.05 * static_cast<double>(planned));
+}
+
+const std::vector<std::string> k60M{"--model.override.dim=512", "--model.override.n_layers=10",
+                                    "--model.override.n_heads=8", "--model.override.vocab_size=16000"};
+
+std::vector<std::string> of_60m(std::vector<std::string> more) {
+  more.insert(more.begin(), k60M.begin(), k60M.end());
+  return more;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, StepMemory,
+    ::testing::Values(Setting{"debug_model"}, Setting{"all_recomputed", {"--activation_checkpoint.mode=full"}},
+                      Setting{"every_second_product", {"--activation_checkpoint.mode=selective"}},
+                      Setting{"bf16", {"--training.mixed_precision_param=bfloat16"}},
+                      Setting{"accumulated", {"--training.global_batch_size=16", "--model.norm_type=layernorm"}},
+                      Setting{"long", {"--training.seq_len=1024", "--training.local_batch_size=2"}},
+                      Setting{"of_60m", of_60m({})},
+                      Setting{"of_60m_recomputed",
+                              of_60m({"--activation_checkpoint.mode=full", "--training.loss_chunks=1"})},
+                      Setting{"of_60m_bf16", of_60m({"--training.mixed_precision_param=bfloat16"})}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace titan
