@@ -61,6 +61,13 @@ if(TITAN_TORCH)
     "// Of src/report/page.html.\n#pragma once\ninline constexpr const char* kPageHtml = R\"html(@page@)html\";\n")
   set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/report/page.cpp PROPERTIES
     INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  # What the simulation knows about GPUs.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tools/hardware.toml)
+  file(READ src/tools/hardware.toml hardware)
+  file(CONFIGURE OUTPUT generated/hardware_toml.h @ONLY CONTENT
+    "// Of src/tools/hardware.toml.\n#pragma once\ninline constexpr const char* kHardwareToml = R\"toml(@hardware@)toml\";\n")
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tools/simulate.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES

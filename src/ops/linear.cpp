@@ -469,7 +469,9 @@ class TracedLinear {
       forward.makes = operation.results[i];
       operation.forward.push_back(forward);
       operation.backward.push_back(product(rows_, count, inputs_, in_float8, shape_.element_size));
-      operation.backward.push_back(product(count, rows_, inputs_, in_float8 && !dense_gradients, 4));
+      TracedWork weight_gradient = product(count, rows_, inputs_, in_float8 && !dense_gradients, 4);
+      weight_gradient.is_weight_gradient = true;
+      operation.backward.push_back(weight_gradient);
     }
   }
 

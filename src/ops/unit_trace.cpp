@@ -202,43 +202,24 @@ void UnitTrace::run_backward(Live& live, const RecomputePolicy& policy) const {
   }
 }
 
-std::vector<const TracedWork*> UnitTrace::work(Phase phase, const RecomputePolicy& policy) const {
-  std::vector<const TracedWork*> all;
-  auto add = [&](const std::vector<TracedWork>& work, bool is_replay) {
-    for (const TracedWork& one : work) {
-      if (!is_replay || one.makes == kNoTensor || fate(one.makes, policy) == Keep::recompute) all.push_back(&one);
-    }
-  };
-  if (phase == Phase::backward) {
-    for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation) {
-      add(operation->backward, /*is_replay=*/false);
-    }
-    return all;
-  }
+std::vector<UnitTrace::Part> UnitTrace::parts(Phase phase, const RecomputePolicy& policy) const {
+  std::vector<Part> all;
   const bool is_replay = phase == Phase::replay;
   if (is_replay && !policy.checkpointed()) return all;
   for (const TracedOperation& operation : operations_) {
-    if (!is_replay || recomputes(operation, policy)) add(operation.forward, is_replay);
-  }
-  return all;
-}
-
-std::vector<const TracedMessage*> UnitTrace::messages(Phase phase, const RecomputePolicy& policy) const {
-  std::vector<const TracedMessage*> all;
-  if (phase == Phase::backward) {
-    for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation) {
-      for (const TracedMessage& message : operation->backward_messages) all.push_back(&message);
+    Part part{&operation, {}, {}};
+    const bool runs = !is_replay || recomputes(operation, policy);
+    for (const TracedWork& work : phase == Phase::backward ? operation.backward : operation.forward) {
+      const bool is_wanted = !is_replay || work.makes == kNoTensor || fate(work.makes, policy) == Keep::recompute;
+      if (runs && is_wanted) part.work.push_back(&work);
     }
-    return all;
-  }
-  const bool is_replay = phase == Phase::replay;
-  if (is_replay && !policy.checkpointed()) return all;
-  for (const TracedOperation& operation : operations_) {
-    for (const TracedMessage& message : operation.forward_messages) {
-      const bool runs = !is_replay || message.replayed == WhenReplayed::always || recomputes(operation, policy);
-      if (runs) all.push_back(&message);
+    for (const TracedMessage& message :
+         phase == Phase::backward ? operation.backward_messages : operation.forward_messages) {
+      if (runs || message.replayed == WhenReplayed::always) part.messages.push_back(&message);
     }
+    if (!part.work.empty() || !part.messages.empty()) all.push_back(std::move(part));
   }
+  if (phase == Phase::backward) std::reverse(all.begin(), all.end());
   return all;
 }
 

@@ -129,9 +129,11 @@ void add_units(const Plan& plan, GroupTraffic& traffic) {
   const int64_t microbatches = plan.request.accumulation;
   for (const UnitPlan& unit : plan.units) {
     for (const Phase phase : {Phase::forward, Phase::replay, Phase::backward}) {
-      for (const TracedMessage* message : unit.trace->messages(phase, unit.policy)) {
-        if (message->communicator != traffic.group || message->through_peer_memory) continue;
-        add(traffic, message->kind, microbatches * message->traffic.calls, microbatches * message->traffic.bytes);
+      for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
+        for (const TracedMessage* message : part.messages) {
+          if (message->communicator != traffic.group || message->through_peer_memory) continue;
+          add(traffic, message->kind, microbatches * message->traffic.calls, microbatches * message->traffic.bytes);
+        }
       }
     }
   }

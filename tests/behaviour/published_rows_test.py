@@ -3,6 +3,7 @@ that reproduce rows and compare losses."""
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -155,6 +156,55 @@ class LossCompare(ScriptTest):
         ):
             run = self.script("loss_compare.sh", *words, f"--output-folder={self.folder}/compared")
             self.assertEqual((run.returncode, said in run.stderr), (64, True), run.stderr)
+
+
+class SimulatedTest(ScriptTest):
+    def plan(self, *words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [self.program, "plan", *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+
+    def test_the_page_of_simulated_rows_is_what_its_script_writes(self) -> None:
+        done = subprocess.run(
+            [ROOT / "scripts/bench/simulated.py", "--check"],
+            env={**os.environ, "TITAN_BINARY": str(self.program)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_presets_say_what_the_plan_says(self) -> None:
+        said = re.compile(r"^# (Planned: .* \(titan_train plan --world (\d+) --gpu ([\w-]+)\)\.)$", re.M)
+        presets = [*(ROOT / "configs").glob("llama*.toml"), *(ROOT / "configs/examples").glob("*_gpus.toml")]
+        self.assertGreaterEqual(len(presets), 10)
+        for path in presets:
+            with self.subTest(preset=path.name):
+                line, world, gpu = said.search(path.read_text()).groups()
+                done = self.plan(path, "--world", world, "--gpu", gpu)
+                self.assertIn("\nfits, with ", done.stdout, done.stderr)
+                memory = re.search(r"needs most, ([\d.]+) GiB", done.stdout)[1]
+                speed = re.search(r": (\d+) tokens/s per GPU", done.stdout)[1]
+                self.assertEqual(
+                    line,
+                    f"Planned: {memory} GiB of each GPU, {speed} tokens/s per GPU "
+                    f"(titan_train plan --world {world} --gpu {gpu}).",
+                )
+
+    def test_what_does_not_fit_is_said_with_what_would(self) -> None:
+        done = self.plan("configs/examples/llama3_8b_one_host.toml", "--world", 8, "--gpu", "h100-sxm")
+        self.assertRegex(done.stdout, r"\ndoes not fit, by [\d.]+ GiB\nit would fit with training.local_batch_size = 2 \(")
+
+    def test_a_gpu_that_nobody_knows_and_a_trace(self) -> None:
+        unknown = self.plan("configs/llama3_8b.toml", "--gpu", "h300")
+        self.assertEqual(unknown.returncode, 64)
+        self.assertIn("--gpu h300: no GPU of that name and no file; known are a100-80, b200, ", unknown.stderr)
+        trace = self.folder / "step.json"
+        done = self.plan("configs/llama3_8b.toml", "--world", 8, "--gpu", "h200", "--trace", trace)
+        self.assertEqual(done.returncode, OK, done.stderr)
+        events = json.loads(trace.read_text())["traceEvents"]
+        self.assertTrue({"compute", "fsdp_gather", "fsdp_scatter"} <= {event["tid"] for event in events})
+        self.assertEqual(self.plan("configs/llama3_8b.toml", "--trace", trace).returncode, 64)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ struct TracedWork {
   double bytes = 0;                          // read plus written, each address once a kernel
   int64_t rows = 0, inner = 0, columns = 0;  // of one product
   int64_t launches = 1;
-  TracedTensor makes = kNoTensor;  // a replay that need not recompute this result leaves the work out
+  bool is_weight_gradient = false;  // which can be deferred
+  TracedTensor makes = kNoTensor;   // a replay that need not recompute this result leaves the work out
 };
 
 enum class WhenReplayed : uint8_t {
@@ -122,9 +123,14 @@ class UnitTrace {
   // ---- Work and messages
 
   enum class Phase : uint8_t { forward, replay, backward };
+  /// What one operation does in a phase.
+  struct Part {
+    const TracedOperation* operation;
+    std::vector<const TracedWork*> work;
+    std::vector<const TracedMessage*> messages;
+  };
   /// In the order in which they happen (backward: operations in reverse).
-  std::vector<const TracedWork*> work(Phase phase, const RecomputePolicy& policy) const;
-  std::vector<const TracedMessage*> messages(Phase phase, const RecomputePolicy& policy) const;
+  std::vector<Part> parts(Phase phase, const RecomputePolicy& policy) const;
 
  private:
   struct Tensor {

@@ -1,0 +1,52 @@
+// One training step of a job on GPUs that are not there: every pipeline rank's program as events, computation by
+// roofline, collectives by bandwidth and hops. Nothing here was fitted to one row; docs/benchmarks/reproduce.md says
+// how far its predictions are from published numbers.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "titan/parallel/plan.h"
+
+namespace titan {
+
+/// A GPU and its links. Rates per second: floating-point operations, bytes.
+struct Hardware {
+  std::string name;
+  double memory_bytes = 0;
+  double product_rate = 0, float8_rate = 0, attention_rate = 0;
+  double memory_rate = 0;
+  double nvlink_rate = 0, network_rate = 0, host_rate = 0;
+  int64_t gpus_per_host = 8;
+};
+
+/// By name of src/tools/hardware.toml, or from a TOML file with one such table. Throws Error(bad_config) with the list.
+Hardware find_hardware(const std::string& name_or_file);
+std::vector<std::string> hardware_names();
+
+/// An interval of one rank's time.
+struct TimedEvent {
+  std::string name;   // "forward layers.3"
+  std::string track;  // "compute", or a communicator
+  double begin = 0, end = 0;
+};
+
+struct SimulatedRank {
+  int64_t rank = 0;
+  std::map<std::string, double> seconds;  // by purpose: products, attention, memory, waiting for …
+  std::vector<TimedEvent> events;
+};
+
+struct SimulatedStep {
+  double seconds = 0;
+  std::vector<SimulatedRank> ranks;  // one for each coordinate of the pipeline
+};
+
+/// `plans`: one rank of each pipeline coordinate, in order. A step in the middle of a run.
+SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events = false);
+
+/// chrome://tracing and Perfetto read it: a process for each rank, a thread for each track.
+std::string chrome_trace(const SimulatedStep& step);
+
+}  // namespace titan

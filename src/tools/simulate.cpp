@@ -1,0 +1,396 @@
+#include "titan/tools/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <list>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "hardware_toml.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/parallel/program.h"
+
+#define TOML_EXCEPTIONS 0  // as where configs are read
+#include <toml++/toml.h>
+
+namespace titan {
+namespace {
+
+// Shares of the hardware's rates that a step reaches: fitted on rows T1a, T1b, T1c and A1 of the published tables.
+constexpr double kProductShare = 0.76;
+constexpr double kFloat8Share = 0.635;
+constexpr double kAttentionShare = 0.73;
+constexpr double kMemoryShare = 0.95;
+
+// Seconds for one message to the next rank within a host, and to the next host.
+constexpr double kHop = 2e-6, kHostHop = 6e-6;
+constexpr double kLaunch = 6e-6;  // of a collective
+
+/// Where a communicator's ranks are, as far as its speed depends on it.
+struct Link {
+  int64_t ranks = 1;
+  int64_t hosts = 1;
+  double rate = 0;  // bytes a second that one rank sends in a ring
+};
+
+Link link_of(const Plan& plan, std::string_view communicator, const Hardware& hardware) {
+  Link link;
+  const std::vector<int64_t> members = members_of(plan, communicator);
+  std::set<int64_t> hosts;
+  for (const int64_t member : members) hosts.insert(member / hardware.gpus_per_host);
+  link.ranks = std::ssize(members);
+  link.hosts = std::ssize(hosts);
+  // A ring that leaves the host has as many network cards as ranks there.
+  const double together = hardware.network_rate * static_cast<double>(link.ranks) / static_cast<double>(link.hosts);
+  link.rate = link.hosts == 1 ? hardware.nvlink_rate : std::min(hardware.nvlink_rate, together);
+  return link;
+}
+
+double collective_seconds(const Link& link, Collective kind, const Traffic& traffic) {
+  if (link.ranks == 1 || traffic.calls == 0) return 0;
+  const double hops = kind == Collective::permute
+                          ? (link.hosts > 1 ? kHostHop : kHop)
+                          : kHostHop * std::log2(static_cast<double>(link.hosts)) +
+                                kHop * static_cast<double>(std::min<int64_t>(link.ranks, 8) - 1);
+  return sent_bytes(kind, traffic, link.ranks) / link.rate + static_cast<double>(traffic.calls) * (kLaunch + hops);
+}
+
+/// Seconds of work by purpose, in the order of operations.
+using Seconds = std::map<std::string, double>;
+
+class RankClock {
+ public:
+  RankClock(const Plan& plan, const Hardware& hardware, bool keep_events)
+      : plan_(plan), hardware_(hardware), keep_events_(keep_events) {
+    result.rank = plan.request.place.rank;
+    for (const RepeatedProgram& program :
+         step_programs(plan, step_programs(plan, stale_state(plan)).back().program.exit)) {
+      for (int64_t i = 0; i < program.times; ++i) programs_.push_back(&programs_kept_.emplace_back(program.program));
+    }
+  }
+
+  bool ended() const { return program_ == programs_.size(); }
+
+  /// When a message of this pass is at its receiver; ranks share it.
+  using Arrivals = std::map<std::tuple<size_t, bool, int, int>, double>;
+
+  /// Runs one instruction; false: it waits for a message that was not sent yet.
+  bool advance(Arrivals& arrivals) {
+    const Action& action = programs_[program_]->actions[next_];
+    for (const Action& part : leaves(action)) {
+      if (!run(part, arrivals)) return false;
+    }
+    if (++next_ == programs_[program_]->actions.size()) ++program_, next_ = 0;
+    return true;
+  }
+
+  double end() const {
+    double last = clock_;
+    for (const auto& [communicator, busy] : busy_) last = std::max(last, busy);
+    return last;
+  }
+
+  SimulatedRank result;
+
+ private:
+  bool run(const Action& action, Arrivals& arrivals) {
+    using enum ActionKind;
+    switch (action.kind) {
+      case forward:
+      case evaluate:
+        compute(action, {UnitTrace::Phase::forward});
+        return true;
+      case backward:
+        compute(action, {UnitTrace::Phase::replay, UnitTrace::Phase::backward});
+        return true;
+      case weight_gradient:
+        for (const UnitPlan& unit : plan_.units) {
+          if (unit.stage == action.stage) spend(weight_gradients(unit), name_of(WorkKind::product));
+        }
+        return true;
+      case unshard:
+      case reduce_scatter:
+      case all_reduce:
+        start(action);
+        return true;
+      case wait_unshard:
+      case wait_reduce:
+        wait_for(pending_[{action.kind == wait_unshard, action.group}], action);
+        return true;
+      case send_forward:
+      case send_backward: {
+        arrivals[key_of(carried_by(action))] = send();
+        return true;
+      }
+      case wait_forward:
+      case wait_backward: {
+        const auto found = arrivals.find(key_of(carried_by(action)));
+        if (found == arrivals.end()) return false;
+        wait(found->second, "waiting for other stages");
+        return true;
+      }
+      case close_gradient:
+        if (action.group >= 0 && plan_.groups[index(action)].narrows_gradient()) move(6.0 * numel(action), "gradients");
+        return true;
+      case squares:
+        move(4.0 * owned(action), "gradient norm");
+        return true;
+      case step: {
+        const PlanRequest& request = plan_.request;
+        const double states = 2.0 * static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
+        move((4 + 2.0 * static_cast<double>(size_of(request.master)) + states) * owned(action), "optimizer");
+        return true;
+      }
+      case refresh:
+        move(static_cast<double>(size_of(plan_.request.master) + 2) * owned(action), "compute copies");
+        return true;
+      default:
+        blocking(action);
+        return true;
+    }
+  }
+
+  static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
+  double numel(const Action& action) const { return static_cast<double>(plan_.groups[index(action)].numel); }
+  double owned(const Action& action) const {
+    double sum = 0;
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.groups[g].shard_numel);
+    }
+    return sum;
+  }
+  std::tuple<size_t, bool, int, int> key_of(const StageMessage& message) const {
+    return {program_, message.backward, message.stage, message.microbatch};
+  }
+
+  const Link& link(std::string_view communicator) {
+    const auto found = links_.find(std::string(communicator));
+    if (found != links_.end()) return found->second;
+    return links_[std::string(communicator)] = link_of(plan_, communicator, hardware_);
+  }
+
+  void spend(double seconds, const std::string& purpose) {
+    result.seconds[purpose] += seconds;
+    clock_ += seconds;
+  }
+  void move(double bytes, const std::string& purpose) {
+    spend(bytes / (hardware_.memory_rate * kMemoryShare), purpose);
+  }
+  void wait(double until, const std::string& purpose) {
+    if (until > clock_) spend(until - clock_, purpose);
+  }
+  void note(const std::string& name, const std::string& track, double begin, double end) {
+    if (keep_events_ && end > begin) result.events.push_back({name, track, begin, end});
+  }
+
+  struct Started {
+    double end = 0;
+    std::string communicator;
+  };
+
+  /// Collectives of a communicator run one after the other, beside computation.
+  void start(const Action& action) {
+    for (const Exchange& exchange : exchanges_of(plan_, action)) {
+      const std::string communicator(exchange.communicator);
+      const double seconds = collective_seconds(link(communicator), exchange.kind, exchange.traffic);
+      const double begin = std::max(clock_, busy_[communicator]);
+      busy_[communicator] = begin + seconds;
+      pending_[{action.kind == ActionKind::unshard, action.group}] = {begin + seconds, communicator};
+      note(to_line(plan_, action), communicator, begin, begin + seconds);
+    }
+  }
+  void wait_for(const Started& started, const Action&) {
+    if (!started.communicator.empty()) wait(started.end, "waiting for " + started.communicator);
+  }
+  void blocking(const Action& action) {
+    for (const Exchange& exchange : exchanges_of(plan_, action)) {
+      if (exchange.communicator == group_names::kPipeline) continue;
+      const double seconds = collective_seconds(link(exchange.communicator), exchange.kind, exchange.traffic);
+      note(to_line(plan_, action), std::string(exchange.communicator), clock_, clock_ + seconds);
+      spend(seconds, "waiting for " + std::string(exchange.communicator));
+    }
+  }
+  /// When the message is there.
+  double send() {
+    const double bytes = static_cast<double>(plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute));
+    const Link& pipeline = link(group_names::kPipeline);
+    const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
+    double& busy = busy_[group_names::kPipeline];
+    const double begin = std::max(clock_, busy);
+    busy = begin + bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
+    note("send", group_names::kPipeline, begin, busy);
+    return busy;
+  }
+
+  double seconds_of(const TracedWork& work) const {
+    const double memory = work.bytes / (hardware_.memory_rate * kMemoryShare);
+    switch (work.kind) {
+      case WorkKind::product:
+        return std::max(memory, work.operations / (hardware_.product_rate * kProductShare));
+      case WorkKind::float8_product:
+        return std::max(memory, work.operations / (hardware_.float8_rate * kFloat8Share));
+      case WorkKind::attention:
+        return std::max(memory, work.operations / (hardware_.attention_rate * kAttentionShare));
+      case WorkKind::memory:
+        break;
+    }
+    return memory;
+  }
+  static const char* name_of(WorkKind kind) {
+    constexpr const char* names[] = {"products", "float8 products", "attention", "norms, activations, casts"};
+    return names[static_cast<size_t>(kind)];
+  }
+
+  /// Seconds by purpose of a unit's phase; units that are alike are walked once.
+  const Seconds& seconds_of(const UnitPlan& unit, UnitTrace::Phase phase) {
+    const auto [found, is_new] = phases_.try_emplace({unit.trace.get(), phase});
+    if (!is_new) return found->second;
+    Seconds& seconds = found->second;
+    for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
+      double hides = 0;  // what messages can run beside
+      for (const TracedWork* work : part.work) {
+        if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
+        const double each = seconds_of(*work);
+        seconds[name_of(work->kind)] += each;
+        if (work->kind != WorkKind::memory) hides += each;
+      }
+      for (const TracedMessage* message : part.messages) {
+        const double sent = collective_seconds(link(message->communicator), message->kind, message->traffic);
+        // Ring attention and async tensor parallelism send one part while they compute with another.
+        const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
+        const double hidden = overlaps ? std::min(hides, sent) : 0;
+        hides -= hidden;
+        seconds["waiting for " + std::string(message->communicator)] += sent - hidden;
+      }
+    }
+    return seconds;
+  }
+
+  double weight_gradients(const UnitPlan& unit) const {
+    double seconds = 0;
+    for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
+      for (const TracedWork* work : part.work) seconds += work->is_weight_gradient ? seconds_of(*work) : 0;
+    }
+    return seconds;
+  }
+
+  void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
+    const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
+    const double begin = clock_;
+    for (const UnitTrace::Phase phase : phases) {
+      for (const auto& [purpose, seconds] : seconds_of(unit, phase)) spend(seconds, purpose);
+    }
+    note(to_line(plan_, action), "compute", begin, clock_);
+  }
+
+  const Plan& plan_;
+  const Hardware& hardware_;
+  bool keep_events_;
+  std::list<Program> programs_kept_;
+  std::vector<const Program*> programs_;
+  size_t program_ = 0, next_ = 0;
+  double clock_ = 0;
+  std::map<std::string, double> busy_;  // communicator → when its last call ends
+  std::map<std::pair<bool, int>, Started> pending_;
+  std::map<std::string, Link> links_;
+  std::map<std::pair<const UnitTrace*, UnitTrace::Phase>, Seconds> phases_;
+};
+
+constexpr double kTera = 1e12, kGiga = 1e9, kGiB = 1024.0 * 1024 * 1024;
+
+Hardware read_hardware(const std::string& name, const toml::table& table, const std::string& where) {
+  Hardware hardware;
+  hardware.name = name;
+  auto number = [&](const char* key, double unit) {
+    const std::optional<double> value = table[key].value<double>();
+    if (!value || *value < 0)
+      throw Error(ExitCode::bad_config, fmt::format("{}: {} is no number, or missing", where, key));
+    return *value * unit;
+  };
+  hardware.memory_bytes = number("memory_gib", kGiB);
+  hardware.product_rate = number("product_tflops", kTera);
+  hardware.float8_rate = number("float8_tflops", kTera);
+  hardware.attention_rate = number("attention_tflops", kTera);
+  hardware.memory_rate = number("memory_gb_s", kGiga);
+  hardware.nvlink_rate = number("nvlink_gb_s", kGiga);
+  hardware.network_rate = number("network_gb_s", kGiga);
+  hardware.host_rate = number("host_gb_s", kGiga);
+  hardware.gpus_per_host = static_cast<int64_t>(number("gpus_per_host", 1));
+  for (const double rate : {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
+                            hardware.network_rate, hardware.memory_bytes}) {
+    if (rate <= 0) throw Error(ExitCode::bad_config, where + ": rates are above 0");
+  }
+  if (hardware.gpus_per_host < 1) throw Error(ExitCode::bad_config, where + ": gpus_per_host is at least 1");
+  return hardware;
+}
+
+}  // namespace
+
+std::vector<std::string> hardware_names() {
+  std::vector<std::string> names;
+  const toml::parse_result known = toml::parse(std::string_view(kHardwareToml));
+  for (const auto& [name, table] : known.table()) names.emplace_back(name.str());
+  return names;
+}
+
+Hardware find_hardware(const std::string& name_or_file) {
+  const toml::parse_result known = toml::parse(std::string_view(kHardwareToml));
+  if (const auto* table = known.table()[name_or_file].as_table()) {
+    return read_hardware(name_or_file, *table, "hardware " + name_or_file);
+  }
+  if (!std::filesystem::is_regular_file(name_or_file)) {
+    throw Error(ExitCode::bad_config, fmt::format("--gpu {}: no GPU of that name and no file; known are {}",
+                                                  name_or_file, join(hardware_names(), ", ")));
+  }
+  const toml::parse_result file = toml::parse_file(name_or_file);
+  if (!file) {
+    const toml::source_position at = file.error().source().begin;
+    throw Error(ExitCode::bad_config,
+                fmt::format("{}:{}:{}: {}", name_or_file, at.line, at.column, file.error().description()));
+  }
+  for (const auto& [name, node] : file.table()) {
+    if (const auto* table = node.as_table()) return read_hardware(std::string(name.str()), *table, name_or_file);
+  }
+  throw Error(ExitCode::bad_config, fmt::format("{} holds no table of a GPU, such as [my-gpu]", name_or_file));
+}
+
+SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events) {
+  std::vector<std::unique_ptr<RankClock>> clocks;
+  for (const Plan& plan : plans) clocks.push_back(std::make_unique<RankClock>(plan, hardware, keep_events));
+  RankClock::Arrivals arrivals;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& clock : clocks) {
+      while (!clock->ended() && clock->advance(arrivals)) moved = true;
+    }
+  }
+  SimulatedStep step;
+  for (auto& clock : clocks) {
+    TITAN_CHECK(clock->ended() && "the programs of a plan end", clock->result.rank);
+    step.seconds = std::max(step.seconds, clock->end());
+  }
+  for (auto& clock : clocks) step.ranks.push_back(std::move(clock->result));
+  return step;
+}
+
+std::string chrome_trace(const SimulatedStep& step) {
+  nlohmann::json events = nlohmann::json::array();
+  for (const SimulatedRank& rank : step.ranks) {
+    for (const TimedEvent& event : rank.events) {
+      events.push_back({{"name", event.name},
+                        {"ph", "X"},
+                        {"pid", rank.rank},
+                        {"tid", event.track},
+                        {"ts", 1e6 * event.begin},
+                        {"dur", 1e6 * (event.end - event.begin)}});
+    }
+  }
+  return nlohmann::json{{"traceEvents", events}}.dump();
+}
+
+}  // namespace titan

@@ -1,0 +1,146 @@
+#include "titan/tools/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/config/load.h"
+#include "titan/model/model.h"
+#include "titan/train/job.h"
+#include "titan/train/pipeline_job.h"
+
+namespace titan {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+/// One rank of each pipeline coordinate of an 8B job.
+std::vector<Plan> plans_of(int64_t world, std::vector<std::string> words) {
+  words.insert(words.begin(), {"--model.name=llama3_1", "--model.flavor=8B", "--training.seq_len=8192",
+                               "--training.dataset=c4_test", "--compile.enable", "--debug.seed=1"});
+  const LoadedConfig loaded = load_config_text(Schema(), "", "job.toml", words, {});
+  EXPECT_EQ(format_problems(loaded.problems), "");
+  const ModelFamily& family = *find_model_family("llama3_1");
+  const ModelDescription model = family.describe(make_model_request(loaded.config, 128256));
+  std::vector<Plan> plans;
+  const DeviceMesh mesh = make_mesh(loaded.config, world);
+  const MeshAxis pipeline[] = {MeshAxis::pp};
+  for (const int64_t rank : mesh.group(0, pipeline)) {
+    PlanRequest request = make_plan_request(loaded.config, {mesh, rank}, /*on_gpu=*/true);
+    add_pipeline(request, loaded.config, model);
+    plans.push_back(make_plan(model, family, request));
+  }
+  return plans;
+}
+
+double waits(const SimulatedRank& rank) {
+  double seconds = 0;
+  for (const auto& [purpose, part] : rank.seconds) seconds += purpose.starts_with("waiting") ? part : 0;
+  return seconds;
+}
+
+double sum_of(const SimulatedRank& rank) {
+  double seconds = 0;
+  for (const auto& [purpose, part] : rank.seconds) seconds += part;
+  return seconds;
+}
+
+std::string message_of(const std::string& gpu) {
+  try {
+    find_hardware(gpu);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
+  for (const std::string& name : hardware_names()) EXPECT_GT(find_hardware(name).memory_bytes, 70 * kGiB) << name;
+  EXPECT_EQ(message_of("h300"),
+            "--gpu h300: no GPU of that name and no file; known are a100-80, b200, h100-95, "
+            "h100-sxm, h200");
+  const std::filesystem::path file = std::filesystem::temp_directory_path() / fmt::format("gpu-{}.toml", ::getpid());
+  const auto written = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return message_of(file.string());
+  };
+  EXPECT_EQ(written("[mine]\nmemory_gib = 10\n"), file.string() + ": product_tflops is no number, or missing");
+  EXPECT_TRUE(written("[mine\n").starts_with(file.string() + ":1:")) << written("[mine\n");
+  EXPECT_EQ(written("a = 1\n"), file.string() + " holds no table of a GPU, such as [my-gpu]");
+  const std::string rates =
+      "[mine]\nmemory_gib = 10\nproduct_tflops = 1\nfloat8_tflops = 0\nattention_tflops = 1\nmemory_gb_s = {}\n"
+      "nvlink_gb_s = 1\nnetwork_gb_s = 1\nhost_gb_s = 1\ngpus_per_host = 4\n";
+  EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": rates are above 0");
+  EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 100)), "");
+  EXPECT_EQ(find_hardware(file.string()).gpus_per_host, 4);
+  std::filesystem::remove(file);
+}
+
+TEST(Simulation, OfOneGpuIsItsWorkOverItsRates) {
+  const std::vector<Plan> plans = plans_of(1, {"--training.local_batch_size=1"});
+  Hardware hardware = find_hardware("h200");
+  const SimulatedStep step = simulate_step(plans, hardware);
+  ASSERT_EQ(step.ranks.size(), 1u);
+  EXPECT_NEAR(sum_of(step.ranks[0]), step.seconds, 1e-9 * step.seconds);
+  EXPECT_EQ(waits(step.ranks[0]), 0);
+  // 6 operations for each weight of a product and token; blocks have 6.98e9 of them, the head 0.53e9. Selective
+  // recomputation of operations, the default, repeats some of the forward products.
+  const double products = 6 * 8192.0 * (6.979e9 + 0.525e9);
+  const double at_most = products * (1 + 1.0 / 3);
+  EXPECT_GT(step.ranks[0].seconds.at("products"), products / hardware.product_rate);
+  EXPECT_LT(step.ranks[0].seconds.at("products"), at_most / hardware.product_rate / 0.7);
+  hardware.product_rate *= 2;
+  const SimulatedStep faster = simulate_step(plans, hardware);
+  EXPECT_NEAR(faster.ranks[0].seconds.at("products"), step.ranks[0].seconds.at("products") / 2,
+              0.01 * step.ranks[0].seconds.at("products"));
+}
+
+TEST(Simulation, ShardedWeightsAreWaitedForWhereLinksAreSlow) {
+  const std::vector<Plan> plans = plans_of(8, {"--training.local_batch_size=1"});
+  Hardware hardware = find_hardware("h100-sxm");
+  const double fast = waits(simulate_step(plans, hardware).ranks[0]);
+  hardware.nvlink_rate /= 20;
+  const SimulatedStep slow = simulate_step(plans, hardware);
+  // Twice bf16 weights and once fp32 gradients, 7/8 of each; gathers and reductions are on links of their own.
+  const double gathers = 2 * 2 * 8.03e9 * 7 / 8 / hardware.nvlink_rate;
+  EXPECT_GT(slow.seconds, gathers);
+  EXPECT_GT(waits(slow.ranks[0]), 10 * fast);
+}
+
+TEST(Simulation, ABubbleShrinksWithMoreMicrobatches) {
+  const auto share = [](int64_t samples) {
+    const SimulatedStep step = simulate_step(
+        plans_of(4, {"--parallelism.pipeline_parallel_degree=4", "--parallelism.pipeline_parallel_schedule=1F1B",
+                     fmt::format("--training.local_batch_size={}", samples)}),
+        find_hardware("h100-sxm"));
+    double busy = 0;
+    for (const SimulatedRank& rank : step.ranks) busy += sum_of(rank) - waits(rank);
+    return 1 - busy / (4 * step.seconds);
+  };
+  // (p − 1) / (m + p − 1) where all stages take as long; the last one has the head, too.
+  EXPECT_NEAR(share(4), 3.0 / 7, 0.12);
+  EXPECT_NEAR(share(16), 3.0 / 19, 0.12);
+  EXPECT_GT(share(4), share(16) + 0.1);
+}
+
+TEST(Simulation, EventsOfATrackFollowEachOther) {
+  const SimulatedStep step = simulate_step(plans_of(8, {"--training.local_batch_size=1"}), find_hardware("h200"), true);
+  std::map<std::string, double> ends;
+  ASSERT_GT(step.ranks[0].events.size(), 100u);
+  for (const TimedEvent& event : step.ranks[0].events) {
+    EXPECT_GE(event.begin, ends[event.track] - 1e-12) << event.name;
+    ends[event.track] = event.end;
+    EXPECT_LE(event.end, step.seconds * (1 + 1e-9));
+  }
+  const nlohmann::json trace = nlohmann::json::parse(chrome_trace(step));
+  EXPECT_EQ(trace["traceEvents"].size(), step.ranks[0].events.size());
+  EXPECT_EQ(trace["traceEvents"][0]["ph"], "X");
+}
+
+}  // namespace
+}  // namespace titan
