@@ -84,7 +84,8 @@ def report(checkout):
     for path, text in texts.items():
         for name, body in class_bodies(text):
             flat = without_bodies(body)
-            methods.append((len(re.findall(r"\b~?\w+\s*\([^;]*\)[^;]*;", flat)), name))
+            declared = re.findall(r"\b~?\w+\s*\([^;]*\)[^;]*;", flat)
+            methods.append((sum("= delete" not in declaration for declaration in declared), name))
             members.append((len(set(re.findall(r"\b(\w+_)\b\s*(?:=[^;]*)?;", flat))), name))
         longest += [(count, name, path.name) for name, count in functions(text)]
     print(f"lines                      {total:8,}")

@@ -15,6 +15,18 @@ namespace {
 
 using enum ActionKind;
 
+/// The first unit that the rank's next stage action after `actions[i]` runs with weights.
+std::optional<size_t> unit_after(const Plan& plan, std::span<const Action> actions, size_t i) {
+  const auto runs_units = [](const Action& action) {
+    return is_compute(action.kind) && action.kind != weight_gradient;
+  };
+  const auto next = std::find_if(actions.begin() + static_cast<std::ptrdiff_t>(i) + 1, actions.end(), runs_units);
+  if (next == actions.end()) return std::nullopt;
+  const StagePlan& stage = stage_numbered(plan, next->stage);
+  if (next->kind == forward) return stage.first;
+  return plan.units[stage.last - 1].weights_in_backward ? std::optional(stage.last - 1) : std::nullopt;
+}
+
 /// Writes one program from front to end and tracks the weight state at that point.
 class Expansion {
  public:
@@ -35,7 +47,7 @@ class Expansion {
     const std::vector<Action> actions = split_overlapped({{table.begin(), table.end()}})[0];
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
-      next_unit_ = unit_after(actions, i);
+      next_unit_ = unit_after(plan_, actions, i);
       // Stepping in backward, an update depends on whether the loss is finite.
       if (is_last && !pipeline && action.kind == backward) add({.kind = loss_sum});
       add_stage_action(action, is_last);
@@ -204,18 +216,6 @@ class Expansion {
       add_group(unshard, g, slot);
       state_.held[slot] = static_cast<int>(g);
     }
-  }
-
-  /// The first unit that the rank's next stage action runs with weights.
-  std::optional<size_t> unit_after(std::span<const Action> actions, size_t i) const {
-    const auto runs_units = [](const Action& action) {
-      return is_compute(action.kind) && action.kind != weight_gradient;
-    };
-    const auto next = std::find_if(actions.begin() + static_cast<std::ptrdiff_t>(i) + 1, actions.end(), runs_units);
-    if (next == actions.end()) return std::nullopt;
-    const StagePlan& stage = stage_numbered(plan_, next->stage);
-    if (next->kind == forward) return stage.first;
-    return plan_.units[stage.last - 1].weights_in_backward ? std::optional(stage.last - 1) : std::nullopt;
   }
 
   /// Starts to gather the first unit of the next stage action, unless a group in `used` has its slot.
