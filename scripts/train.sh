@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains: installs what is missing, builds, starts titan_train. The first run takes minutes, later ones start at once.
-#   scripts/train.sh                                            the debug model on generated text
+#   scripts/train.sh                                            the debug model on short stories
 #   scripts/train.sh CONFIG.toml [--section.key VALUE]...       any config; arguments go to titan_train as they are
 # CONFIG_FILE names the config when no argument does. A config that is not found from the current folder is taken from
 # the checkout, and then titan_train runs in the checkout: relative paths, those of the outputs too, start there.

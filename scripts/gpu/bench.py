@@ -165,10 +165,7 @@ class Bench:
         ]
         if self.device == "cuda":
             words.append(f"--model.override.vocab_size={model.vocabulary}")
-        if self.text:
-            words += ["--training.dataset=text", f"--training.dataset_path={self.text}"]
-        else:
-            words.append("--training.dataset=stories")
+        words += ["--training.dataset=text", f"--training.dataset_path={self.text or 'configs/corpora/stories.jsonl'}"]
         if precision == "float8":
             words.append("--model.converters=quantize.linear.float8")
         if mode == "fused":

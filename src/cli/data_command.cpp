@@ -97,7 +97,6 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   app.require_subcommand(1);
   declare(app, options);
   if (!parse_words(app, arguments, out)) return;
-  options.dataset.dataset = "text";
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   options.tokenization.dataset = options.inspection.dataset = options.dataset;
   in_words_of_command(kDataWords, [&] {

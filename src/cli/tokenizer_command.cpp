@@ -1,8 +1,6 @@
 #include "titan/cli/commands.h"
 #include "titan/cli/program.h"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -11,7 +9,6 @@
 #include <ostream>
 #include <sstream>
 
-#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/tokenizer_tools.h"
@@ -40,18 +37,16 @@ void declare_train(CLI::App& app, TokenizerOptions& options) {
   command->add_option("--output", training.output, "File to write")->required();
   command->add_option("--hugging-face", training.hugging_face, "Folder to write the same as a tokenizer.json to");
   command->add_option("--vocab-size", training.vocabulary_size, "Ids in all, 256 special tokens included")->required();
-  training.dataset.dataset.clear();
-  command->add_option("--dataset", training.dataset.dataset, "stories, text, c4, c4_test or c4_validation")
-      ->default_str("text with --dataset-path, else stories");
+  command->add_option("--dataset", training.dataset.dataset, "text, c4, c4_test or c4_validation")
+      ->capture_default_str();
   command->add_option("--dataset-path", training.dataset.path, "A .txt or .jsonl file, a folder of them or a glob");
   command->add_option("--text-field", training.dataset.text_field, "Field of .jsonl records")->capture_default_str();
   command->add_option("--bad-record", options.bad_record, "Records that cannot be used: error or skip")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
-  command->add_option("--seed", training.dataset.seed, "Of the story generator")->capture_default_str();
   command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")
       ->check(at_least(1))
-      ->default_str(fmt::format("all; {} of stories", TokenizerTraining::kStoryBytes));
+      ->default_str("all");
   command->add_flag("--overwrite", training.overwrite, "Write over a tokenizer that is there");
 }
 
@@ -70,16 +65,6 @@ void declare_users(CLI::App& app, TokenizerOptions& options) {
   encode
       ->add_option("--measure", options.encoding.measure, "Encode so many times and print the speed instead of the ids")
       ->check(at_least(1));
-}
-
-/// A path says by itself that text is to be read, and stories have none.
-void settle_dataset(DatasetOptions& dataset) {
-  if (dataset.dataset.empty()) dataset.dataset = dataset.path.empty() ? "stories" : "text";
-  if (!makes_documents(dataset) || dataset.path.empty()) return;
-  throw Error(ExitCode::bad_config,
-              fmt::format("tokenizer: stories are made and not read: --dataset-path {} has no effect. Leave out one of "
-                          "the two",
-                          dataset.path));
 }
 
 /// Calls `use` with standard input or the named file.
@@ -102,10 +87,7 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
   if (!parse_words(app, arguments, out)) return;
   options.training.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   in_words_of_command(kTokenizerWords, [&] {
-    if (app.got_subcommand("train")) {
-      settle_dataset(options.training.dataset);
-      train_tokenizer(options.training, out);
-    }
+    if (app.got_subcommand("train")) train_tokenizer(options.training, out);
     if (app.got_subcommand("info")) describe_tokenizer(options.model, out);
     auto encode = [&](std::istream& text) { encode_stream(options.model, options.encoding, text, out); };
     auto decode = [&](std::istream& ids) { decode_stream(options.model, ids, out); };

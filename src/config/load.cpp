@@ -209,7 +209,7 @@ std::string missing(const LoadedConfig& loaded, const std::string& key, const st
 
 void check_dataset(const std::string& section, const std::string& dataset, const std::optional<std::string>& path,
                    const LoadedConfig& loaded, std::vector<Problem>& problems) {
-  if (dataset == "stories" || dataset == "mixture") return;
+  if (dataset == "mixture") return;
   const std::string key = section + ".dataset_path";
   if (path) {
     if (find_input(loaded, key, *path)) return;
@@ -218,7 +218,8 @@ void check_dataset(const std::string& section, const std::string& dataset, const
   } else if (dataset != "text") {  // text without a path is a contradiction of the config itself
     problems.push_back(loaded.origins.problem(
         section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
-        fmt::format("point {} at local .jsonl, .txt or .bin files, or say \"stories\"", key)));
+        fmt::format("point {} at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl", key,
+                    section == "validation" ? "_validation" : "")));
   }
 }
 
@@ -263,13 +264,13 @@ std::vector<std::string> locate_inputs(LoadedConfig& loaded) {
   } else {
     locate(loaded, "model.hf_assets_path", config.model.hf_assets_path, lines);
   }
-  if (config.training.dataset_path && config.training.dataset != "stories") {
+  if (config.training.dataset_path) {
     locate(loaded, "training.dataset_path", *config.training.dataset_path, lines);
   }
   if (config.training.dataset == "mixture") {
     for (MixtureSource& source : config.data.mixture) locate(loaded, "data.mixture", source.path, lines);
   }
-  if (config.validation.enable && config.validation.dataset_path && config.validation.dataset != "stories") {
+  if (config.validation.enable && config.validation.dataset_path) {
     locate(loaded, "validation.dataset_path", *config.validation.dataset_path, lines);
   }
   return lines;

@@ -9,23 +9,22 @@ namespace titan::detail {
 
 namespace {
 
-const std::vector<std::string> kDatasets{"stories", "text", "c4", "c4_test", "c4_validation"};
-const std::vector<std::string> kTrainingDatasets{"stories", "text", "mixture", "c4", "c4_test", "c4_validation"};
-constexpr const char* kDatasetHelp =
-    "what is read: stories (generated, needs no file), text (your .txt, .jsonl or .bin files), or C4 from local files";
+const std::vector<std::string> kDatasets{"text", "c4", "c4_test", "c4_validation"};
+const std::vector<std::string> kTrainingDatasets{"text", "mixture", "c4", "c4_test", "c4_validation"};
+constexpr const char* kDatasetHelp = "what is read: text (your .txt, .jsonl or .bin files), or C4 from local files";
 constexpr const char* kTrainingDatasetHelp =
-    "what is read: stories (generated, needs no file), text (your .txt, .jsonl or .bin files), mixture (the sources in "
-    "data.mixture), or C4 from local files";
-
-Condition stories_not_used() {
-  return {"training.dataset other than stories",
-          [](const JobConfig& config) { return config.training.dataset != "stories"; }};
-}
+    "what is read: text (your .txt, .jsonl or .bin files), mixture (the sources in data.mixture), or C4 from local "
+    "files";
 
 Condition one_source_used() {
-  return {"training.dataset other than stories and mixture", [](const JobConfig& config) {
-            return config.training.dataset != "stories" && config.training.dataset != "mixture";
-          }};
+  return {"training.dataset other than mixture",
+          [](const JobConfig& config) { return config.training.dataset != "mixture"; }};
+}
+
+/// Of the option dataset in a section: what replaced the story generator.
+std::string stories_are_a_file(const std::string& section, const std::string& file) {
+  return fmt::format("the stories are a file now; write {0}.dataset = \"text\" and {0}.dataset_path = \"{1}\"", section,
+                     file);
 }
 
 void write_mixture(DataSection& data, const std::vector<Record>& records) {
@@ -49,7 +48,11 @@ std::vector<Record> read_mixture(const DataSection& data) {
 template <class TrainingFields>
 void describe_run_length(TrainingFields& training) {
   using S = TrainingSection;
-  training.add("dataset", &S::dataset, "c4_test").choices(kTrainingDatasets).any_case().help(kTrainingDatasetHelp);
+  training.add("dataset", &S::dataset, "c4_test")
+      .choices(kTrainingDatasets)
+      .any_case()
+      .refuses("stories", stories_are_a_file("training", "configs/corpora/stories.jsonl"))
+      .help(kTrainingDatasetHelp);
   training.add("dataset_path", &S::dataset_path, std::nullopt)
       .not_empty()
       .only_when(one_source_used())
@@ -142,14 +145,13 @@ void describe_validation(Schema& schema) {
       .later()
       .choices(kDatasets)
       .any_case()
+      .refuses("stories", stories_are_a_file("validation", "configs/corpora/stories_validation.jsonl"))
       .only_when(on)
       .help(kDatasetHelp);
   validation.add("dataset_path", &S::dataset_path, std::nullopt)
       .later()
       .not_empty()
-      .only_when(
-          {"validation.enable = true and validation.dataset other than stories",
-           [](const JobConfig& config) { return config.validation.enable && config.validation.dataset != "stories"; }})
+      .only_when(on)
       .help("file or folder the dataset is read from");
   validation.add("local_batch_size", &S::local_batch_size, 8)
       .later()
@@ -198,7 +200,6 @@ void describe_data(Schema& schema) {
       .help("one global sequence whatever the layout, or torchtitan's split by data-parallel rank");
   data.add("shuffle", &S::shuffle, false)
       .own()
-      .only_when(stories_not_used())
       .help("read the documents in an order of chance, another one in every pass");
   data.add("shuffle_seed", &S::shuffle_seed, 0)
       .own()

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "ordered_sources.h"
-#include "stories.h"
 #include "text_files.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -29,7 +28,7 @@ void DocumentSource::check_tokenizer(const Tokenizer& tokenizer) const {
 
 void DocumentSource::repair(std::string& text) { counters_.invalid_utf8 += repair_utf8(text); }
 
-std::vector<std::string> dataset_names() { return {"c4", "c4_test", "c4_validation", "stories", "text"}; }
+std::vector<std::string> dataset_names() { return {"c4", "c4_test", "c4_validation", "text"}; }
 
 bool DocumentSource::read(int64_t index, Document&) {
   throw InvariantError(fmt::format("document {} was asked for of a source that has no order but its own", index));
@@ -63,8 +62,6 @@ std::unique_ptr<DocumentSource> open_split(const DatasetOptions& options, TextFi
 
 }  // namespace
 
-bool makes_documents(const DatasetOptions& options) { return to_lower(options.dataset) == "stories"; }
-
 std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
   const std::string name = to_lower(options.dataset);
   const auto names = dataset_names();
@@ -74,7 +71,6 @@ std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
                 fmt::format("Dataset {} is not supported. Supported datasets are: [{}].{}", options.dataset,
                             join(names, ", "), close.empty() ? "" : fmt::format(" Did you mean {}?", close[0])));
   }
-  if (makes_documents(options)) return std::make_unique<StorySource>(options.seed, options.validation);
   if (options.path.empty()) {
     throw Error(
         ExitCode::bad_data,

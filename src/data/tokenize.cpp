@@ -41,9 +41,6 @@ void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& byte
 }
 
 std::unique_ptr<TextFileSource> open_text(const DatasetOptions& dataset) {
-  if (makes_documents(dataset)) {
-    throw Error(ExitCode::bad_config, "stories have no end and need no .bin file; name text files with --dataset-path");
-  }
   if (dataset.path.empty()) throw Error(ExitCode::bad_config, "name the text with --dataset-path");
   return std::make_unique<TextFileSource>(dataset.path, dataset.text_field, dataset.bad_record);
 }
@@ -305,7 +302,7 @@ void check_outputs(const TokenizerTraining& training) {
 }
 
 void check_outputs_against_corpus(const TokenizerTraining& training) {
-  if (training.dataset.path.empty() || makes_documents(training.dataset)) return;
+  if (training.dataset.path.empty()) return;
   std::vector<NamedOutput> outputs{{training.output, "--output"}};
   for (const char* name : kHuggingFaceFiles) {
     if (!training.hugging_face.empty()) outputs.push_back({training.hugging_face / name, "--hugging-face"});

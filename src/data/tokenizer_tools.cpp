@@ -75,8 +75,7 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   check_outputs(training);
   auto source = open_dataset(training.dataset);
   check_outputs_against_corpus(training);
-  const bool endless = makes_documents(training.dataset);
-  const int64_t most = training.most_bytes.value_or(endless ? TokenizerTraining::kStoryBytes : INT64_MAX);
+  const int64_t most = training.most_bytes.value_or(INT64_MAX);
   BpeTrainer trainer;
   Document document;
   bool more = true;
@@ -103,7 +102,7 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
                      training.output.string(), with_thousands(base),
                      human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
                      with_thousands(trainer.distinct_pieces()), with_thousands(training.vocabulary_size));
-  if (more && !endless) out << "no more text than that was read (--bytes)\n";
+  if (more) out << "no more text than that was read (--bytes)\n";
   for (const std::string& notice : source->take_notices()) out << notice << '\n';
   if (int64_t bad = source->counters().bad_records; bad > 0) out << fmt::format("{} bad records were left out\n", bad);
 }

@@ -210,8 +210,7 @@ DatasetOptions make_training_dataset(const JobConfig& config) {
 }
 
 bool splits_by_rank(const JobConfig& config, const MeshPlace& place) {
-  return config.data.split == "upstream" && config.training.dataset != "stories" &&
-         place.mesh.data_parallel_degree() > 1;
+  return config.data.split == "upstream" && place.mesh.data_parallel_degree() > 1;
 }
 
 BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
@@ -249,8 +248,8 @@ std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& 
   if (saved_ranks != ranks) {
     return fmt::format("{} data-parallel ranks had read the data, and this run has {}", saved_ranks, ranks);
   }
-  if (config.training.dataset == "stories" || config.training.dataset == "mixture") {
-    return fmt::format("it counts documents of a corpus, and training.dataset is \"{}\"", config.training.dataset);
+  if (config.training.dataset == "mixture") {
+    return "it counts documents of one corpus, and training.dataset is \"mixture\"";
   }
   if (ranks > 1 && !splits_by_rank(config, place)) {
     return "each rank had read a part of its own; data.split = \"upstream\" resumes that";
@@ -300,9 +299,7 @@ std::vector<Problem> check_sources(const JobConfig& config, const Origins& origi
 }
 
 DatasetOptions make_validation_dataset(const JobConfig& config) {
-  DatasetOptions options = dataset_options(config, config.validation.dataset, config.validation.dataset_path);
-  options.validation = true;
-  return options;
+  return dataset_options(config, config.validation.dataset, config.validation.dataset_path);
 }
 
 BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place) {

@@ -220,7 +220,6 @@ std::vector<int64_t> mixture_weights(const JobConfig& config) {
 nlohmann::json stream_options(const JobConfig& config) {
   nlohmann::json options{{"data.packing", config.data.packing}};
   if (config.training.dataset == "mixture") options["data.mixture weights"] = mixture_weights(config);
-  if (config.training.dataset == "stories") return options;  // data.shuffle has no effect on them
   options["data.shuffle"] = config.data.shuffle;
   if (config.data.shuffle) options["data.shuffle_seed"] = config.data.shuffle_seed;
   return options;

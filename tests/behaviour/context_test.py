@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import unittest
 
-from program import DEBUG_CONFIG, FULL, OK, OUT_OF_MEMORY, SMALL, BehaviourTest, Run
+from program import DEBUG_CONFIG, FULL, OK, OUT_OF_MEMORY, SMALL, VALIDATION, BehaviourTest, Run
 from training_test import distance
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ class ContextParallel(BehaviourTest):
         return self.train(*DETERMINED, *words, **options)
 
     def test_validation_and_token_counts_are_those_of_one_process(self):
-        words = ["--validation.enable", "--validation.dataset=stories", "--validation.seq_len=32", "--validation.steps=2"]
+        words = [*VALIDATION, "--validation.seq_len=32", "--validation.steps=2"]
         words += ["--validation.freq=2", "--training.steps=2"]
         alone = self.alone(*words).metrics()
         shared = self.launch(2, *words)

@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from program import INTERRUPTED, OK, ROOT, SMALL, BehaviourTest, Run
+from program import INTERRUPTED, OK, ROOT, SMALL, VALIDATION, BehaviourTest, Run
 from training_test import distance
 
 TINY_SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
@@ -173,7 +173,7 @@ class Layouts(BehaviourTest):
         self.assertIn("WARNING", said[0])
 
     def test_batches_of_validation_that_are_larger_than_trainings_cross_between_tensor_ranks(self):
-        more = ["--training.steps=1", "--validation.enable", "--validation.dataset=stories", "--validation.steps=1"]
+        more = ["--training.steps=1", *VALIDATION, "--validation.steps=1"]
         words = self.words(2, *more, "--validation.seq_len=128", "--validation.local_batch_size=8")
         tensor = ["--parallelism.tensor_parallel_degree=2", "--parallelism.enable_async_tensor_parallel"]
         run = self.launch(2, *words, *tensor, name="overlapped")

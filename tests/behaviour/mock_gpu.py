@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from program import OK, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
+from program import CORPORA, OK, ROOT, TIME_LIMIT_SECONDS, BehaviourTest, Run
 from rank_processes import clean_environment
 
 FUSED = "--compile.enable"
@@ -40,7 +40,8 @@ class MockGpu(BehaviourTest):
             "--training.local_batch_size=1",
             "--training.dtype=bfloat16",
             "--optimizer.state_dtype=bfloat16",
-            "--training.dataset=stories",
+            "--training.dataset=text",
+            f"--training.dataset_path={CORPORA / 'stories.jsonl'}",
             ALONE,
         ]
         return self.job(["train", *shape, *words, f"--training.steps={steps}"], 1, code, settings)

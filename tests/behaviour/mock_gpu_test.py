@@ -12,7 +12,7 @@ import unittest
 
 import safetensors.torch
 from mock_gpu import ALONE, BF16, FLOAT8, FUSED, MockGpu
-from program import BAD_CONFIG, OUT_OF_MEMORY, ROOT, SMALL
+from program import BAD_CONFIG, CORPORA, OUT_OF_MEMORY, ROOT, SMALL, VALIDATION
 
 DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
 OFFLOAD = "--training.enable_cpu_offload"
@@ -48,8 +48,7 @@ class EveryPath(MockGpu):
             "activation offload": [FUSED, "--activation_checkpoint.mode=full", "--activation_checkpoint.offload"],
             "recompute": [FUSED, "--activation_checkpoint.mode=selective",
                           "--activation_checkpoint.selective_ac_option=norm,swiglu"],
-            "validation": [FUSED, "--validation.enable", "--validation.dataset=stories", "--validation.freq=2",
-                           "--validation.steps=2"],
+            "validation": [FUSED, *VALIDATION, "--validation.freq=2", "--validation.steps=2"],
             "profiler": [FUSED, "--profiling.enable_profiling", "--profiling.profile_freq=4"],
             "documents": [DOCUMENTS],
             "documents, fused, recomputed": [DOCUMENTS, FUSED, BF16, "--activation_checkpoint.mode=full"],
@@ -318,8 +317,8 @@ class Memory(MockGpu):
         self.assertRegex(run.output, r"memory by purpose, when it ran out in ")
 
     def test_a_validation_that_runs_out_is_named_and_its_settings_fit(self):
-        words = ["--validation.enable", "--validation.dataset=stories", "--validation.local_batch_size=32", FUSED,
-                 "--validation.seq_len=8192", "--validation.steps=1", "--validation.freq=4"]  # fmt: skip
+        words = [*VALIDATION, f"--validation.dataset_path={CORPORA / 'stories.jsonl'}", "--validation.local_batch_size=32",
+                 FUSED, "--validation.seq_len=8192", "--validation.steps=1", "--validation.freq=4"]  # fmt: skip
         run = self.llama_8b(*words, steps=4, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=124928)
         planned = 1024 * float(re.search(r"together in validation +([\d.]+) GiB", run.output)[1])
         steps = 1024 * float(re.search(r"together +([\d.]+) GiB", run.output)[1])

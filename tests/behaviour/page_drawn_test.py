@@ -10,7 +10,7 @@ import unittest
 
 from browser import Browser
 from checkpoint_runs import REQUEUE
-from program import FULL, NON_FINITE, OK, BehaviourTest
+from program import FULL, NON_FINITE, OK, VALIDATION, BehaviourTest
 
 LOOKS = [(390, "dark"), (1280, "light")]
 if FULL:
@@ -147,8 +147,8 @@ class Drawn(BehaviourTest):
 
     def test_a_finished_run_with_validations_and_a_long_description_that_looks_like_markup(self):
         description = "<b>x</b><script> " + "a rather long description " * 5 + "a" * 90
-        words = ["--job.description=" + description, "--validation.enable", "--validation.freq=4"]
-        words += ["--validation.dataset=stories", "--validation.steps=1", "--validation.seq_len=64"]
+        words = ["--job.description=" + description, *VALIDATION, "--validation.freq=4"]
+        words += ["--validation.steps=1", "--validation.seq_len=64"]
         self.look(self.train(*words, steps=12).folder / "report.html")
         self.assertEqual(self.texts(".badge"), ["finished"])
         self.assertEqual(self.texts("h1"), [description])

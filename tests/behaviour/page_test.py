@@ -8,7 +8,7 @@ import re
 import signal
 import unittest
 
-from program import NON_FINITE, OK, BehaviourTest
+from program import NON_FINITE, OK, VALIDATION, BehaviourTest
 from rank_processes import RanksTest
 
 
@@ -44,7 +44,7 @@ class Report(BehaviourTest):
         return page
 
     def test_a_finished_run_leaves_a_whole_page_that_says_what_it_was(self):
-        words = ["--job.description=<first> run", "--validation.enable", "--validation.dataset=stories"]
+        words = ["--job.description=<first> run", *VALIDATION]
         words += ["--validation.freq=4", "--validation.steps=1", "--validation.seq_len=64"]
         run = self.train(*words, steps=8)
         page = self.page(run.folder / "report.html")
@@ -96,7 +96,7 @@ class Report(BehaviourTest):
         self.assertEqual([one["config"]["optimizer.lr"] for one in page.runs], ["0.001", "0.002"])
 
     def test_of_one_run_the_page_lies_in_its_folder(self):
-        words = ["--validation.enable", "--validation.dataset=stories", "--validation.freq=4", "--validation.steps=1"]
+        words = [*VALIDATION, "--validation.freq=4", "--validation.steps=1"]
         run = self.train(*words, "--validation.seq_len=64", "--metrics.no-report", steps=8)
         for word in (run.folder / "metrics.jsonl", f"{run.folder}/"):
             done = self.titan("report", word)

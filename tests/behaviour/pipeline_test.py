@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unittest
 
-from program import DEBUG_CONFIG, OK, SMALL, BehaviourTest, Run
+from program import DEBUG_CONFIG, OK, SMALL, VALIDATION, BehaviourTest, Run
 from titan import shared
 
 DETERMINED = ["--debug.seed=3", "--training.mixed_precision_param=float32", "--training.local_batch_size=8"]
@@ -71,7 +71,7 @@ class Pipeline(PipelineTest):
         self.assertEqual(self.in_pipeline(2, str(written)).training("loss"), losses)
 
     def test_losses_and_validation_are_those_of_one_process_on_the_console_of_rank_0(self):
-        words = ["--validation.enable", "--validation.dataset=stories", "--validation.seq_len=32", "--validation.steps=2"]
+        words = [*VALIDATION, "--validation.seq_len=32", "--validation.steps=2"]
         words.append("--validation.freq=2")
         alone = self.train("--model.override.n_layers=8", *DETERMINED, *words).metrics()
         for schedule in ("1F1B", "ZBVZeroBubble"):  # whose last stage is on the last rank, and on the first

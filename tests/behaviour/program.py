@@ -39,6 +39,12 @@ SMALL = [
     "--lr_scheduler.warmup_steps=0",
     "--metrics.log_freq=1",
 ]
+CORPORA = ROOT / "configs" / "corpora"
+VALIDATION = [
+    "--validation.enable",
+    "--validation.dataset=text",
+    f"--validation.dataset_path={CORPORA / 'stories_validation.jsonl'}",
+]
 LOG_LINE = re.compile(r"^\[titan\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - root - (INFO|WARNING|ERROR) - (.*)$")
 # What only a crash or a leaked exception prints.
 UNFRIENDLY = ("internal error", "terminate called", "Exception raised from", "frame #", "enforce fail", "what():")

@@ -8,7 +8,7 @@ import re
 import struct
 import unittest
 
-from program import OK, BehaviourTest
+from program import OK, VALIDATION, BehaviourTest
 from rank_processes import RanksTest
 
 EVENTS = ["--metrics.enable_tensorboard"]
@@ -65,7 +65,7 @@ def only_folder(path: pathlib.Path) -> pathlib.Path:
 
 class TensorBoard(BehaviourTest):
     def test_tensorboard_reads_every_number_of_every_step_under_torchtitans_names(self):
-        run = self.train(*EVENTS, "--validation.enable", "--validation.dataset=stories", "--validation.freq=2",
+        run = self.train(*EVENTS, *VALIDATION, "--validation.freq=2",
                          "--validation.steps=1", "--validation.seq_len=64", steps=4)  # fmt: skip
         folder = only_folder(run.folder / "tb")
         self.assertRegex(folder.name, r"^\d{8}-\d{4}$")

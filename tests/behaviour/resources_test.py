@@ -6,7 +6,7 @@ import subprocess
 import time
 import unittest
 
-from program import FULL, ROOT, BehaviourTest
+from program import FULL, ROOT, VALIDATION, BehaviourTest
 
 START_LIMIT_SECONDS = 5.0
 
@@ -31,7 +31,7 @@ class Resources(BehaviourTest):
 
     def test_host_memory_is_flat_over_the_steps(self):
         last = 2000 if FULL else 240
-        words = ("--metrics.log_freq=40", "--validation.enable", "--validation.dataset=stories", "--validation.freq=40")
+        words = ("--metrics.log_freq=40", *VALIDATION, "--validation.freq=40")
         run = self.train(*words, "--validation.seq_len=64", "--validation.steps=2", steps=last)
         peaks = dict(zip(run.training("step"), run.training("memory_peak_rss_bytes"), strict=True))
         self.assertLess(peaks[last], 1.02 * peaks[40], peaks)

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from program import INTERRUPTED, LOG_LINE, UNFRIENDLY, BehaviourTest
+from program import INTERRUPTED, LOG_LINE, UNFRIENDLY, VALIDATION, BehaviourTest
 
 LIMIT_SECONDS = 5.0
 ENDLESS = "--training.steps=1000000"
@@ -121,8 +121,7 @@ class Stop(BehaviourTest):
 
     def test_ctrl_c_during_validation_shows_no_partial_result(self):
         process = self.start(
-            "--validation.enable",
-            "--validation.dataset=stories",
+            *VALIDATION,
             "--validation.seq_len=64",
             "--validation.local_batch_size=1",
             "--model.override.dim=256",

@@ -6,7 +6,7 @@ import math
 import unittest
 
 import torch
-from program import FULL, OK, BehaviourTest, Run
+from program import FULL, OK, VALIDATION, BehaviourTest, Run
 
 WIDE = ["--debug.dump_steps=1", "--training.max_norm=0"]
 # fp32 sums in another order: a few units in the last place of the largest element.
@@ -188,7 +188,7 @@ class Precision(TrainingTest):
 
 
 class Validation(TrainingTest):
-    WORDS = ["--validation.enable", "--validation.dataset=stories", "--validation.seq_len=64", "--validation.steps=3"]
+    WORDS = [*VALIDATION, "--validation.seq_len=64", "--validation.steps=3"]
 
     def test_validation_comes_at_step_one_and_every_freq_steps(self):
         run = self.train(*self.WORDS, "--validation.freq=3", steps=7)

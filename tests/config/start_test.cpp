@@ -34,10 +34,13 @@ TEST_F(Inputs, a_glob_is_there_when_it_matches) {
   EXPECT_NE(about("*.jsonl"), "");
 }
 
-TEST_F(Inputs, generated_stories_need_no_file) {
-  std::filesystem::path tokenizer = write("present.model", "x");
-  LoadedConfig loaded = load("[training]\ndataset = \"stories\"", {"--model.tokenizer_path", tokenizer});
-  EXPECT_TRUE(check_inputs(loaded).empty());
+TEST_F(Inputs, the_stories_that_used_to_be_generated_are_refused_with_what_to_write_instead) {
+  EXPECT_EQ(
+      said_about("[training]\ndataset = \"stories\"\n[validation]\nenable = true\ndataset = \"Stories\""),
+      "job.toml:2:11: training.dataset = \"stories\" is not offered here: the stories are a file now; write "
+      "training.dataset = \"text\" and training.dataset_path = \"configs/corpora/stories.jsonl\"\n"
+      "job.toml:5:11: validation.dataset = \"Stories\" is not offered here: the stories are a file now; write "
+      "validation.dataset = \"text\" and validation.dataset_path = \"configs/corpora/stories_validation.jsonl\"\n");
 }
 
 /// An installation: configs/sub/job.toml and tokenizers/t.model, which the config names by its path from the top.
@@ -48,8 +51,9 @@ class Installation : public ScratchTest {
     write_config("./tokenizers/t.model");
   }
   void write_config(const std::string& tokenizer) const {
-    write("root/configs/sub/job.toml",
-          "[model]\ntokenizer_path = \"" + tokenizer + "\"\n[training]\ndataset = \"stories\"\n");
+    write("root/configs/sub/job.toml", "[model]\ntokenizer_path = \"" + tokenizer +
+                                           "\"\n[training]\ndataset = \"text\"\ndataset_path = \"" + config_.string() +
+                                           "\"\n");
   }
 
   std::filesystem::path root_ = folder_ / "root";
@@ -102,15 +106,16 @@ TEST(Start, errors_and_missing_files_are_one_list_in_the_order_of_the_file) {
 }
 
 TEST(Start, only_what_is_missing_on_this_machine_ends_with_the_code_of_bad_data) {
-  const StartCheck start = check_start(load("[training]\ndataset = \"stories\""), 2);
+  const StartCheck start = check_start(load("[training]\ndataset = \"text\"\ndataset_path = \"tests\""), 2);
   EXPECT_EQ(start.code, ExitCode::bad_data);
   EXPECT_EQ(start.problems.size(), 1u);
 }
 
 TEST(Start, a_default_is_not_held_against_somebody_who_mistyped_the_option) {
-  for (const char* text : {"[model]\ntokenizer_pth = \"x\"\n[training]\ndataset = \"stories\"",
-                           "[modl]\ntokenizer_path = \"x\"\n[training]\ndataset = \"stories\"",
-                           "[model]\ntokenizer_path = 3\n[training]\ndataset = \"stories\"", "[model"}) {
+  for (const char* text :
+       {"[model]\ntokenizer_pth = \"x\"\n[training]\ndataset = \"text\"\ndataset_path = \"tests\"",
+        "[modl]\ntokenizer_path = \"x\"\n[training]\ndataset = \"text\"\ndataset_path = \"tests\"",
+        "[model]\ntokenizer_path = 3\n[training]\ndataset = \"text\"\ndataset_path = \"tests\"", "[model"}) {
     const StartCheck start = check_start(load(text), 2);
     EXPECT_EQ(start.problems.size(), 1u) << format_problems(start.problems);
     EXPECT_EQ(start.code, ExitCode::bad_config);

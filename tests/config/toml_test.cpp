@@ -10,7 +10,7 @@ TEST(Toml, values_reach_their_typed_fields) {
 [training]
 steps = 12
 max_norm = 2            # an integer where a float is meant
-dataset = "STORIES"
+dataset = "C4_Test"
 [lr_scheduler]
 decay_ratio = 0.25
 [debug]
@@ -26,7 +26,7 @@ num_workers = 2
   EXPECT_EQ(said(loaded), "");
   EXPECT_EQ(loaded.config.training.steps, 12);
   EXPECT_EQ(loaded.config.training.max_norm, 2.0);
-  EXPECT_EQ(loaded.config.training.dataset, "stories");
+  EXPECT_EQ(loaded.config.training.dataset, "c4_test");
   EXPECT_EQ(loaded.config.lr_scheduler.decay_ratio, 0.25);
   EXPECT_EQ(loaded.config.debug.seed, 7);
   EXPECT_EQ(loaded.config.debug.dump_steps, (std::vector<int64_t>{1, 5}));

@@ -2,7 +2,6 @@
 
 #include <map>
 
-#include "src/data/stories.h"
 #include "tests/data/fixtures.h"
 
 namespace titan {
@@ -59,8 +58,8 @@ TEST(BpeTrainer, LearnsTheMergesOfTheDefinition) {
 
 TEST(BpeTrainer, DependsOnTheTextOnlyAndNotOnTheOrderOfItsDocuments) {
   BpeTrainer forward, backward;
-  for (uint64_t i = 0; i < 100; ++i) forward.add(write_story(1, i));
-  for (uint64_t i = 100; i > 0; --i) backward.add(write_story(1, i - 1));
+  for (size_t i = 0; i < 100; ++i) forward.add(test::stories()[i]);
+  for (size_t i = 100; i > 0; --i) backward.add(test::stories()[i - 1]);
   auto tokens = forward.train(900);
   EXPECT_EQ(tokens.size(), 900u);
   EXPECT_EQ(tokens, backward.train(900));
@@ -68,9 +67,9 @@ TEST(BpeTrainer, DependsOnTheTextOnlyAndNotOnTheOrderOfItsDocuments) {
 
 TEST(BpeTrainer, WhatItLearnsMakesATokenizer) {
   BpeTrainer trainer;
-  for (uint64_t i = 0; i < 50; ++i) trainer.add(write_story(2, i));
+  for (size_t i = 0; i < 50; ++i) trainer.add(test::stories()[i]);
   TiktokenTokenizer tokenizer(trainer.train(600));
-  std::string story = write_story(2, 1000);
+  const std::string& story = test::stories()[1000];
   auto ids = tokenizer.encode(story, false, false);
   EXPECT_EQ(tokenizer.decode(ids), story);
   EXPECT_LT(ids.size() * 2, story.size());

@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "src/data/stories.h"
 #include "src/data/text_files.h"
 #include "tests/data/fixtures.h"
 
@@ -97,33 +96,26 @@ TEST(ChunkStream, AnyPointIsTakenUpAgainExactly) {
   }
 }
 
-TEST(ChunkStream, FilesAndStoriesAreTakenUpAgainExactly) {
+TEST(ChunkStream, FilesAreTakenUpAgainExactly) {
   test::TemporaryFolder folder;
   std::string lines;
   for (const auto& text : random_texts(40, 80, 4)) lines += "{\"text\": \"" + text + "\"}\nbroken\n";
   folder.write("a.jsonl", lines);
   folder.write("b.txt", random_texts(1, 3000, 5)[0] + "\n\nabc\n\n");
-  auto open = [&](bool stories) {
-    std::unique_ptr<DocumentSource> source;
-    if (stories) {
-      source = std::make_unique<StorySource>(3);
-    } else {
-      source = std::make_unique<TextFileSource>(folder.string(), "text", BadRecord::skip, 100);
-    }
-    return ChunkStream(std::move(source), byte_tokenizer(), chunk_options(37));
+  auto open = [&] {
+    return ChunkStream(std::make_unique<TextFileSource>(folder.string(), "text", BadRecord::skip, 100),
+                       byte_tokenizer(), chunk_options(37));
   };
-  for (bool stories : {false, true}) {
-    ChunkStream unbroken = open(stories);
-    for (int i = 0; i < 40; ++i) {
-      take(unbroken, 1 + static_cast<size_t>(i) % 9);
-      ChunkStream resumed = open(stories);
-      resumed.restore(unbroken.state());
-      StreamState here = unbroken.state();
-      auto expected = take(unbroken, 5), got = take(resumed, 5);
-      for (size_t j = 0; j < 5; ++j) expect_equal(got[j], expected[j]);
-      EXPECT_EQ(resumed.state(), unbroken.state());
-      unbroken.restore(here);
-    }
+  ChunkStream unbroken = open();
+  for (int i = 0; i < 40; ++i) {
+    take(unbroken, 1 + static_cast<size_t>(i) % 9);
+    ChunkStream resumed = open();
+    resumed.restore(unbroken.state());
+    StreamState here = unbroken.state();
+    auto expected = take(unbroken, 5), got = take(resumed, 5);
+    for (size_t j = 0; j < 5; ++j) expect_equal(got[j], expected[j]);
+    EXPECT_EQ(resumed.state(), unbroken.state());
+    unbroken.restore(here);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/data/tiktoken.h"
+#include "support/checkout.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/data/document_source.h"
@@ -93,6 +94,17 @@ class ListSource : public DocumentSource {
   std::vector<std::string> texts_;
   int64_t next_ = 0;
 };
+
+/// The corpus that trains the debug model: 1,200 English texts of about 1,200 bytes each.
+inline const std::vector<std::string>& stories() {
+  static const std::vector<std::string> texts = [] {
+    std::vector<std::string> all;
+    const auto source = open_dataset({.path = (checkout() / "configs/corpora/stories.jsonl").string()});
+    for (Document document; source->next(document);) all.push_back(document.text);
+    return all;
+  }();
+  return texts;
+}
 
 /// Texts of random lengths in [0, longest], of random letters.
 inline std::vector<std::string> random_texts(size_t count, uint32_t longest, uint64_t seed = 1) {

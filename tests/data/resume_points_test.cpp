@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "src/data/stories.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
@@ -46,8 +45,8 @@ uint64_t digest(const StepBatch& batch) {
 struct Corpora {
   Corpora() {
     std::string lines, text;
-    for (uint64_t i = 0; i < 300; ++i) {
-      const std::string story = write_story(3, i);
+    for (size_t i = 0; i < 300; ++i) {
+      const std::string& story = test::stories()[i];
       lines += nlohmann::json{{"text", story}}.dump() + "\n";
       text += story + "\n\n";
     }
@@ -79,7 +78,6 @@ class Resume : public testing::TestWithParam<Case> {
 
   static DatasetOptions dataset(const std::string& kind, const std::string& order) {
     DatasetOptions options;
-    options.dataset = kind == "stories" ? "stories" : "text";
     options.path = (corpora_->folder / kind).string();
     if (order == "shuffled") options.shuffle_seed = 11;
     if (order == "upstream") {
@@ -114,7 +112,7 @@ class Resume : public testing::TestWithParam<Case> {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* kind : {"stories", "jsonl", "txt", "gz", "zst", "bin", "mixture"}) {
+  for (const char* kind : {"jsonl", "txt", "gz", "zst", "bin", "mixture"}) {
     for (const char* order : {"sequential", "lossless", "document", "shuffled", "upstream"}) {
       if (kind == std::string("mixture") && order == std::string("upstream")) continue;  // refused, see checks_test
       all.push_back({kind, order});

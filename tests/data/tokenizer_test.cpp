@@ -2,7 +2,6 @@
 
 #include <thread>
 
-#include "src/data/stories.h"
 #include "src/data/tiktoken.h"
 #include "support/checkout.h"
 #include "tests/data/fixtures.h"
@@ -24,7 +23,7 @@ TEST(Tokenizer, TheStoryTokenizerHas2048IdsAndWritesItsWordsWithFew) {
   EXPECT_EQ(tokenizer->bos_id(), 1792);
   EXPECT_EQ(tokenizer->eos_id(), 1793);
   EXPECT_EQ(tokenizer->description(), "TikTokenizer built: #words 2048, BOS ID 1792, EOS ID 1793");
-  std::string story = write_story(5, 5);
+  const std::string& story = test::stories()[5];
   EXPECT_LT(tokenizer->encode(story, false, false).size() * 3, story.size());
 }
 
@@ -89,10 +88,10 @@ TEST(Tokenizer, IdsThatDoNotExistAreRefused) {
 
 TEST(Tokenizer, TheSameTextHasTheSameIdsAgainAndOnSeveralThreads) {
   auto tokenizer = open_tokenizer(kStories);
-  auto ids_of = [&](uint64_t first) {
+  auto ids_of = [&](size_t first) {
     std::vector<std::vector<int32_t>> all;
-    for (uint64_t i = first; i < first + 40; ++i)
-      all.push_back(tokenizer->encode(write_story(0, i) + "é\xFF", true, true));
+    for (size_t i = first; i < first + 40; ++i)
+      all.push_back(tokenizer->encode(test::stories()[i] + "é\xFF", true, true));
     return all;
   };
   auto expected = std::pair(ids_of(0), ids_of(1000));  // two texts, so that the threads' caches differ

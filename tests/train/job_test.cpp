@@ -119,25 +119,24 @@ TEST(RecomputeSelectionOfAJob, FollowsModeAndOption) {
   EXPECT_EQ(parts.parts, (std::vector<std::string>{"norm", "swiglu"}));
 }
 
-TEST(DatasetsOfAJob, TrainingAndValidationHaveTheirOwnPathAndOnlyValidationIsHeldOut) {
+TEST(DatasetsOfAJob, TrainingAndValidationHaveTheirOwnPath) {
   const JobConfig config =
       job_config({"--training.dataset=text", "--training.dataset_path=a.txt", "--validation.enable",
-                  "--validation.dataset=stories", "--data.bad_record=skip", "--data.text_field=body"});
+                  "--validation.dataset=c4_validation", "--validation.dataset_path=b.jsonl", "--data.bad_record=skip",
+                  "--data.text_field=body"});
   const DatasetOptions training = make_training_dataset(config), validation = make_validation_dataset(config);
   EXPECT_EQ(training.dataset, "text");
   EXPECT_EQ(training.path, "a.txt");
-  EXPECT_FALSE(training.validation);
   EXPECT_EQ(training.text_field, "body");
   EXPECT_EQ(training.bad_record, BadRecord::skip);
-  EXPECT_EQ(validation.dataset, "stories");
-  EXPECT_EQ(validation.path, "");
-  EXPECT_TRUE(validation.validation);
+  EXPECT_EQ(validation.dataset, "c4_validation");
+  EXPECT_EQ(validation.path, "b.jsonl");
 }
 
 TEST(BatchPlansOfAJob, ValidationHasItsOwnSizesAndNeverAccumulates) {
-  const JobConfig config = job_config({"--training.local_batch_size=2", "--training.global_batch_size=8",
-                                       "--training.seq_len=64", "--validation.enable", "--validation.dataset=stories",
-                                       "--validation.local_batch_size=5", "--validation.seq_len=32"});
+  const JobConfig config =
+      job_config({"--training.local_batch_size=2", "--training.global_batch_size=8", "--training.seq_len=64",
+                  "--validation.enable", "--validation.local_batch_size=5", "--validation.seq_len=32"});
   const BatchPlan training = make_batch_plan(config), validation = make_validation_plan(config);
   EXPECT_EQ(training.global_batch(), 8);
   EXPECT_EQ(training.accumulation, 4);
@@ -153,8 +152,7 @@ TEST(BatchPlansOfAJob, AValidationSequenceIsAsLongAsATrainingOneUnlessItSaysOthe
 }
 
 TEST(ModelRequestOfAJob, TheLongerOfTrainingAndValidationSequencesCounts) {
-  const std::vector<std::string> words{"--training.seq_len=64", "--validation.dataset=stories",
-                                       "--validation.seq_len=256"};
+  const std::vector<std::string> words{"--training.seq_len=64", "--validation.seq_len=256"};
   std::vector<std::string> enabled = words;
   enabled.push_back("--validation.enable");
   EXPECT_EQ(make_model_request(job_config(words), 300).sequence_length, 64);

@@ -178,8 +178,7 @@ class SettingsThatFit : public ::testing::Test {
   /// A validation of many times the tokens of a step.
   JobConfig validating_job(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words{"--training.local_batch_size=1", "--validation.enable",
-                                   "--validation.dataset=stories", "--validation.local_batch_size=64",
-                                   "--validation.seq_len=512"};
+                                   "--validation.local_batch_size=64", "--validation.seq_len=512"};
     words.insert(words.end(), more.begin(), more.end());
     return job(words);
   }

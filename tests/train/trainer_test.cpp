@@ -57,8 +57,8 @@ TEST(Trainer, MetricsAreOfTheFirstAndTheLastStepAndOfEveryLogFreqSteps) {
 
 TEST(Trainer, ValidationComesWhenDueAndLeavesTrainingAsItWas) {
   const TestFolder with, without;
-  run(small_job(with, {"--training.steps=5", "--validation.enable", "--validation.dataset=stories",
-                       "--validation.seq_len=32", "--validation.steps=2", "--validation.freq=2"}));
+  run(small_job(with, {"--training.steps=5", "--validation.enable", "--validation.seq_len=32", "--validation.steps=2",
+                       "--validation.freq=2"}));
   run(small_job(without, {"--training.steps=5"}));
   EXPECT_EQ(column<int64_t>(metrics_of(with, "validation_loss"), "step"), (std::vector<int64_t>{1, 2, 4}));
   EXPECT_EQ(losses(with), losses(without));

@@ -22,7 +22,6 @@ constexpr int64_t kVocabulary = 160;
 struct Rank {
   Rank(const std::vector<std::string>& words, int64_t world, int64_t rank) {
     std::vector<std::string> all{"--validation.enable",
-                                 "--validation.dataset=stories",
                                  "--validation.local_batch_size=6",
                                  "--validation.seq_len=64",
                                  "--training.local_batch_size=2",

@@ -54,7 +54,7 @@ struct StepBatch {
 };
 
 struct BatchOptions {
-  std::string dataset = "stories";  ///< for messages, as the next
+  std::string dataset = "text";  ///< for messages, as the next
   std::string section = "training";
   bool announces_passes = true;    ///< a notice at the end of each pass
   bool infinite = true;            ///< false: one pass, for validation

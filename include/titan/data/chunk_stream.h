@@ -87,7 +87,7 @@ struct ChunkOptions {
   ChunkPacking packing = ChunkPacking::upstream;
   bool infinite = true;              ///< begin again at the end of the source
   int64_t chunks_needed = 1;         ///< a source whose whole pass gives fewer is an error
-  std::string dataset = "stories";   ///< for messages
+  std::string dataset = "text";      ///< for messages
   std::string section = "training";  ///< of the options that messages name
   bool announces_passes = true;      ///< a notice at the end of each pass
 };

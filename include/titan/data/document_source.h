@@ -1,4 +1,4 @@
-// Where documents come from, one at a time: files of text or of ids on disk, or the embedded generator.
+// Where documents come from, one at a time: files of text or of ids on disk.
 // A document can be found again from its position alone, which is how a stopped stream is taken up.
 #pragma once
 
@@ -58,8 +58,8 @@ class DocumentSource {
     seek({});
   }
 
-  /// Documents of one pass, bad records included; nothing where they cannot be read in any order (a packed file, the
-  /// generator). May read the whole corpus once.
+  /// Documents of one pass, bad records included; nothing where they cannot be read in any order (a packed file).
+  /// May read the whole corpus once.
   virtual std::optional<int64_t> count_documents() { return std::nullopt; }
 
   /// Document number `index` of those; false for a bad record that is skipped. Leaves `next` where it was.
@@ -72,13 +72,13 @@ class DocumentSource {
   /// What is being read, for the message of a stalled read. May be called while another thread is inside `next`.
   virtual std::string reading() const = 0;
 
-  /// For messages: "stories (seed 1)", "corpus.jsonl", "text/ (12 files, 3.1 MiB)".
+  /// For messages: "corpus.jsonl", "text/ (12 files, 3.1 MiB)".
   virtual std::string description() const = 0;
 
-  /// Changes when the documents would: file names and sizes, or the generator's seed.
+  /// Changes when the documents would: file names and sizes.
   virtual uint64_t fingerprint() const = 0;
 
-  /// The files with their sizes when the source was opened; none where documents are made.
+  /// The files with their sizes when the source was opened.
   virtual CorpusFiles file_sizes() const { return {}; }
   /// What decides the documents and their order besides the files, in words.
   virtual std::string order() const { return {}; }
@@ -109,20 +109,15 @@ class DocumentSource {
 enum class BadRecord { error, skip };
 
 struct DatasetOptions {
-  std::string dataset = "stories";  ///< stories, text, c4, c4_test or c4_validation
-  std::string path = {};            ///< a file, a folder or a glob; stories need none and ignore it
+  std::string dataset = "text";     ///< text, c4, c4_test or c4_validation
+  std::string path = {};            ///< a file, a folder or a glob
   std::string text_field = "text";  ///< of JSONL records
   BadRecord bad_record = BadRecord::error;
-  uint64_t seed = 0;  ///< of the generator
   /// Another order in every pass: a permutation of (this seed, pass, place). Nothing: the corpus's own order.
   std::optional<uint64_t> shuffle_seed = {};
   /// torchtitan's split: this source gives the documents of rank `split_rank` alone.
   int64_t split_ranks = 1, split_rank = 0;
-  bool validation = false;  ///< stories: a finite set of documents that training never sees
 };
-
-/// Whether documents are made, and not read from `path`.
-bool makes_documents(const DatasetOptions& options);
 
 /// The names `DatasetOptions::dataset` may have, in any case.
 std::vector<std::string> dataset_names();

@@ -15,10 +15,8 @@
 namespace titan {
 
 struct TokenizerTraining {
-  static constexpr int64_t kStoryBytes = 8 << 20;  ///< the generator would never end
-
   DatasetOptions dataset;              ///< where the text comes from
-  std::optional<int64_t> most_bytes;   ///< text to learn from; nothing: all there is, of stories kStoryBytes
+  std::optional<int64_t> most_bytes;   ///< text to learn from; nothing: all there is
   int64_t vocabulary_size = 0;         ///< special tokens included
   std::filesystem::path output;        ///< a tiktoken model file
   std::filesystem::path hugging_face;  ///< a folder for the same as a Hugging Face tokenizer; empty: none
