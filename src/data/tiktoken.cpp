@@ -149,13 +149,13 @@ std::optional<Line> parse_line(std::string_view line) {
   return Line{std::move(*token), rank};
 }
 
-constexpr const char* kRemedy =
+constexpr const char* kTiktokenRemedy =
     "The file may be damaged or cut short: get it again, or give another model.tokenizer_path";
 
 /// Collects the lines and refuses what encoding could not live with.
-class Reader {
+class TiktokenReader {
  public:
-  explicit Reader(const std::filesystem::path& path) : path_(path) {}
+  explicit TiktokenReader(const std::filesystem::path& path) : path_(path) {}
 
   void add(std::string_view text, int64_t line_number) {
     auto line = parse_line(text);
@@ -171,7 +171,8 @@ class Reader {
 
   std::vector<std::string> finish() {
     if (parsed_.empty()) {
-      throw Error(ExitCode::bad_data, fmt::format("{}: the tokenizer file is empty. {}.", path_.string(), kRemedy));
+      throw Error(ExitCode::bad_data,
+                  fmt::format("{}: the tokenizer file is empty. {}.", path_.string(), kTiktokenRemedy));
     }
     auto count = static_cast<int64_t>(parsed_.size());
     std::vector<std::string> tokens(parsed_.size());
@@ -188,7 +189,7 @@ class Reader {
         throw Error(ExitCode::bad_data,
                     fmt::format("{}: there is no token for the single byte 0x{:02x}, so some text could "
                                 "not be encoded. {}.",
-                                path_.string(), byte, kRemedy));
+                                path_.string(), byte, kTiktokenRemedy));
       }
     }
     return tokens;
@@ -196,7 +197,7 @@ class Reader {
 
  private:
   [[noreturn]] void fail(int64_t line, const std::string& what) const {
-    throw Error(ExitCode::bad_data, fmt::format("{}:{}: {}. {}.", path_.string(), line, what, kRemedy));
+    throw Error(ExitCode::bad_data, fmt::format("{}:{}: {}. {}.", path_.string(), line, what, kTiktokenRemedy));
   }
 
   std::filesystem::path path_;
@@ -209,7 +210,7 @@ class Reader {
 
 std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path) {
   std::string bytes = read_file(path, ExitCode::bad_data);
-  Reader reader(path);
+  TiktokenReader reader(path);
   int64_t line_number = 0;
   for (std::string_view rest = bytes; !rest.empty();) {
     size_t end = std::min(rest.find('\n'), rest.size());

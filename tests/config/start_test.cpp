@@ -35,12 +35,14 @@ TEST_F(Inputs, a_glob_is_there_when_it_matches) {
 }
 
 TEST_F(Inputs, the_stories_that_used_to_be_generated_are_refused_with_what_to_write_instead) {
-  EXPECT_EQ(
-      said_about("[training]\ndataset = \"stories\"\n[validation]\nenable = true\ndataset = \"Stories\""),
-      "job.toml:2:11: training.dataset = \"stories\" is not offered here: the stories are a file now; write "
-      "training.dataset = \"text\" and training.dataset_path = \"configs/corpora/stories.jsonl\"\n"
-      "job.toml:5:11: validation.dataset = \"Stories\" is not offered here: the stories are a file now; write "
-      "validation.dataset = \"text\" and validation.dataset_path = \"configs/corpora/stories_validation.jsonl\"\n");
+  const std::string said =
+      said_about("[training]\ndataset = \"stories\"\n[validation]\nenable = true\ndataset = \"Stories\"");
+  EXPECT_TRUE(contains(said,
+                       "job.toml:2:11: training.dataset = \"stories\" is not offered here: the stories are a file now; "
+                       "write training.dataset = \"text\" and training.dataset_path = "
+                       "\"configs/corpora/stories.jsonl\""))
+      << said;
+  EXPECT_TRUE(contains(said, "validation.dataset_path = \"configs/corpora/stories_validation.jsonl\"")) << said;
 }
 
 /// An installation: configs/sub/job.toml and tokenizers/t.model, which the config names by its path from the top.

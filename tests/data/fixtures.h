@@ -96,10 +96,11 @@ class ListSource : public DocumentSource {
 };
 
 /// The corpus that trains the debug model: 1,200 English texts of about 1,200 bytes each.
+inline std::string story_corpus() { return (checkout() / "configs/corpora/stories.jsonl").string(); }
 inline const std::vector<std::string>& stories() {
   static const std::vector<std::string> texts = [] {
     std::vector<std::string> all;
-    const auto source = open_dataset({.path = (checkout() / "configs/corpora/stories.jsonl").string()});
+    const auto source = open_dataset({.path = story_corpus()});
     for (Document document; source->next(document);) all.push_back(document.text);
     return all;
   }();

@@ -123,7 +123,7 @@ TEST(Mixture, AStateOfOtherSourcesIsRefused) {
   two.sources.resize(2);
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { mixture()->restore(two); }),
                       "belongs to a mixture of 2 sources, and this run's has 3");
-  ChunkStream stream(open_dataset({}), test::byte_tokenizer(), {.sequence_length = 8});
+  ChunkStream stream(open_dataset({.path = test::story_corpus()}), test::byte_tokenizer(), {.sequence_length = 8});
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { stream.restore(two); }),
                       "belongs to a mixture of 2 sources");
 }

@@ -59,6 +59,7 @@ TEST(TokenizerTools, ATokenizerIsTrainedFromFilesToo) {
 TEST(TokenizerTools, TheHuggingFaceFormGivesTheIdsOfTheTiktokenForm) {
   TemporaryFolder folder;
   TokenizerTraining training = training_into(folder, 1500);
+  training.dataset.path = test::story_corpus();
   training.most_bytes = 1 << 20;
   training.hugging_face = folder / "made/hf";
   std::ostringstream said;
