@@ -29,7 +29,9 @@ TEST(TokenizerCommand, DecodeGivesBackWhatWasEncoded) {
 
 TEST(TokenizerCommand, ATrainedTokenizerIsUsableAndTheSameEveryTime) {
   const TestFolder folder;
-  const std::vector<std::string> words{"train", "--vocab-size=600", "--bytes=50000", "--output"};
+  const std::string corpus = checkout() / "configs/corpora/stories.jsonl";
+  const std::vector<std::string> words{"train",         "--dataset-path", corpus, "--vocab-size=600",
+                                       "--bytes=50000", "--output"};
   for (const char* name : {"a.model", "b.model"}) {
     std::vector<std::string> all = words;
     all.push_back(folder / name);
