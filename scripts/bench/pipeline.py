@@ -85,7 +85,9 @@ def rows(machine: Machine, work: Workload, pairs: int, schedule: str, best: int)
 
 def make_tokenizer(binary: str, folder: str) -> pathlib.Path:
     path = pathlib.Path(folder) / "few_words.model"
-    printed, code, _ = trainers.run([binary, "tokenizer", "train", f"--output={path}", "--vocab-size=640"], 2)
+    corpus = pathlib.Path(__file__).resolve().parents[2] / "configs" / "corpora" / "stories.jsonl"
+    command = [binary, "tokenizer", "train", f"--dataset-path={corpus}", f"--output={path}", "--vocab-size=640"]
+    printed, code, _ = trainers.run(command, 2)
     if code != 0:
         raise SystemExit(printed)
     return path

@@ -17,7 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import zstandard
 from checkpoint_runs import CheckpointTest, parallel
-from program import BAD_CONFIG, BAD_DATA, OK, ROOT, BehaviourTest
+from program import BAD_CONFIG, BAD_DATA, CORPORA, OK, ROOT, BehaviourTest
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import tiktoken_reference  # noqa: E402, I001  (program says where it lies)
@@ -178,7 +178,7 @@ class Bad(SourcesTest):
         output = self.folder / "a.bin"
         self.tokenize(corpus, output)
         other = self.folder / "other.model"
-        made = self.titan("tokenizer", "train", "--vocab-size", 600, "--output", other)
+        made = self.titan("tokenizer", "train", "--dataset-path", CORPORA / "stories.jsonl", "--vocab-size", 600, "--output", other)
         self.expect(made, OK)
         self.refuse(output, ["another vocabulary", "2048", "600", "model.tokenizer_path"], f"--model.tokenizer_path={other}")
         index = pathlib.Path(f"{output}.idx")

@@ -23,7 +23,7 @@ DIVERGING = ["--optimizer.lr=1", "--training.max_norm=0", "--lr_scheduler.decay_
 
 class Memory(BehaviourTest):
     def test_a_batch_beyond_the_memory_ends_with_what_to_make_smaller(self):
-        big = ("--training.local_batch_size=1024", "--training.seq_len=2048", "--model.override.dim=256")
+        big = ("--training.local_batch_size=1024", "--training.seq_len=2048", "--model.override.dim=256", self.long_corpus(6))
         run = self.refused(
             OUT_OF_MEMORY,
             ["out of memory", "step 1; the plan takes", "it would fit with: training.local_batch_size = "],

@@ -19,22 +19,23 @@ LITTLE = 8192  # of which a step begins and finds no room
 
 
 class MemoryOfOneGpu(MockGpu, RanksTest):
-    def ranks(self, words: list[str], mib: list[int], **settings) -> list:
+    def ranks(self, words: list[str], mib: list[int], corpus: str, **settings) -> list:
         """Both ranks of a job, started by hand, with what each GPU has."""
         port = free_port()
         ledgers = self.fresh_folder()
         ledgers.mkdir()
         mock = self.variables(2, ledgers, MOCK_CUDA_MIB=",".join(map(str, mib)), **settings)
         options = [f"--job.dump_folder={self.folder}/run", "--training.device=cuda", "--training.steps=3"]
-        return [self.start(*SHAPE, *words, *options, **self.told(rank, 2, port), **mock) for rank in range(2)]
+        return [self.start(*SHAPE, corpus, *words, *options, **self.told(rank, 2, port), **mock) for rank in range(2)]
 
     def test_that_rank_warns_runs_out_and_ends_all(self):
         shards, tensor = "--parallelism.data_parallel_shard_degree=2", "--parallelism.tensor_parallel_degree=2"
+        corpus = self.long_corpus(2)
         for words in ([shards], [tensor, "--parallelism.data_parallel_shard_degree=1"]):
             for limited in (0, 1):
                 with self.subTest(words=words, limited=limited):
                     begin = time.monotonic()
-                    ranks = self.ranks(words, [LITTLE if rank == limited else ROOM for rank in range(2)])
+                    ranks = self.ranks(words, [LITTLE if rank == limited else ROOM for rank in range(2)], corpus)
                     codes = [rank.end(limit=100) for rank in ranks]
                     said = [rank.text() for rank in ranks]
                     wanted = [OUT_OF_MEMORY if rank == limited else PEER_FAILURE for rank in range(2)]

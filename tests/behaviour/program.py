@@ -109,6 +109,14 @@ class BehaviourTest(unittest.TestCase):
         self.wait_until((folder / "report.html").exists, "the page of a run")
         return process, folder
 
+    def long_corpus(self, copies: int) -> str:
+        """The option for a corpus of 386,000 tokens times `copies`: a step larger than a corpus is refused."""
+        folder = self.folder / "long_corpus"
+        folder.mkdir()
+        for copy in range(copies):
+            (folder / f"{copy}.jsonl").symlink_to(CORPORA / "stories.jsonl")
+        return f"--training.dataset_path={folder}"
+
     def wait_until(self, holds, what: str, seconds: float = 120) -> None:
         limit = time.monotonic() + seconds
         while not holds():

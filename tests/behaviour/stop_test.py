@@ -13,7 +13,7 @@ from program import INTERRUPTED, LOG_LINE, UNFRIENDLY, VALIDATION, BehaviourTest
 LIMIT_SECONDS = 5.0
 ENDLESS = "--training.steps=1000000"
 # A first step that takes minutes.
-LONG_STEP = ["--training.local_batch_size=256", "--training.seq_len=2048", "--training.global_batch_size=4096"]
+LONG_STEP = ["--training.local_batch_size=256", "--training.seq_len=2048", "--training.global_batch_size=1024"]
 
 
 class Stop(BehaviourTest):
@@ -100,7 +100,7 @@ class Stop(BehaviourTest):
 
     def start_long_step(self) -> subprocess.Popen:
         """A run that is inside its first step: it has computed for a while since it said that training starts."""
-        process = self.start(*LONG_STEP, until="Training starts")
+        process = self.start(*LONG_STEP, self.long_corpus(6), until="Training starts")
         begin = self.processor_ticks(process.pid)
         while self.processor_ticks(process.pid) < begin + 50:
             self.assertIsNone(process.poll())

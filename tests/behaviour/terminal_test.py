@@ -125,7 +125,7 @@ class Terminal(BehaviourTest):
                 self.assertIn(f"it is saved: the same command without {without} resumes from here", text)
 
     def test_ctrl_c_twice_ends_at_once(self):
-        long_step = ["--training.local_batch_size=256", "--training.seq_len=2048", "--training.global_batch_size=4096"]
+        long_step = ["--training.local_batch_size=256", "--training.seq_len=2048", self.long_corpus(2)]
         code, text = self.run_on_terminal(ENDLESS, *long_step, until="Training starts", signals=2)
         self.assertEqual(code, INTERRUPTED)
         self.assertIn(ANNOUNCED, as_shown(text))

@@ -87,8 +87,9 @@ def learned(folder: pathlib.Path, lines: list[str], size: int) -> pathlib.Path:
 def check_both_forms(binary: str, folder: pathlib.Path, text: bytes) -> bool:
     """Whether the two forms that `tokenizer train` writes give the ids that the packages give, which are the same."""
     model, hugging_face = folder / "own.model", folder / "own"
-    command = [binary, "tokenizer", "train", "--vocab-size", "2000", "--output", model, "--hugging-face", hugging_face]
-    subprocess.run([*map(str, command)], check=True, capture_output=True)
+    corpus = ROOT / "configs" / "corpora" / "stories.jsonl"
+    command = [binary, "tokenizer", "train", "--dataset-path", corpus, "--vocab-size", "2000", "--output", model]
+    subprocess.run([*map(str, command), "--hugging-face", hugging_face], check=True, capture_output=True)
     encoding = tiktoken_reference.load(model, special=True)
     package = Tokenizer.from_file(str(hugging_face / "tokenizer.json"))
     replaced = text.decode("utf-8", "replace")
