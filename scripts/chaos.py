@@ -110,7 +110,7 @@ class Chaos:
         folder.mkdir(parents=True, exist_ok=True)
         lines = self.record.read_text().splitlines() if self.record.exists() else []
         self.kills = [Kill(**json.loads(line)) for line in lines]
-        self.load_seconds = 0.5  # from the ranks' meeting until a run has loaded: the last one's
+        self.load_seconds = 0.5  # from the rendezvous until a run has loaded: the last one's
 
     def words(self, steps: int, folder: pathlib.Path, *more: str) -> list[str]:
         return [*TRAINING, f"--job.dump_folder={folder}", f"--training.steps={steps}", *more]

@@ -54,7 +54,7 @@ def paragraphs() -> list[str]:
 
 
 def write_corpus(path: pathlib.Path, size: int) -> None:
-    """Records of about 2 KB: paragraphs in an order of chance, numbers between them, until there are `size` bytes."""
+    """Records of about 2 KB: paragraphs in random order, numbers between them, until there are `size` bytes."""
     chance, parts = random.Random(1), paragraphs()
     with path.open("w", encoding="utf-8") as out:
         while out.tell() < size:

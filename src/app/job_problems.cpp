@@ -48,7 +48,7 @@ int tell_problems(const std::optional<Launch>& launch, const std::vector<Problem
   if (problems.empty()) return 0;
   std::ostringstream text;
   print_problems(text, problems);
-  const bool has_peers = launch && launch->meeting.kind != MeetingPoint::Kind::nowhere;
+  const bool has_peers = launch && launch->rendezvous.kind != RendezvousEndpoint::Kind::nowhere;
   const bool speaks = !has_peers || launch->rank == 0;
   if (speaks) std::cerr << text.str() << std::flush;
   if (has_peers && !tell_ranks(*launch, text.str(), code) && !speaks) std::cerr << text.str();

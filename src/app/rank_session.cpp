@@ -171,9 +171,10 @@ Rendezvous RankSession::meet() {
     log_.info("Dry run as rank {} of {}: communication does nothing, and nothing of it is recorded", launch_.rank,
               launch_.size);
   }
-  if (launch_.meeting.kind == MeetingPoint::Kind::nowhere) return meet_ranks(launch_, {}, {}, {}, final_message_);
+  if (launch_.rendezvous.kind == RendezvousEndpoint::Kind::nowhere)
+    return meet_ranks(launch_, {}, {}, {}, final_message_);
   log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
-            launch_.meeting.host);
+            launch_.rendezvous.host);
   auto tell = [this](const std::string& text, bool aloud) {
     write_trace();
     log_.silence_other_threads();

@@ -14,7 +14,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 /// A named pipe that is read must have a writer after this time.

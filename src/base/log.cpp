@@ -14,7 +14,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 constexpr std::string_view kAfterLevel = " - ";

@@ -20,7 +20,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 int64_t read_limit(const char* path) {

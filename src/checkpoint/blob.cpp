@@ -11,7 +11,6 @@
 #include "zip.h"
 
 namespace titan {
-
 namespace {
 
 struct TypeName {

@@ -11,7 +11,6 @@
 #include "titan/checkpoint/safetensors.h"
 
 namespace titan {
-
 namespace {
 
 constexpr int64_t kNoStep = -1;

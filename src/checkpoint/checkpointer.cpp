@@ -15,7 +15,6 @@
 #include "titan/distributed/own_device.h"
 
 namespace titan {
-
 namespace {
 
 /// Waits for the work enqueued by this thread: other threads copy the state on other streams.
@@ -33,8 +32,8 @@ void wait_for_devices(const CheckpointState& state) {
 
 }  // namespace
 
-Saver::Saver(Storage& storage, RankBarrier& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done)
-    : storage_(storage), barrier_(meeting), options_(std::move(options)), done_(std::move(done)) {}
+Saver::Saver(Storage& storage, RankBarrier& barrier, SaverOptions options, std::function<void(const SaveOutcome&)> done)
+    : storage_(storage), barrier_(barrier), options_(std::move(options)), done_(std::move(done)) {}
 
 Saver::~Saver() {
   if (writer_.joinable()) writer_.join();
@@ -219,8 +218,8 @@ WriteTrial try_writing(const std::function<void()>& act) {
 }
 
 /// The first problem of any rank, with the rank's number if there are several ranks.
-WriteTrial agreed(RankBarrier& meeting, const WriteTrial& mine) {
-  const std::vector<std::string> all = meeting.exchange(json_text(nlohmann::json{mine.problem, mine.reason}));
+WriteTrial agreed(RankBarrier& barrier, const WriteTrial& mine) {
+  const std::vector<std::string> all = barrier.exchange(json_text(nlohmann::json{mine.problem, mine.reason}));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::string problem;
     int reason = 0;
@@ -240,10 +239,10 @@ bool may_recover(int reason) {
 
 }  // namespace
 
-Checkpointer::Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankBarrier> meeting,
+Checkpointer::Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankBarrier> barrier,
                            CheckpointerOptions options, CheckpointEvents events)
     : storage_(std::move(storage)),
-      barrier_(std::move(meeting)),
+      barrier_(std::move(barrier)),
       options_(std::move(options)),
       events_(std::move(events)) {
   run_ = barrier_->exchange(fmt::format("{:08x}", std::random_device()())).front();

@@ -11,7 +11,6 @@
 #include "titan/checkpoint/catalogue.h"
 
 namespace titan {
-
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{32} << 20;

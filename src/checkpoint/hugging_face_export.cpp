@@ -13,7 +13,6 @@
 #include "titan/checkpoint/metadata.h"
 
 namespace titan {
-
 namespace {
 
 constexpr int64_t kSpareBytes = int64_t{1} << 20;
@@ -163,14 +162,14 @@ std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {
   return json_text(report);
 }
 
-std::string run_stages(Exporter& exporter, RankBarrier& meeting) {
-  const bool leads = meeting.rank() == 0;
+std::string run_stages(Exporter& exporter, RankBarrier& barrier) {
+  const bool leads = barrier.rank() == 0;
   std::string problem;
   if (leads) problem = problem_of([&] { exporter.begin(); });
-  problem = meeting.exchange(problem).front();
+  problem = barrier.exchange(problem).front();
   if (!problem.empty()) return problem;
   std::map<std::string, FileRecord> records;
-  const std::vector<std::string> reports = meeting.exchange(write_some(exporter, meeting.rank(), meeting.size()));
+  const std::vector<std::string> reports = barrier.exchange(write_some(exporter, barrier.rank(), barrier.size()));
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     read_words(reports[rank], rank, [&](const nlohmann::json& report) {
       const auto failed = report.at("problem").get<std::string>();
@@ -184,7 +183,7 @@ std::string run_stages(Exporter& exporter, RankBarrier& meeting) {
   }
   if (leads && problem.empty()) problem = problem_of([&] { exporter.commit(std::move(records)); });
   if (leads && !problem.empty()) exporter.abandon();
-  return meeting.exchange(problem).front();
+  return barrier.exchange(problem).front();
 }
 
 }  // namespace
@@ -217,12 +216,12 @@ std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vect
   return files;
 }
 
-SaveOutcome export_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
+SaveOutcome export_together(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                             TensorSource& weights) {
   const auto start = std::chrono::steady_clock::now();
   Exporter exporter(storage, wanted, weights);
   SaveOutcome outcome{wanted.step, false, {}, wanted.folder, exporter.bytes(), 0};
-  outcome.problem = run_stages(exporter, meeting);
+  outcome.problem = run_stages(exporter, barrier);
   outcome.committed = outcome.problem.empty();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
@@ -231,8 +230,8 @@ SaveOutcome export_together(Storage& storage, RankBarrier& meeting, const Huggin
 namespace {
 
 /// The first problem of any rank, with its number if there are several; the same on all ranks.
-std::string agreed(RankBarrier& meeting, const std::string& mine) {
-  const std::vector<std::string> all = meeting.exchange(mine);
+std::string agreed(RankBarrier& barrier, const std::string& mine) {
+  const std::vector<std::string> all = barrier.exchange(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty()) return all.size() == 1 ? all[rank] : fmt::format("{} (rank {})", all[rank], rank);
   }
@@ -257,27 +256,27 @@ std::filesystem::path parts_root(const HuggingFaceExport& wanted) {
 }
 
 /// Writes the shards as a temporary checkpoint.
-SaveOutcome save_parts(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
+SaveOutcome save_parts(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                        const CheckpointState& state) {
   SaveJob job;
   job.place = {parts_root(wanted), wanted.step, wanted.run};
   job.tensors = state.placed();
-  job.plan = std::make_shared<const SavePlan>(plan_save(job.tensors, meeting.size()));
+  job.plan = std::make_shared<const SavePlan>(plan_save(job.tensors, barrier.size()));
   job.facts = state.facts;
-  const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(meeting.rank())];
+  const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(barrier.rank())];
   job.written = [&](size_t index) { return written_part(state.tensors[writes[index].tensor], writes[index]); };
-  return save_together(storage, meeting, job);
+  return save_together(storage, barrier, job);
 }
 
 /// Writes the export from the shards of all ranks.
-SaveOutcome export_parts(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted) {
+SaveOutcome export_parts(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted) {
   std::optional<OpenCheckpoint> parts;
   const std::filesystem::path folder = parts_root(wanted) / step_folder(wanted.step);
-  const auto open = [&] { parts.emplace(storage, folder, /*all_sizes=*/meeting.rank() == 0); };
-  const std::string problem = agreed(meeting, problem_of(open));
+  const auto open = [&] { parts.emplace(storage, folder, /*all_sizes=*/barrier.rank() == 0); };
+  const std::string problem = agreed(barrier, problem_of(open));
   if (!problem.empty()) return {wanted.step, false, problem, wanted.folder, 0, 0};
   CheckpointSource weights(*parts);
-  return export_together(storage, meeting, wanted, weights);
+  return export_together(storage, barrier, wanted, weights);
 }
 
 }  // namespace
@@ -296,17 +295,17 @@ HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::pa
   return {fit.counts(), stored.verified(), manifest ? std::optional(manifest->step) : std::nullopt};
 }
 
-LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
+LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,
                                        std::optional<ScaleBlock> quantised, const ForeignModel& model,
                                        std::span<const SavedParameter> parameters) {
   LoadOutcome outcome;
   const auto load = [&] {
-    const HuggingFaceWeights read = read_hugging_face(storage, folder, quantised, model, parameters, meeting.rank());
+    const HuggingFaceWeights read = read_hugging_face(storage, folder, quantised, model, parameters, barrier.rank());
     outcome.verified = read.verified;
     outcome.line = fmt::format("LOAD: {} from {} (Hugging Face, {}{})", read.counts, folder.string(),
                                quantised ? "quantised, " : "", outcome.verified ? "verified" : "unverified");
   };
-  const std::string problem = agreed(meeting, problem_of(load));
+  const std::string problem = agreed(barrier, problem_of(load));
   if (!problem.empty()) {
     throw Error(ExitCode::storage, fmt::format("{} cannot be loaded: {}", folder.string(), problem));
   }
@@ -314,14 +313,14 @@ LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& meeting, c
   return outcome;
 }
 
-SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
+SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                                        const CheckpointState& state) {
-  SaveOutcome outcome = save_parts(storage, meeting, wanted, state);
+  SaveOutcome outcome = save_parts(storage, barrier, wanted, state);
   const double seconds = outcome.seconds;
-  if (outcome.committed) outcome = export_parts(storage, meeting, wanted);
+  if (outcome.committed) outcome = export_parts(storage, barrier, wanted);
   outcome.folder = wanted.folder;
   outcome.seconds += seconds;
-  if (meeting.rank() == 0) {
+  if (barrier.rank() == 0) {
     problem_of([&] { storage.remove_folder(parts_root(wanted)); });  // what stays goes with the next start
   }
   return outcome;

@@ -13,7 +13,6 @@
 #include "titan/distributed/rank_check.h"
 
 namespace titan {
-
 namespace {
 
 constexpr size_t kReaders = 4;  // files that are read at once
@@ -227,9 +226,9 @@ Verdict try_checkpoint(const std::function<void()>& act) {
 }
 
 /// The worst result of all ranks, with the rank's number if there are several.
-Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
+Verdict agreed(RankBarrier& barrier, const Verdict& mine) {
   const nlohmann::json message{{"fate", static_cast<int>(mine.fate)}, {"why", mine.why}, {"code", mine.code}};
-  const std::vector<std::string> all = meeting.exchange(json_text(message));
+  const std::vector<std::string> all = barrier.exchange(json_text(message));
   Verdict worst;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     Verdict one;
@@ -247,10 +246,10 @@ Verdict agreed(RankBarrier& meeting, const Verdict& mine) {
 }
 
 /// Rank 0 lists the checkpoints, so that all ranks try the same ones.
-std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& meeting,
+std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& barrier,
                                                const std::filesystem::path& root) {
   nlohmann::json message{{"problem", ""}, {"steps", nlohmann::json::array()}};
-  if (meeting.rank() == 0) {
+  if (barrier.rank() == 0) {
     try {
       for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
         message["steps"].push_back({found.step, found.is_export});
@@ -261,7 +260,7 @@ std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& me
   }
   std::string problem;
   std::vector<std::pair<int64_t, bool>> steps;
-  read_words(meeting.exchange(json_text(message)).front(), 0, [&](const nlohmann::json& heard) {
+  read_words(barrier.exchange(json_text(message)).front(), 0, [&](const nlohmann::json& heard) {
     problem = heard.at("problem").get<std::string>();
     steps = heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>();
   });
@@ -317,11 +316,11 @@ int64_t bytes_of(const OpenCheckpoint& checkpoint) {
 
 /// Loads one checkpoint on all ranks with `act`, which returns the text for the LOAD line. Sets the folder and line of
 /// `outcome` on success. Throws if the checkpoint does not match the run.
-Verdict try_folder(RankBarrier& meeting, const std::filesystem::path& folder, const std::function<std::string()>& act,
+Verdict try_folder(RankBarrier& barrier, const std::filesystem::path& folder, const std::function<std::string()>& act,
                    LoadOutcome& outcome) {
   std::string line;
   const Verdict mine = try_checkpoint([&] { line = fmt::format("{} ({})", folder.string(), act()); });
-  const Verdict verdict = agreed(meeting, mine);
+  const Verdict verdict = agreed(barrier, mine);
   if (verdict.fate == Fate::unfit) {
     throw Error(static_cast<ExitCode>(verdict.code),
                 fmt::format("{} does not fit this run: {}", folder.string(), verdict.why));
@@ -356,17 +355,17 @@ std::string unseen_file(Storage& storage, const std::filesystem::path& folder,
   return {};
 }
 
-Verdict try_own(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder, bool is_of_the_run,
+Verdict try_own(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder, bool is_of_the_run,
                 const LoadAttempt& attempt, LoadOutcome& outcome) {
   const auto act = [&] {
     std::optional<Manifest> manifest;
     const auto see_all = [&] {
-      const std::string unseen = meeting.rank() == 0 ? "" : unseen_file(storage, folder, manifest);
+      const std::string unseen = barrier.rank() == 0 ? "" : unseen_file(storage, folder, manifest);
       // Not damage: rank 0 checks that.
       if (!unseen.empty()) throw StorageError("see what rank 0 sees:", folder / unseen, ENOENT);
     };
     see_all();
-    OpenCheckpoint checkpoint(storage, folder, meeting.rank() == 0);
+    OpenCheckpoint checkpoint(storage, folder, barrier.rank() == 0);
     manifest = checkpoint.manifest();
     see_all();
     if (is_of_the_run && manifest) expect_step(folder, manifest->step);
@@ -376,16 +375,16 @@ Verdict try_own(Storage& storage, RankBarrier& meeting, const std::filesystem::p
     return fmt::format("{}, {}{}{}", word_for(outcome.verified), human_bytes(static_cast<double>(bytes_of(checkpoint))),
                        conversion.empty() ? "" : ", ", conversion);
   };
-  return try_folder(meeting, folder, act, outcome);
+  return try_folder(barrier, folder, act, outcome);
 }
 
-Verdict try_export(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
+Verdict try_export(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,
                    const ExportAttempt& attempt, LoadOutcome& outcome) {
   const auto act = [&] {
     outcome.verified = attempt(storage, folder);
     return fmt::format("Hugging Face, {}", word_for(outcome.verified));
   };
-  return try_folder(meeting, folder, act, outcome);
+  return try_folder(barrier, folder, act, outcome);
 }
 
 /// Why a folder given by the user is not a checkpoint, with a hint; empty if it is one.
@@ -407,10 +406,10 @@ std::string what_it_is_instead(Storage& storage, const std::filesystem::path& fo
 
 }  // namespace
 
-LoadOutcome load_folder_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
+LoadOutcome load_folder_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,
                                  const LoadAttempt& attempt) {
   LoadOutcome outcome;
-  const Verdict verdict = try_own(storage, meeting, folder, /*is_of_the_run=*/false, attempt, outcome);
+  const Verdict verdict = try_own(storage, barrier, folder, /*is_of_the_run=*/false, attempt, outcome);
   if (verdict.fate != Fate::loaded) {
     const std::string instead = what_it_is_instead(storage, folder);
     throw Error(ExitCode::storage,
@@ -420,10 +419,10 @@ LoadOutcome load_folder_together(Storage& storage, RankBarrier& meeting, const s
   return outcome;
 }
 
-LoadOutcome load_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& root,
+LoadOutcome load_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads,
                           const ExportAttempt& attempt_export) {
-  std::vector<FoundCheckpoint> candidates = agreed_candidates(storage, meeting, root);
+  std::vector<FoundCheckpoint> candidates = agreed_candidates(storage, barrier, root);
   std::erase_if(candidates, [&](const FoundCheckpoint& one) {
     return (one.is_export && !attempt_export) || (step && one.step != *step);
   });
@@ -435,8 +434,8 @@ LoadOutcome load_together(Storage& storage, RankBarrier& meeting, const std::fil
   for (const FoundCheckpoint& candidate : candidates) {
     const std::filesystem::path folder = root / step_folder(candidate.step);
     const Verdict verdict = candidate.is_export
-                                ? try_export(storage, meeting, folder, attempt_export, outcome)
-                                : try_own(storage, meeting, folder, /*is_of_the_run=*/true, attempt, outcome);
+                                ? try_export(storage, barrier, folder, attempt_export, outcome)
+                                : try_own(storage, barrier, folder, /*is_of_the_run=*/true, attempt, outcome);
     if (verdict.fate == Fate::loaded) {
       outcome.step = candidate.step;
       outcome.line = fmt::format("LOAD: step {} from {}", candidate.step, outcome.line);
@@ -452,7 +451,7 @@ LoadOutcome load_together(Storage& storage, RankBarrier& meeting, const std::fil
   }
   if (!failures.empty()) outcome.line += "; " + joined(failures);
   for (const Failure& failure : failures) {
-    if (failure.verdict.fate != Fate::damaged || meeting.rank() != 0 || only_reads) continue;
+    if (failure.verdict.fate != Fate::damaged || barrier.rank() != 0 || only_reads) continue;
     try {
       set_aside(storage, root, failure.candidate.step);
     } catch (const StorageError& error) {

@@ -8,7 +8,6 @@
 #include "titan/base/json.h"
 
 namespace titan {
-
 namespace {
 
 using Kind = PickleValue::Kind;

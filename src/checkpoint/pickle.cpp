@@ -6,7 +6,6 @@
 #include <limits>
 
 namespace titan {
-
 namespace {
 
 /// Names that a checkpoint's pickles may contain, besides torch's dtypes and storages.

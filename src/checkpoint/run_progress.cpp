@@ -14,7 +14,6 @@
 #include "titan/checkpoint/training_state.h"
 
 namespace titan {
-
 namespace {
 
 constexpr const char* kStepKey = "train_state.step";

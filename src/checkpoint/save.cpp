@@ -13,7 +13,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 /// A box of a tensor and the ranks that hold it, ascending.
@@ -231,16 +230,16 @@ int64_t total_bytes(const CheckpointIndex& index) {
 }
 
 /// Runs the stages; returns the problem, empty if committed.
-std::string run_stages(Storage& storage, RankBarrier& meeting, const SaveJob& job, const CheckpointIndex& index) {
-  const bool leads = meeting.rank() == 0;
+std::string run_stages(Storage& storage, RankBarrier& barrier, const SaveJob& job, const CheckpointIndex& index) {
+  const bool leads = barrier.rank() == 0;
   std::string problem;
   if (leads) problem = problem_of([&] { begin_save(storage, job.place, total_bytes(index)); });
-  problem = meeting.exchange(problem).front();
+  problem = barrier.exchange(problem).front();
   if (!problem.empty()) return problem;
 
   std::map<std::string, FileRecord> mine;
-  problem = problem_of([&] { mine = write_files(storage, job, meeting.rank()); });
-  const std::vector<std::string> reports = meeting.exchange(json_text(report_of(problem, mine)));
+  problem = problem_of([&] { mine = write_files(storage, job, barrier.rank()); });
+  const std::vector<std::string> reports = barrier.exchange(json_text(report_of(problem, mine)));
   problem.clear();
   std::map<std::string, FileRecord> files = files_of(reports, problem);
   if (!problem.empty()) {
@@ -252,7 +251,7 @@ std::string run_stages(Storage& storage, RankBarrier& meeting, const SaveJob& jo
     problem = problem_of([&] { commit_save(storage, job.place, index, std::move(files), job.facts); });
     if (!problem.empty()) abandon_save(storage, job.place);
   }
-  return meeting.exchange(problem).front();
+  return barrier.exchange(problem).front();
 }
 
 }  // namespace
@@ -282,12 +281,12 @@ std::string SaveOutcome::sentence() const {
   return fmt::format("checkpoint {} was not saved: {}", step, problem);
 }
 
-SaveOutcome save_together(Storage& storage, RankBarrier& meeting, const SaveJob& job) {
+SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SaveJob& job) {
   const auto start = std::chrono::steady_clock::now();
   // Other ranks need no index.
-  const CheckpointIndex index = meeting.rank() == 0 ? index_of(*job.plan, job.tensors, job.values) : CheckpointIndex();
+  const CheckpointIndex index = barrier.rank() == 0 ? index_of(*job.plan, job.tensors, job.values) : CheckpointIndex();
   SaveOutcome outcome{job.place.step, false, {}, job.place.final(), total_bytes(index), 0};
-  outcome.problem = run_stages(storage, meeting, job, index);
+  outcome.problem = run_stages(storage, barrier, job, index);
   outcome.committed = outcome.problem.empty();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;

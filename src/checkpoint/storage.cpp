@@ -13,7 +13,6 @@
 #include <xxhash.h>
 
 namespace titan {
-
 namespace {
 
 /// Limit of read_all, which reads only metadata: larger files are refused before allocating.

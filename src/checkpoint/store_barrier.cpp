@@ -15,11 +15,11 @@ using Clock = std::chrono::steady_clock;
 class StoreBarrier : public RankBarrier {
  public:
   StoreBarrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
-               BarrierWaits waits)
+               BarrierOptions options)
       : store_(c10::make_intrusive<c10d::PrefixStore>(name, std::move(store))),
         rank_(rank),
         size_(size),
-        waits_(std::move(waits)) {}
+        options_(std::move(options)) {}
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
@@ -55,26 +55,26 @@ class StoreBarrier : public RankBarrier {
 
   std::string wait_for(const std::string& key, int64_t rank) {
     // Includes the read: the store is in rank 0's process, which may be stopped.
-    const PatientWait noted(waits_.waits, rank, waits_.patience);
+    const BarrierWait noted(options_.waits, rank, options_.response_timeout);
     const Clock::time_point begin = Clock::now();
     try {
-      while (!comes_in_time(key, begin)) tell_of(rank, begin);
+      while (!comes_in_time(key, begin)) report_wait(rank, begin);
       const std::vector<uint8_t> bytes = store_->get(key);
       return {bytes.begin(), bytes.end()};
     } catch (const c10::Error& error) {
-      if (waits_.waits) waits_.waits->keep();
+      if (options_.waits) options_.waits->keep();
       throw Error(ExitCode::peer_failure,
-                  fmt::format("rank {} did not come to a meeting of the ranks within {} s: {}", rank,
-                              whole_seconds(waits_.limit), error.what_without_backtrace()));
+                  fmt::format("rank {} did not reach a checkpoint barrier within {} s: {}", rank,
+                              whole_seconds(options_.timeout), error.what_without_backtrace()));
     }
   }
 
-  /// Waits for `patience`; throws at the limit and if the store is lost.
+  /// Waits for the response timeout; throws at the timeout and if the store is lost.
   bool comes_in_time(const std::string& key, Clock::time_point begin) {
     const Clock::time_point now = Clock::now();
     constexpr std::chrono::milliseconds kLeast{1};
-    const auto left = std::max(kLeast, std::chrono::ceil<std::chrono::milliseconds>(begin + waits_.limit - now));
-    const std::chrono::milliseconds slice = std::clamp(waits_.patience, kLeast, left);
+    const auto left = std::max(kLeast, std::chrono::ceil<std::chrono::milliseconds>(begin + options_.timeout - now));
+    const std::chrono::milliseconds slice = std::clamp(options_.response_timeout, kLeast, left);
     try {
       store_->wait({key}, slice);
       return true;
@@ -85,12 +85,13 @@ class StoreBarrier : public RankBarrier {
     }
   }
 
-  void tell_of(int64_t rank, Clock::time_point begin) {
+  void report_wait(int64_t rank, Clock::time_point begin) {
     const Clock::time_point now = Clock::now();
     // Otherwise the watcher is about to report it.
-    if (!waits_.tell || !waits_.waits || !waits_.waits->were_alive_since(now - waits_.patience)) return;
-    waits_.tell(fmt::format("A meeting about checkpoints has waited {} s for rank {}, which lives",
-                            whole_seconds(now - begin), rank));
+    if (!options_.report || !options_.waits || !options_.waits->were_alive_since(now - options_.response_timeout))
+      return;
+    options_.report(fmt::format("A checkpoint barrier has waited {} s for rank {}, which responds",
+                                whole_seconds(now - begin), rank));
   }
 
   static int64_t whole_seconds(Clock::duration time) {
@@ -99,7 +100,7 @@ class StoreBarrier : public RankBarrier {
 
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t rank_, size_;
-  BarrierWaits waits_;
+  BarrierOptions options_;
   int64_t round_ = 0;
 };
 
@@ -131,8 +132,8 @@ void read_words(const std::string& words, size_t rank, const std::function<void(
 std::unique_ptr<RankBarrier> make_lone_barrier() { return std::make_unique<LoneBarrier>(); }
 
 std::unique_ptr<RankBarrier> make_store_barrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
-                                                int64_t rank, int64_t size, BarrierWaits waits) {
-  return std::make_unique<StoreBarrier>(std::move(store), name, rank, size, std::move(waits));
+                                                int64_t rank, int64_t size, BarrierOptions options) {
+  return std::make_unique<StoreBarrier>(std::move(store), name, rank, size, std::move(options));
 }
 
 }  // namespace titan

@@ -13,7 +13,6 @@
 #endif
 
 namespace titan {
-
 namespace {
 
 constexpr std::string_view kModelPrefix = "model.";

@@ -7,7 +7,6 @@
 #include <optional>
 
 namespace titan {
-
 namespace {
 
 constexpr uint32_t kLocalHeader = 0x04034b50, kDirectoryLine = 0x02014b50, kEnd = 0x06054b50;

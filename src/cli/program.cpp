@@ -19,7 +19,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 /// std::set_terminate takes no argument, so what describes a thread's exception is kept here.

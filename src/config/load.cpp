@@ -13,7 +13,6 @@
 #include "titan/config/start.h"
 
 namespace titan {
-
 namespace {
 
 /// A check of several options says nothing sure about one whose own value, or whole section, is already wrong.

@@ -200,7 +200,7 @@ void describe_data(Schema& schema) {
       .help("one global sequence whatever the layout, or torchtitan's split by data-parallel rank");
   data.add("shuffle", &S::shuffle, false)
       .own()
-      .help("read the documents in an order of chance, another one in every pass");
+      .help("read the documents in random order, a different one in every pass");
   data.add("shuffle_seed", &S::shuffle_seed, 0)
       .own()
       .at_least(0)

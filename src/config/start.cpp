@@ -8,7 +8,6 @@
 #include "titan/config/load.h"
 
 namespace titan {
-
 namespace {
 
 /// Threads of one product wait for each other; more than this many per processor make a step extremely slow.

@@ -10,7 +10,6 @@
 #include "widen.h"
 
 namespace titan {
-
 namespace {
 
 void check(const BatchPlan& plan, const BatchOptions& options) {

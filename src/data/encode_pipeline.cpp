@@ -10,7 +10,6 @@
 #include <thread>
 
 namespace titan {
-
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;      // of text, in one hand-over

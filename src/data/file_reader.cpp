@@ -16,7 +16,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 constexpr size_t kReadAhead = size_t{256} << 10;

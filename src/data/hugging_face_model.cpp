@@ -13,7 +13,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 constexpr std::string_view kDamaged = "The file may be damaged: get it again";

@@ -11,7 +11,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 /// The added tokens that are looked for before normalisation, or those after it, which are normalised themselves.

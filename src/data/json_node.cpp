@@ -11,7 +11,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 constexpr std::string_view kDamagedJson = "The file may be damaged or cut short: get it again";

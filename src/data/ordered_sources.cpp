@@ -9,7 +9,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 /// Documents of a pass; `why` they must be readable in any order.

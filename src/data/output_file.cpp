@@ -25,7 +25,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, int reason) {

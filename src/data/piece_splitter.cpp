@@ -13,7 +13,6 @@
 #include <pcre2.h>
 
 namespace titan {
-
 namespace {
 
 // Unicode's White_Space: PCRE2's own \s also holds U+180E.

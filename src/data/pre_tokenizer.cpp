@@ -7,7 +7,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 using Pieces = std::vector<std::string_view>;

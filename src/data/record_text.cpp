@@ -8,7 +8,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 /// Keeps the text under one key of the outermost object, and the type of what is there instead.

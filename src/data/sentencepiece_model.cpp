@@ -18,7 +18,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 using Field = ProtobufReader::Field;

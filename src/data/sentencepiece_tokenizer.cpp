@@ -12,7 +12,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 using Type = SentencePiece::Type;

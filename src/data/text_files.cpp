@@ -12,7 +12,6 @@
 #include "titan/data/utf8.h"
 
 namespace titan {
-
 namespace {
 
 /// How many bytes of `text`, at most `bound` < text.size(), make a document of their own.

@@ -24,7 +24,6 @@
 #include "output_file.h"
 
 namespace titan {
-
 namespace {
 
 const std::string kMakeAgain = "Make it again with: titan_train data tokenize";

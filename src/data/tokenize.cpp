@@ -24,7 +24,6 @@
 #include "token_source.h"
 
 namespace titan {
-
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -27,7 +27,6 @@
 #include "token_source.h"
 
 namespace titan {
-
 namespace {
 
 std::string read_all(std::istream& in) {

@@ -3,7 +3,6 @@
 #include <cstring>
 
 namespace titan {
-
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";

@@ -147,9 +147,9 @@ void Coordinator::report(Cause cause) {
 
 void Coordinator::check_health() {
   const Deadline now = Clock::now();
-  const auto patience = waits_->question_due(now);
-  if (patience && diagnosis_.ask(0, *patience, now)) ask_all();
-  if (diagnosis_.take_all_alive()) waits_->note_life(now);
+  const auto response_timeout = waits_->health_check_due(now);
+  if (response_timeout && diagnosis_.ask(0, *response_timeout, now)) ask_all();
+  if (diagnosis_.take_all_alive()) waits_->note_alive(now);
   if (const std::optional<Cause> silent = diagnosis_.overdue(now)) report(*silent);
 }
 

@@ -111,7 +111,7 @@ void CoordinatorClient::take(RankMessage message) {
   if (message.stored) store_calls_->take(*std::move(message.stored));
   if (health_.is_open()) {
     health_.close();
-    waits_->note_life(Clock::now());
+    waits_->note_alive(Clock::now());
   }
   farewell_ = message.farewell && leaving_;
   if (farewell_) return;
@@ -147,9 +147,9 @@ void CoordinatorClient::rank_zero_is_gone() {
 void CoordinatorClient::check_health() {
   if (own_failure_) return health_.close();
   const Deadline now = Clock::now();
-  if (const auto patience = waits_->question_due(now)) {
-    channel_.send_line(asks_line(*patience));
-    if (!health_.is_open()) health_.ask(now, *patience);
+  if (const auto response_timeout = waits_->health_check_due(now)) {
+    channel_.send_line(asks_line(*response_timeout));
+    if (!health_.is_open()) health_.ask(now, *response_timeout);
   }
   if (!health_.is_overdue(now)) return;
   // Each rank reports it: the one that waits finds it first, and a launcher may end the witness before it does.
@@ -173,8 +173,8 @@ void CoordinatorClient::say_final_message() const {
 bool CoordinatorClient::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Refusal{code, text};
-  const std::chrono::seconds patience = code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : kHeardLimit;
-  const Deadline latest = Clock::now() + patience;
+  const std::chrono::seconds limit = code == kPeerFailure ? kTrueCauseLimit + kFirstToEndLimit : kHeardLimit;
+  const Deadline latest = Clock::now() + limit;
   end_at_ = latest + kOwnEndLimit;
   channel_.send_line(failed_line(code, text));
   wake_.ring();

@@ -9,7 +9,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 [[noreturn]] void end_after_notice(ExitCode code) {

@@ -13,10 +13,10 @@ constexpr std::chrono::seconds kLongestPause{2};
 
 }  // namespace
 
-void HealthCheck::ask(Deadline now, std::chrono::milliseconds patience) {
+void HealthCheck::ask(Deadline now, std::chrono::milliseconds response_timeout) {
   open_ = true;
   since_ = looked_at_ = now;
-  until_ = now + std::max<std::chrono::milliseconds>(patience / 2, kSignOfLifeLimit);
+  until_ = now + std::max<std::chrono::milliseconds>(response_timeout / 2, kSignOfLifeLimit);
 }
 
 bool HealthCheck::is_overdue(Deadline now) {
@@ -72,11 +72,11 @@ void FailureDiagnosis::answer(WaitAnswer answer) {
   if (suspected_) answers_.push_back(std::move(answer));
 }
 
-bool FailureDiagnosis::ask(int64_t asker, std::chrono::milliseconds patience, Deadline now) {
+bool FailureDiagnosis::ask(int64_t asker, std::chrono::milliseconds response_timeout, Deadline now) {
   if (cause_ || suspected_ || health_.is_open()) return false;
   asker_ = asker;
   unanswered_ = present_;
-  health_.ask(now, patience);
+  health_.ask(now, response_timeout);
   return true;
 }
 

@@ -20,9 +20,9 @@ namespace titan {
 /// about every second; it also sends the question and keeps who has answered.
 class HealthCheck {
  public:
-  /// Half of `patience` is left to answer: the other half has passed before the question (WaitForGraph). Not less than
-  /// kSignOfLifeLimit, since a network may pause.
-  void ask(Deadline now, std::chrono::milliseconds patience);
+  /// Half of `response_timeout` is left to answer: the other half has passed before the question (WaitForGraph). Not
+  /// less than kSignOfLifeLimit, since a network may pause.
+  void ask(Deadline now, std::chrono::milliseconds response_timeout);
   void close() { open_ = false; }
   bool is_open() const { return open_; }
   /// While it is open: when to look next at the latest.
@@ -61,7 +61,7 @@ class FailureDiagnosis {
 
   /// Opens a health check for rank `asker`, which waits for a rank that may be busy for long. Returns true if all ranks
   /// must be asked now; false if a check is open already, or a failure is known.
-  [[nodiscard]] bool ask(int64_t asker, std::chrono::milliseconds patience, Deadline now);
+  [[nodiscard]] bool ask(int64_t asker, std::chrono::milliseconds response_timeout, Deadline now);
   /// True once, when all ranks have answered the health check.
   bool take_all_alive();
   /// The cause to report when a rank leaves the health check unanswered for too long: the lowest such rank.

@@ -12,7 +12,6 @@
 #include "titan/distributed/communicator.h"
 
 namespace titan {
-
 namespace {
 
 at::Tensor message_in(const SharedSegment& envelope, const std::vector<at::Tensor>& tensors) {

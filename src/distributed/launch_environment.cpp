@@ -15,7 +15,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 constexpr uint64_t kFirstDerivedPort = 61440;
@@ -37,14 +36,14 @@ uint16_t parse_port(std::string_view text, std::string_view from) {
 }
 
 /// "host:port", "[::1]:port".
-MeetingPoint parse_master(const std::string& master) {
+RendezvousEndpoint parse_master(const std::string& master) {
   const size_t colon = master.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     refuse(fmt::format("comm.master = \"{}\" has no port; write host:port", master));
   }
   std::string host = master.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return {MeetingPoint::Kind::rank_zero,
+  return {RendezvousEndpoint::Kind::rank_zero,
           host,
           {parse_port(std::string_view(master).substr(colon + 1), "comm.master")},
           "master"};
@@ -52,16 +51,17 @@ MeetingPoint parse_master(const std::string& master) {
 
 /// Where the ranks of a launcher without a store of its own meet: MASTER_ADDR and MASTER_PORT where the user set them;
 /// else this host when it is the only one. `job` names the run among those of the machine.
-MeetingPoint meet(const EnvironmentVariables& variables, const Launch& launch, const std::string& job,
-                  uint64_t port_key) {
-  MeetingPoint meeting{MeetingPoint::Kind::rank_zero, {}, derived_ports(port_key), launch.launcher + " " + job};
-  if (const auto port = variables.text("MASTER_PORT")) meeting.ports = {parse_port(*port, "MASTER_PORT")};
+RendezvousEndpoint meet(const EnvironmentVariables& variables, const Launch& launch, const std::string& job,
+                        uint64_t port_key) {
+  RendezvousEndpoint rendezvous{
+      RendezvousEndpoint::Kind::rank_zero, {}, derived_ports(port_key), launch.launcher + " " + job};
+  if (const auto port = variables.text("MASTER_PORT")) rendezvous.ports = {parse_port(*port, "MASTER_PORT")};
   if (const auto address = variables.text("MASTER_ADDR")) {
-    meeting.host = *address;
+    rendezvous.host = *address;
   } else if (launch.local_size == launch.size) {
-    meeting.host = kLoopback;
+    rendezvous.host = kLoopback;
   }
-  return meeting;
+  return rendezvous;
 }
 
 /// For launchers that name no job: the ranks of one host are children of one process; those of several hosts have only
@@ -69,7 +69,7 @@ MeetingPoint meet(const EnvironmentVariables& variables, const Launch& launch, c
 void meet_without_job(const EnvironmentVariables& variables, const LaunchContext& context, Launch& launch) {
   const bool one_host = launch.local_size == launch.size;
   const std::string job = one_host ? fmt::format("of process {}", context.launcher_process()) : "on several hosts";
-  launch.meeting = meet(variables, launch, job, name_key(job));
+  launch.rendezvous = meet(variables, launch, job, name_key(job));
   if (one_host || launch.size == 1 || (variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"))) return;
   refuse(fmt::format(
       "{} started {} ranks and names no job by which they could find each other; set MASTER_ADDR to the host "
@@ -79,7 +79,7 @@ void meet_without_job(const EnvironmentVariables& variables, const LaunchContext
 }
 
 void require_host(const Launch& launch) {
-  if (!launch.meeting.host.empty() || launch.size == 1) return;
+  if (!launch.rendezvous.host.empty() || launch.size == 1) return;
   refuse(
       fmt::format("{} ranks on several hosts, and {} does not say which host is that of rank 0; set MASTER_ADDR to it "
                   "(mpirun -x MASTER_ADDR=host …)",
@@ -106,7 +106,7 @@ std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVar
   Launch launch{.launcher = "comm.rank", .rank = *comm.rank, .size = *comm.world_size};
   launch.local_rank = variables.number("LOCAL_RANK");
   launch.local_size = variables.number("LOCAL_WORLD_SIZE");
-  launch.meeting = parse_master(*comm.master);
+  launch.rendezvous = parse_master(*comm.master);
   return launch;
 }
 
@@ -131,11 +131,11 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   if (launch.size == 1) return launch;
   // A restarted run must not meet ranks of the last attempt.
   const std::string attempt = variables.text_or("TORCHELASTIC_RESTART_COUNT", "0");
-  launch.meeting.kind = MeetingPoint::Kind::rank_zero;
-  launch.meeting.run = fmt::format("{}, attempt {}", run.value_or("by hand"), attempt);
+  launch.rendezvous.kind = RendezvousEndpoint::Kind::rank_zero;
+  launch.rendezvous.run = fmt::format("{}, attempt {}", run.value_or("by hand"), attempt);
   if (variables.has("TITAN_LAUNCHER")) {
-    launch.meeting.host = kLoopback;
-    launch.meeting.ports = derived_ports(name_key(launch.meeting.run));
+    launch.rendezvous.host = kLoopback;
+    launch.rendezvous.ports = derived_ports(name_key(launch.rendezvous.run));
     return launch;
   }
   const std::optional<std::string> address = variables.text("MASTER_ADDR");
@@ -146,13 +146,13 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
         "0 is to listen, or start the run with titan_train launch, torchrun, mpirun or srun",
         launch.rank, launch.size, address ? "MASTER_PORT" : "MASTER_ADDR"));
   }
-  launch.meeting.host = *address;
-  launch.meeting.ports = {parse_port(*port, "MASTER_PORT")};
+  launch.rendezvous.host = *address;
+  launch.rendezvous.ports = {parse_port(*port, "MASTER_PORT")};
   // The agent's own store has the port: the ranks meet beside it.
   if (to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true") {
-    launch.meeting.run += ", port " + *port;
-    launch.meeting.ports = derived_ports(name_key(launch.meeting.run));
-    if (launch.local_size == launch.size) launch.meeting.host = kLoopback;
+    launch.rendezvous.run += ", port " + *port;
+    launch.rendezvous.ports = derived_ports(name_key(launch.rendezvous.run));
+    if (launch.local_size == launch.size) launch.rendezvous.host = kLoopback;
   }
   return launch;
 }
@@ -165,7 +165,7 @@ std::optional<Launch> from_open_mpi(const EnvironmentVariables& variables) {
   launch.local_rank = variables.required_number("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK");
   launch.local_size = variables.required_number("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK");
   const std::string job = variables.text_or("OMPI_MCA_ess_base_jobid", variables.text_or("PMIX_NAMESPACE", ""));
-  launch.meeting = meet(variables, launch, job, name_key(job));
+  launch.rendezvous = meet(variables, launch, job, name_key(job));
   return launch;
 }
 
@@ -216,15 +216,15 @@ std::optional<Launch> from_slurm(const EnvironmentVariables& variables) {
   const int64_t job_number = variables.number_or("SLURM_JOB_ID", 0);
   const std::string job =
       fmt::format("{}.{} restart {}", job_number, *step, variables.text_or("SLURM_RESTART_COUNT", "0"));
-  launch.meeting = meet(variables, launch, job, static_cast<uint64_t>(job_number * 31 + *step));
-  if (!launch.meeting.host.empty() || launch.size == 1) return launch;
-  launch.meeting.host = first_node(variables.text_or("SLURM_STEP_NODELIST", ""));
-  const std::string own = variables.text_or("SLURMD_NODENAME", launch.meeting.host);
-  if (launch.rank == 0 && own != launch.meeting.host) {
+  launch.rendezvous = meet(variables, launch, job, static_cast<uint64_t>(job_number * 31 + *step));
+  if (!launch.rendezvous.host.empty() || launch.size == 1) return launch;
+  launch.rendezvous.host = first_node(variables.text_or("SLURM_STEP_NODELIST", ""));
+  const std::string own = variables.text_or("SLURMD_NODENAME", launch.rendezvous.host);
+  if (launch.rank == 0 && own != launch.rendezvous.host) {
     refuse(
         fmt::format("rank 0 runs on {}, and the other ranks look for it on {}, the first host of the step; leave out "
                     "srun's --distribution=arbitrary, or set MASTER_ADDR={}",
-                    own, launch.meeting.host, own));
+                    own, launch.rendezvous.host, own));
   }
   return launch;
 }
@@ -290,7 +290,7 @@ Launch checked(Launch launch) {
                                    : "which has one at least"));
   }
   require_host(launch.fake ? Launch{} : launch);
-  if (launch.size == 1) launch.meeting = {};
+  if (launch.size == 1) launch.rendezvous = {};
   return launch;
 }
 
@@ -314,7 +314,7 @@ Launch detect_launch(const CommSection& comm, const LaunchContext& context) {
   if (!launch) launch = from_slurm(variables);
   if (!launch) launch = from_other(variables, context);
   if (!launch) return single_process(variables);
-  launch->meeting.secret = secret_in(variables);
+  launch->rendezvous.secret = secret_in(variables);
   return checked(*std::move(launch));
 }
 

@@ -16,7 +16,6 @@
 #include "titan/base/error.h"
 
 namespace titan {
-
 namespace {
 
 [[noreturn]] void fail(const std::string& what, int why) {

@@ -66,7 +66,7 @@ Refusal refusal_in(const Json& json) {
 }
 
 /// Half of it is added to a time.
-std::chrono::milliseconds patience_in(int64_t milliseconds) {
+std::chrono::milliseconds milliseconds_in(int64_t milliseconds) {
   constexpr int64_t kLongest = int64_t{1000} * 60 * 60 * 24 * 365;
   return std::chrono::milliseconds(std::clamp<int64_t>(milliseconds, 0, kLongest));
 }
@@ -80,7 +80,7 @@ StoreCall call_in(const Json& json) {
   call.keys = json.at("keys").get<std::vector<std::string>>();
   for (const Json& value : json.at("values")) call.values.push_back(bytes_of(value.get<std::string>()));
   call.number = number_at(json, "number");
-  call.within = patience_in(number_at(json, "within"));
+  call.within = milliseconds_in(number_at(json, "within"));
   call.id = number_at(json, "id");
   const size_t values = call.kind == Kind::set ? 1 : call.kind == Kind::compare_set ? 2 : 0;
   if (call.values.size() != values || (call.keys.empty() && call.kind != Kind::count)) malformed();
@@ -107,7 +107,7 @@ void read_fields(const Json& json, RankMessage& message) {
     message.ended = Cause{number_at(ended, "rank"), 0, text_at(ended, "text"), ended.contains("hangs")};
   }
   if (json.contains("waits")) message.waits = ranks_in(json.at("waits"));
-  if (json.contains("asks")) message.asks = patience_in(number_at(json, "asks"));
+  if (json.contains("asks")) message.asks = milliseconds_in(number_at(json, "asks"));
   if (json.contains("store")) message.store = call_in(json.at("store"));
   if (json.contains("stored")) {
     const Json& stored = json.at("stored");
@@ -146,7 +146,9 @@ std::string failed_line(int code, std::string_view text) {
 std::string heard_line() { return line_of({{"heard", true}}); }
 std::string asked_line() { return line_of({{"asked", true}}); }
 std::string waits_line(const std::vector<int64_t>& ranks) { return line_of({{"waits", ranks}}); }
-std::string asks_line(std::chrono::milliseconds patience) { return line_of({{"asks", patience.count()}}); }
+std::string asks_line(std::chrono::milliseconds response_timeout) {
+  return line_of({{"asks", response_timeout.count()}});
+}
 std::string ended_line(const Cause& cause) {
   Json ended{{"rank", cause.rank}, {"text", cause.text}};
   if (cause.is_silent) ended["hangs"] = true;

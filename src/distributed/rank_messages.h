@@ -61,7 +61,7 @@ std::string heard_line();
 std::string asked_line();
 std::string waits_line(const std::vector<int64_t>& ranks);
 /// Has rank 0 send `asked` to all ranks, the sender among them, which shows that rank 0 is alive.
-std::string asks_line(std::chrono::milliseconds patience);
+std::string asks_line(std::chrono::milliseconds response_timeout);
 std::string ended_line(const Cause& cause);
 std::string leaving_line();
 std::string farewell_line();

@@ -14,14 +14,13 @@
 #include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 /// Where rank 0 listens: on a loopback address when no rank can be on another host, else on every address.
 std::string listening_address(const Launch& launch) {
-  const std::string& host = launch.meeting.host;
+  const std::string& host = launch.rendezvous.host;
   const std::string loopback = loopback_address_of(host);
   // Any other name may have another address on other hosts: Debian gives the own host's name 127.0.1.1.
   const bool is_same_everywhere = host == loopback || host == "localhost";
@@ -30,27 +29,27 @@ std::string listening_address(const Launch& launch) {
 
 /// Rank 0's listening socket, on the first free port.
 Descriptor listen_at(const Launch& launch) {
-  const MeetingPoint& meeting = launch.meeting;
+  const RendezvousEndpoint& rendezvous = launch.rendezvous;
   const std::string address = listening_address(launch);
   int reason = 0;
-  for (const uint16_t port : meeting.ports) {
+  for (const uint16_t port : rendezvous.ports) {
     if (Descriptor listener = listen_on(address, port)) return listener;
     reason = errno;
   }
-  const bool one = meeting.ports.size() == 1;
+  const bool one = rendezvous.ports.size() == 1;
   throw Error(
       ExitCode::launcher,
-      fmt::format(
-          "rank 0 cannot listen on {} {}: {}; {}", one ? "port" : "any port from",
-          one ? std::to_string(meeting.ports[0]) : fmt::format("{} to {}", meeting.ports.front(), meeting.ports.back()),
-          std::strerror(reason),
-          reason == EADDRINUSE ? "end the program that has it (ss -ltnp shows it), or choose another port "
-                                 "(MASTER_PORT or comm.master)"
-                               : "choose another port (MASTER_PORT or comm.master)"));
+      fmt::format("rank 0 cannot listen on {} {}: {}; {}", one ? "port" : "any port from",
+                  one ? std::to_string(rendezvous.ports[0])
+                      : fmt::format("{} to {}", rendezvous.ports.front(), rendezvous.ports.back()),
+                  std::strerror(reason),
+                  reason == EADDRINUSE ? "end the program that has it (ss -ltnp shows it), or choose another port "
+                                         "(MASTER_PORT or comm.master)"
+                                       : "choose another port (MASTER_PORT or comm.master)"));
 }
 
 /// Identifies the run: distinguishes it from another run with the same secret.
-std::string key_of(const MeetingPoint& meeting) { return meeting.secret + "\n" + meeting.run; }
+std::string key_of(const RendezvousEndpoint& rendezvous) { return rendezvous.secret + "\n" + rendezvous.run; }
 
 void take_place(const HostPlace& place, World& world) {
   world.local_rank = place.local_rank;
@@ -60,7 +59,7 @@ void take_place(const HostPlace& place, World& world) {
 void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                        Rendezvous& met) {
   GatheredRanks ranks =
-      gather_ranks(listen_at(launch), key_of(launch.meeting), std::move(facts), deadline, launch.meeting.host);
+      gather_ranks(listen_at(launch), key_of(launch.rendezvous), std::move(facts), deadline, launch.rendezvous.host);
   met.table = ranks.check.table();
   met.warnings = ranks.check.warnings();
   met.world.cores = ranks.check.core_share(0);
@@ -73,8 +72,8 @@ void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline,
 
 void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& met) {
-  const MeetingPoint& meeting = launch.meeting;
-  JoinedRun run = join_run(meeting.host, meeting.ports, key_of(meeting), facts, deadline);
+  const RendezvousEndpoint& rendezvous = launch.rendezvous;
+  JoinedRun run = join_run(rendezvous.host, rendezvous.ports, key_of(rendezvous), facts, deadline);
   met.world.cores = run.welcome.cores;
   take_place(run.welcome.place, met.world);
   auto client = std::make_unique<CoordinatorClient>(launch.rank, std::move(run), std::move(peer_failed),
@@ -120,7 +119,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
                .fake = launch.fake,
                .launcher = launch.launcher,
                .final_message = std::move(final_message)};
-  if (launch.meeting.kind == MeetingPoint::Kind::nowhere) {
+  if (launch.rendezvous.kind == RendezvousEndpoint::Kind::nowhere) {
     if (!facts.problem.empty()) throw Error(static_cast<ExitCode>(facts.problem_code), facts.problem);
     return met;
   }

@@ -5,7 +5,6 @@
 #include <utility>
 
 namespace titan {
-
 namespace {
 
 template <class Key>
@@ -46,35 +45,35 @@ std::vector<int64_t> WaitForGraph::now() const {
   std::set<int64_t> ranks;
   for (const auto& [rank, count] : waiting_) ranks.insert(rank);
   for (const auto& [many, count] : together_) ranks.insert(many->begin(), many->end());
-  for (const auto& [number, wait] : patient_) ranks.insert(wait.rank);
+  for (const auto& [number, wait] : checked_) ranks.insert(wait.rank);
   return {ranks.begin(), ranks.end()};
 }
 
-int64_t WaitForGraph::begin_patient(int64_t rank, std::chrono::milliseconds patience) {
+int64_t WaitForGraph::begin_checked(int64_t rank, std::chrono::milliseconds response_timeout) {
   const std::lock_guard lock(mutex_);
   const int64_t number = next_number_++;
-  if (!kept_) patient_.emplace(number, Patient{rank, patience, Clock::now() + patience / 2});
+  if (!kept_) checked_.emplace(number, CheckedWait{rank, response_timeout, Clock::now() + response_timeout / 2});
   return number;
 }
 
-void WaitForGraph::end_patient(int64_t number) {
+void WaitForGraph::end_checked(int64_t number) {
   const std::lock_guard lock(mutex_);
-  if (!kept_) patient_.erase(number);
+  if (!kept_) checked_.erase(number);
 }
 
-std::optional<std::chrono::milliseconds> WaitForGraph::question_due(Clock::time_point now) {
+std::optional<std::chrono::milliseconds> WaitForGraph::health_check_due(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   if (kept_) return std::nullopt;  // it fails for that reason already
   std::optional<std::chrono::milliseconds> due;
-  for (auto& [number, wait] : patient_) {
-    if (now < wait.next_question) continue;
-    wait.next_question = now + wait.patience / 2;
-    due = due ? std::min(*due, wait.patience) : wait.patience;
+  for (auto& [number, wait] : checked_) {
+    if (now < wait.next_check) continue;
+    wait.next_check = now + wait.response_timeout / 2;
+    due = due ? std::min(*due, wait.response_timeout) : wait.response_timeout;
   }
   return due;
 }
 
-void WaitForGraph::note_life(Clock::time_point now) {
+void WaitForGraph::note_alive(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   lived_at_ = now;
 }
@@ -84,13 +83,13 @@ bool WaitForGraph::were_alive_since(Clock::time_point then) const {
   return lived_at_ >= then;
 }
 
-PatientWait::PatientWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds patience)
+BarrierWait::BarrierWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds response_timeout)
     : waits_(std::move(waits)) {
-  if (waits_) number_ = waits_->begin_patient(rank, patience);
+  if (waits_) number_ = waits_->begin_checked(rank, response_timeout);
 }
 
-PatientWait::~PatientWait() {
-  if (waits_) waits_->end_patient(number_);
+BarrierWait::~BarrierWait() {
+  if (waits_) waits_->end_checked(number_);
 }
 
 WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter) {

@@ -14,14 +14,14 @@ constexpr int kThreads = 256;
 constexpr int kWide = 4;  // elements per thread if runs and alignment allow; else 2, else 1
 
 template <class T>
-__device__ __forceinline__ T by_chance(float value, uint32_t chance);
+__device__ __forceinline__ T round_to(float value, uint32_t random);
 template <>
-__device__ __forceinline__ float by_chance<float>(float value, uint32_t) {
+__device__ __forceinline__ float round_to<float>(float value, uint32_t) {
   return value;
 }
 template <>
-__device__ __forceinline__ Bf16 by_chance<Bf16>(float value, uint32_t chance) {
-  return {static_cast<uint16_t>(round_stochastically(bits_of(value), chance))};
+__device__ __forceinline__ Bf16 round_to<Bf16>(float value, uint32_t random) {
+  return {static_cast<uint16_t>(round_stochastically(bits_of(value), random))};
 }
 
 __device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second) {
@@ -41,13 +41,13 @@ __device__ __forceinline__ void put(float* to, const float (&numbers)[kWidth], c
   store(to, pack);
 }
 template <int kWidth>
-__device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], const RoundingBits (&chances)[kWidth],
+__device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], const RoundingBits (&random_bits)[kWidth],
                                     KeptNumber number) {
   Pack<uint32_t, kWidth / 2> words;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
-    words.at[i / 2] = upper_halves(round_up_stochastically(bits_of(numbers[i]), chances[i].of(number)),
-                                   round_up_stochastically(bits_of(numbers[i + 1]), chances[i + 1].of(number)));
+    words.at[i / 2] = upper_halves(round_up_stochastically(bits_of(numbers[i]), random_bits[i].of(number)),
+                                   round_up_stochastically(bits_of(numbers[i + 1]), random_bits[i + 1].of(number)));
   }
   store(reinterpret_cast<uint32_t*>(to), words);
 }
@@ -55,12 +55,12 @@ __device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], co
 /// For kWidth consecutive elements of the tensor, starting at element `place`, which is even.
 template <int kWidth>
 __device__ __forceinline__ void take_random_bits(const RoundingKey& key, int64_t place,
-                                                 RoundingBits (&chances)[kWidth]) {
+                                                 RoundingBits (&random_bits)[kWidth]) {
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
     const RoundingPairBits pair = rounding_pair_bits(key, place + i);
-    chances[i] = pair.even;
-    chances[i + 1] = pair.odd;
+    random_bits[i] = pair.even;
+    random_bits[i + 1] = pair.odd;
   }
 }
 
@@ -150,13 +150,13 @@ __device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, floa
   float second = widen(load_one(&kept_second));
   AnyNumbers arithmetic;
   bf16_element(weight, load_one(a.gradient + at), first, second, clip, a.constants, arithmetic);
-  const RoundingBits chances = rounding_bits(a.key, a.place.index(at));
-  store_one(&kept_weight, by_chance<Weight>(weight, chances.of(KeptNumber::weight)));
+  const RoundingBits random_bits = rounding_bits(a.key, a.place.index(at));
+  store_one(&kept_weight, round_to<Weight>(weight, random_bits.of(KeptNumber::weight)));
   if constexpr (std::is_same_v<Weight, float>) {
     if (a.copy) store_one(static_cast<Bf16*>(a.copy) + at, narrow<Bf16>(weight));
   }
-  store_one(&kept_first, by_chance<Moment>(first, chances.of(KeptNumber::first_moment)));
-  store_one(&kept_second, by_chance<Moment>(second, chances.of(KeptNumber::second_moment)));
+  store_one(&kept_first, round_to<Moment>(first, random_bits.of(KeptNumber::first_moment)));
+  store_one(&kept_second, round_to<Moment>(second, random_bits.of(KeptNumber::second_moment)));
 }
 
 /// Steps elements [at, at + kWidth), of which the first is an even element of the tensor. Returns false if a value is
@@ -171,8 +171,8 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
   unpack(load<kWidth>(a.gradient + at), gradient);
   unpack(load<kWidth>(kept_first), first);
   unpack(load<kWidth>(kept_second), second);
-  RoundingBits chances[kWidth];
-  take_random_bits(a.key, a.place.index(at), chances);
+  RoundingBits random_bits[kWidth];
+  take_random_bits(a.key, a.place.index(at), random_bits);
   OrdinaryNumbers arithmetic;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
@@ -180,12 +180,12 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
     arithmetic.are_ordinary &= weight[i] == weight[i];
   }
   if (!arithmetic.are_ordinary) return false;
-  put(kept_weight, weight, chances, KeptNumber::weight);
+  put(kept_weight, weight, random_bits, KeptNumber::weight);
   if constexpr (std::is_same_v<Weight, float>) {
     if (a.copy) store(static_cast<Bf16*>(a.copy) + at, packed<Bf16>(weight));
   }
-  put(kept_first, first, chances, KeptNumber::first_moment);
-  put(kept_second, second, chances, KeptNumber::second_moment);
+  put(kept_first, first, random_bits, KeptNumber::first_moment);
+  put(kept_second, second, random_bits, KeptNumber::second_moment);
   return true;
 }
 
@@ -215,17 +215,17 @@ __global__ void __launch_bounds__(kThreads) round_kernel(RoundStochastically a, 
   if (index < packs) {
     const int64_t at = kWidth * index;
     const Pack<float, kWidth> values = load<kWidth>(a.values + at);
-    RoundingBits chances[kWidth];
-    take_random_bits(a.key, a.place.index(at), chances);
+    RoundingBits random_bits[kWidth];
+    take_random_bits(a.key, a.place.index(at), random_bits);
     Pack<Bf16, kWidth> rounded;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) rounded.at[i] = by_chance<Bf16>(values.at[i], chances[i].of(a.number));
+    for (int i = 0; i < kWidth; ++i) rounded.at[i] = round_to<Bf16>(values.at[i], random_bits[i].of(a.number));
     return store(target + at, rounded);
   }
   const int64_t tail = (kWidth - 1) * packs + index;
   if (tail >= a.count) return;
-  const uint32_t chance = rounding_bits(a.key, a.place.index(tail)).of(a.number);
-  store_one(target + tail, by_chance<Bf16>(load_one(a.values + tail), chance));
+  const uint32_t random = rounding_bits(a.key, a.place.index(tail)).of(a.number);
+  store_one(target + tail, round_to<Bf16>(load_one(a.values + tail), random));
 }
 
 bool aligned_to(const void* pointer, int64_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }

@@ -14,7 +14,6 @@
 #include "titan/ops/differentiable.h"
 
 namespace titan {
-
 namespace {
 
 /// One kernel call: samples [first, last) and positions [begin, end) of the sequence.

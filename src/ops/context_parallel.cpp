@@ -10,7 +10,6 @@
 #include "titan/ops/differentiable.h"
 
 namespace titan {
-
 namespace {
 
 /// [2, …]: keys then values, or their gradients, sent as one message.

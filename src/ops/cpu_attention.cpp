@@ -3,7 +3,6 @@
 #include <cmath>
 
 namespace titan {
-
 namespace {
 
 /// Scratch memory for a tile of queries of one head.

@@ -5,7 +5,6 @@
 #include "cpu_tiles.h"
 
 namespace titan {
-
 namespace {
 
 template <class T>

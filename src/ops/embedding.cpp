@@ -10,7 +10,6 @@
 #include "titan/ops/differentiable.h"
 
 namespace titan {
-
 namespace {
 
 /// This rank's vocabulary shard, and which tokens fall into it.

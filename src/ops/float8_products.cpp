@@ -13,7 +13,6 @@
 #include "titan/ops/linear.h"
 
 namespace titan {
-
 namespace {
 
 constexpr int64_t kTile = 16;  // CUDA float8 products need dimensions that are multiples of this

@@ -11,7 +11,6 @@
 #include "titan/ops/differentiable.h"
 
 namespace titan {
-
 namespace {
 
 at::Tensor as_matrix(const at::Tensor& tensor, int64_t columns) {

@@ -11,7 +11,6 @@
 #include "titan/ops/fused_kernels.h"
 
 namespace titan {
-
 namespace {
 
 // Each result is {normed, statistic 0, statistic 1}; the statistics are fp32 [..., 1] and may be undefined.

@@ -8,7 +8,6 @@
 #include "titan/base/error.h"
 
 namespace titan {
-
 namespace {
 
 class CollectiveExchange : public SequenceParallel {

@@ -9,7 +9,6 @@
 #define TITAN_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace titan {
-
 namespace {
 
 // Squares are summed per block: small enough for L1 as doubles, large enough to amortise the per-block work. Every lane
@@ -142,30 +141,30 @@ struct RandomBlock {
   }
 };
 
-TITAN_INLINE void make_random_bits(const RoundingKey& key, int64_t index, int64_t count, RandomBlock& chances) {
+TITAN_INLINE void make_random_bits(const RoundingKey& key, int64_t index, int64_t count, RandomBlock& random_bits) {
   const uint64_t first_pair = static_cast<uint64_t>(index) >> 1;
   const auto low = static_cast<uint32_t>(first_pair);
   const auto high = static_cast<uint32_t>(first_pair >> 32);
   const auto stream_low = static_cast<uint32_t>(key.stream);
   const auto stream_high = static_cast<uint32_t>(key.stream >> 32);
   const uint64_t words_key = key.key;
-  chances.skipped = index & 1;
-  const auto pairs = static_cast<uint32_t>((chances.skipped + count + 1) / 2);
+  random_bits.skipped = index & 1;
+  const auto pairs = static_cast<uint32_t>((random_bits.skipped + count + 1) / 2);
   for (uint32_t pair = 0; pair < pairs; ++pair) {
     uint32_t word0 = low + pair;
     uint32_t word1 = high + (word0 < low ? 1 : 0);
     uint32_t word2 = stream_low;
     uint32_t word3 = stream_high;
     philox_words<kRoundingRounds>(word0, word1, word2, word3, words_key);
-    chances.weight_and_second[2 * pair] = word0;
-    chances.weight_and_second[2 * pair + 1] = word2;
-    chances.first[2 * pair] = word1;
-    chances.first[2 * pair + 1] = word3;
+    random_bits.weight_and_second[2 * pair] = word0;
+    random_bits.weight_and_second[2 * pair + 1] = word2;
+    random_bits.first[2 * pair] = word1;
+    random_bits.first[2 * pair + 1] = word3;
   }
 }
 
-TITAN_INLINE void round_to(float value, uint32_t chance, BFloat16Bits& out) {
-  out.bits = static_cast<uint16_t>(round_stochastically(std::bit_cast<uint32_t>(value), chance));
+TITAN_INLINE void round_to(float value, uint32_t random, BFloat16Bits& out) {
+  out.bits = static_cast<uint16_t>(round_stochastically(std::bit_cast<uint32_t>(value), random));
 }
 TITAN_INLINE void round_to(float value, uint32_t, float& out) { out = value; }
 
@@ -188,11 +187,11 @@ TITAN_INLINE void bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t
   auto* first = static_cast<Moment*>(memory.first);
   auto* second = static_cast<Moment*>(memory.second);
   BFloat16Bits* copy = memory.copy;
-  RandomBlock chances;
+  RandomBlock random_bits;
   in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
-    make_random_bits(rounding.key, index, length, chances);
+    make_random_bits(rounding.key, index, length, random_bits);
     const auto store = [&](KeptNumber number, int64_t i, float value, auto& out)
-                           TITAN_INLINE_LAMBDA { round_to(value, chances.of(number, i), out); };
+                           TITAN_INLINE_LAMBDA { round_to(value, random_bits.of(number, i), out); };
     if (copy) {
       adam_loop(weight + at, memory.gradient + at, first + at, second + at, length, constants, clip, store,
                 [=](int64_t i, auto value) TITAN_INLINE_LAMBDA { narrow(widen(value), copy[at + i]); });
@@ -218,10 +217,10 @@ TITAN_VECTORISED void cpu_bf16_adam(const Bf16AdamMemory& memory, int64_t begin,
 
 TITAN_VECTORISED void cpu_round(const float* values, BFloat16Bits* target, int64_t begin, int64_t count,
                                 const Rounding& rounding, KeptNumber number) {
-  RandomBlock chances;
+  RandomBlock random_bits;
   in_blocks(rounding.place, begin, count, [&](int64_t at, int64_t index, int64_t length) TITAN_INLINE_LAMBDA {
-    make_random_bits(rounding.key, index, length, chances);
-    for (int64_t i = 0; i < length; ++i) round_to(values[at + i], chances.of(number, i), target[at + i]);
+    make_random_bits(rounding.key, index, length, random_bits);
+    for (int64_t i = 0; i < length; ++i) round_to(values[at + i], random_bits.of(number, i), target[at + i]);
   });
 }
 

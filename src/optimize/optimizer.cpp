@@ -148,8 +148,8 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
   if (states.empty()) return;
   const at::Tensor& master = states[0]->parameter->master;
   if (master.is_cpu() && look_at(control.skip) != 0) return;
-  const bool lean = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
-  if (options_.implementation == OptimizerImplementation::fused && lean) {
+  const bool bf16_states = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
+  if (options_.implementation == OptimizerImplementation::fused && bf16_states) {
     for (const State* state : states) step_bf16(*state, step, lr, control);
   } else if (options_.implementation == OptimizerImplementation::fused) {
     for (const Stretch& stretch : stretches(states)) {

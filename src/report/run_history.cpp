@@ -12,7 +12,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 /// The keys of metrics.jsonl that the page draws as curves.

@@ -9,7 +9,6 @@
 #include "titan/base/process.h"
 
 namespace titan {
-
 namespace {
 
 /// Creates the folder of `path` and returns `path`. Errors show when the file is opened.

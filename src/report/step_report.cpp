@@ -7,7 +7,6 @@
 #include "titan/base/text.h"
 
 namespace titan {
-
 namespace {
 
 /// ANSI colours of torchtitan's line; all empty when off.

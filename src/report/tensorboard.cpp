@@ -15,7 +15,6 @@
 #include "titan/base/process.h"
 
 namespace titan {
-
 namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";

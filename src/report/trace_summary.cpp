@@ -20,7 +20,6 @@
 #include "titan/base/json.h"
 
 namespace titan {
-
 namespace {
 
 using Kind = TraceEvent::Kind;

@@ -14,7 +14,6 @@
 #include "titan/train/world_problems.h"
 
 namespace titan {
-
 namespace {
 
 constexpr const char* kRest = "activations and the rest";

@@ -78,9 +78,11 @@ void close_groups(Run& run) {
   if (run.device.device.is_cpu() || !world.store) return;
   wait_for_device(run.device.device);
   if (world.is_distributed()) {
-    const std::chrono::seconds patience(run.config.comm.train_timeout_seconds);
-    const BarrierWaits waits{.limit = std::chrono::hours(2), .patience = patience, .waits = world.waits, .tell = {}};
-    make_store_barrier(world.store->clone(), "end", world.rank, world.size, waits)->exchange({});
+    const BarrierOptions options{.timeout = std::chrono::hours(2),
+                                 .response_timeout = std::chrono::seconds(run.config.comm.train_timeout_seconds),
+                                 .waits = world.waits,
+                                 .report = {}};
+    make_store_barrier(world.store->clone(), "end", world.rank, world.size, options)->exchange({});
   }
   run.groups.shut_down();
 }

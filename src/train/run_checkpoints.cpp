@@ -20,7 +20,7 @@ namespace titan {
 namespace {
 
 /// A rank that writes much and lives makes the others wait this long at most.
-constexpr std::chrono::hours kBarrierLimit{2};
+constexpr std::chrono::hours kBarrierTimeout{2};
 
 /// At the end of a run: how often it says what command it waits for, and how long it does after a signal.
 constexpr std::chrono::seconds kCommandNotice{10}, kCommandTimeAtStop{10};
@@ -35,10 +35,10 @@ std::unique_ptr<RankBarrier> barrier_of(const JobConfig& config, const World& wo
                                         const std::string& name) {
   if (!world.is_distributed()) return make_lone_barrier();
   return make_store_barrier(world.store->clone(), name, world.rank, world.size,
-                            {.limit = kBarrierLimit,
-                             .patience = std::chrono::seconds(config.comm.train_timeout_seconds),
+                            {.timeout = kBarrierTimeout,
+                             .response_timeout = std::chrono::seconds(config.comm.train_timeout_seconds),
                              .waits = world.waits,
-                             .tell = [&log](const std::string& line) { log.info(line); }});
+                             .report = [&log](const std::string& line) { log.info(line); }});
 }
 
 }  // namespace
@@ -175,8 +175,8 @@ void RunCheckpoints::save_hugging_face(const RunPosition& now) {
   for (const std::string& note : notes) parts_.place.rank == 0 ? log_.warning(note) : log_.info(note);
   const CheckpointState weights = state_.model(now, *wanted.type);
   warn_of_infinities(weights);
-  checkpointer_->save_by([&](Storage& storage, RankBarrier& meeting) {
-    return save_hugging_face_together(storage, meeting, wanted, weights);
+  checkpointer_->save_by([&](Storage& storage, RankBarrier& barrier) {
+    return save_hugging_face_together(storage, barrier, wanted, weights);
   });
 }
 

@@ -15,7 +15,6 @@
 #include "titan/train/job.h"
 
 namespace titan {
-
 namespace {
 
 // Members of a manifest's facts.

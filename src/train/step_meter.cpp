@@ -7,7 +7,6 @@
 #include "titan/base/process.h"
 
 namespace titan {
-
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -10,7 +10,6 @@
 #include "titan/train/job.h"
 
 namespace titan {
-
 namespace {
 
 /// The first degree that the user gave: the place to look at.

@@ -164,7 +164,7 @@ class Doors(RanksTest):
             self.addCleanup(stranger.close)
         return strangers
 
-    def test_two_thousand_silent_callers_are_dropped_and_do_not_keep_ranks_from_meeting(self):
+    def test_two_thousand_silent_callers_are_dropped_and_do_not_keep_ranks_from_their_rendezvous(self):
         port = free_port()
         ranks = [self.zero(2, port)]
         strangers = self.silent(port, 2000)
@@ -183,7 +183,7 @@ class Doors(RanksTest):
         self.silent(port, 1500)
         self.expect_code(rank, LAUNCHER, r"rank 1 of 2 did not come within 3 s.*; \d{3,4} callers said nothing", limit=20)
 
-    def test_silent_callers_that_call_again_and_again_do_not_keep_ranks_from_meeting(self):
+    def test_silent_callers_that_call_again_and_again_do_not_keep_ranks_from_their_rendezvous(self):
         port = free_port()
         ranks = [self.zero(2, port, "--comm.init_timeout_seconds=20")]
         self.allow_many_files()

@@ -52,7 +52,7 @@ class Signals(CheckpointTest):
     def test_the_launcher_passes_it_on_and_ends_with_the_ranks_code(self):
         self.stop(2, signal.SIGTERM, *parallel(tp=2), "--checkpoint.async_mode=async")
 
-    def test_a_wish_is_heard_when_units_are_stepped_in_backward(self):
+    def test_a_request_is_heard_when_units_are_stepped_in_backward(self):
         self.stop(2, signal.SIGUSR1, *parallel(tp=2), "--optimizer.early_step_in_backward", "--training.max_norm=0",
                   to_rank=1)
 

@@ -87,7 +87,7 @@ class LongSave(CheckpointTest):
             with self.subTest(slow=rank):
                 run, gate = self.hold(rank, 1, "--training.steps=6")
                 log = self.saved(rank) / waiter if waiter else run.path
-                line = rf"A meeting about checkpoints has waited (\d+) s for rank {rank}, which lives"
+                line = rf"A checkpoint barrier has waited (\d+) s for rank {rank}, which responds"
 
                 def waited() -> list[int]:
                     return [int(seconds) for seconds in re.findall(line, log.read_text())]

@@ -40,11 +40,11 @@ class Table(BehaviourTest):
         self.assertGreater(rows["activations and the rest"]["actual_bytes"], 0)
 
     def test_bf16_states_are_planned_and_taken(self):
-        wide = self.rows()
-        lean = self.rows("--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16")
+        fp32 = self.rows()
+        bf16 = self.rows("--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16")
         for purpose in ("parameters", "optimizer state"):
             for side in ("planned_bytes", "actual_bytes"):
-                self.assertEqual(2 * lean[purpose][side], wide[purpose][side], purpose)
+                self.assertEqual(2 * bf16[purpose][side], fp32[purpose][side], purpose)
 
     def rows(self, *words: str) -> dict:
         folder = self.fresh_folder()

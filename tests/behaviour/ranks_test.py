@@ -18,7 +18,7 @@ from rank_processes import BUG, END_LIMIT_SECONDS, LAUNCHER, PEER_FAILURE, Proce
 
 
 class Ranks(RanksTest):
-    # ---- meeting
+    # ---- rendezvous
 
     def test_ranks_of_launch_meet_and_agree_and_only_rank_0_speaks(self):
         for size in (2, 4):
@@ -61,7 +61,7 @@ class Ranks(RanksTest):
         self.assertEqual([rank.end() for rank in ranks], [OK, OK], ranks[1].text())
         self.assertIn("All 2 ranks agree", ranks[1].text())
 
-    # ---- what keeps ranks from meeting: every one ends with 69 and one sentence
+    # ---- a rendezvous that fails: every one ends with 69 and one sentence
 
     def expect_refused(self, ranks: list[Process], says: str):
         self.assertEqual([rank.end() for rank in ranks], [LAUNCHER] * len(ranks), [rank.text() for rank in ranks])

@@ -133,9 +133,9 @@ class ExpectedStep {
   }
 
   // Every operand of a product is cast for its two uses at once: inputs and output gradients of this sequence, weights
-  // once a step; but attention's output, which is kept in bf16, in forward and again in backward. Magnitudes of what a
-  // kernel of ours made are there already, gradients of queries and keys among them; those of weights, of attention's
-  // output and of the values' gradient are looked for.
+  // once a step; but attention's output, which is kept in bf16, in forward and again in backward. Amaxes of what our
+  // own kernels write are known, those of the gradients of queries and keys among them; amaxes of weights, of
+  // attention's output and of the values' gradient take a kernel of their own.
   void count_casts() {
     const int64_t kv = a_.kv_heads * a_.head_dim();
     const int64_t inputs = kTokens * (2 * a_.dim + a_.hidden);

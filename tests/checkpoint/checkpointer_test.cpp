@@ -331,9 +331,9 @@ TEST(StoreBarrier, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
   int64_t right = 0;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto meeting = make_store_barrier(store, "test", rank, kRanks, {.limit = std::chrono::seconds(60)});
+      const auto barrier = make_store_barrier(store, "test", rank, kRanks, {.timeout = std::chrono::seconds(60)});
       for (int64_t round = 0; round < kRounds; ++round) {
-        const auto heard = meeting->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
+        const auto heard = barrier->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
         std::vector<std::string> expected;
         for (int64_t other = 0; other < kRanks; ++other) {
           expected.push_back(fmt::format("{} of {}\n\"{}\"", other, round, std::string(1000, 'x')));
@@ -350,10 +350,10 @@ TEST(StoreBarrier, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
 
 TEST(StoreBarrier, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
   const auto waits = std::make_shared<WaitForGraph>();
-  const auto meeting = make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
-                                          {.limit = std::chrono::milliseconds(20), .waits = waits});
+  const auto barrier = make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
+                                          {.timeout = std::chrono::milliseconds(20), .waits = waits});
   try {
-    meeting->exchange("here");
+    barrier->exchange("here");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
@@ -379,8 +379,8 @@ TEST(StoreBarrier, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
        {std::string("{"), std::string("[1, 2]"), std::string("[\"alone\"]"), std::string(200000, '[')}) {
     const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
     store->set("test/0/heard", words);
-    const auto meeting = make_store_barrier(store, "test", 1, 2, {.limit = std::chrono::seconds(60)});
-    const std::string says = peer_failure_of([&] { meeting->exchange("here"); });
+    const auto barrier = make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::seconds(60)});
+    const std::string says = peer_failure_of([&] { barrier->exchange("here"); });
     EXPECT_TRUE(says.starts_with("rank 0 sent words about a checkpoint that cannot be read")) << says;
   }
 }
@@ -402,14 +402,14 @@ TEST(StoreBarrier, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
   for (const std::string& words :
        {std::string("{"), std::string("{}"), std::string("[]"), std::string(200000, '['),
         std::string(R"({"fate": 99, "why": "", "code": 0})"), std::string(R"({"fate": 5, "why": "", "code": 0})")}) {
-    Broken meeting(words);
+    Broken barrier(words);
     const std::string says =
-        peer_failure_of([&] { load_folder_together(storage, meeting, "root/step-1", [](OpenCheckpoint&) {}); });
+        peer_failure_of([&] { load_folder_together(storage, barrier, "root/step-1", [](OpenCheckpoint&) {}); });
     EXPECT_TRUE(says.starts_with("rank 1 sent words about a checkpoint that cannot be read")) << says;
   }
 }
 
-TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsThePatienceEnds) {
+TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheResponseTimeoutEnds) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto waits = std::make_shared<WaitForGraph>();
   std::promise<void> told;
@@ -417,30 +417,30 @@ TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheP
   const auto tell = [&](const std::string& line) {
     lines.push_back(line);
     EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
-    EXPECT_TRUE(waits->question_due(WaitForGraph::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
+    EXPECT_TRUE(waits->health_check_due(WaitForGraph::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
     if (lines.size() == 3) told.set_value();
   };
   // The watcher's part; it hears of life, and nobody need be asked.
-  waits->note_life(WaitForGraph::Clock::now() + std::chrono::hours(1));
-  const BarrierWaits patient{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
+  waits->note_alive(WaitForGraph::Clock::now() + std::chrono::hours(1));
+  const BarrierOptions options{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
   std::thread late([&] {
     told.get_future().wait();
-    make_store_barrier(store, "test", 1, 2, {.limit = std::chrono::minutes(5)})->exchange("late");
+    make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::minutes(5)})->exchange("late");
   });
-  const auto heard = make_store_barrier(store, "test", 0, 2, patient)->exchange("early");
+  const auto heard = make_store_barrier(store, "test", 0, 2, options)->exchange("early");
   late.join();
   EXPECT_EQ(heard, (std::vector<std::string>{"early", "late"}));
   EXPECT_GE(lines.size(), 3u);
-  EXPECT_EQ(lines[0], "A meeting about checkpoints has waited 0 s for rank 1, which lives");
+  EXPECT_EQ(lines[0], "A checkpoint barrier has waited 0 s for rank 1, which responds");
   EXPECT_EQ(waits->now(), std::vector<int64_t>{});
 }
 
 TEST(StoreBarrier, ARankOfWhichNothingIsHeardIsNotSaidToLiveAndIsWaitedForUntilTheLimit) {
   int64_t lines = 0;
-  const BarrierWaits patient{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
-                             std::make_shared<WaitForGraph>(), [&](const std::string&) { ++lines; }};
+  const BarrierOptions options{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
+                               std::make_shared<WaitForGraph>(), [&](const std::string&) { ++lines; }};
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, patient)->exchange("here"),
+  EXPECT_THROW(make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, options)->exchange("here"),
                Error);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(100));
   EXPECT_EQ(lines, 0);

@@ -56,13 +56,13 @@ TEST_F(Crash, AfterEverySingleCallOfAnAsynchronousSaveTooAndOfTheStartThatFollow
   // One rank, from the saver down to the deletion of old ones; then the machine stops again while the next start cleans
   // up, after every one of its calls.
   layout_ = test_layouts().front();
-  const auto meeting = make_lone_barrier();
+  const auto barrier = make_lone_barrier();
   const auto save_by_saver = [&](Storage& storage, int64_t step) {
     const auto after = [&](const SaveOutcome& outcome) {
       EXPECT_TRUE(outcome.committed) << outcome.problem;
       delete_old(storage, "root", kRetention);
     };
-    Saver saver(storage, *meeting, {"root", "run", SaveMode::asynchronous, FileSplit()}, after);
+    Saver saver(storage, *barrier, {"root", "run", SaveMode::asynchronous, FileSplit()}, after);
     saver.save(step, test_state(layout_, 0, step));
     saver.finish();
   };

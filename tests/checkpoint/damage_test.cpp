@@ -140,16 +140,16 @@ TEST_F(Damage, WhenNoneIsWholeNothingIsLoadedAndNothingOnDiskChanges) {
 }
 
 TEST_F(Damage, ACheckpointThatIsOfNoUseIsPassedOverAndLeftAlone) {
-  const auto meeting = make_lone_barrier();
+  const auto barrier = make_lone_barrier();
   const auto before = storage_.files();
   const auto only_20 = [](OpenCheckpoint& checkpoint) {
     if (checkpoint.folder().filename() != "step-20") throw UnsuitableError("is not what the test wants");
   };
-  const LoadOutcome outcome = load_together(storage_, *meeting, "root", std::nullopt, only_20);
+  const LoadOutcome outcome = load_together(storage_, *barrier, "root", std::nullopt, only_20);
   EXPECT_EQ(outcome.step, 20);
   EXPECT_NE(outcome.line.find("; step 30 is not what the test wants"), std::string::npos) << outcome.line;
   EXPECT_EQ(storage_.files(), before);
-  EXPECT_THROW(load_together(storage_, *meeting, "root", 30, only_20), Error);
+  EXPECT_THROW(load_together(storage_, *barrier, "root", 30, only_20), Error);
 }
 
 TEST_F(Damage, AnUnreadableCheckpointIsPassedOverAndNotSetAside) {

@@ -1,4 +1,4 @@
-// Mutated words in the meetings of a save and a load: whoever hears them goes on, where they can be read,
+// Mutated words in the barriers of a save and a load: whoever hears them goes on, where they can be read,
 // or fails with an exit code of the table that is not 70. TITAN_TEST_FULL=1 tries 4,000.
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "checkpoint/meeting.h"
 #include "checkpoint/memory_storage.h"
+#include "checkpoint/rank_threads.h"
 #include "checkpoint/states.h"
 #include "support/mutated_line.h"
 #include "titan/checkpoint/checkpointer.h"
@@ -18,22 +18,22 @@ namespace titan {
 namespace {
 
 /// What two ranks do together.
-using Act = std::function<void(Storage& storage, std::unique_ptr<RankBarrier> meeting)>;
+using Act = std::function<void(Storage& storage, std::unique_ptr<RankBarrier> barrier)>;
 
-void save(Storage& storage, std::unique_ptr<RankBarrier> meeting) {
-  Saver saver(storage, *meeting, {"root", "run", SaveMode::synchronous, kTestSplit}, [](const SaveOutcome&) {});
-  saver.save(2, test_state(test_layouts()[1], meeting->rank(), 2));
+void save(Storage& storage, std::unique_ptr<RankBarrier> barrier) {
+  Saver saver(storage, *barrier, {"root", "run", SaveMode::synchronous, kTestSplit}, [](const SaveOutcome&) {});
+  saver.save(2, test_state(test_layouts()[1], barrier->rank(), 2));
 }
 
-void load(Storage& storage, std::unique_ptr<RankBarrier> meeting) {
-  load_together(storage, *meeting, "root", std::nullopt, [](OpenCheckpoint&) {});
+void load(Storage& storage, std::unique_ptr<RankBarrier> barrier) {
+  load_together(storage, *barrier, "root", std::nullopt, [](OpenCheckpoint&) {});
 }
 
 /// Notes what all have said in each round.
 class NotedBarrier : public RankBarrier {
  public:
-  NotedBarrier(RankBarrier& meeting, std::vector<std::vector<std::string>>& rounds)
-      : barrier_(meeting), rounds_(rounds) {}
+  NotedBarrier(RankBarrier& barrier, std::vector<std::vector<std::string>>& rounds)
+      : barrier_(barrier), rounds_(rounds) {}
   int64_t rank() const override { return barrier_.rank(); }
   int64_t size() const override { return barrier_.size(); }
   std::vector<std::string> exchange(std::string message) override {
@@ -52,8 +52,8 @@ std::vector<std::vector<std::string>> words_of(const Act& act) {
   MemoryStorage storage;
   save_step_one(storage);
   std::array<std::vector<std::vector<std::string>>, 2> rounds;
-  run_ranks(2, [&](RankBarrier& meeting) {
-    act(storage, std::make_unique<NotedBarrier>(meeting, rounds[static_cast<size_t>(meeting.rank())]));
+  run_ranks(2, [&](RankBarrier& barrier) {
+    act(storage, std::make_unique<NotedBarrier>(barrier, rounds[static_cast<size_t>(barrier.rank())]));
   });
   return rounds[0];
 }
@@ -79,7 +79,7 @@ TEST_P(GarbageWords, AreAFailureOrAreReadAndAreNeverABug) {
     MemoryStorage storage;
     save_step_one(storage);
     try {
-      act(storage, make_store_barrier(store, "test", hearer, 2, {.limit = std::chrono::seconds(2)}));
+      act(storage, make_store_barrier(store, "test", hearer, 2, {.timeout = std::chrono::seconds(2)}));
     } catch (const Error& error) {
       EXPECT_TRUE(is_failure_code(static_cast<int>(error.code())) && error.code() != ExitCode::bug)
           << error.what() << " after " << said.substr(0, 300);

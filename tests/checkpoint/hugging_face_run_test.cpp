@@ -5,8 +5,8 @@
 
 #include <cerrno>
 
-#include "meeting.h"
 #include "memory_storage.h"
+#include "rank_threads.h"
 #include "states.h"
 #include "titan/checkpoint/catalogue.h"
 
@@ -57,9 +57,9 @@ HuggingFaceExport wanted_export() {
 /// Saves as all ranks of the layout; every rank's outcome.
 std::vector<SaveOutcome> save_under(Storage& storage, const TestLayout& layout) {
   std::vector<SaveOutcome> outcomes(static_cast<size_t>(layout.ranks));
-  run_ranks(layout.ranks, [&](RankBarrier& meeting) {
-    outcomes[static_cast<size_t>(meeting.rank())] =
-        save_hugging_face_together(storage, meeting, wanted_export(), weights_of_rank(layout, meeting.rank()));
+  run_ranks(layout.ranks, [&](RankBarrier& barrier) {
+    outcomes[static_cast<size_t>(barrier.rank())] =
+        save_hugging_face_together(storage, barrier, wanted_export(), weights_of_rank(layout, barrier.rank()));
   });
   return outcomes;
 }
@@ -81,12 +81,12 @@ std::vector<SavedParameter> parameters_of_rank(const TestLayout& layout, int64_t
 /// Whether every rank of the layout gets its boxes of the weights.
 ::testing::AssertionResult loads_under(Storage& storage, const TestLayout& layout) {
   std::vector<std::string> wrong(static_cast<size_t>(layout.ranks));
-  run_ranks(layout.ranks, [&](RankBarrier& meeting) {
-    std::string& problem = wrong[static_cast<size_t>(meeting.rank())];
-    const std::vector<SavedParameter> parameters = parameters_of_rank(layout, meeting.rank());
+  run_ranks(layout.ranks, [&](RankBarrier& barrier) {
+    std::string& problem = wrong[static_cast<size_t>(barrier.rank())];
+    const std::vector<SavedParameter> parameters = parameters_of_rank(layout, barrier.rank());
     try {
       const LoadOutcome outcome =
-          load_hugging_face_together(storage, meeting, kExport, std::nullopt, their_form(), parameters);
+          load_hugging_face_together(storage, barrier, kExport, std::nullopt, their_form(), parameters);
       if (outcome.line != "LOAD: 7/7 tensors, 0 missing, 0 unexpected from root/step-9 (Hugging Face, verified)") {
         problem = outcome.line;
       }
@@ -95,7 +95,7 @@ std::vector<SavedParameter> parameters_of_rank(const TestLayout& layout, int64_t
       return;
     }
     for (const SavedParameter& parameter : parameters) {
-      const std::optional<Box> box = parameter.box_of(meeting.rank());
+      const std::optional<Box> box = parameter.box_of(barrier.rank());
       if (!box) continue;
       at::Tensor expected = whole_tensor({parameter.name, at::kBFloat16, parameter.shape}, kVersion).to(at::kFloat);
       for (size_t d = 0; d < box->offset.size(); ++d) {
@@ -263,12 +263,12 @@ TEST(HuggingFaceRun, DamageThatOneRankFindsIsSaidByAll) {
     const std::unique_ptr<MemoryStorage> damaged = storage.copy();
     damaged->damage(file, [](std::string& content) { content.back() ^= 1; });
     std::vector<std::string> said(static_cast<size_t>(layout.ranks));
-    run_ranks(layout.ranks, [&](RankBarrier& meeting) {
+    run_ranks(layout.ranks, [&](RankBarrier& barrier) {
       try {
-        load_hugging_face_together(*damaged, meeting, kExport, std::nullopt, their_form(),
-                                   parameters_of_rank(layout, meeting.rank()));
+        load_hugging_face_together(*damaged, barrier, kExport, std::nullopt, their_form(),
+                                   parameters_of_rank(layout, barrier.rank()));
       } catch (const Error& error) {
-        said[static_cast<size_t>(meeting.rank())] = error.what();
+        said[static_cast<size_t>(barrier.rank())] = error.what();
       }
     });
     EXPECT_NE(said[0].find("cannot be loaded"), std::string::npos) << file;

@@ -30,12 +30,12 @@ class Processes : public ::testing::TestWithParam<LayoutPair> {
     throw std::logic_error(name);
   }
 
-  /// Runs `act(meeting)` in a process for each rank; how many of them returned true.
+  /// Runs `act(barrier)` in a process for each rank; how many of them returned true.
   int64_t run_processes(const std::string& name, int64_t ranks, const std::function<bool(RankBarrier&)>& act) {
     const auto be_rank = [&](int64_t rank) {
       try {
         const auto store = c10::make_intrusive<c10d::FileStore>((folder_ / name).string(), static_cast<int>(ranks));
-        return act(*make_store_barrier(store, name, rank, ranks, {.limit = std::chrono::minutes(5)}));
+        return act(*make_store_barrier(store, name, rank, ranks, {.timeout = std::chrono::minutes(5)}));
       } catch (const std::exception& error) {
         fmt::print(stderr, "rank {}: {}\n", rank, error.what());
         return false;
@@ -62,20 +62,20 @@ class Processes : public ::testing::TestWithParam<LayoutPair> {
 TEST_P(Processes, SaveUnderOneLayoutAndLoadUnderAnotherBitForBit) {
   const TestLayout from = layout_named(GetParam().from), to = layout_named(GetParam().to);
   const std::filesystem::path root = folder_ / "root";
-  const int64_t saved = run_processes("save", from.ranks, [&](RankBarrier& meeting) {
+  const int64_t saved = run_processes("save", from.ranks, [&](RankBarrier& barrier) {
     const auto storage = make_posix_storage();
     bool committed = false;
-    Saver saver(*storage, meeting, {root, "run", SaveMode::asynchronous, kTestSplit},
+    Saver saver(*storage, barrier, {root, "run", SaveMode::asynchronous, kTestSplit},
                 [&](const SaveOutcome& outcome) { committed = outcome.committed; });
-    saver.save(3, test_state(from, meeting.rank(), 3));
+    saver.save(3, test_state(from, barrier.rank(), 3));
     saver.finish();
     return committed;
   });
   ASSERT_EQ(saved, from.ranks);
-  const int64_t loaded = run_processes("load", to.ranks, [&](RankBarrier& meeting) {
+  const int64_t loaded = run_processes("load", to.ranks, [&](RankBarrier& barrier) {
     const auto storage = make_posix_storage();
-    const std::vector<LoadTarget> targets = test_targets(to, meeting.rank());
-    const LoadOutcome outcome = load_together(*storage, meeting, root, std::nullopt,
+    const std::vector<LoadTarget> targets = test_targets(to, barrier.rank());
+    const LoadOutcome outcome = load_together(*storage, barrier, root, std::nullopt,
                                               [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
     return outcome.step == 3 && outcome.verified && holds_version(targets, 3);
   });

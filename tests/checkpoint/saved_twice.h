@@ -34,8 +34,8 @@ class SavedTwice : public ::testing::Test {
     clean_leftovers(storage, "root");
     std::vector<std::vector<LoadTarget>> targets;
     for (int64_t rank = 0; rank < layout_.ranks; ++rank) targets.push_back(test_targets(layout_, rank));
-    const auto meeting = make_lone_barrier();
-    const LoadOutcome outcome = load_together(storage, *meeting, "root", std::nullopt, [&](OpenCheckpoint& checkpoint) {
+    const auto barrier = make_lone_barrier();
+    const LoadOutcome outcome = load_together(storage, *barrier, "root", std::nullopt, [&](OpenCheckpoint& checkpoint) {
       for (const std::vector<LoadTarget>& mine : targets) checkpoint.load(mine);
     });
     if (line) *line = outcome.line;

@@ -11,8 +11,8 @@
 #include <future>
 #include <mutex>
 
-#include "checkpoint/meeting.h"
 #include "checkpoint/memory_storage.h"
+#include "checkpoint/rank_threads.h"
 #include "checkpoint/states.h"
 #include "titan/checkpoint/catalogue.h"
 
@@ -279,21 +279,21 @@ TEST(SavingTogether, AllRanksCommitOneCheckpointAndAnotherLayoutLoadsIt) {
   std::filesystem::remove_all(root);
   const TestLayout &from = layouts[9], &to = layouts[3];
   std::mutex mutex;
-  run_ranks(from.ranks, [&](RankBarrier& meeting) {
-    Saver saver(*storage, meeting, {root, "run", SaveMode::asynchronous}, [&](const SaveOutcome& outcome) {
+  run_ranks(from.ranks, [&](RankBarrier& barrier) {
+    Saver saver(*storage, barrier, {root, "run", SaveMode::asynchronous}, [&](const SaveOutcome& outcome) {
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(outcome.committed) << outcome.problem;
     });
-    saver.save(3, test_state(from, meeting.rank(), 3));
+    saver.save(3, test_state(from, barrier.rank(), 3));
     saver.finish();
   });
-  run_ranks(to.ranks, [&](RankBarrier& meeting) {
-    const std::vector<LoadTarget> targets = test_targets(to, meeting.rank());
+  run_ranks(to.ranks, [&](RankBarrier& barrier) {
+    const std::vector<LoadTarget> targets = test_targets(to, barrier.rank());
     const LoadOutcome outcome =
-        load_together(*storage, meeting, root, 3, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
+        load_together(*storage, barrier, root, 3, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
     const std::lock_guard lock(mutex);
     EXPECT_EQ(outcome.step, 3);
-    EXPECT_TRUE(holds_version(targets, 3)) << "rank " << meeting.rank();
+    EXPECT_TRUE(holds_version(targets, 3)) << "rank " << barrier.rank();
   });
   std::filesystem::remove_all(root);
 }
@@ -306,14 +306,14 @@ TEST(SavingTogether, AFailureOfOneRankIsTheOutcomeOfAllAndNamesTheRank) {
   storages[2].set_refusal([](const std::string& call) { return call.starts_with("sync root/saving") ? EIO : 0; });
   std::mutex mutex;
   std::vector<std::string> problems;
-  run_ranks(3, [&](RankBarrier& meeting) {
-    Saver saver(storages[static_cast<size_t>(meeting.rank())], meeting, {"root", "run", SaveMode::synchronous},
+  run_ranks(3, [&](RankBarrier& barrier) {
+    Saver saver(storages[static_cast<size_t>(barrier.rank())], barrier, {"root", "run", SaveMode::synchronous},
                 [&](const SaveOutcome& outcome) {
                   const std::lock_guard lock(mutex);
                   EXPECT_FALSE(outcome.committed);
                   problems.push_back(outcome.problem);
                 });
-    saver.save(7, test_state(layout, meeting.rank(), 7));
+    saver.save(7, test_state(layout, barrier.rank(), 7));
   });
   ASSERT_EQ(problems.size(), 3u);
   for (const std::string& problem : problems) {
@@ -328,9 +328,9 @@ TEST(LoadingTogether, ABlockThatIsDamagedForOneRankSendsAllToTheOlderCheckpoint)
   for (const int64_t step : {1, 2}) save_as_all_ranks(storage, {"root", step, "run"}, layout, step);
   storage.damage("root/step-2/__3_0.distcp", [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; });
   std::mutex mutex;
-  run_ranks(layout.ranks, [&](RankBarrier& meeting) {
+  run_ranks(layout.ranks, [&](RankBarrier& barrier) {
     // Only what is cut: all ranks read the step's number, wherever it lies.
-    std::vector<LoadTarget> targets = test_targets(layout, meeting.rank());
+    std::vector<LoadTarget> targets = test_targets(layout, barrier.rank());
     std::erase_if(targets, [](const LoadTarget& target) { return target.tensor.shape.empty(); });
     // One storage for each: the one in memory is no place for threads.
     std::unique_ptr<MemoryStorage> mine;
@@ -338,7 +338,7 @@ TEST(LoadingTogether, ABlockThatIsDamagedForOneRankSendsAllToTheOlderCheckpoint)
       const std::lock_guard lock(mutex);
       mine = storage.copy();
     }
-    const LoadOutcome outcome = load_together(*mine, meeting, "root", std::nullopt,
+    const LoadOutcome outcome = load_together(*mine, barrier, "root", std::nullopt,
                                               [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
     const std::lock_guard lock(mutex);
     EXPECT_EQ(outcome.step, 1);
@@ -349,14 +349,14 @@ TEST(LoadingTogether, ABlockThatIsDamagedForOneRankSendsAllToTheOlderCheckpoint)
 
 TEST(LoadingTogether, AnEmptyFolderIsAFreshStartAndAMissingStepAnError) {
   MemoryStorage storage;
-  const auto meeting = make_lone_barrier();
+  const auto barrier = make_lone_barrier();
   const auto never = [](OpenCheckpoint&) { FAIL(); };
-  const LoadOutcome outcome = load_together(storage, *meeting, "root", std::nullopt, never);
+  const LoadOutcome outcome = load_together(storage, *barrier, "root", std::nullopt, never);
   EXPECT_FALSE(outcome.step);
   EXPECT_EQ(outcome.line, "LOAD: nothing: root holds no checkpoint; starting fresh");
   save_as_all_ranks(storage, {"root", 1, "run"}, test_layouts()[0], 1);
   try {
-    load_together(storage, *meeting, "root", 2, never);
+    load_together(storage, *barrier, "root", 2, never);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::storage);
@@ -372,9 +372,9 @@ TEST(LoadingTogether, ACheckpointOfAnotherModelIsAnErrorThatNamesTheTensorAndCha
   std::vector<LoadTarget> targets = test_targets(layout, 0);
   targets[0].tensor.shape = targets[0].box.extent = {13, 9};
   targets[0].into = at::zeros({13, 9}, at::kBFloat16);
-  const auto meeting = make_lone_barrier();
+  const auto barrier = make_lone_barrier();
   try {
-    load_together(storage, *meeting, "root", std::nullopt,
+    load_together(storage, *barrier, "root", std::nullopt,
                   [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
     FAIL();
   } catch (const Error& error) {

@@ -90,9 +90,9 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
     }
     return all;
   };
-  const std::unique_ptr<RankBarrier> meeting = make_lone_barrier();
+  const std::unique_ptr<RankBarrier> barrier = make_lone_barrier();
   SaverOptions options{"root", "run", SaveMode::synchronous, {.most = 100, .least_bytes = 0}};  // a file a tensor
-  Saver(storage_, *meeting, options, [](const SaveOutcome& outcome) {
+  Saver(storage_, *barrier, options, [](const SaveOutcome& outcome) {
     EXPECT_TRUE(outcome.committed) << outcome.problem;
   }).save(7, describe_run(whole(1), some_progress()));
   int64_t files = 0;

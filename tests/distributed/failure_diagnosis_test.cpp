@@ -19,7 +19,7 @@ int64_t overdue_at(HealthCheck& question, int64_t from, int64_t last) {
   return -1;
 }
 
-TEST(HealthCheck, IsOverdueAfterHalfOfThePatience) {
+TEST(HealthCheck, IsOverdueAfterHalfOfTheTimeout) {
   HealthCheck question;
   EXPECT_FALSE(question.is_overdue(kBegin));
   question.ask(kBegin, seconds(100));
@@ -28,7 +28,7 @@ TEST(HealthCheck, IsOverdueAfterHalfOfThePatience) {
   EXPECT_EQ(question.open_for(kBegin + seconds(50)), seconds(50));
 }
 
-TEST(HealthCheck, LeavesTimeForAHiccupOfTheNetworkHoweverShortThePatience) {
+TEST(HealthCheck, LeavesTimeForAHiccupOfTheNetworkHoweverShortTheTimeout) {
   HealthCheck question;
   question.ask(kBegin, milliseconds(20));
   EXPECT_EQ(overdue_at(question, 1, 100), kSignOfLifeLimit.count());

@@ -71,7 +71,7 @@ TEST(LaunchEnvironment, NothingSetIsASingleProcessThatMeetsNobody) {
   const Launch launch = detect({});
   EXPECT_EQ(launch.size, 1);
   EXPECT_EQ(launch.launcher, "");
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::nowhere);
+  EXPECT_EQ(launch.rendezvous.kind, RendezvousEndpoint::Kind::nowhere);
 }
 
 TEST(LaunchEnvironment, UnderTorchrunTheRanksOfAnAttemptMeetBesideTheAgentsStore) {
@@ -81,34 +81,34 @@ TEST(LaunchEnvironment, UnderTorchrunTheRanksOfAnAttemptMeetBesideTheAgentsStore
   EXPECT_EQ(launch.size, 8);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.local_size, 4);
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::rank_zero);
-  EXPECT_EQ(launch.meeting.host, "node1");
-  EXPECT_EQ(launch.meeting.ports.size(), 9u);
-  EXPECT_EQ(launch.meeting.ports, detect(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})).meeting.ports);
-  EXPECT_EQ(std::count(launch.meeting.ports.begin(), launch.meeting.ports.end(), 29500), 0);
-  EXPECT_NE(launch.meeting.run, detect(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}})).meeting.run);
-  EXPECT_EQ(detect(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "8"}})).meeting.host, "127.0.0.1") << "all ranks are here";
+  EXPECT_EQ(launch.rendezvous.kind, RendezvousEndpoint::Kind::rank_zero);
+  EXPECT_EQ(launch.rendezvous.host, "node1");
+  EXPECT_EQ(launch.rendezvous.ports.size(), 9u);
+  EXPECT_EQ(launch.rendezvous.ports, detect(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})).rendezvous.ports);
+  EXPECT_EQ(std::count(launch.rendezvous.ports.begin(), launch.rendezvous.ports.end(), 29500), 0);
+  EXPECT_NE(launch.rendezvous.run, detect(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}})).rendezvous.run);
+  EXPECT_EQ(detect(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "8"}})).rendezvous.host, "127.0.0.1") << "all ranks are here";
 }
 
 TEST(LaunchEnvironment, TheSecretIsTheUsersElseTheOneThatOpenMpiDrawsForAJob) {
-  EXPECT_EQ(detect(kOpenMpi).meeting.secret, "");
+  EXPECT_EQ(detect(kOpenMpi).rendezvous.secret, "");
   const Variables random = with(kOpenMpi, {{"OMPI_MCA_orte_precondition_transports", "af00-12"}});
-  EXPECT_EQ(detect(random).meeting.secret, "af00-12");
-  EXPECT_EQ(detect(with(random, {{"TITAN_SECRET", "mine"}})).meeting.secret, "mine");
-  EXPECT_EQ(detect(with(kSlurmStep, {{"TITAN_SECRET", "mine"}})).meeting.secret, "mine");
-  EXPECT_EQ(detect(with(kTorchrun, {{"TITAN_SECRET", "mine"}})).meeting.secret, "mine");
+  EXPECT_EQ(detect(random).rendezvous.secret, "af00-12");
+  EXPECT_EQ(detect(with(random, {{"TITAN_SECRET", "mine"}})).rendezvous.secret, "mine");
+  EXPECT_EQ(detect(with(kSlurmStep, {{"TITAN_SECRET", "mine"}})).rendezvous.secret, "mine");
+  EXPECT_EQ(detect(with(kTorchrun, {{"TITAN_SECRET", "mine"}})).rendezvous.secret, "mine");
 }
 
 TEST(LaunchEnvironment, TheRanksOfTitanTrainLaunchMeetOnThisMachineWhateverMasterIsSet) {
   const Launch launch = detect(with(kTorchrun, {{"TITAN_LAUNCHER", "titan_train launch"}}));
-  EXPECT_EQ(launch.meeting.host, "127.0.0.1");
-  EXPECT_EQ(launch.meeting.ports.size(), 9u);
+  EXPECT_EQ(launch.rendezvous.host, "127.0.0.1");
+  EXPECT_EQ(launch.rendezvous.ports.size(), 9u);
 }
 
 TEST(LaunchEnvironment, WithoutTheAgentsStoreRankZeroListensOnTheMastersPort) {
   const Launch launch = detect(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}));
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::rank_zero);
-  EXPECT_EQ(launch.meeting.ports, std::vector<uint16_t>{29500});
+  EXPECT_EQ(launch.rendezvous.kind, RendezvousEndpoint::Kind::rank_zero);
+  EXPECT_EQ(launch.rendezvous.ports, std::vector<uint16_t>{29500});
 }
 
 TEST(LaunchEnvironment, RankAndWorldSizeWithoutAMasterAreRefusedByTheMissingName) {
@@ -134,19 +134,19 @@ TEST(LaunchEnvironment, OnOneHostMpirunsRanksMeetOnTheLoopbackAtPortsThatFollowF
   const Launch launch = detect(kOpenMpi);
   EXPECT_EQ(launch.launcher, "mpirun");
   EXPECT_EQ(launch.rank, 1);
-  EXPECT_EQ(launch.meeting.host, "127.0.0.1");
-  EXPECT_EQ(launch.meeting.ports.size(), 9u);
-  EXPECT_EQ(detect(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"}})).meeting.ports, launch.meeting.ports);
-  EXPECT_NE(detect(with(kOpenMpi, {{"OMPI_MCA_ess_base_jobid", "7"}})).meeting.ports, launch.meeting.ports);
+  EXPECT_EQ(launch.rendezvous.host, "127.0.0.1");
+  EXPECT_EQ(launch.rendezvous.ports.size(), 9u);
+  EXPECT_EQ(detect(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"}})).rendezvous.ports, launch.rendezvous.ports);
+  EXPECT_NE(detect(with(kOpenMpi, {{"OMPI_MCA_ess_base_jobid", "7"}})).rendezvous.ports, launch.rendezvous.ports);
 }
 
 TEST(LaunchEnvironment, OnSeveralHostsMpirunNeedsAMasterAddress) {
   const Variables several = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
   EXPECT_NE(refusal(several).find("set MASTER_ADDR"), std::string::npos);
   const Launch launch = detect(with(several, {{"MASTER_ADDR", "node1"}}));
-  EXPECT_EQ(launch.meeting.host, "node1");
-  EXPECT_EQ(launch.meeting.ports.size(), 9u);
-  EXPECT_EQ(detect(with(several, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "4000"}})).meeting.ports,
+  EXPECT_EQ(launch.rendezvous.host, "node1");
+  EXPECT_EQ(launch.rendezvous.ports.size(), 9u);
+  EXPECT_EQ(detect(with(several, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "4000"}})).rendezvous.ports,
             std::vector<uint16_t>{4000});
 }
 
@@ -154,16 +154,16 @@ TEST(LaunchEnvironment, HydrasRanksOfOneHostShareTheProcessThatStartedThem) {
   const Launch launch = detect(kHydra);
   EXPECT_EQ(launch.launcher, "mpiexec");
   EXPECT_EQ(launch.local_size, 3);
-  EXPECT_EQ(launch.meeting.host, "127.0.0.1");
-  EXPECT_EQ(detect(kHydra).meeting.run, launch.meeting.run);
-  EXPECT_NE(detect(kHydra, {}, 78).meeting.run, launch.meeting.run);
+  EXPECT_EQ(launch.rendezvous.host, "127.0.0.1");
+  EXPECT_EQ(detect(kHydra).rendezvous.run, launch.rendezvous.run);
+  EXPECT_NE(detect(kHydra, {}, 78).rendezvous.run, launch.rendezvous.run);
 }
 
 TEST(LaunchEnvironment, OnSeveralHostsHydraNeedsAMastersAddressAndPort) {
   const Variables several =
       with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}, {"MASTER_ADDR", "node1"}});
   EXPECT_NE(refusal(several).find("MASTER_PORT"), std::string::npos);
-  EXPECT_EQ(detect(with(several, {{"MASTER_PORT", "4000"}})).meeting.host, "node1");
+  EXPECT_EQ(detect(with(several, {{"MASTER_PORT", "4000"}})).rendezvous.host, "node1");
 }
 
 TEST(LaunchEnvironment, ASlurmStepMeetsOnItsFirstHostAndNeverOnTheSubmittingOne) {
@@ -172,23 +172,23 @@ TEST(LaunchEnvironment, ASlurmStepMeetsOnItsFirstHostAndNeverOnTheSubmittingOne)
   EXPECT_EQ(launch.rank, 5);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.local_size, 4);
-  EXPECT_EQ(launch.meeting.host, "n007");
-  EXPECT_EQ(launch.meeting.ports, derived_ports(123 * 31 + 4));
-  EXPECT_EQ(launch.meeting.ports.front(), 61440 + (123 * 31 + 4) % 4096);
+  EXPECT_EQ(launch.rendezvous.host, "n007");
+  EXPECT_EQ(launch.rendezvous.ports, derived_ports(123 * 31 + 4));
+  EXPECT_EQ(launch.rendezvous.ports.front(), 61440 + (123 * 31 + 4) % 4096);
 }
 
 TEST(LaunchEnvironment, ASlurmStepOnOneNodeMeetsOnTheLoopback) {
-  EXPECT_EQ(detect(with(kSlurmStep, {{"SLURM_STEP_NUM_NODES", "1"}})).meeting.host, "127.0.0.1");
+  EXPECT_EQ(detect(with(kSlurmStep, {{"SLURM_STEP_NUM_NODES", "1"}})).rendezvous.host, "127.0.0.1");
 }
 
 TEST(LaunchEnvironment, ARequeuedJobDoesNotMeetItsFormerRun) {
-  EXPECT_NE(detect(with(kSlurmStep, {{"SLURM_RESTART_COUNT", "1"}})).meeting.run, detect(kSlurmStep).meeting.run);
+  EXPECT_NE(detect(with(kSlurmStep, {{"SLURM_RESTART_COUNT", "1"}})).rendezvous.run, detect(kSlurmStep).rendezvous.run);
 }
 
 TEST(LaunchEnvironment, RankZeroOnAnotherHostThanTheFirstIsRefused) {
   const Variables zero = with(kSlurmStep, {{"SLURM_PROCID", "0"}, {"SLURMD_NODENAME", "n008"}});
   EXPECT_NE(refusal(zero).find("MASTER_ADDR=n008"), std::string::npos);
-  EXPECT_EQ(detect(with(zero, {{"SLURMD_NODENAME", "n007"}})).meeting.host, "n007");
+  EXPECT_EQ(detect(with(zero, {{"SLURMD_NODENAME", "n007"}})).rendezvous.host, "n007");
 }
 
 TEST(LaunchEnvironment, TheBatchShellOfSeveralTasksIsRefusedWithTheWordSrun) {
@@ -216,9 +216,9 @@ TEST(LaunchEnvironment, OptionsComeBeforeEveryLauncher) {
   const Launch launch = detect(with(kTorchrun, kOpenMpi), comm);
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.size, 3);
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::rank_zero);
-  EXPECT_EQ(launch.meeting.host, "fe80::1");
-  EXPECT_EQ(launch.meeting.ports, std::vector<uint16_t>{4000});
+  EXPECT_EQ(launch.rendezvous.kind, RendezvousEndpoint::Kind::rank_zero);
+  EXPECT_EQ(launch.rendezvous.host, "fe80::1");
+  EXPECT_EQ(launch.rendezvous.ports, std::vector<uint16_t>{4000});
 }
 
 TEST(LaunchEnvironment, AMasterWithoutAUsablePortIsRefused) {
@@ -240,7 +240,7 @@ TEST(LaunchEnvironment, ADryRunStandsForOneRankOfItsWorldAndMeetsNobody) {
   EXPECT_TRUE(launch.fake);
   EXPECT_EQ(launch.rank, 0);
   EXPECT_EQ(launch.size, 32);
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::nowhere);
+  EXPECT_EQ(launch.rendezvous.kind, RendezvousEndpoint::Kind::nowhere);
 }
 
 TEST(LaunchEnvironment, HalfSetAndMalformedVariablesAreRefusedByName) {
@@ -277,7 +277,7 @@ TEST(LaunchEnvironment, AHugeListOfNodesIsReadAndNotRepeatedWhenItIsWrong) {
     tasks += ",4";
   }
   const Variables step = with(kSlurmStep, {{"SLURM_STEP_TASKS_PER_NODE", tasks}, {"SLURM_PROCID", "0"}});
-  EXPECT_EQ(detect(with(step, {{"SLURM_STEP_NODELIST", nodes + "]"}, {"SLURM_NODEID", "0"}})).meeting.host, "n1");
+  EXPECT_EQ(detect(with(step, {{"SLURM_STEP_NODELIST", nodes + "]"}, {"SLURM_NODEID", "0"}})).rendezvous.host, "n1");
   const std::string refused = refusal(with(step, {{"SLURM_STEP_NODELIST", nodes}}));
   EXPECT_NE(refused.find("SLURM_STEP_NODELIST = \"n[1,7,7"), std::string::npos) << refused;
   EXPECT_NE(refused.find("(40003 bytes) names no host; set MASTER_ADDR"), std::string::npos) << refused;
@@ -310,7 +310,7 @@ TEST(LaunchEnvironment, ALauncherWithOneRankMeetsNobody) {
                                                {"OMPI_COMM_WORLD_SIZE", "1"},
                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
                                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}));
-  EXPECT_EQ(launch.meeting.kind, MeetingPoint::Kind::nowhere);
+  EXPECT_EQ(launch.rendezvous.kind, RendezvousEndpoint::Kind::nowhere);
 }
 
 TEST(LaunchEnvironment, DerivedPortsStayAboveTheEphemeralOnesAndBelowTheEnd) {

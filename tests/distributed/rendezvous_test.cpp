@@ -34,7 +34,7 @@ std::vector<uint16_t> ports() {
 
 Launch launch_of(int64_t rank, int64_t size, const std::vector<uint16_t>& ports, const std::string& run = "test") {
   Launch launch{.launcher = "test", .rank = rank, .size = size, .local_rank = rank, .local_size = size};
-  launch.meeting = {MeetingPoint::Kind::rank_zero, "127.0.0.1", ports, run};
+  launch.rendezvous = {RendezvousEndpoint::Kind::rank_zero, "127.0.0.1", ports, run};
   return launch;
 }
 
@@ -81,7 +81,7 @@ constexpr const char* kNobodysHost = "192.0.2.1";
 TEST(Rendezvous, ARankZeroThatIsToldAnotherHostsAddressForItsOwnIsFoundByThoseThatKnowBetter) {
   const std::vector<uint16_t> at = ports();
   Launch mistaken = launch_of(0, 2, at);
-  mistaken.meeting.host = kNobodysHost;
+  mistaken.rendezvous.host = kNobodysHost;
   auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
   Met zero = meet(mistaken, kRendezvousPatience).get();
   Met one = other.get();
@@ -91,7 +91,7 @@ TEST(Rendezvous, ARankZeroThatIsToldAnotherHostsAddressForItsOwnIsFoundByThoseTh
 
 TEST(Rendezvous, RanksThatDoNotComeWhereRankZeroWasToldAnAddressThatIsNotItsOwnAreNotBlamed) {
   Launch mistaken = launch_of(0, 2, ports());
-  mistaken.meeting.host = kNobodysHost;
+  mistaken.rendezvous.host = kNobodysHost;
   const Met zero = meet(mistaken, kShort).get();
   EXPECT_EQ(zero.code, static_cast<int>(ExitCode::launcher));
   const std::string says = "see to MASTER_ADDR or comm.master: 192.0.2.1 is no address of this host, where rank 0 is";
@@ -301,7 +301,7 @@ TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
       << met.error;
 }
 
-TEST(Rendezvous, StrangersAreDroppedAndDoNotKeepTheRanksFromMeeting) {
+TEST(Rendezvous, StrangersAreDroppedAndDoNotHinderTheRanks) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);
   Channel greeted = proven(at[0]);  // rank 0 listens
@@ -334,7 +334,7 @@ TEST(Rendezvous, StrangersAreDroppedAndDoNotKeepTheRanksFromMeeting) {
 TEST(Rendezvous, RanksWithAnotherSecretDoNotMeetAndAreToldOfIt) {
   const std::vector<uint16_t> at{ports()[0]};
   Launch other = launch_of(1, 2, at);
-  other.meeting.secret = "another";
+  other.rendezvous.secret = "another";
   auto one = meet(other, kShort);
   const Met zero = meet(launch_of(0, 2, at), 2 * kShort).get();
   EXPECT_EQ(zero.code, 69);
@@ -553,8 +553,8 @@ TEST(Rendezvous, WhoeverWaitsPatientlyHearsAgainAndAgainThatTheOthersLiveAndTheR
   for (const Met& one : met) ASSERT_EQ(one.error, "");
   const auto waits_of = [&](size_t rank) { return met[rank].rendezvous.world.waits; };
   {
-    const PatientWait zero(waits_of(0), 2, std::chrono::milliseconds(20));
-    const PatientWait one(waits_of(1), 0, std::chrono::milliseconds(20));
+    const BarrierWait zero(waits_of(0), 2, std::chrono::milliseconds(20));
+    const BarrierWait one(waits_of(1), 0, std::chrono::milliseconds(20));
     for (int question = 0; question < 3; ++question) {
       const auto now = std::chrono::steady_clock::now();
       EXPECT_TRUE(hears_of_life(*waits_of(0), now));

@@ -86,39 +86,39 @@ TEST(WaitForGraph, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
   EXPECT_NE(text({"tp", {}, nullptr}).find("group tp failed (its rank 1 sent nothing for 3 s)"), std::string::npos);
 }
 
-TEST(PatientWait, IsNotedLikeAnyOtherAndHasTheWatcherAskHalfOfItsPatienceLaterAndAsOftenAgain) {
-  constexpr std::chrono::seconds kPatience{100};
+TEST(BarrierWait, IsRecordedLikeAnyOtherAndAHealthCheckIsDueEveryHalfOfItsTimeout) {
+  constexpr std::chrono::seconds kTimeout{100};
   const auto waits = std::make_shared<WaitForGraph>();
   const WaitForGraph::Clock::time_point begin = WaitForGraph::Clock::now();
   {
-    const PatientWait wait(waits, 3, kPatience);
+    const BarrierWait wait(waits, 3, kTimeout);
     const WaitForGraph::Clock::time_point noted = WaitForGraph::Clock::now();
-    const PatientWait beside(waits, 3, kPatience * 10);
+    const BarrierWait beside(waits, 3, kTimeout * 10);
     EXPECT_EQ(waits->now(), Ranks{3});
-    EXPECT_FALSE(waits->question_due(begin + kPatience / 2 - kLimit));
-    EXPECT_EQ(waits->question_due(noted + kPatience / 2), kPatience);
-    EXPECT_FALSE(waits->question_due(noted + kPatience - kLimit)) << "each question is asked once";
-    EXPECT_EQ(waits->question_due(noted + kPatience), kPatience);
+    EXPECT_FALSE(waits->health_check_due(begin + kTimeout / 2 - kLimit));
+    EXPECT_EQ(waits->health_check_due(noted + kTimeout / 2), kTimeout);
+    EXPECT_FALSE(waits->health_check_due(noted + kTimeout - kLimit)) << "each check is due once";
+    EXPECT_EQ(waits->health_check_due(noted + kTimeout), kTimeout);
   }
   EXPECT_EQ(waits->now(), Ranks{});
-  EXPECT_FALSE(waits->question_due(begin + kPatience * 100)) << "nobody is waited for any more";
+  EXPECT_FALSE(waits->health_check_due(begin + kTimeout * 100)) << "nobody is waited for any more";
 }
 
-TEST(PatientWait, OfARankThatHasGivenUpStaysAndAsksNoMore) {
+TEST(BarrierWait, OfARankThatHasGivenUpStaysAndNoMoreChecksAreDue) {
   const auto waits = std::make_shared<WaitForGraph>();
   {
-    const PatientWait wait(waits, 3, kLimit);
+    const BarrierWait wait(waits, 3, kLimit);
     waits->keep();
   }
   EXPECT_EQ(waits->now(), Ranks{3});
-  EXPECT_FALSE(waits->question_due(WaitForGraph::Clock::now() + kLimit));
+  EXPECT_FALSE(waits->health_check_due(WaitForGraph::Clock::now() + kLimit));
 }
 
-TEST(PatientWait, KnowsSinceWhenTheOthersAreKnownToLive) {
+TEST(BarrierWait, KnowsSinceWhenTheOthersAreKnownToLive) {
   WaitForGraph waits;
   const WaitForGraph::Clock::time_point now = WaitForGraph::Clock::now();
   EXPECT_FALSE(waits.were_alive_since(now));
-  waits.note_life(now);
+  waits.note_alive(now);
   EXPECT_TRUE(waits.were_alive_since(now));
   EXPECT_FALSE(waits.were_alive_since(now + kLimit));
 }

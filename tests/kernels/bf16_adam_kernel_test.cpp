@@ -11,10 +11,10 @@ namespace {
 constexpr RoundingKey kKey{0x0123456789ABCDEF, 77};
 constexpr AdamConstants kConstants{0.9f, 0.95f, 1e-8f, 2e-3f, 1.3f, 0.999f, 0.f};
 
-/// fp32 as it is, bf16 rounded with the chance.
-double kept(KernelType type, float value, uint32_t chance) {
+/// fp32 as it is, bf16 rounded with these 16 random bits.
+double kept(KernelType type, float value, uint32_t random) {
   if (type == KernelType::fp32) return value;
-  return std::bit_cast<float>(round_stochastically(std::bit_cast<uint32_t>(value), chance) << 16);
+  return std::bit_cast<float>(round_stochastically(std::bit_cast<uint32_t>(value), random) << 16);
 }
 
 struct Case {
@@ -79,10 +79,10 @@ std::string run_step(KernelMachine& machine, const Case& c) {
     const float fresh_v = k.beta2 * static_cast<float>(v[i]) + (1 - k.beta2) * scaled * scaled;
     const float fresh_w =
         static_cast<float>(w[i]) * k.decay - k.step_size * fresh_m / (std::sqrt(fresh_v) * k.root_scale + k.epsilon);
-    const RoundingBits chances = rounding_bits(kKey, c.place.index(static_cast<int64_t>(i)));
-    new_m[i] = kept(c.moment_type, fresh_m, chances.of(KeptNumber::first_moment));
-    new_v[i] = kept(c.moment_type, fresh_v, chances.of(KeptNumber::second_moment));
-    new_w[i] = kept(c.weight_type, fresh_w, chances.of(KeptNumber::weight));
+    const RoundingBits random_bits = rounding_bits(kKey, c.place.index(static_cast<int64_t>(i)));
+    new_m[i] = kept(c.moment_type, fresh_m, random_bits.of(KeptNumber::first_moment));
+    new_v[i] = kept(c.moment_type, fresh_v, random_bits.of(KeptNumber::second_moment));
+    new_w[i] = kept(c.weight_type, fresh_w, random_bits.of(KeptNumber::weight));
   }
   findings.compare("weight", weight, new_w, 0);
   findings.compare("first", first, new_m, 0);
@@ -106,8 +106,8 @@ std::string run_round(KernelMachine& machine, size_t count, KeptNumber number, c
   findings.compare_traffic(machine, traffic(a));
   std::vector<double> expected(count);
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t chance = rounding_bits(kKey, place.index(static_cast<int64_t>(i))).of(number);
-    expected[i] = kept(KernelType::bf16, static_cast<float>(values[i]), chance);
+    const uint32_t random = rounding_bits(kKey, place.index(static_cast<int64_t>(i))).of(number);
+    expected[i] = kept(KernelType::bf16, static_cast<float>(values[i]), random);
   }
   findings.compare("rounded", to, expected, 0);
   return findings.text();

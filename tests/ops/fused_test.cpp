@@ -317,7 +317,7 @@ TEST(Fused, ACopyOfSlotsHasItsOwn) {
   EXPECT_FALSE(of_copy.storage().is_alias_of(first.storage()));
 }
 
-TEST(Fused, AMagnitudeIsNotThatOfWhateverLiesWhereItsTensorLay) {
+TEST(Fused, AnAmaxIsNotFoundForALaterTensorAtTheSameAddress) {
   ScaleTable scales;
   at::Tensor tensor = normal({4, 4}, 1);
   scales.offer(tensor, at::ones({}));

@@ -16,12 +16,12 @@ namespace {
 
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 
-TEST(StochasticRounding, GoesUpForAsManyChancesAsThePartCutOffHasUnits) {
+TEST(StochasticRounding, GoesUpForAsManyRandomNumbersAsThePartCutOffHasUnits) {
   for (const float value : {1.2345f, -1.2345f, 3e-39f, 1e30f, -7.00001f}) {
     const uint32_t below = bits_of(value) >> 16;
     uint32_t up = 0;
-    for (uint32_t chance = 0; chance < 1 << 16; ++chance) {
-      const uint32_t rounded = round_stochastically(bits_of(value), chance);
+    for (uint32_t random = 0; random < 1 << 16; ++random) {
+      const uint32_t rounded = round_stochastically(bits_of(value), random);
       EXPECT_TRUE(rounded == below || rounded == below + 1) << value;
       up += rounded - below;
     }
@@ -30,12 +30,12 @@ TEST(StochasticRounding, GoesUpForAsManyChancesAsThePartCutOffHasUnits) {
 }
 
 TEST(StochasticRounding, KeepsWhatBf16HasAndWhatIsNoNumber) {
-  for (const uint32_t chance : {0u, 1u, 0x8000u, 0xFFFFu}) {
+  for (const uint32_t random : {0u, 1u, 0x8000u, 0xFFFFu}) {
     for (const float value : {0.f, -0.f, 1.f, -2.5f, 0x1p-126f, INFINITY, -INFINITY}) {
-      EXPECT_EQ(round_stochastically(bits_of(value), chance), bits_of(value) >> 16) << value;
+      EXPECT_EQ(round_stochastically(bits_of(value), random), bits_of(value) >> 16) << value;
     }
     for (const uint32_t nan : {0x7FC00000u, 0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u}) {
-      EXPECT_EQ(round_stochastically(nan, chance) & 0x7FFF, 0x7FC0u) << nan;
+      EXPECT_EQ(round_stochastically(nan, random) & 0x7FFF, 0x7FC0u) << nan;
     }
   }
 }
@@ -46,11 +46,11 @@ TEST(RoundingBits, AreHalvesOfTheWordsOfPhilox) {
     std::array<uint32_t, 4> words{static_cast<uint32_t>(index / 2), static_cast<uint32_t>(index / 2 >> 32), 0x76543210,
                                   0xFEDCBA98};
     philox_words<7>(words[0], words[1], words[2], words[3], key.key);
-    const RoundingBits chances = rounding_bits(key, index);
+    const RoundingBits random_bits = rounding_bits(key, index);
     const size_t first = index % 2 == 0 ? 0 : 2;
-    EXPECT_EQ(chances.of(KeptNumber::weight), words[first] >> 16);
-    EXPECT_EQ(chances.of(KeptNumber::second_moment), words[first] & 0xFFFF);
-    EXPECT_EQ(chances.of(KeptNumber::first_moment), words[first + 1] >> 16);
+    EXPECT_EQ(random_bits.of(KeptNumber::weight), words[first] >> 16);
+    EXPECT_EQ(random_bits.of(KeptNumber::second_moment), words[first] & 0xFFFF);
+    EXPECT_EQ(random_bits.of(KeptNumber::first_moment), words[first + 1] >> 16);
   }
 }
 
@@ -59,10 +59,10 @@ TEST(RoundingBits, AreEvenlySpreadAndApartForTheThreeNumbersOfAnElement) {
   const RoundingKey key{123, 456};
   std::array<double, 3> mean{}, product{};
   for (int64_t i = 0; i < kCount; ++i) {
-    const RoundingBits chances = rounding_bits(key, i);
-    const std::array<double, 3> x{chances.of(KeptNumber::weight) / 65536. - .5,
-                                  chances.of(KeptNumber::first_moment) / 65536. - .5,
-                                  chances.of(KeptNumber::second_moment) / 65536. - .5};
+    const RoundingBits random_bits = rounding_bits(key, i);
+    const std::array<double, 3> x{random_bits.of(KeptNumber::weight) / 65536. - .5,
+                                  random_bits.of(KeptNumber::first_moment) / 65536. - .5,
+                                  random_bits.of(KeptNumber::second_moment) / 65536. - .5};
     for (size_t k = 0; k < 3; ++k) {
       mean[k] += x[k] / kCount;
       product[k] += 12 * x[k] * x[(k + 1) % 3] / kCount;
@@ -75,7 +75,7 @@ TEST(RoundingBits, AreEvenlySpreadAndApartForTheThreeNumbersOfAnElement) {
   }
 }
 
-TEST(CpuRounding, HasTheChancesOfEachElementWhateverTheCut) {
+TEST(CpuRounding, HasTheRandomBitsOfEachElementWhateverTheCut) {
   const int64_t count = 5003;
   const at::Tensor values = normal({count}, 3);
   for (const RoundingPlace place : {RoundingPlace{0, count, 1}, RoundingPlace{7, count, 1}, RoundingPlace{6, 3, 11},
@@ -88,8 +88,8 @@ TEST(CpuRounding, HasTheChancesOfEachElementWhateverTheCut) {
         cpu_round(from, rounded.data(), begin, std::min<int64_t>(1711, count - begin), rounding, number);
       }
       for (int64_t i = 0; i < count; ++i) {
-        const uint32_t chance = rounding_bits(rounding.key, place.index(i)).of(number);
-        ASSERT_EQ(rounded[static_cast<size_t>(i)].bits, round_stochastically(bits_of(from[i]), chance)) << i;
+        const uint32_t random = rounding_bits(rounding.key, place.index(i)).of(number);
+        ASSERT_EQ(rounded[static_cast<size_t>(i)].bits, round_stochastically(bits_of(from[i]), random)) << i;
       }
     }
   }

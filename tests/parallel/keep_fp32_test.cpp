@@ -1,5 +1,5 @@
-// training.keep_fp32: which dtype every unit's weights are gathered in, its stream and gradients are in, and its
-// gradients are reduced in, when others compute in bf16.
+// training.keep_fp32: the dtypes in which every unit's weights are gathered, its hidden states and their gradients are,
+// and its weight gradients are reduced, when others compute in bf16.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -160,7 +160,7 @@ TEST(KeepFp32, ANamedUnitsWeightsTravelAndMultiplyInFp32AndOthersDoNot) {
   }
 }
 
-TEST(KeepFp32, TheStreamIsInTheDtypeOfEveryUnitItEntersAndItsGradientToo) {
+TEST(KeepFp32, HiddenStatesAndTheirGradientsAreInTheDtypeOfTheUnit) {
   Kept kept({"layers.1"});
   kept.run();
   EXPECT_EQ(kept.seen["layers.0"].output, Types{kNarrow});

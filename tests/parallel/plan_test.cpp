@@ -167,7 +167,7 @@ TEST(Plan, EverySecondBlockIsCheckpointedUnderSelectiveTwoStartingWithTheSecond)
   EXPECT_TRUE(plan_of(small_request(), request).units[1].policy.checkpointed()) << "0 means every block";
 }
 
-/// How often the ranks that share every matrix scatter the stream in a step.
+/// Reduce-scatters of hidden states in a step, with tensor parallelism over two ranks.
 int64_t scatters(RecomputeSelection::Mode mode) {
   PlanRequest request = small_plan();
   request.recompute = selection(mode);
@@ -190,8 +190,8 @@ TEST(Plan, PerOperationRecomputeKeepsWhatWoScatteredOnlyWhereSeveralRanksShareIt
   request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
   const UnitPlan shared = plan_of(small_request(), request).units[1];
   EXPECT_EQ(shared.policy.of(ResultKind::linear, 3), Keep::keep);
-  const int64_t stream = 26 * 24 * 4;
-  EXPECT_EQ(2 * shared.saved_bytes, alone.saved_bytes + stream) << "a rank keeps half of each, and half a stream more";
+  const int64_t hidden_bytes = 26 * 24 * 4;
+  EXPECT_EQ(2 * shared.saved_bytes, alone.saved_bytes + hidden_bytes) << "half of each, and half of wo's result";
 }
 
 TEST(Plan, OffloadedMomentsOfThreeParametersAreOnTheDevice) {

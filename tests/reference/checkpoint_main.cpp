@@ -92,8 +92,8 @@ std::vector<SavedParameter> small_run(bool fresh) {
 
 int save_run(const std::string& root) {
   const auto storage = make_posix_storage();
-  const auto meeting = make_lone_barrier();
-  Saver saver(*storage, *meeting, {root, "reference", SaveMode::synchronous}, [](const SaveOutcome& outcome) {
+  const auto barrier = make_lone_barrier();
+  Saver saver(*storage, *barrier, {root, "reference", SaveMode::synchronous}, [](const SaveOutcome& outcome) {
     if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
   });
   saver.save(7, describe_run(small_run(/*fresh=*/false), {7, 700, {{"chunk", 56}}, 2}));

@@ -40,11 +40,11 @@ TEST(Bf16Runs, LearnInFiftyStepsWhatFp32StatesDo) {
     words.insert(words.end(), states.begin(), states.end());
     return losses_of(small_job(folder, words), folder);
   };
-  const std::vector<double> wide = run({}), lean = run(kBf16);
-  ASSERT_EQ(lean.size(), 50u);
-  EXPECT_LT(mean_of_last(wide, 10), wide[0] - 2) << "there is something to learn";
-  EXPECT_NEAR(mean_of_last(lean, 10) / mean_of_last(wide, 10), 1, 0.01);
-  EXPECT_NE(lean, wide);
+  const std::vector<double> fp32 = run({}), bf16 = run(kBf16);
+  ASSERT_EQ(bf16.size(), 50u);
+  EXPECT_LT(mean_of_last(fp32, 10), fp32[0] - 2) << "there is something to learn";
+  EXPECT_NEAR(mean_of_last(bf16, 10) / mean_of_last(fp32, 10), 1, 0.01);
+  EXPECT_NE(bf16, fp32);
 }
 
 LayoutRow bf16_row(const std::string& layout) {

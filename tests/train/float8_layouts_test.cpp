@@ -187,17 +187,17 @@ TEST(Float8Gather, SendsAByteForEveryElementOfAFloat8Weight) {
   EXPECT_LT(narrow.plan.weight_slots[0], wide.plan.weight_slots[0]);
 }
 
-TEST(Float8TensorParallel, SendsTheStreamInBytes) {
+TEST(Float8TensorParallel, GathersHiddenStatesInOneByteAnElement) {
   const Plan wide = train_ranks(with_float8(row_named("tp2"), {.recipe = rowwise}), 2)[0].plan;
   const Plan narrow = train_ranks(with_float8(row_named("tp2")), 2)[0].plan;
   auto gathered = [](const Plan& plan) {
     return plan.traffic_of("tp")->table[static_cast<size_t>(Collective::all_gather)];
   };
   EXPECT_EQ(gathered(narrow).calls, gathered(wide).calls);
-  const int64_t stream = narrow.request.tokens() * narrow.stream_width;
+  const int64_t hidden_elements = narrow.request.tokens() * narrow.stream_width;
   const int64_t blocks = static_cast<int64_t>(narrow.units.size()) - 2;
   // A block gathers for q, k and v, for gate and up, the gradients of both writers, and both inputs again.
-  EXPECT_EQ(gathered(wide).bytes - gathered(narrow).bytes, 3 * 6 * blocks * stream);
+  EXPECT_EQ(gathered(wide).bytes - gathered(narrow).bytes, 3 * 6 * blocks * hidden_elements);
 }
 
 /// Ranks that do not tell each other the amaxes of what they share.

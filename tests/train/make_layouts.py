@@ -6,7 +6,7 @@
 3. rows in which every pair of settings of any two factors occurs on some layout that they mean something for;
 4. rows in which every combination of the factors in TRIPLES occurs, on layouts where each of them means something.
 
-Greedy and without chance: the same file every time. With --check nothing is written and the exit code says whether the
+Greedy and without randomness: the same file every time. With --check nothing is written and the exit code says whether the
 file is what would be.
 """
 import itertools

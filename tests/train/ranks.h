@@ -81,9 +81,9 @@ struct RankResult {
   ReplayCounts replays;                            // of recorded graphs
 };
 
-/// What happens in a run: ways to break it, for tests of the tests, and a wish to stop.
+/// What happens in a run: ways to break it, for tests of the tests, and a request to stop.
 struct Fault {
-  std::optional<int64_t> stopping_rank;  // brings its wish along in step 2
+  std::optional<int64_t> stopping_rank;  // requests it in step 2
   /// May put others in the place of the groups that were made; what those did is counted.
   std::function<void(int64_t rank, MeshGroups& groups)> groups;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;

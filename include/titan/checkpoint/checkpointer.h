@@ -77,7 +77,7 @@ struct SaverOptions {
 class Saver {
  public:
   /// `done` is called when a save ends: by the writer thread in the asynchronous modes, otherwise by `save`.
-  Saver(Storage& storage, RankBarrier& meeting, SaverOptions options, std::function<void(const SaveOutcome&)> done);
+  Saver(Storage& storage, RankBarrier& barrier, SaverOptions options, std::function<void(const SaveOutcome&)> done);
   /// Waits for the writer thread.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -129,7 +129,7 @@ struct CheckpointEvents {
 class Checkpointer {
  public:
   /// Collective, like all calls below: every rank makes the same calls.
-  Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankBarrier> meeting, CheckpointerOptions options,
+  Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<RankBarrier> barrier, CheckpointerOptions options,
                CheckpointEvents events);
   /// Waits for pending writes and deletions.
   ~Checkpointer();

@@ -55,7 +55,7 @@ std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vect
 
 /// Writes and verifies an export. Collective: each rank passes its own view of the same weights under our names and
 /// writes some of the files. On failure the outcome has the same problem on all ranks and `folder` is unchanged.
-SaveOutcome export_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
+SaveOutcome export_together(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                             TensorSource& weights);
 
 // Import and export of a run's weights, collective and for any layout: each rank reads and passes only its own shards.
@@ -74,7 +74,7 @@ HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::pa
 
 /// Fills the masters of `parameters` from the safetensors in `folder`, block-scaled or not quantised. Throws
 /// Error(storage) on all ranks if they are damaged or of another model; then the masters' content is undefined.
-LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
+LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,
                                        std::optional<ScaleBlock> quantised, const ForeignModel& model,
                                        std::span<const SavedParameter> parameters);
 
@@ -82,7 +82,7 @@ LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& meeting, c
 /// its shards to a temporary checkpoint beside `wanted.folder`; then each rank writes some of the export's files from
 /// the shards it needs. Ranks exchange tensors only through the storage, which temporarily needs twice the bytes of the
 /// model.
-SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& meeting, const HuggingFaceExport& wanted,
+SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                                        const CheckpointState& state);
 
 }  // namespace titan

@@ -115,12 +115,12 @@ using ExportAttempt = std::function<bool(Storage&, const std::filesystem::path&)
 /// Error(storage) on all ranks if `step` is missing, if none is complete and usable, or if one does not match this run
 /// or may not be read; then nothing on disk has changed. Without `attempt_export`, exports in Hugging Face's format are
 /// skipped.
-LoadOutcome load_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& root,
+LoadOutcome load_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false,
                           const ExportAttempt& attempt_export = nullptr);
 
 /// The same for one checkpoint in any folder; throws Error(storage) if it is damaged or does not match.
-LoadOutcome load_folder_together(Storage& storage, RankBarrier& meeting, const std::filesystem::path& folder,
+LoadOutcome load_folder_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,
                                  const LoadAttempt& attempt);
 
 }  // namespace titan

@@ -111,7 +111,7 @@ struct SaveOutcome {
 };
 
 /// Writes and commits; collective. A storage failure on any rank is the outcome on all; other errors throw.
-SaveOutcome save_together(Storage& storage, RankBarrier& meeting, const SaveJob& job);
+SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SaveJob& job);
 
 // Independent work on several threads.
 

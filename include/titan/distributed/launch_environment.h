@@ -24,8 +24,8 @@ struct LaunchContext {
   std::function<int64_t()> launcher_process;
 };
 
-/// Where the ranks of a run find each other.
-struct MeetingPoint {
+/// Where the ranks of a run connect to each other.
+struct RendezvousEndpoint {
   enum class Kind {
     nowhere,   ///< a single process or a dry run
     rank_zero  ///< rank 0 listens on the first free one of `ports`
@@ -33,7 +33,7 @@ struct MeetingPoint {
   Kind kind = Kind::nowhere;
   std::string host;
   std::vector<uint16_t> ports;
-  std::string run;       ///< names the run; keeps two runs that share a host from meeting each other
+  std::string run;       ///< names the run; keeps runs that share a host apart
   std::string secret{};  ///< known to the run's ranks alone; empty: none was given, and ranks prove `run` alone
 };
 
@@ -45,7 +45,7 @@ struct Launch {
   std::optional<int64_t> local_rank{};
   std::optional<int64_t> local_size{};
   bool fake = false;
-  MeetingPoint meeting{};
+  RendezvousEndpoint rendezvous{};
 };
 
 /// The first that applies: a dry run (comm.mode); comm.rank, comm.world_size and comm.master; RANK and WORLD_SIZE

@@ -29,41 +29,41 @@ class WaitForGraph {
   /// The ranks waited for now, ascending, without duplicates.
   std::vector<int64_t> now() const;
 
-  /// As begin(rank), for a rank that may be busy for long (PatientWait): every half `patience`, the rank is to be asked
-  /// whether it is alive. Returns the wait's number, for end_patient.
-  int64_t begin_patient(int64_t rank, std::chrono::milliseconds patience);
-  void end_patient(int64_t number);
-  /// For the watcher thread: the patience of a wait whose next question is due at `now`; each question is due once.
-  std::optional<std::chrono::milliseconds> question_due(Clock::time_point now);
-  /// For the watcher thread: the liveness question was answered at `now`; the ranks waited for are alive.
-  void note_life(Clock::time_point now);
+  /// As begin(rank), for a rank that may be busy for long (BarrierWait): a health check of the rank is due every half
+  /// `response_timeout`. Returns the wait's number, for end_checked.
+  int64_t begin_checked(int64_t rank, std::chrono::milliseconds response_timeout);
+  void end_checked(int64_t number);
+  /// For the watcher thread: the response timeout of a wait whose next health check is due at `now`; each is due once.
+  std::optional<std::chrono::milliseconds> health_check_due(Clock::time_point now);
+  /// For the watcher thread: the health check was answered at `now`; the ranks waited for are alive.
+  void note_alive(Clock::time_point now);
   bool were_alive_since(Clock::time_point then) const;
 
  private:
-  struct Patient {
+  struct CheckedWait {
     int64_t rank;
-    std::chrono::milliseconds patience;
-    Clock::time_point next_question;
+    std::chrono::milliseconds response_timeout;
+    Clock::time_point next_check;
   };
 
   mutable std::mutex mutex_;
   bool kept_ = false;
-  std::map<int64_t, int64_t> waiting_;  // number of waits, by rank
-  std::map<Ranks, int64_t> together_;   // number of waits, by set of ranks
-  std::map<int64_t, Patient> patient_;  // by number
+  std::map<int64_t, int64_t> waiting_;      // number of waits, by rank
+  std::map<Ranks, int64_t> together_;       // number of waits, by set of ranks
+  std::map<int64_t, CheckedWait> checked_;  // by number
   int64_t next_number_ = 0;
   Clock::time_point lived_at_{};
 };
 
-/// Scoped wait for a rank that may be busy for long, as in a save. The wait lasts as long as the rank's process
-/// answers; a rank that does not answer ends the run (AbortWatcher).
-class PatientWait {
+/// Scoped wait for a rank that may be busy for long, as at the barriers of a save. The wait lasts as long as the rank's
+/// process answers; a rank that does not answer ends the run (AbortWatcher).
+class BarrierWait {
  public:
-  /// `waits` may be null: no liveness questions.
-  PatientWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds patience);
-  ~PatientWait();
-  PatientWait(const PatientWait&) = delete;
-  PatientWait& operator=(const PatientWait&) = delete;
+  /// `waits` may be null: no health checks.
+  BarrierWait(std::shared_ptr<WaitForGraph> waits, int64_t rank, std::chrono::milliseconds response_timeout);
+  ~BarrierWait();
+  BarrierWait(const BarrierWait&) = delete;
+  BarrierWait& operator=(const BarrierWait&) = delete;
 
  private:
   std::shared_ptr<WaitForGraph> waits_;

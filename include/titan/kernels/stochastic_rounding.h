@@ -64,14 +64,14 @@ TITAN_HOST_DEVICE inline RoundingBits rounding_bits(const RoundingKey& key, int6
   return index % 2 == 0 ? pair.even : pair.odd;
 }
 
-/// Input: the bits of an fp32 number that is not NaN, and `chance` below 2^16. The upper half of the result is the bf16
+/// Input: the bits of an fp32 number that is not NaN, and `random` below 2^16. The upper half of the result is the bf16
 /// number. Values that bf16 represents, and infinities, are unchanged.
-TITAN_HOST_DEVICE inline uint32_t round_up_stochastically(uint32_t bits, uint32_t chance) { return bits + chance; }
+TITAN_HOST_DEVICE inline uint32_t round_up_stochastically(uint32_t bits, uint32_t random) { return bits + random; }
 
 /// The bf16 number for any bits; NaN stays NaN.
-TITAN_HOST_DEVICE inline uint32_t round_stochastically(uint32_t bits, uint32_t chance) {
+TITAN_HOST_DEVICE inline uint32_t round_stochastically(uint32_t bits, uint32_t random) {
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  return is_nan ? 0x7FC0 : round_up_stochastically(bits, chance) >> 16;
+  return is_nan ? 0x7FC0 : round_up_stochastically(bits, random) >> 16;
 }
 
 }  // namespace titan
