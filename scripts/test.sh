@@ -144,7 +144,7 @@ section "Result"
 if [ ! -d "$TITAN_ROOT/../shared" ] && [ -z "$part" ]; then
   say "left out: what compares with the data in ../shared, which is not there"
 fi
-command -v chromium chromium-browser google-chrome >/dev/null ||
+[ -n "$part" ] || command -v chromium chromium-browser google-chrome >/dev/null ||
   say "left out: how report.html is drawn (tests/behaviour/page_drawn_test.py), since there is no Chromium"
 [ -n "${TITAN_TEST_FULL:-}$part" ] || say "left out: the long tests (scripts/test.sh --full)"
 [ "$skipped" -eq 0 ] || say "$skipped skipped; each says why above"
