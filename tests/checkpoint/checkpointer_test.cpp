@@ -357,7 +357,8 @@ TEST(StoreBarrier, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
-    EXPECT_NE(std::string(error.what()).find("rank 1 did not reach a checkpoint barrier"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 1 did not reach a checkpoint barrier"), std::string::npos)
+        << error.what();
     EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
   }
 }
