@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "plan_prediction.h"
 #include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/base/error.h"
@@ -12,8 +13,6 @@
 #include "titan/config/load.h"
 #include "titan/config/section.h"
 #include "titan/parallel/program.h"
-#include "titan/tools/simulate.h"
-#include "titan/train/memory_report.h"
 #include "titan/train/start_report.h"
 #include "titan/train/world_problems.h"
 
@@ -25,8 +24,10 @@ struct PlanOptions {
   int64_t rank = 0;
   bool verbose = false;
   bool program = false;
-  std::string gpu;                // the verdict and the time of a step on GPUs of this name; empty: neither
-  std::string trace;              // where the simulated step goes
+  std::string gpu;    // the verdict and the time of a step on GPUs of this name; empty: neither
+  std::string trace;  // where the simulated step goes
+  bool search = false;
+  bool json = false;
   std::vector<std::string> rest;  // the config and its overrides
 };
 
@@ -44,6 +45,10 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
                      ", or a TOML file with one such table");
   app.add_option("--trace", options.trace, "File for the simulated step, for chrome://tracing or Perfetto; needs --gpu")
       ->needs("--gpu");
+  app.add_flag("--search", options.search,
+               "Also the fastest layouts that fit, of as many ranks and the same global batch")
+      ->needs("--gpu");
+  app.add_flag("--json", options.json, "Memory, verdict and time as JSON, nothing else")->needs("--gpu");
   app.allow_extras();
   app.footer("A config file and --section.key options follow, as for training.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
@@ -123,85 +128,6 @@ const char* words_for_world(const PlanOptions& options, const JobConfig& config)
                                 : ", as the degrees ask for at least (--world: other numbers)";
 }
 
-// ---- does it fit, and how fast is it
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
-/// What an allocator reserves beyond the tensors that it holds: a GPU's was seen to take up to 4 % more
-/// (mock_gpu_test).
-constexpr double kReserved = 1.04;
-constexpr double kContextBytes = 1.2 * kGiB;  // CUDA's context, libraries and the buffers of communicators
-
-struct PlannedRanks {
-  std::vector<Plan> plans;  // one rank of each pipeline coordinate, the one with the largest shards
-  size_t peak = 0;          // of them, the one that needs most
-  double bytes() const { return kReserved * static_cast<double>(plans[peak].predicted_bytes(/*device_only=*/true)); }
-};
-
-PlannedRanks plan_ranks(const JobConfig& config, int64_t world, const Plan& of_rank_0) {
-  PlannedRanks ranks;
-  const MeshAxis pipeline[] = {MeshAxis::pp};
-  for (const int64_t rank : of_rank_0.request.place.mesh.group(0, pipeline)) {
-    ranks.plans.push_back(rank == 0 ? of_rank_0 : plan_job(config, world, rank, /*on_gpu=*/true).plan);
-    if (ranks.plans.back().predicted_bytes(true) > ranks.plans[ranks.peak].predicted_bytes(true)) {
-      ranks.peak = ranks.plans.size() - 1;
-    }
-  }
-  return ranks;
-}
-
-void print_fit(const JobConfig& config, const PlannedRanks& ranks, const ModelDescription& model,
-               const Hardware& hardware) {
-  const Plan& plan = ranks.plans[ranks.peak];
-  const double needed = ranks.bytes() + kContextBytes, left = hardware.memory_bytes - needed;
-  std::cout << fmt::format(
-      "\non {} ({:.1f} GiB): rank {} needs most, {:.1f} GiB reserved and {:.1f} GiB beside, at {}\n", hardware.name,
-      hardware.memory_bytes / kGiB, plan.request.place.rank, ranks.bytes() / kGiB, kContextBytes / kGiB, plan.peak);
-  if (left >= 0) {
-    std::cout << fmt::format("fits, with {:.1f} GiB to spare\n", left / kGiB);
-    return;
-  }
-  std::cout << fmt::format("does not fit, by {:.1f} GiB\n", -left / kGiB);
-  const MemoryQuestion question{config, plan.request.place, model.vocabulary, /*device_only=*/true,
-                                static_cast<int64_t>(hardware.memory_bytes)};
-  for (const MemorySetting& setting : settings_that_fit(question)) {
-    std::cout << fmt::format("it would fit with {} ({:.1f} GiB)\n", setting.words,
-                             static_cast<double>(setting.bytes) / kGiB);
-  }
-}
-
-void print_time(const PlanOptions& options, const PlannedRanks& ranks, int64_t world, const Hardware& hardware) {
-  const SimulatedStep step = simulate_step(ranks.plans, hardware, !options.trace.empty());
-  const Plan& plan = ranks.plans[0];
-  const PlanRequest& request = plan.request;
-  const double tokens = static_cast<double>(request.samples * request.sequence_length * request.accumulation *
-                                            request.place.mesh.data_parallel_degree());
-  const double per_gpu = tokens / step.seconds / static_cast<double>(world);
-  const double flops = per_gpu * static_cast<double>(plan.flops_per_token);
-  std::cout << fmt::format(
-      "a step takes {:.3f} s: {:.0f} tokens/s per GPU, {:.0f} TFLOP/s in torchtitan's convention\n", step.seconds,
-      per_gpu, flops / 1e12);
-  std::map<std::string, double> most;  // by purpose, of the rank that computes longest
-  const auto busy = [](const SimulatedRank& rank) {
-    double seconds = 0;
-    for (const auto& [purpose, part] : rank.seconds) seconds += purpose.starts_with("waiting") ? 0 : part;
-    return seconds;
-  };
-  const auto longest = std::max_element(step.ranks.begin(), step.ranks.end(),
-                                        [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
-  double sum = 0;
-  std::vector<std::pair<double, std::string>> parts;
-  for (const auto& [purpose, seconds] : longest->seconds) parts.emplace_back(seconds, purpose), sum += seconds;
-  if (step.seconds > sum) parts.emplace_back(step.seconds - sum, "waiting for the last rank");
-  std::sort(parts.rbegin(), parts.rend());
-  for (const auto& [seconds, purpose] : parts) {
-    if (seconds < 0.0005 * step.seconds) continue;
-    std::cout << fmt::format("  {:<32} {:>8.1f} ms {:>6.1f} %\n", purpose, 1e3 * seconds, 100 * seconds / step.seconds);
-  }
-  if (options.trace.empty()) return;
-  replace_file(options.trace, chrome_trace(step));
-  std::cout << "the step as a trace: " << options.trace << '\n';
-}
-
 }  // namespace
 
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
@@ -227,6 +153,12 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   }
   const auto [place, model, plan] =
       plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
+  Hardware hardware;
+  if (!options->gpu.empty()) hardware = find_hardware(options->gpu);
+  if (options->json) {
+    std::cout << prediction_json(predict(loaded.config, model, world, hardware), plan).dump(1) << '\n';
+    return 0;
+  }
   std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
             << words_for_world(*options, loaded.config) << '\n';
   std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
@@ -242,10 +174,16 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   if (options->verbose) print_groups(plan);
   if (options->program) print_programs(plan);
   if (options->gpu.empty()) return 0;
-  const Hardware hardware = find_hardware(options->gpu);
-  const PlannedRanks ranks = plan_ranks(loaded.config, world, plan);
-  print_fit(loaded.config, ranks, model, hardware);
-  print_time(*options, ranks, world, hardware);
+  const Prediction prediction = predict(loaded.config, model, world, hardware, !options->trace.empty());
+  std::cout << '\n';
+  for (const std::string& line : prediction_lines(prediction, loaded.config, model)) std::cout << line << '\n';
+  if (!options->trace.empty()) {
+    replace_file(options->trace, chrome_trace(prediction.step));
+    std::cout << "the step as a trace: " << options->trace << '\n';
+  }
+  if (!options->search) return 0;
+  std::cout << "\nother layouts of as many GPUs and the same global batch, fastest first:\n";
+  for (const std::string& line : search_lines(loaded.config, model, world, hardware)) std::cout << line << '\n';
   return 0;
 }
 

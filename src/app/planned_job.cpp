@@ -60,12 +60,15 @@ std::vector<std::string> unit_table(const Plan& plan) {
 
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu) {
   PlannedJob job{{make_mesh(config, world), rank}, {}, {}};
-  const ModelFamily& family = *find_model_family(config.model.name);
-  job.model = family.describe(make_model_request(config, vocabulary_of(config)));
-  PlanRequest request = make_plan_request(config, job.place, on_gpu);
-  add_pipeline(request, config, job.model);
-  job.plan = make_plan(job.model, family, request);
+  job.model = find_model_family(config.model.name)->describe(make_model_request(config, vocabulary_of(config)));
+  job.plan = plan_rank(config, job.model, world, rank, on_gpu);
   return job;
+}
+
+Plan plan_rank(const JobConfig& config, const ModelDescription& model, int64_t world, int64_t rank, bool on_gpu) {
+  PlanRequest request = make_plan_request(config, {make_mesh(config, world), rank}, on_gpu);
+  add_pipeline(request, config, model);
+  return make_plan(model, *find_model_family(config.model.name), request);
 }
 
 std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t host_ranks) {

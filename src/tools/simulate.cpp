@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -68,24 +67,30 @@ class RankClock {
   RankClock(const Plan& plan, const Hardware& hardware, bool keep_events)
       : plan_(plan), hardware_(hardware), keep_events_(keep_events) {
     result.rank = plan.request.place.rank;
-    for (const RepeatedProgram& program :
-         step_programs(plan, step_programs(plan, stale_state(plan)).back().program.exit)) {
-      for (int64_t i = 0; i < program.times; ++i) programs_.push_back(&programs_kept_.emplace_back(program.program));
+    step_ = step_programs(plan, step_programs(plan, stale_state(plan)).back().program.exit);
+    for (const RepeatedProgram& repeated : step_) {
+      const int64_t simulated = std::min(repeated.times, kSimulated);
+      for (int64_t i = 0; i < simulated; ++i) {
+        runs_.push_back({&repeated.program, i + 1 == simulated ? repeated.times - simulated : 0});
+      }
     }
   }
 
-  bool ended() const { return program_ == programs_.size(); }
+  bool ended() const { return program_ == runs_.size(); }
 
   /// When a message of this pass is at its receiver; ranks share it.
   using Arrivals = std::map<std::tuple<size_t, bool, int, int>, double>;
 
   /// Runs one instruction; false: it waits for a message that was not sent yet.
   bool advance(Arrivals& arrivals) {
-    const Action& action = programs_[program_]->actions[next_];
+    const Action& action = runs_[program_].program->actions[next_];
+    if (next_ == 0) began_ = clock_, seconds_before_ = result.seconds;
     for (const Action& part : leaves(action)) {
       if (!run(part, arrivals)) return false;
     }
-    if (++next_ == programs_[program_]->actions.size()) ++program_, next_ = 0;
+    if (++next_ < runs_[program_].program->actions.size()) return true;
+    repeat(static_cast<double>(runs_[program_].more));
+    ++program_, next_ = 0;
     return true;
   }
 
@@ -153,6 +158,16 @@ class RankClock {
         blocking(action);
         return true;
     }
+  }
+
+  /// As many more of the program that has just run.
+  void repeat(double times) {
+    if (times == 0) return;
+    const double longer = times * (clock_ - began_);
+    for (auto& [purpose, seconds] : result.seconds) seconds += times * (seconds - seconds_before_[purpose]);
+    clock_ += longer;
+    for (auto& [communicator, busy] : busy_) busy += longer;
+    for (auto& [group, started] : pending_) started.end += longer;
   }
 
   static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
@@ -291,8 +306,16 @@ class RankClock {
   const Plan& plan_;
   const Hardware& hardware_;
   bool keep_events_;
-  std::list<Program> programs_kept_;
-  std::vector<const Program*> programs_;
+  /// Passes that are alike: the first ones are simulated, and the last of these stands for the others.
+  static constexpr int64_t kSimulated = 3;
+  struct ProgramRun {
+    const Program* program;
+    int64_t more;  // times it is repeated without being simulated
+  };
+  std::vector<RepeatedProgram> step_;
+  std::vector<ProgramRun> runs_;
+  double began_ = 0;
+  Seconds seconds_before_;
   size_t program_ = 0, next_ = 0;
   double clock_ = 0;
   std::map<std::string, double> busy_;  // communicator → when its last call ends

@@ -195,6 +195,20 @@ class SimulatedTest(ScriptTest):
         done = self.plan("configs/examples/llama3_8b_one_host.toml", "--world", 8, "--gpu", "h100-sxm")
         self.assertRegex(done.stdout, r"\ndoes not fit, by [\d.]+ GiB\nit would fit with training.local_batch_size = 2 \(")
 
+    def test_a_search_finds_layouts_that_fit_and_json_has_the_same_numbers(self) -> None:
+        job = ("configs/llama3_8b.toml", "--world", 8, "--gpu", "h100-sxm")
+        text = self.plan(*job, "--search").stdout
+        found = re.findall(r"^ +(\d+) tokens/s per GPU, +([\d.]+) GiB: shards", text, re.M)
+        speeds = [int(speed) for speed, _ in found]
+        self.assertEqual(speeds, sorted(speeds, reverse=True))
+        own = int(re.search(r": (\d+) tokens/s per GPU", text)[1])
+        self.assertGreaterEqual(speeds[0], own)
+        self.assertLessEqual(max(float(gib) for _, gib in found), 79.1)
+        made = json.loads(self.plan(*job, "--json").stdout)
+        self.assertEqual(round(made["tokens_per_second_per_gpu"]), own)
+        self.assertAlmostEqual(sum(made["seconds"].values()), made["step_seconds"], places=6)
+        self.assertTrue(made["fits"])
+
     def test_a_gpu_that_nobody_knows_and_a_trace(self) -> None:
         unknown = self.plan("configs/llama3_8b.toml", "--gpu", "h300")
         self.assertEqual(unknown.returncode, 64)

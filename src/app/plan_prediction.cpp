@@ -1,0 +1,218 @@
+#include "plan_prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "planned_job.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/train/job.h"
+#include "titan/train/memory_report.h"
+#include "titan/train/world_problems.h"
+
+namespace titan {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+/// What an allocator reserves beyond the tensors that it holds: a GPU's was seen to take up to 4 % more
+/// (mock_gpu_test).
+constexpr double kReserved = 1.04;
+constexpr double kContextBytes = 1.2 * kGiB;  // CUDA's context, libraries and the buffers of communicators
+
+/// The rank that computes longest: its time by purpose, waits included.
+const SimulatedRank& busiest(const SimulatedStep& step) {
+  const auto busy = [](const SimulatedRank& rank) {
+    double seconds = 0;
+    for (const auto& [purpose, part] : rank.seconds) seconds += purpose.starts_with("waiting") ? 0 : part;
+    return seconds;
+  };
+  return *std::max_element(step.ranks.begin(), step.ranks.end(),
+                           [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
+}
+
+/// Longest first; what is left of the step is a wait for the last rank.
+std::vector<std::pair<double, std::string>> time_by_purpose(const SimulatedStep& step) {
+  std::vector<std::pair<double, std::string>> parts;
+  double sum = 0;
+  for (const auto& [purpose, seconds] : busiest(step).seconds) parts.emplace_back(seconds, purpose), sum += seconds;
+  parts.emplace_back(std::max(0.0, step.seconds - sum), "waiting for the last rank");
+  std::sort(parts.rbegin(), parts.rend());
+  return parts;
+}
+
+}  // namespace
+
+double Prediction::reserved_bytes() const {
+  return kReserved * static_cast<double>(plans[peak].predicted_bytes(/*device_only=*/true));
+}
+double Prediction::needed_bytes() const { return reserved_bytes() + kContextBytes; }
+
+Prediction predict(const JobConfig& config, const ModelDescription& model, int64_t world, const Hardware& hardware,
+                   bool keep_events) {
+  Prediction result;
+  result.hardware = hardware;
+  result.world = world;
+  const MeshAxis pipeline[] = {MeshAxis::pp};
+  for (const int64_t rank : make_mesh(config, world).group(0, pipeline)) {
+    result.plans.push_back(plan_rank(config, model, world, rank, /*on_gpu=*/true));
+    const bool needs_more = result.plans.back().predicted_bytes(true) > result.plans[result.peak].predicted_bytes(true);
+    if (needs_more) result.peak = result.plans.size() - 1;
+  }
+  result.step = simulate_step(result.plans, hardware, keep_events);
+  const PlanRequest& request = result.plans[0].request;
+  const int64_t tokens =
+      request.samples * request.sequence_length * request.accumulation * request.place.mesh.data_parallel_degree();
+  result.tokens_per_second = static_cast<double>(tokens) / result.step.seconds / static_cast<double>(world);
+  return result;
+}
+
+std::vector<std::string> prediction_lines(const Prediction& prediction, const JobConfig& config,
+                                          const ModelDescription& model) {
+  const Plan& plan = prediction.plans[prediction.peak];
+  const double memory = prediction.hardware.memory_bytes, left = memory - prediction.needed_bytes();
+  std::vector<std::string> lines{
+      fmt::format("on {} ({:.1f} GiB): rank {} needs most, {:.1f} GiB reserved and {:.1f} GiB beside, at {}",
+                  prediction.hardware.name, memory / kGiB, plan.request.place.rank, prediction.reserved_bytes() / kGiB,
+                  kContextBytes / kGiB, plan.peak)};
+  if (left >= 0) {
+    lines.push_back(fmt::format("fits, with {:.1f} GiB to spare", left / kGiB));
+  } else {
+    lines.push_back(fmt::format("does not fit, by {:.1f} GiB", -left / kGiB));
+    const MemoryQuestion question{config, plan.request.place, model.vocabulary, /*device_only=*/true,
+                                  static_cast<int64_t>(memory - kContextBytes)};
+    for (const MemorySetting& setting : settings_that_fit(question)) {
+      lines.push_back(fmt::format("it would fit with {} ({:.1f} GiB)", setting.words,
+                                  kReserved * static_cast<double>(setting.bytes) / kGiB));
+    }
+  }
+  const double flops = prediction.tokens_per_second * static_cast<double>(plan.flops_per_token);
+  lines.push_back(
+      fmt::format("a step takes {:.3f} s: {:.0f} tokens/s per GPU, {:.0f} TFLOP/s in torchtitan's convention",
+                  prediction.step.seconds, prediction.tokens_per_second, flops / 1e12));
+  for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) {
+    const double share = seconds / prediction.step.seconds;
+    if (share >= 0.0005)
+      lines.push_back(fmt::format("  {:<32} {:>8.1f} ms {:>6.1f} %", purpose, 1e3 * seconds, 100 * share));
+  }
+  return lines;
+}
+
+nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
+  nlohmann::json json{{"gpu", prediction.hardware.name},
+                      {"ranks", prediction.world},
+                      {"rank", plan.request.place.rank},
+                      {"parameters", plan.parameter_count},
+                      {"reserved_bytes", prediction.reserved_bytes()},
+                      {"needed_bytes", prediction.needed_bytes()},
+                      {"fits", prediction.fits()},
+                      {"peak_rank", prediction.plans[prediction.peak].request.place.rank},
+                      {"peak", prediction.plans[prediction.peak].peak},
+                      {"step_seconds", prediction.step.seconds},
+                      {"tokens_per_second_per_gpu", prediction.tokens_per_second}};
+  for (const MemoryPurpose& purpose : plan.memory) {
+    json["memory"].push_back({{"purpose", purpose.name}, {"bytes", purpose.bytes}, {"on_host", purpose.on_host}});
+  }
+  for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) json["seconds"][purpose] = seconds;
+  for (const GroupTraffic& traffic : plan.traffic) {
+    for (size_t kind = 0; kind < kCollectives; ++kind) {
+      if (traffic.table[kind].calls == 0) continue;
+      json["traffic"].push_back({{"communicator", traffic.group},
+                                 {"ranks", traffic.ranks},
+                                 {"collective", name(static_cast<Collective>(kind))},
+                                 {"calls", traffic.table[kind].calls},
+                                 {"bytes", traffic.table[kind].bytes}});
+    }
+  }
+  return json;
+}
+
+// ---- the search
+
+namespace {
+
+struct Candidate {
+  std::string words;
+  double tokens_per_second = 0;
+  double bytes = 0;
+};
+
+constexpr size_t kShown = 5;
+constexpr int64_t kMostSamples = 8;  // of a local batch, for each pipeline stage
+
+std::vector<int64_t> powers_of_two(int64_t most) {
+  std::vector<int64_t> all;
+  for (int64_t value = 1; value <= most; value *= 2) all.push_back(value);
+  return all;
+}
+
+/// The layout's own words; none for one that is refused or does not fit.
+std::optional<Candidate> tried(const JobConfig& config, const ModelDescription& model, int64_t world,
+                               const Hardware& hardware) {
+  try {
+    if (!world_problems(config, {}, world).empty() || !check_degrees(&model, config, {}).empty()) return std::nullopt;
+    const Prediction prediction = predict(config, model, world, hardware);
+    if (!prediction.fits()) return std::nullopt;
+    const DeviceMesh& mesh = prediction.plans[0].request.place.mesh;
+    const std::string pipeline =
+        mesh.size(MeshAxis::pp) > 1
+            ? fmt::format(", pipeline {} ({})", mesh.size(MeshAxis::pp), config.parallelism.pipeline_parallel_schedule)
+            : "";
+    const std::string replicas =
+        mesh.size(MeshAxis::dp_replicate) > 1 ? fmt::format("{} replicas, ", mesh.size(MeshAxis::dp_replicate)) : "";
+    return Candidate{fmt::format("{}shards {}, tensor {}{}, recompute {}, local batch {}", replicas,
+                                 mesh.size(MeshAxis::dp_shard), mesh.size(MeshAxis::tp), pipeline,
+                                 config.activation_checkpoint.mode, config.training.local_batch_size),
+                     prediction.tokens_per_second, prediction.needed_bytes()};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> search_lines(const JobConfig& config, const ModelDescription& model, int64_t world,
+                                      const Hardware& hardware) {
+  const BatchPlan now = make_batch_plan(config, {make_mesh(config, world), 0});
+  const int64_t context = config.parallelism.context_parallel_degree;
+  std::vector<Candidate> found;
+  for (const int64_t tensor : powers_of_two(std::min(hardware.gpus_per_host, world))) {
+    for (const int64_t pipeline : powers_of_two(std::min<int64_t>(16, model.layers))) {
+      const int64_t data = world / (tensor * pipeline * context);
+      if (data == 0 || world % (tensor * pipeline * context) != 0 || now.global_batch() % data != 0) continue;
+      for (const int64_t replicas : {int64_t{1}, data / std::max<int64_t>(1, hardware.gpus_per_host / tensor)}) {
+        if (replicas < 1 || data % replicas != 0) continue;
+        for (const char* recompute : {"none", "selective", "full"}) {
+          const int64_t most = std::min(now.global_batch() / data, kMostSamples * pipeline);
+          for (const int64_t local : powers_of_two(most)) {
+            if (local % pipeline != 0) continue;
+            JobConfig trial = config;
+            trial.parallelism.tensor_parallel_degree = tensor;
+            trial.parallelism.pipeline_parallel_degree = pipeline;
+            trial.parallelism.data_parallel_replicate_degree = replicas;
+            trial.parallelism.data_parallel_shard_degree = data / replicas;
+            trial.activation_checkpoint.mode = recompute;
+            trial.training.local_batch_size = local;
+            trial.training.global_batch_size = now.global_batch();
+            if (const auto candidate = tried(trial, model, world, hardware)) found.push_back(*candidate);
+          }
+        }
+      }
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Candidate& a, const Candidate& b) { return a.tokens_per_second > b.tokens_per_second; });
+  const auto same = [](const Candidate& a, const Candidate& b) { return a.words == b.words; };
+  found.erase(std::unique(found.begin(), found.end(), same), found.end());
+  if (found.size() > kShown) found.resize(kShown);
+  std::vector<std::string> lines;
+  for (const Candidate& candidate : found) {
+    lines.push_back(fmt::format("  {:>7.0f} tokens/s per GPU, {:>5.1f} GiB: {}", candidate.tokens_per_second,
+                                candidate.bytes / kGiB, candidate.words));
+  }
+  if (lines.empty()) lines.emplace_back("  none fits");
+  return lines;
+}
+
+}  // namespace titan
