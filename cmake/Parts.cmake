@@ -12,6 +12,16 @@ function(titan_part name)
   endif()
 endfunction()
 
+# A file as a string of the program: `constant` of generated/`header`, which the source `user` includes.
+function(titan_embed file constant header user)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  file(READ ${file} text)
+  file(CONFIGURE OUTPUT generated/${header} @ONLY CONTENT
+    "// Of ${file}.\n#pragma once\ninline constexpr const char* ${constant} = R\"embedded(@text@)embedded\";\n")
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${user} PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)
+endfunction()
+
 titan_part(base fmt::fmt spdlog::spdlog Threads::Threads)
 target_include_directories(titan_base SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 titan_part(schedule titan_base)
@@ -54,20 +64,8 @@ if(TITAN_TORCH)
           torch/csrc/autograd/functions/utils.h string vector)
     target_precompile_headers(titan_core PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
   endforeach()
-  # The page of a run, as a string of the program.
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/report/page.html)
-  file(READ src/report/page.html page)
-  file(CONFIGURE OUTPUT generated/page_html.h @ONLY CONTENT
-    "// Of src/report/page.html.\n#pragma once\ninline constexpr const char* kPageHtml = R\"html(@page@)html\";\n")
-  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/report/page.cpp PROPERTIES
-    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)
-  # What the simulation knows about GPUs.
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tools/hardware.toml)
-  file(READ src/tools/hardware.toml hardware)
-  file(CONFIGURE OUTPUT generated/hardware_toml.h @ONLY CONTENT
-    "// Of src/tools/hardware.toml.\n#pragma once\ninline constexpr const char* kHardwareToml = R\"toml(@hardware@)toml\";\n")
-  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tools/simulate.cpp PROPERTIES
-    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  titan_embed(src/report/page.html kPageHtml page_html.h src/report/page.cpp)
+  titan_embed(src/tools/hardware.toml kHardwareToml hardware_toml.h src/tools/simulate.cpp)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES

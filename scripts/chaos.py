@@ -22,7 +22,7 @@ ROUND_SECONDS = 4.0  # of each kill, start and end included
 SAVE_LIMIT_SECONDS = 60.0  # from the start until a save that is waited for
 END_SECONDS = 60.0  # until all ranks are gone: after this they hang
 MET = "Starting job"  # what rank 0 prints when all ranks are there
-MORE_STEPS = 4  # that the run goes on after the last kill
+MORE_STEPS = 4  # after the last kill
 # Saving must be a good part of the time, and a step short.
 TRAINING = [
     "--model.override.dim=64",
@@ -197,7 +197,7 @@ class Chaos:
         run = Launched(self.binary, self.words(steps, folder, *more), self.folder / "output.txt")
         code = run.process.wait()
         if code != 0:
-            raise Broken(f"a run that nobody killed ended with exit code {code}:\n{run.text()}")
+            raise Broken(f"a run that was not killed ended with exit code {code}:\n{run.text()}")
         return run.text()
 
     @staticmethod

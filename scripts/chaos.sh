@@ -3,8 +3,8 @@
 # what it would have computed undisturbed:
 #   scripts/chaos.sh N [--folder outputs/chaos] [--seed S] [--binary FILE]
 # A random rank gets SIGKILL at a random moment, at least every second time while a checkpoint is being written; then the
-# same command is given again. Every kill is a line of record.jsonl in the folder; called again, the script goes on to N
-# where that ends. At the end the run's losses and its last checkpoint are compared with those of an undisturbed run.
+# same command is given again. Every kill is a line of record.jsonl in the folder; called again, the script resumes
+# where that ends, up to N. At the end the run's losses and its last checkpoint are compared with those of an undisturbed run.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 case " $* " in

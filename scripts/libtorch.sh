@@ -82,7 +82,7 @@ require_space() {
     "Make room, or name a folder on a larger disk with TITAN_CACHE."
 }
 
-# add_package NAME==VERSION PLACE: into $partial. What is in is not fetched again, so after an interruption the next run goes on.
+# add_package NAME==VERSION PLACE: into $partial. What is there is not fetched again: an interrupted run resumes.
 add_package() {
   local package=$1 mark=$partial/.fetched/$1
   [ ! -e "$mark" ] || return 0

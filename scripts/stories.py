@@ -5,7 +5,7 @@
     scripts/stories.py --count 9000 FOLDER  the same files elsewhere, with more stories for training after those
 
 A story has about 100 to 350 words. Names, objects, places, counts, weather and tense agree from its first sentence to
-its last, which is what a small model goes on learning after it has learned the words. The texts are templates:
+its last, which a small model learns after it has learned the words. The texts are templates:
 
     {hero} {Hero}   the value of a slot; a capital letter asks for one
     {a:thing}       the value with "a" or "an" before it ({A:thing} at the start of a sentence)

@@ -2,7 +2,7 @@
 """Hands a run of titan_train over to Weights & Biases: python3 scripts/to_wandb.py DUMP_FOLDER [--follow]
 
 Reads DUMP_FOLDER/metrics.jsonl, which is written whatever the options, and logs every line under torchtitan's names.
-With --follow it goes on until the run has been silent for --patience seconds. Needs `pip install wandb`, whose own
+With --follow it continues until the run has been silent for --patience seconds. Needs `pip install wandb`, whose own
 variables hold: WANDB_PROJECT (default here: torchtitan), WANDB_ENTITY or WANDB_TEAM, WANDB_NAME or WANDB_RUN_NAME,
 WANDB_RUN_ID, WANDB_NOTES or WANDB_RUN_NOTES, WANDB_TAGS or WANDB_RUN_TAGS, WANDB_RUN_GROUP, WANDB_JOB_TYPE or
 WANDB_RUN_JOB_TYPE, WANDB_RESUME_FROM, WANDB_FORK_FROM, WANDB_MODE.

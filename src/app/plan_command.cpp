@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iostream>
 
-#include "plan_prediction.h"
 #include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/base/error.h"

@@ -1,5 +1,4 @@
-#include "plan_prediction.h"
-
+// plan --gpu: the verdict, the time and the search.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -225,8 +225,8 @@ void Gathering::refuse_members(const Refusal& refusal) {
   throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
 }
 
-// A rank that came after this process has ended would look for it until its own timeout. And none is told before all
-// are there: a launcher that sees one rank end may end this one before it has reported why.
+// Waits for all ranks before it refuses them. A rank that connects after this process has ended would retry until its
+// own timeout, and a launcher that sees one rank end may end this one before it has reported why.
 void Gathering::refuse_all(const Refusal& refusal) {
   const auto all_have_come = [this] {
     std::set<int64_t> ranks;

@@ -97,7 +97,7 @@ constexpr std::chrono::seconds kProblemLimit{8};
   } catch (const RefusedByRankZero&) {
     throw;
   } catch (const std::exception&) {
-    // Nobody has received it.
+    // No rank has received it.
   }
   throw problem;
 }

@@ -344,9 +344,8 @@ TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor 
   const double pairs =
       static_cast<double>(numel) * static_cast<double>(shape.length * shape.context_ranks) * shape.causal_share;
   const double moved = static_cast<double>(2 * trace.bytes(query) + 2 * trace.bytes(key));
-  operation.forward = {{.kind = WorkKind::attention, .operations = 4 * pairs, .bytes = moved, .inner = head_dim}};
-  operation.backward = {
-      {.kind = WorkKind::attention, .operations = 10 * pairs, .bytes = 2 * moved, .inner = head_dim, .launches = 2}};
+  operation.forward = {{.kind = WorkKind::attention, .operations = 4 * pairs, .bytes = moved}};
+  operation.backward = {{.kind = WorkKind::attention, .operations = 10 * pairs, .bytes = 2 * moved}};
   trace.add(std::move(operation));
   return output;
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "fused_elementwise.h"
+#include "matrix_product.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/embedding.h"
 #include "titan/ops/fused_kernels.h"
@@ -133,14 +134,9 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
   const TracedWork product{
       .kind = WorkKind::product,
       .operations = products,
-      .bytes = static_cast<double>(chunks * size * (rows * (width + own_words) + width * own_words)),
-      .rows = rows,
-      .inner = width,
-      .columns = own_words,
-      .launches = chunks};
+      .bytes = static_cast<double>(chunks * size * (rows * (width + own_words) + width * own_words))};
   const double moved = shape.fused_loss ? 2.0 * static_cast<double>(size) : 2.0 * static_cast<double>(size) + 32;
-  operation.forward = {
-      product, {.bytes = moved * logits, .launches = chunks * (shape.fused_loss ? 1 : 8)}, product, product};
+  operation.forward = {product, {.bytes = moved * logits}, product, product};
   if (ranks > 1) {
     using group_names::kTensor;
     const bool peer = shape.async_tensor_parallel;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "matrix_product.h"
 #include "titan/base/error.h"
 #include "titan/ops/linear.h"
 

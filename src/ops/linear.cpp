@@ -1,12 +1,10 @@
 #include "titan/ops/linear.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 #include <algorithm>
 
+#include "matrix_product.h"
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 
@@ -310,68 +308,6 @@ at::Tensor ParallelLinear::scattered_product(const Operand& x) const {
 
 namespace {
 
-// For fewer summed rows the product is bound by writing its result, and BLAS writes it in place.
-constexpr int64_t kRowsWorthACopy = 256;
-
-/// oneDNN rejects empty matrices, which occur on ranks with an empty vocabulary shard.
-bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
-  return left.is_cpu() && left.scalar_type() == at::kFloat && left.numel() > 0 && right.numel() > 0 &&
-         at::globalContext().userEnabledMkldnn();
-}
-
-/// oneDNN's x · weightᵀ for any strides: mkldnn::_linear_pointwise without bias or activation.
-at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
-                               c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-  static const auto linear =
-      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
-  return linear.call(x, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
-}
-
-}  // namespace
-
-at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
-  return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
-}
-
-at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
-  return prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
-}
-
-void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
-  // CPU BLAS libraries may keep partial sums of bf16 products in bf16 when accumulating into a matrix.
-  const bool narrow_on_cpu = target.is_cpu() && target.element_size() < 4;
-  if (prefers_onednn(dy, weight) || (narrow_on_cpu && accumulate)) {
-    const at::Tensor result = product(dy, weight);
-    accumulate ? target.add_(result) : target.copy_(result);
-  } else if (accumulate) {
-    target.addmm_(dy, weight);
-  } else {
-    at::mm_out(target, dy, weight);
-  }
-}
-
-void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
-  if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
-    at::Tensor result = onednn_linear(dy.t(), x.t());
-    accumulate ? target.add_(result) : target.copy_(result);
-  } else if (accumulate) {
-    target.addmm_(dy.t(), x);
-  } else {
-    at::mm_out(target, dy.t(), x);
-  }
-}
-
-void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
-  if (accumulate) {
-    at::addmm_out(target, target, dy.t(), x, target.scalar_type());
-  } else {
-    at::mm_out(target, dy.t(), x, target.scalar_type());
-  }
-}
-
-namespace {
-
 /// One linear group as its products see it: this rank's share of features, all tokens.
 class TracedLinear {
  public:
@@ -454,10 +390,7 @@ class TracedLinear {
     const double size = in_float8 ? 1 : static_cast<double>(shape_.element_size);
     return {.kind = in_float8 ? WorkKind::float8_product : WorkKind::product,
             .operations = 2 * m * k * n,
-            .bytes = size * (m * k + k * n) + static_cast<double>(result_size) * m * n,
-            .rows = rows,
-            .inner = inner,
-            .columns = columns};
+            .bytes = size * (m * k + k * n) + static_cast<double>(result_size) * m * n};
   }
 
   void add_products(TracedOperation& operation) const {
@@ -488,14 +421,12 @@ class TracedLinear {
     const double passes = tensorwise ? (shape_.fused_kernels && reads_alone_ ? 0 : 1) : 1;  // over x for its amaxes
     const double of_weights = shape_.gathers_float8 ? 0 : weights;
     operation.forward.push_back(
-        {.bytes = x * (size * (1 + passes) + (tensorwise ? 2 : 1)) + of_weights * (2 * size + 2),
-         .launches = 2 + 2 * converted_});
+        {.bytes = x * (size * (1 + passes) + (tensorwise ? 2 : 1)) + of_weights * (2 * size + 2)});
     const double again = tensorwise ? 0 : x * (2 * size + 1) + dy * (2 * size + 1) + weights * (2 * size + 1);
     const double sums = outputs_.size() > 1 ? static_cast<double>(outputs_.size() - 1) * 3 * size * x : 0;
     const double of_columns = shape_.gathers_float8 ? 2 * weights : 0;
     operation.backward.push_back(
-        {.bytes = dy * (size + 2 + (tensorwise && shape_.fused_kernels ? 0 : size)) + again + sums + of_columns,
-         .launches = 4 + 2 * converted_});
+        {.bytes = dy * (size + 2 + (tensorwise && shape_.fused_kernels ? 0 : size)) + again + sums + of_columns});
   }
 
   void add_messages(TracedOperation& operation) const {

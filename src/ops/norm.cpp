@@ -253,8 +253,8 @@ TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, Tr
   const double size = static_cast<double>(shape.element_size);
   const double forward = fused ? (sums ? 4 : 2) * size : (3 + adds) * size + 28;
   const double backward = fused ? 4 * size : 4 * size + 96;
-  operation.forward = {{.bytes = forward * static_cast<double>(numel), .launches = fused ? 1 : 7}};
-  operation.backward = {{.bytes = backward * static_cast<double>(numel), .launches = fused ? 1 : 14}};
+  operation.forward = {{.bytes = forward * static_cast<double>(numel)}};
+  operation.backward = {{.bytes = backward * static_cast<double>(numel)}};
   trace.add(std::move(operation));
   return result;
 }

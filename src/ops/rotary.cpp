@@ -143,8 +143,8 @@ std::pair<TracedTensor, TracedTensor> trace_rotate(UnitTrace& trace, TracedTenso
              .results = {turned_query, turned_key},
              .forward_scratch = scratch,
              .backward_scratch = scratch,
-             .forward = {{.bytes = moved, .launches = plain ? 6 : 1}},
-             .backward = {{.bytes = moved, .launches = plain ? 6 : 1}}});
+             .forward = {{.bytes = moved}},
+             .backward = {{.bytes = moved}}});
   return {turned_query, turned_key};
 }
 

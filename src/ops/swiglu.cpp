@@ -101,8 +101,8 @@ TracedTensor trace_swiglu(UnitTrace& trace, TracedTensor gate, TracedTensor up) 
              .results = {result},
              .saved = {gate, up},
              .backward_scratch = plain ? trace.bytes(gate) : 0,
-             .forward = {{.bytes = (plain ? 5 : 3) * bytes, .launches = plain ? 2 : 1}},
-             .backward = {{.bytes = (plain ? 11 : 5) * bytes, .launches = plain ? 4 : 1}}});
+             .forward = {{.bytes = (plain ? 5 : 3) * bytes}},
+             .backward = {{.bytes = (plain ? 11 : 5) * bytes}}});
   return result;
 }
 

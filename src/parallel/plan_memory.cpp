@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "plan_parts.h"
+#include "titan/base/error.h"
 #include "titan/parallel/assembly.h"
 
 namespace titan {
@@ -75,7 +77,7 @@ int64_t largest_group(const Plan& plan) {
   return most;
 }
 
-/// Bytes of activations as a step goes on: what units keep from forward to backward, of all microbatches that are
+/// Bytes of activations during a step: what units keep from forward to backward, of all microbatches that are
 /// between the two, hidden states on their way between stages, and the unit that runs.
 class ActivationWalk {
  public:
@@ -93,6 +95,8 @@ class ActivationWalk {
   }
   const Peak& peak() const { return peak_; }
   int64_t host_peak() const { return host_peak_; }
+  /// Whether all that was kept or sent has been used.
+  bool is_balanced() const { return kept_ == 0 && on_their_way_ == 0 && on_host_ == 0; }
 
  private:
   void step(const Action& action) {
@@ -105,7 +109,7 @@ class ActivationWalk {
     const bool is_forward = action.kind == forward;
     const bool is_first = unit.is_stages_first, is_last = is_stages_last(static_cast<size_t>(action.unit));
     // Hidden states that came from another stage are its input now, and a gradient that did its output's.
-    if (is_forward ? is_first && unit.chain_index > 0 : is_last && !unit.is_models_last) take(message);
+    if (is_forward ? is_first && unit.chain_index > 0 : is_last && !unit.is_models_last) on_their_way_ -= message;
     if (is_forward) {
       note(unit.forward_peak, action);
       change(unit, unit.saved_bytes);
@@ -118,7 +122,6 @@ class ActivationWalk {
     }
   }
 
-  void take(int64_t message) { on_their_way_ = std::max<int64_t>(0, on_their_way_ - message); }
   void change(const UnitPlan& unit, int64_t bytes) {
     (unit.offloaded ? on_host_ : kept_) += bytes;
     host_peak_ = std::max(host_peak_, on_host_);
@@ -196,6 +199,7 @@ std::vector<MemoryPurpose> microbatch_memory(Plan& plan, std::span<const Repeate
   for (const auto& [program, times] : step) {
     for (const Action& action : program.actions) walk.run(action);
   }
+  TITAN_CHECK(walk.is_balanced(), plan.request.place.rank);
   if (walk.peak().at) plan.peak = to_line(plan, *walk.peak().at);
   std::vector<MemoryPurpose> table;
   add(table, "activations kept", walk.peak().kept);
@@ -221,10 +225,9 @@ PlanRequest validation_request(const PlanRequest& training) {
 int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model) {
   const PlanRequest request = validation_request(plan.request);
   int64_t most = 0;
+  std::set<const UnitTrace*> seen;  // units with one trace in training have one in a validation
   for (const UnitPlan& unit : plan.units) {
-    const bool is_like_the_last =
-        unit.role == UnitRole::block && &unit != &plan.units.front() && (&unit - 1)->trace == unit.trace;
-    if (is_like_the_last) continue;
+    if (!seen.insert(unit.trace.get()).second) continue;
     most = std::max(most, trace_unit(plan, request, unit, model.units[unit.chain_index])->evaluation_peak());
   }
   constexpr int64_t kTokenAndLabel = 16;

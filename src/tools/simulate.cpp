@@ -21,10 +21,10 @@ namespace titan {
 namespace {
 
 // Shares of the hardware's rates that a step reaches: fitted on rows T1a, T1b, T1c and A1 of the published tables.
-constexpr double kProductShare = 0.76;
-constexpr double kFloat8Share = 0.635;
-constexpr double kAttentionShare = 0.73;
-constexpr double kMemoryShare = 0.95;
+constexpr double kProductShare = 0.77;
+constexpr double kFloat8Share = 0.72;
+constexpr double kAttentionShare = 0.71;
+constexpr double kMemoryShare = 0.81;
 
 // Seconds for one message to the next rank within a host, and to the next host.
 constexpr double kHop = 2e-6, kHostHop = 6e-6;
@@ -107,7 +107,6 @@ class RankClock {
     using enum ActionKind;
     switch (action.kind) {
       case forward:
-      case evaluate:
         compute(action, {UnitTrace::Phase::forward});
         return true;
       case backward:
@@ -115,7 +114,7 @@ class RankClock {
         return true;
       case weight_gradient:
         for (const UnitPlan& unit : plan_.units) {
-          if (unit.stage == action.stage) spend(weight_gradients(unit), name_of(WorkKind::product));
+          if (unit.stage == action.stage) spend_weight_gradients(unit);
         }
         return true;
       case unshard:
@@ -125,7 +124,7 @@ class RankClock {
         return true;
       case wait_unshard:
       case wait_reduce:
-        wait_for(pending_[{action.kind == wait_unshard, action.group}], action);
+        wait_for(pending_[{action.kind == wait_unshard, action.group}]);
         return true;
       case send_forward:
       case send_backward: {
@@ -219,7 +218,7 @@ class RankClock {
       note(to_line(plan_, action), communicator, begin, begin + seconds);
     }
   }
-  void wait_for(const Started& started, const Action&) {
+  void wait_for(const Started& started) {
     if (!started.communicator.empty()) wait(started.end, "waiting for " + started.communicator);
   }
   void blocking(const Action& action) {
@@ -286,12 +285,12 @@ class RankClock {
     return seconds;
   }
 
-  double weight_gradients(const UnitPlan& unit) const {
-    double seconds = 0;
+  void spend_weight_gradients(const UnitPlan& unit) {
     for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
-      for (const TracedWork* work : part.work) seconds += work->is_weight_gradient ? seconds_of(*work) : 0;
+      for (const TracedWork* work : part.work) {
+        if (work->is_weight_gradient) spend(seconds_of(*work), name_of(work->kind));
+      }
     }
-    return seconds;
   }
 
   void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
@@ -342,7 +341,6 @@ Hardware read_hardware(const std::string& name, const toml::table& table, const 
   hardware.memory_rate = number("memory_gb_s", kGiga);
   hardware.nvlink_rate = number("nvlink_gb_s", kGiga);
   hardware.network_rate = number("network_gb_s", kGiga);
-  hardware.host_rate = number("host_gb_s", kGiga);
   hardware.gpus_per_host = static_cast<int64_t>(number("gpus_per_host", 1));
   for (const double rate : {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
                             hardware.network_rate, hardware.memory_bytes}) {
@@ -383,6 +381,11 @@ Hardware find_hardware(const std::string& name_or_file) {
 }
 
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events) {
+  if (hardware.float8_rate == 0 && !plans.empty() && plans[0].request.float8) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("{} has no float8: name a newer GPU, or leave out what converts layers to float8", hardware.name));
+  }
   std::vector<std::unique_ptr<RankClock>> clocks;
   for (const Plan& plan : plans) clocks.push_back(std::make_unique<RankClock>(plan, hardware, keep_events));
   RankClock::Arrivals arrivals;

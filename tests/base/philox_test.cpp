@@ -1,4 +1,5 @@
 #include "titan/base/philox.h"
+#include "support/random_sequence.h"
 
 #include <gtest/gtest.h>
 

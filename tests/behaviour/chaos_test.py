@@ -1,4 +1,4 @@
-"""scripts/chaos.sh: a run that is killed again and again loses nothing, and a script that is stopped goes on."""
+"""scripts/chaos.sh: a run that is killed again and again loses nothing, and a script that is stopped resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals to a run with checkpoints: it saves and asks to be queued again, or saves and goes on."""
+"""Signals to a run with checkpoints: it saves and asks to be queued again, or saves and continues."""
 
 from __future__ import annotations
 

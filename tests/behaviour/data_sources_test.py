@@ -1,5 +1,5 @@
 """Sources, orders and packing as a user meets them: the same text gives the same run whatever form it has, documents do
-not see each other, what is bad is named, and a run goes on where it, or torchtitan, had been."""
+not see each other, what is bad is named, and a run resumes where it, or torchtitan, had been."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""report.html as a browser draws it: at a phone's and a desktop's width, light and dark, while the run goes on and after."""
+"""report.html as a browser draws it: at a phone's and a desktop's width, light and dark, during the run and after it."""
 
 from __future__ import annotations
 

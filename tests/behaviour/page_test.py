@@ -1,4 +1,4 @@
-"""report.html: there while the run goes on and after it, whole by itself; of several runs on demand."""
+"""report.html: there during the run and after it, whole by itself; of several runs on demand."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class SimulatedTest(ScriptTest):
 
     def test_the_page_of_simulated_rows_is_what_its_script_writes(self) -> None:
         done = subprocess.run(
-            [ROOT / "scripts/bench/simulated.py", "--check"],
+            [ROOT / "scripts/bench/simulated.py", "rows", "--check"],
             env={**os.environ, "TITAN_BINARY": str(self.program)},
             capture_output=True,
             text=True,
@@ -209,7 +209,7 @@ class SimulatedTest(ScriptTest):
         self.assertAlmostEqual(sum(made["seconds"].values()), made["step_seconds"], places=6)
         self.assertTrue(made["fits"])
 
-    def test_a_gpu_that_nobody_knows_and_a_trace(self) -> None:
+    def test_an_unknown_gpu_and_a_trace(self) -> None:
         unknown = self.plan("configs/llama3_8b.toml", "--gpu", "h300")
         self.assertEqual(unknown.returncode, 64)
         self.assertIn("--gpu h300: no GPU of that name and no file; known are a100-80, b200, ", unknown.stderr)

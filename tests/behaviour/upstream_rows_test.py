@@ -129,7 +129,7 @@ class UpstreamRows(BehaviourTest):
         self.expect(run, OK)
         shown = re.findall(r"^.*(  together +\S+ \w+)$", run.output, re.M)
         self.assertEqual(len(shown), 1, run.output)
-        plan = self.titan("plan", "--world", row.ranks, DEBUG_CONFIG, *self.base(row))
+        plan = self.titan("plan", "--world", row.ranks, DEBUG_CONFIG, *self.base(row), "--training.device=cpu")
         self.assertIn(shown[0], plan.output)
         self.assertFalse((self.folder / "metrics.jsonl").exists(), "nothing was trained")
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "support/random_sequence.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
 

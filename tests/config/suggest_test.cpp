@@ -2,6 +2,7 @@
 
 #include "mutants.h"
 #include "support.h"
+#include "support/random_sequence.h"
 
 namespace titan {
 namespace {

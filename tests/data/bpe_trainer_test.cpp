@@ -1,4 +1,5 @@
 #include "src/data/bpe_trainer.h"
+#include "support/random_sequence.h"
 
 #include <map>
 

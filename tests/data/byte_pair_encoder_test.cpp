@@ -1,4 +1,5 @@
 #include "src/data/byte_pair_encoder.h"
+#include "support/random_sequence.h"
 
 #include <algorithm>
 

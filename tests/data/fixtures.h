@@ -12,8 +12,8 @@
 
 #include "src/data/tiktoken.h"
 #include "support/checkout.h"
+#include "support/random_sequence.h"
 #include "titan/base/error.h"
-#include "titan/base/philox.h"
 #include "titan/data/document_source.h"
 #include "titan/data/utf8.h"
 

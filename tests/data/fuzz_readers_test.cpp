@@ -14,6 +14,7 @@
 #include "src/data/text_files.h"
 #include "src/data/token_source.h"
 #include "support/checkout.h"
+#include "support/random_sequence.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/fuzz_time.h"
 #include "tests/data/packed.h"

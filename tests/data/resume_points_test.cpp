@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "support/checkout.h"
+#include "support/random_sequence.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/data/batch_stream.h"

@@ -1,6 +1,7 @@
 // `titan_train data tokenize` and the .bin files it makes: same ids as on the fly, the same bytes however often it was
 // killed, every damage named.
 #include "titan/data/token_file.h"
+#include "support/random_sequence.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

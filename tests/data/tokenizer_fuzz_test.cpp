@@ -7,6 +7,7 @@
 
 #include "src/data/tiktoken.h"
 #include "support/checkout.h"
+#include "support/random_sequence.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/fuzz_time.h"
 #include "tests/data/sentencepiece_files.h"

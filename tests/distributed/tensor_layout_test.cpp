@@ -4,8 +4,8 @@
 
 #include <map>
 
+#include "support/random_sequence.h"
 #include "titan/base/error.h"
-#include "titan/base/philox.h"
 
 namespace titan {
 namespace {

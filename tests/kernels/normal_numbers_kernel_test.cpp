@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "cases.h"
+#include "support/random_sequence.h"
 #include "titan/base/philox.h"
 
 namespace titan {

@@ -295,7 +295,7 @@ TEST(Fused, CopiesOfATableShareWhatWasOfferedUntilItsTensorIsGone) {
   EXPECT_TRUE(scales.find(kept).defined());
 }
 
-TEST(Fused, SlotsOfAmaxesAreZeroAndNobodyGetsOneTwice) {
+TEST(Fused, SlotsOfAmaxesAreZeroAndGivenOutOnce) {
   AmaxSlots slots;
   const at::Tensor like = normal({4, 4}, 1, at::kBFloat16);
   std::vector<at::Tensor> taken;

@@ -148,7 +148,7 @@ TEST(Linear, TheWeightIsAskedForAgainInBackward) {
   EXPECT_TRUE(same_bits(backward({y}, {at::ones_like(y)}, {test.x})[0], at::zeros({4, 3})));
 }
 
-TEST(Linear, AWeightThatNobodyAcquiredIsABugNamedByItsParameter) {
+TEST(Linear, AWeightThatIsNotUnshardedIsABugNamedByItsParameter) {
   GroupCase test({5}, {4, 3}, at::kFloat);
   test.weights[0]->set_weight({});
   try {

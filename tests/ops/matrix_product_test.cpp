@@ -1,5 +1,4 @@
-#include "titan/gpu/cuda.h"
-#include "titan/ops/linear.h"
+#include "src/ops/matrix_product.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +6,7 @@
 
 #include "support/allocations.h"
 #include "support/tensors.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 namespace {

@@ -74,7 +74,7 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
   EXPECT_EQ(written("a = 1\n"), file.string() + " holds no table of a GPU, such as [my-gpu]");
   const std::string rates =
       "[mine]\nmemory_gib = 10\nproduct_tflops = 1\nfloat8_tflops = 0\nattention_tflops = 1\nmemory_gb_s = {}\n"
-      "nvlink_gb_s = 1\nnetwork_gb_s = 1\nhost_gb_s = 1\ngpus_per_host = 4\n";
+      "nvlink_gb_s = 1\nnetwork_gb_s = 1\ngpus_per_host = 4\n";
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": rates are above 0");
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 100)), "");
   EXPECT_EQ(find_hardware(file.string()).gpus_per_host, 4);
@@ -126,6 +126,14 @@ TEST(Simulation, ABubbleShrinksWithMoreMicrobatches) {
   EXPECT_NEAR(share(4), 3.0 / 7, 0.12);
   EXPECT_NEAR(share(16), 3.0 / 19, 0.12);
   EXPECT_GT(share(4), share(16) + 0.1);
+}
+
+TEST(Simulation, OfFloat8OnAGpuWithoutItIsRefused) {
+  const std::vector<Plan> plans = plans_of(
+      8, {"--quantize.linear.float8.enable_fsdp_float8_all_gather", "--model.converters=quantize.linear.float8"});
+  ASSERT_TRUE(plans[0].request.float8);
+  EXPECT_GT(simulate_step(plans, find_hardware("h200")).seconds, 0);
+  EXPECT_THROW(simulate_step(plans, find_hardware("a100-80")), Error);
 }
 
 TEST(Simulation, EventsOfATrackFollowEachOther) {

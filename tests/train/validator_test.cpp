@@ -7,9 +7,9 @@
 
 #include "job.h"
 #include "support/model.h"
+#include "support/random_sequence.h"
 #include "support/signals.h"
 #include "titan/base/error.h"
-#include "titan/base/philox.h"
 
 namespace titan {
 namespace {

@@ -40,24 +40,6 @@ constexpr double unit_interval(uint32_t bits) { return (static_cast<double>(bits
 /// A stable 64-bit key of a name (XXH3): what makes the stream of one parameter differ from that of another.
 uint64_t name_key(std::string_view name);
 
-/// A sequential generator over one stream, for code that wants "the next number".
-class PhiloxSequence {
- public:
-  explicit PhiloxSequence(uint64_t key, uint64_t stream = 0) : key_(key), stream_(stream) {}
-
-  uint32_t next();
-  /// Uniform in [0, bound); bound > 0. Lemire's multiply-shift without rejection: bias below 2^-32 · bound.
-  uint32_t below(uint32_t bound) { return static_cast<uint32_t>((uint64_t{next()} * bound) >> 32); }
-  double uniform() { return unit_interval(next()); }
-
- private:
-  uint64_t key_;
-  uint64_t stream_;
-  uint64_t index_ = 0;
-  unsigned used_ = 4;
-  PhiloxBlock block_{};
-};
-
 // The arithmetic of Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) on plain words:
 // for loops that become vectors and for kernels on a GPU. Everything else takes base/philox.h; tests hold both against
 // the published numbers.

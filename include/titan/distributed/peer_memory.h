@@ -26,8 +26,8 @@ class PeerMemory {
   /// A view into the buffer of rank `owner`: `shape` of `type` from byte `offset` on.
   virtual at::Tensor view(int64_t owner, int64_t offset, at::IntArrayRef shape, at::ScalarType type) = 0;
 
-  /// Raises the count (from this rank, to `peer`, `channel`) by one. What this rank wrote before is visible to whoever
-  /// sees the count. Every signal is waited for once, and before the one after it is given.
+  /// Raises the count (from this rank, to `peer`, `channel`) by one. What this rank wrote before is visible to a rank
+  /// that sees the count. Every signal is waited for once, and before the one after it is given.
   virtual void signal(int64_t peer, int channel) = 0;
   /// Waits until (from `peer`, to this rank, `channel`) has been signalled `count` times in all. Calls come with counts
   /// 1, 2, 3, …. On the CPU throws Error(peer_failure) naming the peer when it did not come within the timeout.

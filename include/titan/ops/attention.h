@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -87,10 +86,5 @@ struct AttentionSums {
 struct AttentionGradients {
   at::Tensor query, key, value;
 };
-
-/// The attention core over this rank's heads: [samples, length, heads, head_dim], with ring attention where the trace
-/// has context-parallel ranks.
-TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
-                             int64_t head_dim);
 
 }  // namespace titan

@@ -10,6 +10,7 @@
 
 #include "titan/distributed/communicator.h"
 #include "titan/ops/attention.h"
+#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -75,5 +76,10 @@ struct ContextParallel {
 /// for communication. Without `context`: the core of a single rank.
 std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context,
                                                    AttentionKernel preferred = AttentionKernel::cudnn);
+
+/// That core over this rank's heads: [samples, length, heads, head_dim], with ring attention where the trace
+/// has context-parallel ranks.
+TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
+                             int64_t head_dim);
 
 }  // namespace titan

@@ -49,13 +49,11 @@ inline constexpr TracedTensor kNoTensor = -1;
 
 enum class WorkKind : uint8_t { product, float8_product, attention, memory };
 
-/// What a kernel, or several that are alike, computes and moves.
+/// What one kernel or several compute and move.
 struct TracedWork {
   WorkKind kind = WorkKind::memory;
-  double operations = 0;                     // floating-point; a product of [m, k] and [k, n]: 2·m·k·n
-  double bytes = 0;                          // read plus written, each address once a kernel
-  int64_t rows = 0, inner = 0, columns = 0;  // of one product
-  int64_t launches = 1;
+  double operations = 0;            // floating-point; a product of [m, k] and [k, n]: 2·m·k·n
+  double bytes = 0;                 // read plus written, each address once a kernel
   bool is_weight_gradient = false;  // which can be deferred
   TracedTensor makes = kNoTensor;   // a replay that need not recompute this result leaves the work out
 };

@@ -1,6 +1,6 @@
 // One training step of a job on GPUs that are not there: every pipeline rank's program as events, computation by
-// roofline, collectives by bandwidth and hops. Nothing here was fitted to one row; docs/benchmarks/reproduce.md says
-// how far its predictions are from published numbers.
+// roofline, collectives by bandwidth and hops. docs/benchmarks/simulated.md compares its predictions with published
+// numbers.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ struct Hardware {
   double memory_bytes = 0;
   double product_rate = 0, float8_rate = 0, attention_rate = 0;
   double memory_rate = 0;
-  double nvlink_rate = 0, network_rate = 0, host_rate = 0;
+  double nvlink_rate = 0, network_rate = 0;
   int64_t gpus_per_host = 8;
 };
 
@@ -43,7 +43,8 @@ struct SimulatedStep {
   std::vector<SimulatedRank> ranks;  // one for each coordinate of the pipeline
 };
 
-/// `plans`: one rank of each pipeline coordinate, in order. A step in the middle of a run.
+/// `plans`: one rank of each pipeline coordinate, in order. A step in the middle of a run. Throws Error(bad_config) for
+/// float8 on a GPU without it.
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events = false);
 
 /// chrome://tracing and Perfetto read it: a process for each rank, a thread for each track.

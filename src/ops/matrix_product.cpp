@@ -1,0 +1,72 @@
+#include "matrix_product.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+
+namespace titan {
+namespace {
+
+// For fewer summed rows the product is bound by writing its result, and BLAS writes it in place.
+constexpr int64_t kRowsWorthACopy = 256;
+
+/// oneDNN rejects empty matrices, which occur on ranks with an empty vocabulary shard.
+bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_cpu() && left.scalar_type() == at::kFloat && left.numel() > 0 && right.numel() > 0 &&
+         at::globalContext().userEnabledMkldnn();
+}
+
+/// oneDNN's x · weightᵀ for any strides: mkldnn::_linear_pointwise without bias or activation.
+at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
+  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                               c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  static const auto linear =
+      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<Signature>();
+  return linear.call(x, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+}  // namespace
+
+at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
+  return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
+}
+
+at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
+  return prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
+}
+
+void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
+  // CPU BLAS libraries may keep partial sums of bf16 products in bf16 when accumulating into a matrix.
+  const bool narrow_on_cpu = target.is_cpu() && target.element_size() < 4;
+  if (prefers_onednn(dy, weight) || (narrow_on_cpu && accumulate)) {
+    const at::Tensor result = product(dy, weight);
+    accumulate ? target.add_(result) : target.copy_(result);
+  } else if (accumulate) {
+    target.addmm_(dy, weight);
+  } else {
+    at::mm_out(target, dy, weight);
+  }
+}
+
+void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
+    at::Tensor result = onednn_linear(dy.t(), x.t());
+    accumulate ? target.add_(result) : target.copy_(result);
+  } else if (accumulate) {
+    target.addmm_(dy.t(), x);
+  } else {
+    at::mm_out(target, dy.t(), x);
+  }
+}
+
+void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  if (accumulate) {
+    at::addmm_out(target, target, dy.t(), x, target.scalar_type());
+  } else {
+    at::mm_out(target, dy.t(), x, target.scalar_type());
+  }
+}
+
+}  // namespace titan
