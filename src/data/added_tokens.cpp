@@ -9,19 +9,6 @@ namespace {
 
 uint32_t byte_at(std::string_view text, size_t at) { return static_cast<unsigned char>(text[at]); }
 
-/// Unicode's White_Space.
-bool is_white_space(char32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-size_t previous_character(std::string_view text, size_t at) {
-  do --at;
-  while ((byte_at(text, at) & 0xC0) == 0x80);
-  return at;
-}
-
 size_t whitespace_before(std::string_view text, size_t at) {
   while (at > 0) {
     const size_t before = previous_character(text, at);

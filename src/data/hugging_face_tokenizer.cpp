@@ -50,37 +50,63 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(HuggingFaceParts parts)
 HuggingFaceTokenizer::~HuggingFaceTokenizer() = default;
 
 void HuggingFaceTokenizer::encode_append(std::string_view text, std::vector<int32_t>& ids) const {
+  encode_text(text, {}, ids);
+}
+
+void HuggingFaceTokenizer::encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const {
+  encode_text(text, {.special = false, .at_start = at_start}, ids);
+}
+
+std::vector<std::pair<std::string, int32_t>> HuggingFaceTokenizer::special_tokens() const {
+  std::vector<std::pair<std::string, int32_t>> tokens;
+  for (const AddedToken& token : parts_.added) tokens.emplace_back(token.content, token.id);
+  for (const int32_t id : {parts_.bos, parts_.eos}) {  // of a vocab.json, which lists no added tokens
+    if (id != kNoId && !added_names_.contains(id)) tokens.emplace_back(token_text(id), id);
+  }
+  return tokens;
+}
+
+void HuggingFaceTokenizer::encode_text(std::string_view text, const Reading& reading, std::vector<int32_t>& ids) const {
   const PieceSplitter* splitter = parts_.pre_tokenizer.splitter();
   auto lease = pool_.borrow([&] { return std::make_unique<Scratch>(splitter); });
   Scratch& scratch = *lease;
-  const std::string_view valid = valid_utf8(text, scratch.repaired);
-  if (raw_tokens_.empty()) return encode_between(valid, true, scratch, ids);
-  scratch.raw.clear();
-  raw_tokens_.split(valid, scratch.raw);
-  for (const AddedTokenFinder::Part& part : scratch.raw) {
-    if (part.token) {
+  between_tokens(raw_tokens_, valid_utf8(text, scratch.repaired), reading, scratch.raw, ids,
+                 [&](std::string_view part, bool at_start) {
+                   encode_between(part, {reading.special, at_start}, scratch, ids);
+                 });
+}
+
+/// Appends the added tokens that `finder` finds and calls encode(part, at the front?) for what is between them.
+template <class Encode>
+void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::string_view text, const Reading& reading,
+                                          std::vector<AddedTokenFinder::Part>& parts, std::vector<int32_t>& ids,
+                                          const Encode& encode) {
+  if (finder.empty()) return encode(text, reading.at_start);
+  parts.clear();
+  finder.split(text, parts);
+  size_t begin = 0, end = 0;  // of the text since the last token
+  const auto flush = [&] {
+    if (begin < end) encode(text.substr(begin, end - begin), reading.at_start && begin == 0);
+  };
+  for (const AddedTokenFinder::Part& part : parts) {
+    end = static_cast<size_t>(part.text.data() - text.data());
+    if (part.token && (reading.special || !part.token->special)) {
+      flush();
       ids.push_back(part.token->id);
-    } else {
-      encode_between(part.text, part.text.data() == valid.data(), scratch, ids);
+      begin = end + part.text.size();
     }
+    end += part.text.size();
   }
+  flush();
 }
 
 /// Text between two added tokens that are found before normalisation.
-void HuggingFaceTokenizer::encode_between(std::string_view text, bool at_start, Scratch& scratch,
+void HuggingFaceTokenizer::encode_between(std::string_view text, const Reading& reading, Scratch& scratch,
                                           std::vector<int32_t>& ids) const {
   std::string changed;
   if (!parts_.normalizer.empty()) text = changed = parts_.normalizer.normalized(text);
-  if (normalized_tokens_.empty()) return encode_normalized(text, at_start, scratch, ids);
-  scratch.normalized.clear();
-  normalized_tokens_.split(text, scratch.normalized);
-  for (const AddedTokenFinder::Part& part : scratch.normalized) {
-    if (part.token) {
-      ids.push_back(part.token->id);
-    } else {
-      encode_normalized(part.text, at_start && part.text.data() == text.data(), scratch, ids);
-    }
-  }
+  between_tokens(normalized_tokens_, text, reading, scratch.normalized, ids,
+                 [&](std::string_view part, bool at_start) { encode_normalized(part, at_start, scratch, ids); });
 }
 
 void HuggingFaceTokenizer::encode_normalized(std::string_view text, bool at_start, Scratch& scratch,

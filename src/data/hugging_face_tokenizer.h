@@ -145,6 +145,8 @@ class HuggingFaceTokenizer : public Tokenizer {
 
   void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
   void encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const override;
+  void encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const override;
+  std::vector<std::pair<std::string, int32_t>> special_tokens() const override;
   std::string decode(std::span<const int32_t> ids) const override;
   std::string token_name(int32_t id) const override;
   int64_t vocabulary_size() const override { return parts_.most_ids; }
@@ -157,7 +159,17 @@ class HuggingFaceTokenizer : public Tokenizer {
  private:
   struct Scratch;
 
-  void encode_between(std::string_view text, bool at_start, Scratch& scratch, std::vector<int32_t>& ids) const;
+  /// Of text, how special tokens in it are read and whether it is the front of one.
+  struct Reading {
+    bool special = true;
+    bool at_start = true;
+  };
+  void encode_text(std::string_view text, const Reading& reading, std::vector<int32_t>& ids) const;
+  template <class Encode>
+  static void between_tokens(const AddedTokenFinder& finder, std::string_view text, const Reading& reading,
+                             std::vector<AddedTokenFinder::Part>& parts, std::vector<int32_t>& ids,
+                             const Encode& encode);
+  void encode_between(std::string_view text, const Reading& reading, Scratch& scratch, std::vector<int32_t>& ids) const;
   void encode_normalized(std::string_view text, bool at_start, Scratch& scratch, std::vector<int32_t>& ids) const;
   std::string token_text(int32_t id) const;
 

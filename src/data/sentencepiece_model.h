@@ -241,6 +241,7 @@ class SentencePieceTokenizer : public Tokenizer {
   ~SentencePieceTokenizer() override;
 
   void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
+  std::vector<std::pair<std::string, int32_t>> special_tokens() const override;
   std::string decode(std::span<const int32_t> ids) const override;
   std::string token_name(int32_t id) const override { return piece(id).text; }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(model_.pieces.size()); }

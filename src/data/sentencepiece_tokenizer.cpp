@@ -168,6 +168,15 @@ const SentencePiece& SentencePieceTokenizer::piece(int32_t id) const {
   return model_.pieces[static_cast<size_t>(id)];
 }
 
+std::vector<std::pair<std::string, int32_t>> SentencePieceTokenizer::special_tokens() const {
+  std::vector<std::pair<std::string, int32_t>> tokens;
+  for (size_t id = 0; id < model_.pieces.size(); ++id) {
+    const SentencePiece& piece = model_.pieces[id];
+    if (piece.type == Type::control) tokens.emplace_back(piece.text, static_cast<int32_t>(id));
+  }
+  return tokens;
+}
+
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   Decoder decoder(model_);
   for (int32_t id : ids) decoder.add(piece(id));

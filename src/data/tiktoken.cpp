@@ -49,6 +49,12 @@ void TiktokenTokenizer::encode_segment(std::string_view segment, Scratch& scratc
   pieces.flush();
 }
 
+std::vector<std::pair<std::string, int32_t>> TiktokenTokenizer::special_tokens() const {
+  std::vector<std::pair<std::string, int32_t>> tokens;
+  for (int32_t i = 0; i < kSpecialTokens; ++i) tokens.emplace_back(special_name(i), encoder_.size() + i);
+  return tokens;
+}
+
 std::string TiktokenTokenizer::decode(std::span<const int32_t> ids) const {
   std::string bytes;
   for (int32_t id : ids) {

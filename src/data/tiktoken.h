@@ -25,6 +25,7 @@ class TiktokenTokenizer : public Tokenizer {
   ~TiktokenTokenizer() override;
 
   void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
+  std::vector<std::pair<std::string, int32_t>> special_tokens() const override;
   std::string decode(std::span<const int32_t> ids) const override;
   int64_t vocabulary_size() const override { return encoder_.size() + kSpecialTokens; }
   int32_t bos_id() const override { return encoder_.size(); }

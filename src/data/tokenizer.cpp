@@ -71,6 +71,8 @@ void Tokenizer::encode_framed(std::string_view text, bool bos, bool eos, std::ve
   if (eos && eos_id() != kNoId) ids.push_back(eos_id());
 }
 
+void Tokenizer::encode_part(std::string_view text, bool, std::vector<int32_t>& ids) const { encode_append(text, ids); }
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool bos, bool eos) const {
   std::vector<int32_t> ids;
   encode_framed(text, bos, eos, ids);

@@ -126,6 +126,18 @@ size_t advance_characters(std::string_view text, size_t at, int64_t characters) 
   return at;
 }
 
+size_t previous_character(std::string_view text, size_t at) {
+  do --at;
+  while ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
+bool is_white_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+         c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
 void append_utf8(char32_t code_point, std::string& text) {
   auto add = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
   if (code_point < 0x80) {

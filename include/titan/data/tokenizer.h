@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace titan {
@@ -31,6 +32,14 @@ class Tokenizer {
   /// the tokenizer has them; each once, also where the tokenizer's own post-processor adds them, whose other ids
   /// stand where it puts them.
   virtual void encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const;
+
+  /// Appends the ids of `text`, which is part of a longer one (`at_start`: its front): as encode_append, but text that
+  /// looks like a special token is ordinary text for every kind of tokenizer.
+  virtual void encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
+
+  /// Tokens that text does not become, or only where it is written as they are: name and id. They stand for themselves
+  /// in a chat template.
+  virtual std::vector<std::pair<std::string, int32_t>> special_tokens() const { return {}; }
 
   /// The text that the ids stand for, byte for byte what the Python package of this kind gives: ids whose bytes make no
   /// UTF-8 stand for U+FFFD. Throws Error(bad_data) for an id that is none.

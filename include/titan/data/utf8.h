@@ -28,6 +28,12 @@ char32_t first_code_point(std::string_view text);
 /// The offset `characters` characters after the character boundary `at`, or the end of the (valid) text.
 size_t advance_characters(std::string_view text, size_t at, int64_t characters);
 
+/// Where the character before `at` > 0 begins.
+size_t previous_character(std::string_view text, size_t at);
+
+/// Unicode's White_Space.
+bool is_white_space(char32_t c);
+
 void append_utf8(char32_t code_point, std::string& text);
 
 // "▁", the character that SentencePiece and those who follow it write for a space, as the mark of where words begin.
