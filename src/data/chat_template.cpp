@@ -241,7 +241,7 @@ void ChatTemplate::find_stops() {
   if (eos != Tokenizer::kNoId && (stop_ids_.empty() || stop_ids_[0] != eos)) stop_ids_.push_back(eos);
 }
 
-std::string ChatTemplate::problem(const std::vector<Message>& messages, bool is_prompt) const {
+std::string ChatTemplate::problem(const std::vector<ChatMessage>& messages, bool is_prompt) const {
   if (messages.empty()) return "this conversation has no messages";
   bool answered = false;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -264,14 +264,14 @@ std::string ChatTemplate::problem(const std::vector<Message>& messages, bool is_
 }
 
 /// The messages with what a template does to them before it frames them.
-std::vector<Message> ChatTemplate::prepared(const std::vector<Message>& messages) const {
-  std::vector<Message> all = messages;
+std::vector<ChatMessage> ChatTemplate::prepared(const std::vector<ChatMessage>& messages) const {
+  std::vector<ChatMessage> all = messages;
   if (form_->default_system && all[0].role != "system") all.insert(all.begin(), {"system", *form_->default_system});
   if (form_->alternates && all[0].role == "system" && all.size() > 1) {
     all[1].content = "<<SYS>>\n" + all[0].content + "\n<</SYS>>\n\n" + all[1].content;
     all.erase(all.begin());
   }
-  for (Message& message : all) {
+  for (ChatMessage& message : all) {
     if (form_->trims) message.content = stripped(message.content);
     if (form_->alternates && message.role == "assistant") message.content = " " + message.content + " ";
   }
@@ -279,7 +279,8 @@ std::vector<Message> ChatTemplate::prepared(const std::vector<Message>& messages
   return all;
 }
 
-std::vector<ChatTemplate::Piece> ChatTemplate::pieces_of(const std::vector<Message>& messages, bool generate) const {
+std::vector<ChatTemplate::Piece> ChatTemplate::pieces_of(const std::vector<ChatMessage>& messages,
+                                                         bool generate) const {
   std::vector<Piece> pieces;
   const auto add = [&](std::string_view text, bool counts) {
     std::vector<AddedTokenFinder::Part> parts;
@@ -290,7 +291,7 @@ std::vector<ChatTemplate::Piece> ChatTemplate::pieces_of(const std::vector<Messa
     }
   };
   add(form_->begin, false);
-  for (const Message& message : prepared(messages)) {
+  for (const ChatMessage& message : prepared(messages)) {
     const bool counts = message.role == "assistant";
     const ChatTemplateOptions::Role& role = form_->role(message.role);
     add(role.prefix, false);
@@ -350,11 +351,11 @@ EncodedChat ChatTemplate::encode_pieces(const std::vector<Piece>& pieces) const 
   return chat;
 }
 
-EncodedChat ChatTemplate::encode(const std::vector<Message>& messages) const {
+EncodedChat ChatTemplate::encode(const std::vector<ChatMessage>& messages) const {
   return encode_pieces(pieces_of(messages, /*generate=*/false));
 }
 
-std::vector<int32_t> ChatTemplate::prompt(const std::vector<Message>& messages) const {
+std::vector<int32_t> ChatTemplate::prompt(const std::vector<ChatMessage>& messages) const {
   return encode_pieces(pieces_of(messages, /*generate=*/true)).ids;
 }
 

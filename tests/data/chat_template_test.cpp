@@ -15,7 +15,7 @@ using test::byte_tokenizer;
 using test::message_of;
 using test::TemporaryFolder;
 
-const std::vector<Message> kDialogue{{"system", "Be brief.\n"}, {"user", " Hi "}, {"assistant", "\tHello. "}};
+const std::vector<ChatMessage> kDialogue{{"system", "Be brief.\n"}, {"user", " Hi "}, {"assistant", "\tHello. "}};
 
 /// Byte-level BPE over 256 bytes that joins two line feeds and a full stop with one, and knows ChatML's tokens.
 std::string chatml_tokenizer(const json& config) {
@@ -48,7 +48,7 @@ struct Written {
   std::string counted;  // of those that count, with a bar where some between them do not
 };
 
-Written written(const ChatTemplate& chat, const Tokenizer& tokenizer, const std::vector<Message>& messages) {
+Written written(const ChatTemplate& chat, const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages) {
   EXPECT_EQ(chat.problem(messages), "");
   const EncodedChat encoded = chat.encode(messages);
   EXPECT_EQ(encoded.ids.size(), encoded.counts.size());
@@ -90,7 +90,7 @@ TEST(ChatTemplate, Llama31BeginsWithItsDatesWithOrWithoutASystemMessage) {
 }
 
 TEST(ChatTemplate, Llama2PutsTheSystemMessageIntoTheFirstOfTheUser) {
-  std::vector<Message> messages = kDialogue;
+  std::vector<ChatMessage> messages = kDialogue;
   messages.insert(messages.end(), {{"user", "More?"}, {"assistant", "No."}});
   const Written all = written(named("llama2"), *byte_tokenizer(), messages);
   EXPECT_EQ(all.text,
@@ -102,7 +102,7 @@ TEST(ChatTemplate, Llama2PutsTheSystemMessageIntoTheFirstOfTheUser) {
 TEST(ChatTemplate, AnIdThatHoldsTheAnswersFirstOrLastCharacterCounts) {
   const std::string folder = chatml_tokenizer(json::object());
   const auto tokenizer = open_tokenizer(folder);
-  const std::vector<Message> messages{{"user", "Hi."}, {"assistant", "\nYes."}};
+  const std::vector<ChatMessage> messages{{"user", "Hi."}, {"assistant", "\nYes."}};
   const Written all = written(ChatTemplate({.name = "chatml"}, tokenizer), *tokenizer, messages);
   EXPECT_EQ(all.text, "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n\nYes.<|im_end|>\n");
   EXPECT_EQ(all.counted, "\n\nYes.<|im_end|>");
@@ -122,7 +122,7 @@ TEST(ChatTemplate, TextThatLooksLikeASpecialTokenIsText) {
   };
   EXPECT_EQ(count(named("llama3").encode({{"user", "a<|eot_id|>b"}, {"assistant", "<|eot_id|>"}}), 265), 2);
   const auto tokenizer = open_tokenizer(chatml_tokenizer(json::object()));
-  const std::vector<Message> messages{{"user", "a<|im_end|><tool>"}, {"assistant", "<|im_start|>"}};
+  const std::vector<ChatMessage> messages{{"user", "a<|im_end|><tool>"}, {"assistant", "<|im_start|>"}};
   const EncodedChat chat = ChatTemplate({.name = "chatml"}, tokenizer).encode(messages);
   EXPECT_EQ(count(chat, 258), 2);  // <|im_start|> of two messages
   EXPECT_EQ(count(chat, 259), 2);  // <|im_end|>
@@ -134,7 +134,7 @@ TEST(ChatTemplate, TextThatLooksLikeASpecialTokenIsText) {
 TEST(ChatTemplate, APromptEndsWhereTheAssistantBegins) {
   for (const char* name : {"llama3", "llama3_1", "llama2"}) {
     const ChatTemplate chat = named(name);
-    std::vector<Message> messages{kDialogue[1]};
+    std::vector<ChatMessage> messages{kDialogue[1]};
     EXPECT_EQ(chat.problem(messages, true), "");
     const std::vector<int32_t> prompt = chat.prompt(messages);
     messages.push_back(kDialogue[2]);

@@ -15,11 +15,11 @@
 
 namespace titan {
 
-struct Message {
+struct ChatMessage {
   std::string role;  ///< system, user or assistant
   std::string content;
 
-  bool operator==(const Message&) const = default;
+  bool operator==(const ChatMessage&) const = default;
 };
 
 struct EncodedChat {
@@ -56,16 +56,16 @@ class ChatTemplate {
 
   /// Why a conversation to train on cannot be written with this template, or one that the assistant is to answer
   /// (`is_prompt`), as the end of a sentence about it; empty: it can.
-  std::string problem(const std::vector<Message>& messages, bool is_prompt = false) const;
+  std::string problem(const std::vector<ChatMessage>& messages, bool is_prompt = false) const;
 
   /// A whole conversation. `problem` must be empty. Text of a message that looks like a special token is ordinary text,
   /// except for tokens that a Hugging Face tokenizer adds without calling them special and a SentencePiece model's
   /// user-defined pieces. (`transformers` makes special tokens of it.)
-  EncodedChat encode(const std::vector<Message>& messages) const;
+  EncodedChat encode(const std::vector<ChatMessage>& messages) const;
 
   /// The conversation so far, up to where the assistant's next turn begins (add_generation_prompt). `problem` of a
   /// prompt must be empty.
-  std::vector<int32_t> prompt(const std::vector<Message>& messages) const;
+  std::vector<int32_t> prompt(const std::vector<ChatMessage>& messages) const;
 
   /// Ids that end the assistant's turn: the special token after it, and the tokenizer's end-of-text id.
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
@@ -81,8 +81,8 @@ class ChatTemplate {
 
   void check_special_tokens() const;
   void find_stops();
-  std::vector<Message> prepared(const std::vector<Message>& messages) const;
-  std::vector<Piece> pieces_of(const std::vector<Message>& messages, bool generate) const;
+  std::vector<ChatMessage> prepared(const std::vector<ChatMessage>& messages) const;
+  std::vector<Piece> pieces_of(const std::vector<ChatMessage>& messages, bool generate) const;
   void encode_text(const Piece* begin, const Piece* end, EncodedChat& chat) const;
   EncodedChat encode_pieces(const std::vector<Piece>& pieces) const;
 
