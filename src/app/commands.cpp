@@ -67,10 +67,9 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 
 RunCommand find_command(std::string_view name) {
   static constexpr std::pair<std::string_view, RunCommand> kAll[] = {
-      {"train", run_train},          {"launch", run_launch},   {"ranks", run_ranks},
-      {"config", run_config},        {"convert", run_convert}, {"plan", run_plan},
-      {"profile", run_profile},      {"report", run_report},   {"lr-table", run_lr_table},
-      {"completion", run_completion}};
+      {"train", run_train},     {"launch", run_launch}, {"ranks", run_ranks},       {"config", run_config},
+      {"convert", run_convert}, {"plan", run_plan},     {"generate", run_generate}, {"evaluate", run_evaluate},
+      {"profile", run_profile}, {"report", run_report}, {"lr-table", run_lr_table}, {"completion", run_completion}};
   for (const auto& [known, run] : kAll) {
     if (name == known) return run;
   }

@@ -72,6 +72,11 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.program = std::filesystem::read_symlink("/proc/self/exe");
   request.arguments = options->rest;
   request.shown_ranks = parse_ranks(options->log_rank, options->ranks);
+  if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
+    // They have a config of their own.
+    request.output_folder = "outputs/logs";
+    return launch_ranks(request);
+  }
   // Reports problems of the job once, before any rank is started; the ranks read the config again.
   const bool trains = request.arguments.empty() || request.arguments[0] != "ranks";
   std::vector<std::string> words = request.arguments;

@@ -1,6 +1,7 @@
 // titan_train plan: what a config would do on any number of ranks, without starting one.
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "planned_job.h"
 #include "titan/app/commands.h"

@@ -68,7 +68,7 @@ int run_help(const Schema& schema, Words arguments) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 14> all{{
+  static constexpr std::array<Command, 16> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true},
       {"ranks", "[--hold S] [FILE] …", "see whether the ranks of a run find each other", true},
@@ -78,6 +78,8 @@ std::span<const Command> commands() {
       {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
        true},
       {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true},
+      {"generate", "CHECKPOINT --prompt TEXT …", "continue texts with the model in a checkpoint", false},
+      {"evaluate", "CHECKPOINT --data FILE …", "loss of texts, or accuracy on multiple-choice questions", false},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
        run_schedule},
       {"profile", "summarize TRACE [--top N]", "say what a trace of a step shows", false},

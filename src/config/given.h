@@ -123,4 +123,7 @@ struct GenerationChoice {
 /// none that came later. A file with both is a problem that names both places.
 GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<Problem>& problems);
 
+/// model.from_hf (from_hf.cpp): what its config.json says, as values of the options of sections model and checkpoint.
+void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems);
+
 }  // namespace titan::detail

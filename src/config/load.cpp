@@ -88,6 +88,7 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   detail::apply_given(reader.all(), settings, loaded.problems, loaded.renamed);
   derive_december_microbatches(settings);
   derive_following(schema, settings);
+  detail::apply_hugging_face_config(settings, loaded.problems);
   loaded.config = settings.config();
   loaded.origins = settings.origins();
   detail::judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);

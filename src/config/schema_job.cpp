@@ -129,11 +129,11 @@ void describe_job(Schema& schema) {
 
 namespace {
 
-/// Sizes for experiments and tests, in place of the flavor's.
 void describe_model_override(Schema& schema) {
   using S = ModelOverrideSection;
   Section sizes(
-      schema, "model.override", "Sizes of the model in place of its flavor's; 0 keeps the flavor's.",
+      schema, "model.override",
+      "What the model has in place of its flavor's; 0 keeps the flavor's. The flavor custom has nothing of its own.",
       [](auto& config) -> auto& { return config.model.override_sizes; });
   sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(kWidestModel).help("width of the residual stream");
   sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(kMostLayers).help("transformer blocks");
@@ -142,6 +142,16 @@ void describe_model_override(Schema& schema) {
       .own()
       .at_least(0)
       .help("heads of keys and values; with n_heads given, 0 means as many");
+  sizes.add("head_dim", &S::head_dim, 0)
+      .own()
+      .at_least(0)
+      .at_most(kWidestModel)
+      .help("width of a head; 0: dim / n_heads");
+  sizes.add("hidden_dim", &S::hidden_dim, 0)
+      .own()
+      .at_least(0)
+      .at_most(kWidestModel)
+      .help("width of the feed-forward layers; 0: what follows from dim and multiple_of");
   sizes.add("multiple_of", &S::multiple_of, 0)
       .own()
       .at_least(0)
@@ -152,6 +162,38 @@ void describe_model_override(Schema& schema) {
       .at_least(0)
       .at_most(kLargestVocabulary)
       .help("rows of the embedding and the head");
+  sizes.add("norm_eps", &S::norm_eps, 0.0).own().at_least(0).below(1).help("epsilon of the norms; 0: 1e-5");
+  sizes.add("embeddings", &S::embeddings, "default")
+      .own()
+      .choices({"default", "tied", "untied"})
+      .help("whether the head has the embedding's matrix");
+  sizes.add("rope_theta", &S::rope_theta, 0.0).own().at_least(0).help("base of the rotary frequencies");
+  sizes.add("rope_factor", &S::rope_factor, 0.0).own().at_least(0).help("factor of model.rope_scaling");
+  sizes.add("rope_low_freq_factor", &S::rope_low_freq_factor, 0.0)
+      .own()
+      .at_least(0)
+      .help("llama3_1, llama3_2: turns within the original context below which a frequency is divided; 0: 1");
+  sizes.add("rope_high_freq_factor", &S::rope_high_freq_factor, 0.0)
+      .own()
+      .at_least(0)
+      .help("llama3_1, llama3_2: turns above which it stays; 0: 4");
+  sizes.add("rope_original_context", &S::rope_original_context, 0)
+      .own()
+      .at_least(0)
+      .at_most(kLongestSequence)
+      .help("tokens of the context before the scaling; 0: 8192");
+  sizes.add("rope_beta_fast", &S::rope_beta_fast, 0.0)
+      .own()
+      .at_least(0)
+      .help("yarn: turns within the original context above which a frequency stays; 0: 32");
+  sizes.add("rope_beta_slow", &S::rope_beta_slow, 0.0)
+      .own()
+      .at_least(0)
+      .help("yarn: turns below which it is divided; 0: 1");
+  sizes.add("rope_attention_factor", &S::rope_attention_factor, 0.0)
+      .own()
+      .at_least(0)
+      .help("yarn: rotated queries and keys grow by this; 0: 0.1 · ln(factor) + 1");
 }
 
 }  // namespace
@@ -163,12 +205,17 @@ void describe_model(Schema& schema) {
   Section model(
       schema, "model", "Which model, and the files that belong to it.",
       [](auto& config) -> auto& { return config.model; });
+  model.add("from_hf", &S::from_hf, "")
+      .own()
+      .help(
+          "folder of a Hugging Face model: its config.json gives the defaults of the model options, its tokenizer "
+          "that of tokenizer_path, and training begins from its weights, if it holds any");
   model.add("name", &S::name, "llama3")
-      .choices({"llama2", "llama3", "llama3_1", "llama3_2"})
+      .choices({"llama2", "llama3", "llama3_1", "llama3_2", "llama", "mistral", "qwen2", "qwen3"})
       .help("model family; it also decides the scaling of rotary positions");
   model.add("flavor", &S::flavor, "debugmodel")
       .not_empty()
-      .help("size of the model, for example debugmodel, 8B, 70B, 405B");
+      .help("size of the model, for example debugmodel, 8B, 70B, 405B; custom: all sizes from model.override");
   model.add("norm_type", &S::norm_type, "rmsnorm")
       .early()
       .choices({"rmsnorm", "fused_rmsnorm", "layernorm", "np_layernorm"})
@@ -176,7 +223,7 @@ void describe_model(Schema& schema) {
       .help("normalisation; fused_rmsnorm rounds once, after the weight, where rmsnorm also rounds before it");
   model.add("rope_scaling", &S::rope_scaling, "default")
       .own()
-      .choices({"default", "none", "llama3_1", "llama3_2"})
+      .choices({"default", "none", "llama3_1", "llama3_2", "linear", "dynamic", "yarn"})
       .help("scaling of rotary positions; default: what model.name stands for");
   model.add("max_seq_len", &S::max_seq_len, 0)
       .own()

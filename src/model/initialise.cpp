@@ -36,13 +36,14 @@ void draw_on_host(at::Tensor& master, const NormalNumbers& numbers, const Roundi
 
 double initial_value(const Initialiser& initialiser, uint64_t seed, uint64_t name_key, int64_t index) {
   if (initialiser.kind == Initialiser::Kind::ones) return 1.0;
+  if (initialiser.kind == Initialiser::Kind::zeros) return 0.0;
   return normal_number(numbers_of(initialiser, seed, name_key), index);
 }
 
 void initialise(Parameter& parameter, const Box& box, uint64_t seed, const Kernels* kernels) {
   const Initialiser& initialiser = parameter.spec().initialiser;
-  if (initialiser.kind == Initialiser::Kind::ones) {
-    parameter.master.fill_(1.0);
+  if (initialiser.kind == Initialiser::Kind::ones || initialiser.kind == Initialiser::Kind::zeros) {
+    parameter.master.fill_(initial_value(initialiser, seed, 0, 0));
     return;
   }
   TITAN_CHECK(box.extent.size() == 2 && parameter.spec().shape.size() == 2, parameter.name(), box.extent.size());

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <array>
 
-#include "llama/state_dict_adapter.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/model/llama/llama.h"
+#include "titan/model/qwen/qwen.h"
+#include "titan/model/state_dict_adapter.h"
 
 namespace titan {
 
@@ -58,8 +59,13 @@ std::shared_ptr<torch::nn::Module> module_tree(const Model& model) {
   return root;
 }
 
+bool ModelFamily::has_flavor(std::string_view name, std::string_view flavor) const {
+  const std::vector<std::string> known = flavors(name);
+  return flavor == kCustomFlavor || std::find(known.begin(), known.end(), flavor) != known.end();
+}
+
 std::span<const ModelFamily* const> model_families() {
-  static const std::array<const ModelFamily*, 1> families{&llama_family()};
+  static const std::array<const ModelFamily*, 2> families{&llama_family(), &qwen_family()};
   return families;
 }
 
@@ -72,7 +78,8 @@ const ModelFamily* find_model_family(std::string_view name) {
 }
 
 const StateDictAdapter* find_state_dict_adapter(std::string_view name) {
-  return find_model_family(name) == &llama_family() ? &llama_adapter() : nullptr;
+  const ModelFamily* family = find_model_family(name);
+  return family ? family->adapter() : nullptr;
 }
 
 }  // namespace titan

@@ -93,10 +93,12 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
   return loss;
 }
 
-at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel) {
+at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel,
+                         const at::Tensor& rows) {
   BelowAutograd below;
-  const at::Tensor rows = tensor_parallel ? gather_rows(*tensor_parallel->exchange, hidden) : hidden;
-  return Vocabulary(weight, tensor_parallel).gather(product_with_transposed(rows, weight.weight()));
+  at::Tensor read = tensor_parallel ? gather_rows(*tensor_parallel->exchange, hidden) : hidden;
+  if (rows.defined()) read = read.index_select(0, rows);
+  return Vocabulary(weight, tensor_parallel).gather(product_with_transposed(read, weight.weight()));
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
@@ -83,24 +84,62 @@ struct RotateBackward : BackwardNode {
 
 }  // namespace
 
+namespace {
+
+/// θ for a sequence of `positions`.
+double dynamic_theta(double theta, int64_t positions, int64_t head_dim, const RotaryScaling& scaling) {
+  const auto original = static_cast<double>(scaling.original_context);
+  const double length = std::max(original, static_cast<double>(positions));
+  const auto dim = static_cast<double>(head_dim);
+  return theta * std::pow(scaling.factor * length / original - (scaling.factor - 1), dim / (dim - 2));
+}
+
+/// How much of each frequency stays (1) instead of being divided by the factor (0).
+std::vector<double> shares_kept(const at::Tensor& frequency, int64_t head_dim, double theta,
+                                const RotaryScaling& scaling) {
+  const auto original = static_cast<double>(scaling.original_context);
+  std::vector<double> kept(static_cast<size_t>(frequency.size(0)), 0.0);
+  if (scaling.kind == RotaryScaling::Kind::llama3) {
+    for (size_t j = 0; j < kept.size(); ++j) {
+      const double wavelength = 2 * std::numbers::pi / values<float>(frequency)[j];
+      kept[j] = std::clamp((original / wavelength - scaling.low_frequency_factor) /
+                               (scaling.high_frequency_factor - scaling.low_frequency_factor),
+                           0.0, 1.0);
+    }
+  } else if (scaling.kind == RotaryScaling::Kind::yarn) {
+    // The pair that turns `turns` times within the original context.
+    const auto pair_of = [&](double turns) {
+      return static_cast<double>(head_dim) * std::log(original / (turns * 2 * std::numbers::pi)) /
+             (2 * std::log(theta));
+    };
+    const double low = std::max(std::floor(pair_of(scaling.beta_fast)), 0.0);
+    const double high = std::min(std::ceil(pair_of(scaling.beta_slow)), static_cast<double>(head_dim - 1));
+    for (size_t j = 0; j < kept.size(); ++j) {
+      kept[j] = 1 - std::clamp((static_cast<double>(j) - low) / std::max(high - low, 1e-3), 0.0, 1.0);
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
 at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta,
                         const std::optional<RotaryScaling>& scaling) {
+  const bool dynamic = scaling && scaling->kind == RotaryScaling::Kind::dynamic;
+  if (dynamic) theta = dynamic_theta(theta, positions, head_dim, *scaling);
   at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
   at::Tensor frequency = at::pow(at::scalar_tensor(theta, at::kFloat), exponent).reciprocal_();
-  if (scaling) {
+  if (scaling && !dynamic) {
+    const std::vector<double> kept = shares_kept(frequency, head_dim, theta, *scaling);
     auto value = frequency.accessor<float, 1>();
-    for (int64_t j = 0; j < value.size(0); ++j) {
-      double plain = value[j];
-      double wavelength = 2 * std::numbers::pi / plain;
-      double original = static_cast<double>(scaling->original_context);
-      double blend = (original / wavelength - scaling->low_frequency_factor) /
-                     (scaling->high_frequency_factor - scaling->low_frequency_factor);
-      blend = std::clamp(blend, 0.0, 1.0);  // 0: low frequency, divided by the factor; 1: high frequency, unchanged
-      value[j] = static_cast<float>((1 - blend) * plain / scaling->factor + blend * plain);
+    for (size_t j = 0; j < kept.size(); ++j) {
+      const double plain = value[static_cast<int64_t>(j)];
+      value[static_cast<int64_t>(j)] = static_cast<float>((1 - kept[j]) * plain / scaling->factor + kept[j] * plain);
     }
   }
   at::Tensor angle = at::outer(at::arange(positions, at::kFloat), frequency);
-  return at::polar(at::ones_like(angle), angle);
+  const double length = scaling && scaling->kind == RotaryScaling::Kind::yarn ? scaling->attention_factor : 1.0;
+  return at::polar(at::full_like(angle, length), angle);
 }
 
 std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tensor& key, const at::Tensor& table,

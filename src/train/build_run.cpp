@@ -232,7 +232,7 @@ void build_model(Run& run, uint64_t seed) {
   if (config.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log.info(line);
   }
-  run.memory->check(plan);
+  if (run.trains) run.memory->check(plan);
   ModelStrategies strategies = strategies_for(config);
   strategies.attention_kernel = attention_kernel_for(run, plan);
   strategies.tell = [&log](const std::string& what) { log.shared_warning(what); };
@@ -287,6 +287,12 @@ void report_model(const Run& run) {
                with_thousands(model.parameter_count()));
 }
 
+void read_tokenizer(Run& run) {
+  run.log.info("Reading the tokenizer {}", tokenizer_location(run.config));
+  run.data.tokenizer = open_tokenizer(tokenizer_location(run.config));
+  run.log.info(run.data.tokenizer->description());
+}
+
 void open_data(Run& run) {
   const JobConfig& config = run.config;
   const BatchOptions options = make_batch_options(config, run.model.description.block_causal);
@@ -316,7 +322,7 @@ void open_checkpoints(Run& run) {
   const RunModel& model = run.model;
   run.checkpoints = std::make_unique<RunCheckpoints>(
       run.config, run.world,
-      RunParts{model.description, model.assembly, model.parameters, model.parameter_groups, *model.optimizer,
+      RunParts{model.description, model.assembly, model.parameters, model.parameter_groups, model.optimizer.get(),
                model.schedule, run.place, model.guard.get()},
       run.log);
   run.model.step_runner->before_change([&run] {
@@ -343,14 +349,30 @@ std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, cons
   run->memory = std::make_unique<RunMemory>(*run);
   run->reporter = std::make_unique<RunReporter>(*run);
   const uint64_t seed = choose_seed(config, world, log);
-  log.info("Reading the tokenizer {}", tokenizer_location(config));
-  run->data.tokenizer = open_tokenizer(tokenizer_location(config));
-  log.info(run->data.tokenizer->description());
+  read_tokenizer(*run);
   build_model(*run, seed);
   build_optimizer(*run);
   report_model(*run);
   open_data(*run);
   open_checkpoints(*run);
+  return run;
+}
+
+std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world, const Log& log) {
+  auto run = std::make_unique<Run>(config, world, log);
+  run->trains = false;
+  set_up_device(*run);
+  join_ranks(*run);
+  run->memory = std::make_unique<RunMemory>(*run);
+  read_tokenizer(*run);
+  build_model(*run, /*seed=*/0);
+  RunModel& model = run->model;
+  RunCheckpoints checkpoints(config, world,
+                             RunParts{model.description, model.assembly, model.parameters, model.parameter_groups,
+                                      nullptr, model.schedule, run->place},
+                             log);
+  checkpoints.load_initial();
+  model.assembly.executor->weights_changed();
   return run;
 }
 

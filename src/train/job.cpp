@@ -42,7 +42,8 @@ Problem model_problem(const JobConfig& config, const Origins& origins, std::stri
     }
     return origins.problem("validation.seq_len", what.replace(at, training.size(), "validation.seq_len"), "");
   }
-  for (const char* size : {"n_kv_heads", "n_heads", "dim", "n_layers", "multiple_of", "vocab_size"}) {
+  for (const char* size :
+       {"n_kv_heads", "n_heads", "head_dim", "hidden_dim", "dim", "n_layers", "multiple_of", "vocab_size"}) {
     const std::string key = std::string("model.override.") + size;
     if (origins.is_set(key)) return origins.problem(key, std::move(what), "change the sizes in model.override");
   }
@@ -102,7 +103,12 @@ ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocab
   request.rope_scaling = config.model.rope_scaling;
   request.max_sequence = config.model.max_seq_len;
   const ModelOverrideSection& sizes = config.model.override_sizes;
-  request.sizes = {sizes.dim, sizes.n_layers, sizes.n_heads, sizes.n_kv_heads, sizes.multiple_of, sizes.vocab_size};
+  request.sizes = {sizes.dim,      sizes.n_layers,   sizes.n_heads,     sizes.n_kv_heads,
+                   sizes.head_dim, sizes.hidden_dim, sizes.multiple_of, sizes.vocab_size,
+                   sizes.norm_eps, sizes.embeddings, sizes.rope_theta};
+  request.rope = {sizes.rope_factor,           sizes.rope_low_freq_factor, sizes.rope_high_freq_factor,
+                  sizes.rope_original_context, sizes.rope_beta_fast,       sizes.rope_beta_slow,
+                  sizes.rope_attention_factor};
   request.tokenizer_vocabulary = tokenizer_vocabulary;
   request.sequence_length = config.training.seq_len;
   if (config.validation.enable) request.sequence_length = std::max(request.sequence_length, config.validation.seq_len);
@@ -316,9 +322,10 @@ BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) 
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
   const ModelFamily* family = find_model_family(config.model.name);
   if (!family) return check_degrees(nullptr, config, origins);  // the schema has already refused the name
-  const std::vector<std::string> flavors = family->flavors(config.model.name);
-  if (std::find(flavors.begin(), flavors.end(), config.model.flavor) == flavors.end()) {
+  if (!family->has_flavor(config.model.name, config.model.flavor)) {
+    std::vector<std::string> flavors = family->flavors(config.model.name);
     const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
+    flavors.emplace_back(kCustomFlavor);
     std::vector<Problem> problems = check_degrees(nullptr, config, origins);
     problems.push_back(origins.problem("model.flavor",
                                        fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),

@@ -34,9 +34,11 @@ class RunLoader {
         checkpointer_(checkpointer),
         log_(log) {}
 
-  RunStart load();
+  RunStart load() { return report(load_newest()); }
+  RunStart load_initial_alone() { return report(load_initial()); }
 
  private:
+  RunStart report(const LoadOutcome& outcome);
   /// From the run's newest checkpoint, or that of checkpoint.load_step; without one, from what the config names.
   LoadOutcome load_newest();
   LoadOutcome load_initial();
@@ -66,8 +68,7 @@ class RunLoader {
   std::string changed_options_;     // since the checkpoint that was loaded
 };
 
-RunStart RunLoader::load() {
-  const LoadOutcome outcome = load_newest();
+RunStart RunLoader::report(const LoadOutcome& outcome) {
   log_.info(outcome.line);
   if (!changed_options_.empty()) log_.info(changed_options_);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
@@ -228,6 +229,11 @@ bool forgets_progress(const CheckpointSection& options) {
 RunStart load_run(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
                   const Log& log) {
   return RunLoader(config, parts, state, checkpointer, log).load();
+}
+
+RunStart load_initial_weights(const JobConfig& config, const RunParts& parts, const RunState& state,
+                              Checkpointer& checkpointer, const Log& log) {
+  return RunLoader(config, parts, state, checkpointer, log).load_initial_alone();
 }
 
 }  // namespace titan

@@ -59,7 +59,7 @@ at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode) {
   at::Tensor result = run.model.assembly.executor->infer(batch, mode);
   if (!run.model.plan().request.pipeline || mode != UnitMode::logits) return result;
   // The rank that writes a dump may run another stage.
-  std::vector<int64_t> shape = batch.tokens.sizes().vec();
+  std::vector<int64_t> shape = (batch.logit_rows.defined() ? batch.logit_rows : batch.tokens).sizes().vec();
   shape.push_back(run.model.description.vocabulary);
   result = result.defined() ? result.to(at::kFloat) : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
   run.groups.pipeline->all_reduce({result})->wait();

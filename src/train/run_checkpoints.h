@@ -21,6 +21,9 @@ bool forgets_progress(const CheckpointSection& options);
 /// one line. The weights' copies are then stale. Throws Error on all ranks (load_together). All ranks call alike.
 RunStart load_run(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
                   const Log& log);
+/// The same of what `checkpoint.initial_load_*` name alone, whatever the run's own folder holds.
+RunStart load_initial_weights(const JobConfig& config, const RunParts& parts, const RunState& state,
+                              Checkpointer& checkpointer, const Log& log);
 
 class RunCheckpoints {
  public:
@@ -29,6 +32,8 @@ class RunCheckpoints {
 
   /// Loads what `checkpoint.*` names (load_run), then checks that checkpoints can be written.
   RunStart load();
+  /// The weights that `checkpoint.initial_load_*` name, to compute with and not to train.
+  RunStart load_initial() { return load_initial_weights(config_, parts_, state_, *checkpointer_, log_); }
   /// Step 0, for checkpoint.create_seed_checkpoint. Throws Error(storage).
   void save_seed();
   /// Whether a checkpoint is due by this rank's clock (checkpoint.interval_seconds). The ranks then agree: it is saved

@@ -105,9 +105,10 @@ std::vector<SavedParameter> RunState::parameters(int64_t step) const {
                        at::Tensor(),
                        {},
                        parameter->trainable()};
-    if (const auto mine = optimizer_index_.find(parameter->name()); mine != optimizer_index_.end()) {
-      one.first_moment = parts_.optimizer.first_moment(mine->second);
-      one.second_moment = parts_.optimizer.second_moment(mine->second);
+    const auto mine = optimizer_index_.find(parameter->name());
+    if (parts_.optimizer && mine != optimizer_index_.end()) {
+      one.first_moment = parts_.optimizer->first_moment(mine->second);
+      one.second_moment = parts_.optimizer->second_moment(mine->second);
     }
     saved.push_back(std::move(one));
   }
@@ -257,12 +258,19 @@ std::vector<ModelFact> facts_of(const ModelRequest& model) {
 /// Every member of a request but the tokenizer's size: of any other the same names mean the same.
 template <class Request, class Visit>
 void visit_request(Request& model, const Visit& visit) {
+  auto& sizes = model.sizes;
+  auto& rope = model.rope;
   visit("name", model.name), visit("flavor", model.flavor);
   visit("norm_type", model.norm_type), visit("rope_scaling", model.rope_scaling);
   visit("seq_len", model.sequence_length), visit("max_seq_len", model.max_sequence);
-  visit("dim", model.sizes.dim), visit("n_layers", model.sizes.n_layers), visit("n_heads", model.sizes.n_heads);
-  visit("n_kv_heads", model.sizes.n_kv_heads), visit("multiple_of", model.sizes.multiple_of);
-  visit("vocab_size", model.sizes.vocab_size);
+  visit("dim", sizes.dim), visit("n_layers", sizes.n_layers), visit("n_heads", sizes.n_heads);
+  visit("n_kv_heads", sizes.n_kv_heads), visit("head_dim", sizes.head_dim), visit("hidden_dim", sizes.hidden_dim);
+  visit("multiple_of", sizes.multiple_of), visit("vocab_size", sizes.vocab_size);
+  visit("norm_eps", sizes.norm_eps), visit("embeddings", sizes.embeddings), visit("rope_theta", sizes.rope_theta);
+  visit("rope_factor", rope.factor), visit("rope_low_freq_factor", rope.low_freq_factor);
+  visit("rope_high_freq_factor", rope.high_freq_factor), visit("rope_original_context", rope.original_context);
+  visit("rope_beta_fast", rope.beta_fast), visit("rope_beta_slow", rope.beta_slow);
+  visit("rope_attention_factor", rope.attention_factor);
 }
 
 /// The facts of the model; null where there are none.
@@ -287,14 +295,15 @@ std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manife
   ModelRequest model;
   model.tokenizer_vocabulary = 1;
   try {
-    visit_request(model, [&](const char* name, auto& value) { facts.at("request").at(name).get_to(value); });
+    facts.at("request").at("name").get_to(model.name);
+    visit_request(model, [&](const char* name, auto& value) {  // older programs wrote fewer
+      if (facts.at("request").contains(name)) facts.at("request").at(name).get_to(value);
+    });
   } catch (const nlohmann::json::exception&) {  // of a program with another table of models
     return std::nullopt;
   }
   const ModelFamily* family = find_model_family(model.name);
-  if (!family) return std::nullopt;
-  const std::vector<std::string> flavors = family->flavors(model.name);
-  return std::find(flavors.begin(), flavors.end(), model.flavor) == flavors.end() ? std::nullopt : std::optional(model);
+  return family && family->has_flavor(model.name, model.flavor) ? std::optional(model) : std::nullopt;
 }
 
 std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelRequest& model, WeightUse use) {

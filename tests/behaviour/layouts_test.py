@@ -43,14 +43,21 @@ class Layouts(BehaviourTest):
         return ["configs/debug_model.toml", *small, *DETERMINED, f"--training.local_batch_size={samples}", *more]
 
     def test_dumps_of_a_step_are_whole_whatever_the_layout(self):
+        for family in ("llama3", "qwen2", "qwen3"):
+            with self.subTest(family):
+                self.check_dumps(family)
+
+    def check_dumps(self, family: str):
         more = ["--training.steps=2", "--debug.dump_steps=1", "--debug.dump_logits", "--training.max_norm=0"]
-        alone = self.alone(*self.words(4, *more)).dump()
+        if family != "llama3":
+            more += [f"--model.name={family}", "--model.flavor=custom", "--model.override.hidden_dim=96"]
+        alone = self.alone(*self.words(4, *more), name=f"{family}-alone").dump()
         for name, degrees in {
             "fsdp": ["--parallelism.data_parallel_shard_degree=2"],
             "tp": ["--parallelism.tensor_parallel_degree=2", "--training.local_batch_size=4"],
             "cp": ["--parallelism.context_parallel_degree=2", "--training.local_batch_size=4"],
         }.items():
-            run = self.launch(2, *self.words(2, *more), *degrees, name=name)
+            run = self.launch(2, *self.words(2, *more), *degrees, name=f"{family}-{name}")
             self.assertEqual(run.code, OK, run.output + run.errors)
             dump = run.dump()
             self.assertTrue(dump.tokens.equal(alone.tokens), "the same samples in the same order")

@@ -52,7 +52,7 @@ class ExpectedStep {
 
   /// Weights of one block's products.
   int64_t block_weights() const {
-    return a_.dim * (2 * a_.dim + 2 * a_.kv_heads * a_.head_dim()) + 3 * a_.dim * a_.hidden;
+    return a_.dim * (2 * a_.dim + 2 * a_.kv_heads * a_.head_dim) + 3 * a_.dim * a_.hidden;
   }
   int64_t parameters() const {
     const int64_t ends = a_.vocabulary * a_.dim * (a_.tied ? 1 : 2) + a_.dim;
@@ -104,7 +104,7 @@ class ExpectedStep {
     RotaryTurn rotation;
     rotation.type = type;
     rotation.tokens = rotation.length = kTokens;
-    rotation.head_dim = a_.head_dim();
+    rotation.head_dim = a_.head_dim;
     rotation.query_heads = a_.heads;
     rotation.key_heads = a_.kv_heads;
     rotation.query = rotation.key = &somewhere;
@@ -137,7 +137,7 @@ class ExpectedStep {
   // own kernels write are known, those of the gradients of queries and keys among them; amaxes of weights, of
   // attention's output and of the values' gradient take a kernel of their own.
   void count_casts() {
-    const int64_t kv = a_.kv_heads * a_.head_dim();
+    const int64_t kv = a_.kv_heads * a_.head_dim;
     const int64_t inputs = kTokens * (2 * a_.dim + a_.hidden);
     const int64_t gradients = kTokens * (3 * a_.dim + 2 * kv + 2 * a_.hidden);
     uint8_t somewhere = 0;

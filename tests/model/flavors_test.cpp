@@ -230,7 +230,7 @@ TEST(Llama, SizesOfTheConfigReplaceTheFlavors) {
   ModelRequest request = request_for("llama3", "8B");
   request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 300};
   const LlamaArguments a = llama_arguments(request);
-  EXPECT_EQ(a.head_dim(), 8);
+  EXPECT_EQ(a.head_dim, 8);
   EXPECT_EQ(a.layers, 2);
   EXPECT_EQ(a.kv_heads, 4);
   EXPECT_EQ(a.vocabulary, 300);

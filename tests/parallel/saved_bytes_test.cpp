@@ -13,16 +13,16 @@
 namespace titan {
 namespace {
 
-class SavedBytes : public ::testing::TestWithParam<std::tuple<ElementType, int64_t, std::string>> {};
+class SavedBytes : public ::testing::TestWithParam<std::tuple<ElementType, int64_t, std::string, std::string>> {};
 
 TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
-  const auto& [compute, kv_heads, norm] = GetParam();
+  const auto& [compute, kv_heads, norm, family] = GetParam();
   for (const NamedSelection& named : all_selections()) {
     SCOPED_TRACE(named.name);
     PlanRequest plan = small_plan();
     plan.compute = compute;
     plan.recompute = named.selection;
-    ModelRequest request = small_request("llama3", kv_heads);
+    ModelRequest request = small_request(family, kv_heads);
     request.norm_type = norm;
     SmallModel small(request, plan, {.count_saved_bytes = true});
     forward(*small.executor, small.batch(), 0);
@@ -34,7 +34,12 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
 
 INSTANTIATE_TEST_SUITE_P(Executor, SavedBytes,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
-                                            ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm")));
+                                            ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm"),
+                                            ::testing::Values("llama3")));
+INSTANTIATE_TEST_SUITE_P(Relatives, SavedBytes,
+                         ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
+                                            ::testing::Values(2), ::testing::Values("rmsnorm"),
+                                            ::testing::Values("qwen2", "qwen3")));
 
 /// Of float8 layers that have sides for it.
 ModelRequest float8_model() {
@@ -106,16 +111,17 @@ TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
   EXPECT_EQ(of_a_block[Case::cast_again], of_a_block[Case::leave]);
 }
 
-class SavedBytesOfOneRank : public ::testing::TestWithParam<NamedSelection> {};
+class SavedBytesOfOneRank : public ::testing::TestWithParam<std::tuple<NamedSelection, std::string>> {};
 
 TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
-  const ModelRequest request = small_request();
+  const auto& [named, name] = GetParam();
+  const ModelRequest request = small_request(name);
   const ModelFamily& family = *find_model_family(request.name);
   for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
     plan_request.compute = compute;
-    plan_request.recompute = GetParam().selection;
+    plan_request.recompute = named.selection;
     plan_request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 1};
     const ModelDescription model = family.describe(request);
     const Plan plan = make_plan(model, family, plan_request);
@@ -142,7 +148,9 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Executor, SavedBytesOfOneRank, ::testing::ValuesIn(all_selections()));
+INSTANTIATE_TEST_SUITE_P(Executor, SavedBytesOfOneRank,
+                         ::testing::Combine(::testing::ValuesIn(all_selections()),
+                                            ::testing::Values("llama3", "qwen2", "qwen3")));
 
 int64_t block_bytes(const RecomputeSelection& selection) {
   PlanRequest plan = small_plan();

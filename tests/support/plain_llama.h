@@ -35,14 +35,14 @@ struct PlainLlama {
 
   at::Tensor attention(const at::Tensor& x, const std::string& prefix) const {
     auto heads = [&](const char* name, int64_t count) {
-      return linear(x, prefix + name).unflatten(2, {count, arguments.head_dim()});
+      return linear(x, prefix + name).unflatten(2, {count, arguments.head_dim});
     };
     const int64_t repeats = arguments.heads / arguments.kv_heads;
     const at::Tensor q = rotate(heads("wq.weight", arguments.heads)).transpose(1, 2);
     const at::Tensor k = rotate(heads("wk.weight", arguments.kv_heads)).transpose(1, 2).repeat_interleave(repeats, 1);
     const at::Tensor v = heads("wv.weight", arguments.kv_heads).transpose(1, 2).repeat_interleave(repeats, 1);
     const at::Tensor future = at::ones({x.size(1), x.size(1)}, at::kBool).triu(1);
-    const at::Tensor scores = q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(arguments.head_dim()));
+    const at::Tensor scores = q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(arguments.head_dim));
     const at::Tensor mixed = scores.masked_fill(future, -INFINITY).softmax(-1).matmul(v);
     return linear(mixed.transpose(1, 2).flatten(2), prefix + "wo.weight");
   }

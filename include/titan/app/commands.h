@@ -37,6 +37,8 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments);
 /// What is left of the words of `ranks` for the config, as run_ranks takes them.
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
 int run_launch(const Schema& schema, std::span<const std::string> arguments);
+int run_generate(const Schema& schema, std::span<const std::string> arguments);
+int run_evaluate(const Schema& schema, std::span<const std::string> arguments);
 int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
 
 // `titan_train convert DIRECTION …`: reads the command line and the config and hands over to tools/convert.h.

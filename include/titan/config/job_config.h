@@ -44,18 +44,31 @@ struct MetricsSection {
   bool report{};                               ///< write report.html
 };
 
-/// Sizes in place of the flavor's; 0 keeps the flavor's.
+/// What is in place of the flavor's; 0 keeps the flavor's.
 struct ModelOverrideSection {
   int64_t dim{};
   int64_t n_layers{};
   int64_t n_heads{};
   int64_t n_kv_heads{};
+  int64_t head_dim{};
+  int64_t hidden_dim{};
   int64_t multiple_of{};
   int64_t vocab_size{};
+  double norm_eps{};
+  std::string embeddings;  ///< default, tied, untied
+  double rope_theta{};
+  double rope_factor{};
+  double rope_low_freq_factor{};
+  double rope_high_freq_factor{};
+  int64_t rope_original_context{};
+  double rope_beta_fast{};
+  double rope_beta_slow{};
+  double rope_attention_factor{};
 };
 
 struct ModelSection {
-  std::string name;       ///< llama2, llama3, llama3_1, llama3_2
+  std::string from_hf;    ///< folder with the config.json that the rest of this section follows; empty: none
+  std::string name;       ///< llama2, llama3, llama3_1, llama3_2, llama, mistral, qwen2, qwen3
   std::string flavor;     ///< checked against the model's table by the model part
   std::string norm_type;  ///< rmsnorm, fused_rmsnorm, layernorm, np_layernorm
   std::string rope_scaling;

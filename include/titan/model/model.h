@@ -16,6 +16,7 @@
 #include "titan/ops/attention.h"
 #include "titan/ops/context_parallel.h"
 #include "titan/ops/cross_entropy.h"
+#include "titan/ops/key_value_cache.h"
 #include "titan/ops/linear.h"
 #include "titan/ops/parameter.h"
 #include "titan/ops/unit_context.h"
@@ -34,6 +35,9 @@ struct BatchContext {
   AttentionBounds bounds;    // of the whole samples
   double loss_scale = 1.0;   // 1 / valid tokens of the whole step
   at::Tensor loss_scale_at;  // fp64 device scalar that replaces it for captured work
+  // Of generation (UnitMode::logits):
+  KeyValueCache* cache = nullptr;  // what the tokens follow; null: nothing
+  at::Tensor logit_rows;           // int64 [n], of the B·T tokens: whose logits are wanted; undefined: all
 };
 
 /// Samples [first, first + count) of a microbatch, as views.
@@ -50,7 +54,8 @@ class Unit {
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& weights() const { return weights_; }
 
-  /// The head returns its loss (an fp64 scalar), or the logits [B, T, V] in UnitMode::logits.
+  /// The head returns its loss (an fp64 scalar), or the logits in UnitMode::logits: [B, T, V], or [n, V] of
+  /// BatchContext::logit_rows.
   virtual HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) = 0;
 
  private:
@@ -59,7 +64,7 @@ class Unit {
 };
 
 // A built model: its parameters (handles without memory until a weight store allocates it) and its chain of units; and
-// the interface of a model family. A new family is a folder and a line in registry.cpp.
+// the interface of a model family. A new family is a folder and a line in model.cpp.
 
 /// The requested model, resolved from the config and the tokenizer.
 struct ModelRequest {
@@ -70,15 +75,27 @@ struct ModelRequest {
   int64_t tokenizer_vocabulary = 0;  // 0: unknown
   int64_t sequence_length = 2048;
   int64_t max_sequence = 0;  // 0: the family's
-  /// Sizes that override the flavor's; 0 keeps the flavor's.
+  /// What overrides the flavor's; 0 keeps the flavor's, 0 in `rope` that of `rope_scaling`.
   struct Sizes {
     int64_t dim = 0;
     int64_t n_layers = 0;
     int64_t n_heads = 0;
     int64_t n_kv_heads = 0;
+    int64_t head_dim = 0;
+    int64_t hidden_dim = 0;
     int64_t multiple_of = 0;
     int64_t vocab_size = 0;
+    double norm_eps = 0;
+    std::string embeddings = "default";  // or tied, untied
+    double rope_theta = 0;
   } sizes;
+  struct Rope {
+    double factor = 0;
+    double low_freq_factor = 0, high_freq_factor = 0;
+    int64_t original_context = 0;
+    double beta_fast = 0, beta_slow = 0;
+    double attention_factor = 0;
+  } rope;
 };
 
 /// Parallelism and precision of the model, decided by the plan.
@@ -126,18 +143,27 @@ class Model {
   std::vector<std::shared_ptr<Unit>> chain_;
 };
 
+/// The flavor of every name that has no sizes of its own: the request gives them all.
+inline constexpr std::string_view kCustomFlavor = "custom";
+
+class StateDictAdapter;
+
 class ModelFamily {
  public:
   virtual ~ModelFamily() = default;
   /// The values of model.name that this family serves.
   virtual std::vector<std::string> names() const = 0;
   virtual std::vector<std::string> flavors(std::string_view name) const = 0;
+  /// One of these, or kCustomFlavor.
+  bool has_flavor(std::string_view name, std::string_view flavor) const;
   /// Throws Error(bad_config) for an unknown flavor or inconsistent sizes.
   virtual ModelDescription describe(const ModelRequest& request) const = 0;
   virtual std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const = 0;
   /// The policy of block `block` (0-based) under `selection` with `tensor_ranks` tensor-parallel ranks: a communicated
   /// result may be worth keeping even where its product alone is not.
   virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const = 0;
+  /// Its formats in other programs; null: no other program has the model.
+  virtual const StateDictAdapter* adapter() const { return nullptr; }
   /// Notes on weights imported from another trainer: differences that the files do not show.
   virtual std::vector<std::string> notes(const ModelRequest& request) const = 0;
 };

@@ -77,8 +77,7 @@ class StateDictAdapter {
                                                           const ModelRequest& request) const = 0;
 };
 
-/// The adapter of the family that serves `name`; null if no other program supports it. Register new ones in
-/// registry.cpp.
+/// The adapter of the family that serves `name`; null if no other program supports it.
 const StateDictAdapter* find_state_dict_adapter(std::string_view name);
 
 }  // namespace titan

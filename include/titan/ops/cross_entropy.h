@@ -40,8 +40,9 @@ struct CrossEntropyOptions {
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labels, Parameter& weight,
                                 const CrossEntropyOptions& options, UnitContext& context);
 
-/// hidden as above → logits [N, V] of all tokens over the whole vocabulary, on every rank.
-at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel);
+/// hidden as above → logits over the whole vocabulary, on every rank: [N, V] of all tokens, or of `rows` (int64 [n]).
+at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel,
+                         const at::Tensor& rows = {});
 
 /// linear_cross_entropy over hidden states of `width` and all of the `vocabulary`.
 void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary);

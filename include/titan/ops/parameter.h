@@ -16,7 +16,7 @@ namespace titan {
 
 /// Initial values: a pure function of (seed, name, global index), independent of the layout.
 struct Initialiser {
-  enum class Kind { normal, truncated_normal, ones };
+  enum class Kind { normal, truncated_normal, ones, zeros };
   Kind kind = Kind::ones;
   double standard_deviation = 1.0;
   double lower = -2.0;  // truncated_normal: absolute bounds

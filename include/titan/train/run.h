@@ -53,6 +53,7 @@ struct Run {
 
   const JobConfig& config;
   const Log& log;
+  bool trains = true;  // false: build_inference made it
   World world;
   DeviceInfo device;
   std::unique_ptr<RunFolder> folder;  // null but on rank 0
@@ -70,6 +71,10 @@ struct Run {
 /// Opens device, mesh, tokenizer and corpus; plans, builds and initialises the model. `world`: which rank of how many
 /// this process is; all ranks call alike. `config` and `log` outlive the run. Throws Error with the exit code.
 std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, const Log& log);
+
+/// The model alone, with the weights that `checkpoint.initial_load_*` name: nothing that trains, no folder, no data.
+/// Otherwise as build_run.
+std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world, const Log& log);
 
 /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
 /// abort, Error(out_of_memory) with the settings that would fit.

@@ -50,7 +50,7 @@ struct RunParts {
   const Assembly& assembly;
   const std::vector<Parameter*>& parameters;  // of the whole model, in canonical order; other stages' without memory
   const std::vector<ParameterGroup>& groups;  // of these
-  const Optimizer& optimizer;                 // of the assembly's
+  const Optimizer* optimizer;                 // of the assembly's; null: there is none, nor are there moments
   const LearningRateSchedule& schedule;
   const MeshPlace& place;
   const SpikeGuard* guard = nullptr;  // null: there is none

@@ -35,7 +35,10 @@ constexpr auto kFlavors = std::to_array<LlamaFlavor>({
 
 std::string_view table_family(std::string_view name) { return name == "llama3_1" ? "llama3" : name; }
 
+constexpr LlamaFlavor kCustom{"", kCustomFlavor, 0, 0, 0, 0, 0, 1, 1e4, 0};
+
 const LlamaFlavor& find_flavor(const ModelRequest& request) {
+  if (request.flavor == kCustomFlavor) return kCustom;
   std::vector<std::string> known;
   for (const LlamaFlavor& flavor : llama_flavors()) {
     if (flavor.family != table_family(request.name)) continue;
@@ -43,20 +46,50 @@ const LlamaFlavor& find_flavor(const ModelRequest& request) {
     known.emplace_back(flavor.name);
   }
   std::vector<std::string> best = nearest(request.flavor, known, 1);
+  known.emplace_back(kCustomFlavor);
   throw Error(ExitCode::bad_config,
               fmt::format("model.flavor = \"{}\" is not a flavor of {}{}; there are: {}", request.flavor, request.name,
                           best.empty() ? "" : fmt::format("; did you mean \"{}\"?", best[0]), join(known, ", ")));
 }
 
 std::optional<RotaryScaling> scaling_named(std::string_view name) {
+  using Kind = RotaryScaling::Kind;
   if (name == "llama3_1") return RotaryScaling{};
   if (name == "llama3_2") return RotaryScaling{.factor = 32.0};
+  if (name == "linear") return RotaryScaling{.kind = Kind::linear, .factor = 0};
+  if (name == "dynamic") return RotaryScaling{.kind = Kind::dynamic, .factor = 0};
+  if (name == "yarn") return RotaryScaling{.kind = Kind::yarn, .factor = 0, .attention_factor = 0};
   return std::nullopt;
+}
+
+/// With what the request gives in place of the named scaling's.
+RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
+  const ModelRequest::Rope& given = request.rope;
+  const auto take = [](auto& value, auto wanted) {
+    if (wanted > 0) value = wanted;
+  };
+  take(scaling.factor, given.factor);
+  take(scaling.low_frequency_factor, given.low_freq_factor);
+  take(scaling.high_frequency_factor, given.high_freq_factor);
+  take(scaling.original_context, given.original_context);
+  take(scaling.beta_fast, given.beta_fast);
+  take(scaling.beta_slow, given.beta_slow);
+  take(scaling.attention_factor, given.attention_factor);
+  if (scaling.factor < 1) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("model.rope_scaling = \"{}\" needs a factor of at least 1 in model.override.rope_factor",
+                            request.rope_scaling));
+  }
+  if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+    throw Error(ExitCode::bad_config, "model.override.rope_high_freq_factor must be above rope_low_freq_factor");
+  }
+  if (scaling.attention_factor == 0) scaling.attention_factor = 0.1 * std::log(scaling.factor) + 1;
+  return scaling;
 }
 
 /// The context length that the published models were trained for; for Llama 2 34B Code Llama's.
 int64_t longest_context(const ModelRequest& request) {
-  if (request.name != "llama2") return 131072;
+  if (request.name != "llama2" || request.flavor == kCustomFlavor) return 131072;
   return request.flavor == "34B" ? 16384 : 4096;
 }
 
@@ -64,11 +97,24 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
   auto fail = [&](const std::string& what) {
     throw Error(ExitCode::bad_config, fmt::format("model {} {}: {}", request.name, request.flavor, what));
   };
-  if (a.dim % a.heads != 0) fail(fmt::format("dim = {} is not a multiple of n_heads = {}", a.dim, a.heads));
+  const std::array<std::pair<const char*, int64_t>, 4> needed{
+      {{"dim", a.dim}, {"n_layers", a.layers}, {"n_heads", a.heads}, {"hidden_dim", a.hidden}}};
+  std::vector<std::string> missing;
+  for (const auto& [size, value] : needed) {
+    if (value == 0) missing.push_back(fmt::format("model.override.{}", size));
+  }
+  if (!missing.empty()) {
+    fail(
+        fmt::format("this flavor has no sizes of its own; give {}, or name a Hugging Face model's folder in "
+                    "model.from_hf",
+                    join(missing, ", ")));
+  }
+  if (request.sizes.head_dim == 0 && a.dim % a.heads != 0)
+    fail(fmt::format("dim = {} is not a multiple of n_heads = {}", a.dim, a.heads));
   if (a.heads % a.kv_heads != 0) {
     fail(fmt::format("n_heads = {} is not a multiple of n_kv_heads = {}", a.heads, a.kv_heads));
   }
-  if (a.head_dim() % 2 != 0) fail(fmt::format("head size {} is odd; rotary embedding turns pairs", a.head_dim()));
+  if (a.head_dim % 2 != 0) fail(fmt::format("head size {} is odd; rotary embedding turns pairs", a.head_dim));
   if (a.vocabulary < request.tokenizer_vocabulary) {
     fail(
         fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits with "
@@ -103,14 +149,20 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.layers = pick(request.sizes.n_layers, flavor.layers);
   a.heads = pick(request.sizes.n_heads, flavor.heads);
   a.kv_heads = pick(request.sizes.n_kv_heads, request.sizes.n_heads > 0 ? a.heads : flavor.kv_heads);
-  a.hidden = llama_hidden_size(a.dim, flavor.ffn_multiplier, pick(request.sizes.multiple_of, flavor.multiple_of));
+  a.head_dim = pick(request.sizes.head_dim, a.dim / std::max<int64_t>(1, a.heads));
+  const bool derives_hidden = flavor.dim > 0 || request.sizes.multiple_of > 0;
+  const int64_t multiple_of = pick(request.sizes.multiple_of, flavor.multiple_of);
+  a.hidden =
+      pick(request.sizes.hidden_dim, derives_hidden ? llama_hidden_size(a.dim, flavor.ffn_multiplier, multiple_of) : 0);
   int64_t usual =
       flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
   a.vocabulary = pick(request.sizes.vocab_size, usual);
   a.max_sequence = request.sequence_length;
-  a.rope_theta = flavor.rope_theta;
+  a.rope_theta = request.sizes.rope_theta > 0 ? request.sizes.rope_theta : flavor.rope_theta;
+  if (request.sizes.norm_eps > 0) a.norm_epsilon = request.sizes.norm_eps;
   a.rope_scaling_name = request.rope_scaling == "default" ? request.name : request.rope_scaling;
   a.rope_scaling = scaling_named(a.rope_scaling_name);
+  if (a.rope_scaling) a.rope_scaling = scaling_of(*a.rope_scaling, request);
   std::optional<NormType> norm = norm_type_from_name(request.norm_type);
   if (!norm) {
     throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\" is unknown; there are: rmsnorm, "
@@ -118,7 +170,8 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
                                                   request.norm_type));
   }
   a.norm = *norm;
-  a.tied = flavor.tied;
+  const std::string& embeddings = request.sizes.embeddings;
+  a.tied = embeddings == "tied" || (embeddings == "default" && flavor.tied);
   a.block_causal = flavor.block_causal;
   check_sizes(a, request);
   return a;

@@ -4,6 +4,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/model/llama/state_dict_adapter.h"
 #include "titan/model/llama/units.h"
 #include "titan/ops/embedding.h"
 
@@ -43,13 +44,13 @@ class LlamaModel : public Model {
 
   void prepare(const at::Device& device) override {
     rotary_->rows =
-        rotary_table(arguments_.max_sequence, arguments_.head_dim(), arguments_.rope_theta, arguments_.rope_scaling)
+        rotary_table(arguments_.max_sequence, arguments_.head_dim, arguments_.rope_theta, arguments_.rope_scaling)
             .to(device);
   }
 
  private:
   LlamaBlockParameters add_block(int64_t layer) {
-    auto specs = llama_block_parameters(arguments_, layer);
+    const std::vector<ParameterSpec> specs = llama_block_parameters(arguments_, layer);
     auto named = [&](const std::string& suffix) -> Parameter* {
       for (const ParameterSpec& spec : specs) {
         if (spec.name.ends_with(suffix)) return &add_parameter(spec);
@@ -60,6 +61,11 @@ class LlamaModel : public Model {
     p.wq = named(".wq.weight"), p.wk = named(".wk.weight"), p.wv = named(".wv.weight"), p.wo = named(".wo.weight");
     p.w1 = named(".w1.weight"), p.w2 = named(".w2.weight"), p.w3 = named(".w3.weight");
     p.attention_norm = named(".attention_norm.weight"), p.ffn_norm = named(".ffn_norm.weight");
+    if (arguments_.variant) {
+      for (const ParameterSpec& spec : arguments_.variant->parameters(arguments_, layer)) {
+        p.variant.push_back(&add_parameter(spec));
+      }
+    }
     return p;
   }
 
@@ -78,7 +84,9 @@ class LlamaModel : public Model {
 
 class LlamaFamily : public ModelFamily {
  public:
-  std::vector<std::string> names() const override { return {"llama2", "llama3", "llama3_1", "llama3_2"}; }
+  std::vector<std::string> names() const override {
+    return {"llama2", "llama3", "llama3_1", "llama3_2", "llama", "mistral"};
+  }
 
   std::vector<std::string> flavors(std::string_view name) const override {
     std::vector<std::string> result;
@@ -88,36 +96,41 @@ class LlamaFamily : public ModelFamily {
     return result;
   }
 
-  ModelDescription describe(const ModelRequest& request) const override;
+  ModelDescription describe(const ModelRequest& request) const override {
+    return describe_llama(request, llama_arguments(request));
+  }
 
   std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const override {
-    return std::make_unique<LlamaModel>(llama_arguments(request), strategies);
+    return build_llama(llama_arguments(request), strategies);
   }
 
   RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const override {
     return llama_policy(selection, block, tensor_ranks);
   }
 
+  const StateDictAdapter* adapter() const override { return &llama_adapter(); }
+
   std::vector<std::string> notes(const ModelRequest& request) const override {
-    if (request.name != "llama3" || request.rope_scaling != "default") return {};
+    if (request.name != "llama3" || request.flavor == kCustomFlavor || request.rope_scaling != "default") return {};
     return {
         "model.name = \"llama3\" means no rotary scaling; torchtitan's last TOML release scaled every Llama 3 flavor "
         "as 3.1 does: for that, say model.name = \"llama3_1\" or model.rope_scaling = \"llama3_1\""};
   }
 };
 
-ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
-  const LlamaArguments a = llama_arguments(request);
+}  // namespace
+
+ModelDescription describe_llama(const ModelRequest& request, const LlamaArguments& a) {
   ModelDescription model;
   model.name = request.name;
   model.flavor = request.flavor;
   model.dim = a.dim, model.layers = a.layers, model.heads = a.heads, model.kv_heads = a.kv_heads;
-  model.head_dim = a.head_dim(), model.vocabulary = a.vocabulary, model.max_sequence = a.max_sequence;
+  model.head_dim = a.head_dim, model.vocabulary = a.vocabulary, model.max_sequence = a.max_sequence;
   model.block_causal = a.block_causal;
   model.summary = fmt::format(
       "dim {}, {} layers, {} heads ({} for keys and values) of {}, hidden {}, vocabulary {}, rope theta {:g}, scaling "
       "{}{}{}",
-      a.dim, a.layers, a.heads, a.kv_heads, a.head_dim(), a.hidden, a.vocabulary, a.rope_theta,
+      a.dim, a.layers, a.heads, a.kv_heads, a.head_dim, a.hidden, a.vocabulary, a.rope_theta,
       a.rope_scaling ? a.rope_scaling_name : "none", a.tied ? ", tied embeddings" : "",
       a.block_causal ? ", block-causal attention" : "");
   model.units.push_back(
@@ -138,7 +151,9 @@ ModelDescription LlamaFamily::describe(const ModelRequest& request) const {
   return model;
 }
 
-}  // namespace
+std::unique_ptr<Model> build_llama(const LlamaArguments& arguments, const ModelStrategies& strategies) {
+  return std::make_unique<LlamaModel>(arguments, strategies);
+}
 
 // Distributions as in torchtitan. A tied matrix is initialised like the output layer.
 ParameterSpec llama_embedding_parameter(const LlamaArguments& a) {
@@ -153,8 +168,8 @@ ParameterSpec llama_embedding_parameter(const LlamaArguments& a) {
 std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& a, int64_t layer) {
   const std::string prefix = fmt::format("layers.{}.", layer);
   const double deep = kInitialDeviation / std::sqrt(2.0 * static_cast<double>(layer + 1));
-  const int64_t query = a.heads * a.head_dim();
-  const int64_t key_value = a.kv_heads * a.head_dim();
+  const int64_t query = a.heads * a.head_dim;
+  const int64_t key_value = a.kv_heads * a.head_dim;
   std::vector<ParameterSpec> specs{
       matrix(prefix + "attention.wq.weight", query, a.dim, truncated(kInitialDeviation), kRows),
       matrix(prefix + "attention.wk.weight", key_value, a.dim, truncated(kInitialDeviation), kRows),
@@ -167,6 +182,9 @@ std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& a, int64
   if (has_norm_weights(a)) {
     specs.push_back(norm_parameter(prefix + "attention_norm.weight", a));
     specs.push_back(norm_parameter(prefix + "ffn_norm.weight", a));
+  }
+  if (a.variant) {
+    for (ParameterSpec& spec : a.variant->parameters(a, layer)) specs.push_back(std::move(spec));
   }
   return specs;
 }

@@ -1,12 +1,11 @@
 // Llama's names and settings in Hugging Face's and Meta's formats.
-#include "titan/model/state_dict_adapter.h"
+#include "titan/model/llama/state_dict_adapter.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
 
-#include "state_dict_adapter.h"
 #include "titan/base/error.h"
 #include "titan/model/llama/llama.h"
 
@@ -19,15 +18,17 @@ struct Renaming {
   const char* ours;
   const char* theirs;
 };
-constexpr std::array<Renaming, 9> kBlockNames{{{"attention.wq", "self_attn.q_proj"},
-                                               {"attention.wk", "self_attn.k_proj"},
-                                               {"attention.wv", "self_attn.v_proj"},
-                                               {"attention.wo", "self_attn.o_proj"},
-                                               {"feed_forward.w1", "mlp.gate_proj"},
-                                               {"feed_forward.w2", "mlp.down_proj"},
-                                               {"feed_forward.w3", "mlp.up_proj"},
-                                               {"attention_norm", "input_layernorm"},
-                                               {"ffn_norm", "post_attention_layernorm"}}};
+constexpr std::array<Renaming, 11> kBlockNames{{{"attention.wq", "self_attn.q_proj"},
+                                                {"attention.wk", "self_attn.k_proj"},
+                                                {"attention.wv", "self_attn.v_proj"},
+                                                {"attention.wo", "self_attn.o_proj"},
+                                                {"feed_forward.w1", "mlp.gate_proj"},
+                                                {"feed_forward.w2", "mlp.down_proj"},
+                                                {"feed_forward.w3", "mlp.up_proj"},
+                                                {"attention.q_norm", "self_attn.q_norm"},
+                                                {"attention.k_norm", "self_attn.k_norm"},
+                                                {"attention_norm", "input_layernorm"},
+                                                {"ffn_norm", "post_attention_layernorm"}}};
 constexpr std::array<Renaming, 3> kOuterNames{{{"tok_embeddings.weight", "model.embed_tokens.weight"},
                                                {"norm.weight", "model.norm.weight"},
                                                {"output.weight", "lm_head.weight"}}};
@@ -36,12 +37,11 @@ constexpr std::array<Renaming, 3> kOuterNames{{{"tok_embeddings.weight", "model.
 constexpr int64_t kUnscaledContext = 8192;
 constexpr int64_t kScaledContext = 131072;
 
-std::vector<ParameterSpec> all_parameters(const LlamaArguments& arguments) {
-  std::vector<ParameterSpec> all{llama_embedding_parameter(arguments)};
-  for (int64_t layer = 0; layer < arguments.layers; ++layer) {
-    for (ParameterSpec& spec : llama_block_parameters(arguments, layer)) all.push_back(std::move(spec));
+std::vector<ParameterSpec> all_parameters(const ModelRequest& request) {
+  std::vector<ParameterSpec> all;
+  for (UnitDescription& unit : find_model_family(request.name)->describe(request).units) {
+    for (ParameterSpec& spec : unit.parameters) all.push_back(std::move(spec));
   }
-  for (ParameterSpec& spec : llama_head_parameters(arguments)) all.push_back(std::move(spec));
   return all;
 }
 
@@ -49,28 +49,65 @@ std::string hugging_face_name(const std::string& ours) {
   for (const Renaming& name : kOuterNames) {
     if (ours == name.ours) return name.theirs;
   }
-  // layers.N.WHAT.weight
+  // layers.N.WHAT.weight, or .bias
   const size_t number = ours.find('.') + 1;
   const size_t what = ours.find('.', number) + 1;
-  const std::string middle = ours.substr(what, ours.rfind('.') - what);
+  const size_t leaf = ours.rfind('.');
+  const std::string middle = ours.substr(what, leaf - what);
   for (const Renaming& name : kBlockNames) {
-    if (middle == name.ours)
-      return fmt::format("model.layers.{}.{}.weight", ours.substr(number, what - number - 1), name.theirs);
+    if (middle != name.ours) continue;
+    return fmt::format("model.layers.{}.{}{}", ours.substr(number, what - number - 1), name.theirs, ours.substr(leaf));
   }
   throw InvariantError(fmt::format("internal error: {} has no name at Hugging Face's", ours));
 }
 
 int64_t rotary_heads(const std::string& name, const LlamaArguments& arguments) {
-  if (name.ends_with(".wq.weight")) return arguments.heads;
-  return name.ends_with(".wk.weight") ? arguments.kv_heads : 0;
+  const auto is_of = [&](const char* layer) { return name.find(layer) != name.npos; };
+  if (is_of(".wq.")) return arguments.heads;
+  if (is_of(".wk.")) return arguments.kv_heads;
+  return is_of(".q_norm.") || is_of(".k_norm.") ? 1 : 0;
 }
 
+/// transformers' words for a scaling, without what it does not read.
 Json rotary_json(const RotaryScaling& scaling) {
+  using Kind = RotaryScaling::Kind;
+  switch (scaling.kind) {
+    case Kind::linear:
+      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    case Kind::dynamic:
+      return {{"rope_type", "dynamic"},
+              {"factor", scaling.factor},
+              {"original_max_position_embeddings", scaling.original_context}};
+    case Kind::yarn:
+      return {{"rope_type", "yarn"},
+              {"factor", scaling.factor},
+              {"beta_fast", scaling.beta_fast},
+              {"beta_slow", scaling.beta_slow},
+              {"attention_factor", scaling.attention_factor},
+              {"original_max_position_embeddings", scaling.original_context}};
+    case Kind::llama3:
+      break;
+  }
   return {{"rope_type", "llama3"},
           {"factor", scaling.factor},
           {"low_freq_factor", scaling.low_frequency_factor},
           {"high_freq_factor", scaling.high_frequency_factor},
           {"original_max_position_embeddings", scaling.original_context}};
+}
+
+/// What a file that leaves it out means. `longest`: its max_position_embeddings.
+Json usual_rotary(const std::string& key, const Json& scaling, const Json& longest) {
+  if (key == "beta_fast") return 32.0;
+  if (key == "beta_slow") return 1.0;
+  if (key == "original_max_position_embeddings" && scaling.value("rope_type", "") != "llama3") return longest;
+  if (key != "attention_factor" || !scaling.contains("factor") || !scaling["factor"].is_number()) return {};
+  const auto factor = scaling["factor"].get<double>();
+  const auto grown = [&](const char* name) {
+    const Json share = scaling.value(name, Json());
+    return factor > 1 ? 0.1 * (share.is_number() ? share.get<double>() : 1.0) * std::log(factor) + 1 : 1.0;
+  };
+  const bool both = scaling.value("mscale", Json()).is_number() && scaling.value("mscale_all_dim", Json()).is_number();
+  return both ? grown("mscale") / grown("mscale_all_dim") : grown("mscale without a number");
 }
 
 /// Collects the differences, in the file's terms.
@@ -139,14 +176,24 @@ void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   }
   const Json here = rotary_json(*arguments.rope_scaling);
   for (const auto& [key, value] : here.items()) {
-    comparison.compare("rope_scaling." + key, scaling.value(key, Json()), value);
+    Json there = scaling.value(key, Json());
+    if (there.is_null()) there = usual_rotary(key, scaling, theirs.value("max_position_embeddings", Json()));
+    comparison.compare("rope_scaling." + key, there, value);
   }
 }
 
 std::string words_of(const std::optional<RotaryScaling>& scaling) {
   if (!scaling) return "none";
+  if (scaling->kind != RotaryScaling::Kind::llama3) return rotary_json(*scaling).dump();
   return fmt::format("factor {}, frequency factors {} and {}, original context {}", scaling->factor,
                      scaling->low_frequency_factor, scaling->high_frequency_factor, scaling->original_context);
+}
+
+/// Tokens that a token of any layer sees before it; null: all of them.
+Json sliding_window(const Json& config) {
+  const bool is_mistral = config.value("model_type", Json()) == Json("mistral");
+  if (!is_mistral && config.value("use_sliding_window", Json()) != Json(true)) return nullptr;
+  return config.value("sliding_window", Json(4096));
 }
 
 /// All kernels of a norm compute the same function.
@@ -155,121 +202,131 @@ std::string words_of(NormType norm) {
   return norm == NormType::np_layernorm ? "np_layernorm" : "rmsnorm";
 }
 
-class LlamaAdapter : public StateDictAdapter {
- public:
-  std::vector<ModelFact> facts(const ModelRequest& request) const override {
-    const LlamaArguments a = llama_arguments(request);
-    const auto number = [](auto value) { return fmt::format("{}", value); };
-    return {{"n_heads", number(a.heads), "model.override.n_heads"},
-            {"n_kv_heads", number(a.kv_heads), "model.override.n_kv_heads"},
-            {"norm_type", words_of(a.norm), "model.norm_type"},
-            {"norm_eps", number(a.norm_epsilon), "model.flavor", /*changed_on_purpose=*/true},
-            {"rope_theta", number(a.rope_theta), "model.flavor", /*changed_on_purpose=*/true},
-            {"rope_scaling", words_of(a.rope_scaling), "model.rope_scaling", /*changed_on_purpose=*/true},
-            {"attention", a.block_causal ? "block-causal" : "causal", "model.flavor", /*changed_on_purpose=*/true}};
-  }
-
-  ForeignModel hugging_face(const ModelRequest& request) const override {
-    const LlamaArguments arguments = llama_arguments(request);
-    if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
-      throw Error(
-          ExitCode::bad_config,
-          fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has rmsnorm and no other", request.norm_type));
-    }
-    ForeignModel model;
-    for (const ParameterSpec& spec : all_parameters(arguments)) {
-      model.tensors.push_back(
-          {hugging_face_name(spec.name), spec.name, spec.shape, rotary_heads(spec.name, arguments)});
-    }
-    if (arguments.tied) model.copies["lm_head.weight"] = "model.embed_tokens.weight";
-    model.ignored = {".rotary_emb.inv_freq"};
-    return model;
-  }
-
-  nlohmann::ordered_json hugging_face_config(const ModelRequest& request) const override {
-    const LlamaArguments arguments = llama_arguments(request);
-    const bool old = request.name == "llama2";
-    const int64_t usual = arguments.rope_scaling ? kScaledContext : old ? kUnscaledContext / 2 : kUnscaledContext;
-    nlohmann::ordered_json config{{"architectures", {"LlamaForCausalLM"}},
-                                  {"model_type", "llama"},
-                                  {"vocab_size", arguments.vocabulary},
-                                  {"hidden_size", arguments.dim},
-                                  {"intermediate_size", arguments.hidden},
-                                  {"num_hidden_layers", arguments.layers},
-                                  {"num_attention_heads", arguments.heads},
-                                  {"num_key_value_heads", arguments.kv_heads},
-                                  {"head_dim", arguments.head_dim()},
-                                  {"max_position_embeddings", std::max(usual, arguments.max_sequence)},
-                                  {"rms_norm_eps", arguments.norm_epsilon},
-                                  {"rope_theta", arguments.rope_theta},
-                                  {"rope_scaling", nullptr},
-                                  {"tie_word_embeddings", arguments.tied},
-                                  {"hidden_act", "silu"},
-                                  {"attention_bias", false},
-                                  {"mlp_bias", false},
-                                  {"attention_dropout", 0.0},
-                                  {"initializer_range", 0.02},
-                                  {"use_cache", true}};
-    if (arguments.rope_scaling) config["rope_scaling"] = rotary_json(*arguments.rope_scaling);
-    return config;
-  }
-
-  std::vector<SettingDifference> hugging_face_differences(const Json& config,
-                                                          const ModelRequest& request) const override {
-    const LlamaArguments arguments = llama_arguments(request);
-    if (!config.is_object()) return {SettingDifference{"it is no JSON object"}};
-    Comparison comparison(config);
-    comparison.expect("model_type", "llama");
-    comparison.expect("hidden_size", arguments.dim);
-    comparison.expect("num_hidden_layers", arguments.layers);
-    comparison.expect("num_attention_heads", arguments.heads);
-    comparison.expect("num_key_value_heads", arguments.kv_heads, config.value("num_attention_heads", Json()));
-    comparison.expect("head_dim", arguments.head_dim(), arguments.head_dim());
-    comparison.expect("intermediate_size", arguments.hidden);
-    comparison.expect("vocab_size", arguments.vocabulary);
-    comparison.expect("tie_word_embeddings", arguments.tied, false);
-    comparison.expect("rms_norm_eps", arguments.norm_epsilon, 1e-6);
-    comparison.expect("hidden_act", "silu", "silu");
-    comparison.expect("attention_bias", false, false);
-    comparison.expect("mlp_bias", false, false);
-    compare_rotary(comparison, arguments);
-    return comparison.take();
-  }
-
-  std::map<std::string, at::Tensor> tables_of_2024(const ModelRequest& request) const override {
-    const LlamaArguments a = llama_arguments(request);
-    return {{"freqs_cis", rotary_table(request.sequence_length, a.head_dim(), a.rope_theta, a.rope_scaling)}};
-  }
-
-  ForeignModel meta(const ModelRequest& request) const override {
-    const LlamaArguments arguments = llama_arguments(request);
-    ForeignModel model;
-    for (const ParameterSpec& spec : all_parameters(arguments))
-      model.tensors.push_back({spec.name, spec.name, spec.shape});
-    if (arguments.tied) model.copies["output.weight"] = "tok_embeddings.weight";
-    model.ignored = {"rope.freqs"};
-    return model;
-  }
-
-  std::vector<SettingDifference> meta_differences(const Json& params, const ModelRequest& request) const override {
-    const LlamaArguments arguments = llama_arguments(request);
-    if (!params.is_object()) return {SettingDifference{"it is no JSON object"}};
-    Comparison comparison(params);
-    comparison.expect("dim", arguments.dim);
-    comparison.expect("n_layers", arguments.layers);
-    comparison.expect("n_heads", arguments.heads);
-    comparison.expect("n_kv_heads", arguments.kv_heads, params.value("n_heads", Json()));
-    comparison.expect("norm_eps", arguments.norm_epsilon, arguments.norm_epsilon);
-    comparison.expect("rope_theta", arguments.rope_theta, arguments.rope_theta);
-    const Json vocabulary = params.value("vocab_size", Json(-1));
-    if (vocabulary != -1) comparison.expect("vocab_size", arguments.vocabulary);  // −1: the tokenizer's
-    comparison.expect("use_scaled_rope", arguments.rope_scaling.has_value(), false);
-    return comparison.take();
-  }
-};
-
 }  // namespace
 
+LlamaAdapter::Kind LlamaAdapter::kind(const ModelRequest& request) const {
+  return request.name == "mistral" ? Kind{"mistral", "MistralForCausalLM"} : Kind{"llama", "LlamaForCausalLM"};
+}
+
+std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
+  const LlamaArguments a = llama_arguments(request);
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  return {{"n_heads", number(a.heads), "model.override.n_heads"},
+          {"n_kv_heads", number(a.kv_heads), "model.override.n_kv_heads"},
+          {"norm_type", words_of(a.norm), "model.norm_type"},
+          {"norm_eps", number(a.norm_epsilon), "model.flavor", /*changed_on_purpose=*/true},
+          {"rope_theta", number(a.rope_theta), "model.flavor", /*changed_on_purpose=*/true},
+          {"rope_scaling", words_of(a.rope_scaling), "model.rope_scaling", /*changed_on_purpose=*/true},
+          {"attention", a.block_causal ? "block-causal" : "causal", "model.flavor", /*changed_on_purpose=*/true}};
+}
+
+ForeignModel LlamaAdapter::hugging_face(const ModelRequest& request) const {
+  const LlamaArguments arguments = llama_arguments(request);
+  if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has rmsnorm and no other", request.norm_type));
+  }
+  ForeignModel model;
+  for (const ParameterSpec& spec : all_parameters(request)) {
+    model.tensors.push_back({hugging_face_name(spec.name), spec.name, spec.shape, rotary_heads(spec.name, arguments)});
+  }
+  if (arguments.tied) model.copies["lm_head.weight"] = "model.embed_tokens.weight";
+  model.ignored = {".rotary_emb.inv_freq"};
+  return model;
+}
+
+nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& request) const {
+  const LlamaArguments arguments = llama_arguments(request);
+  const bool old = request.name == "llama2";
+  int64_t usual = arguments.rope_scaling ? kScaledContext : old ? kUnscaledContext / 2 : kUnscaledContext;
+  if (request.flavor == kCustomFlavor && request.max_sequence > 0) usual = request.max_sequence;
+  nlohmann::ordered_json config{{"architectures", {kind(request).architecture}},
+                                {"model_type", kind(request).model_type},
+                                {"vocab_size", arguments.vocabulary},
+                                {"hidden_size", arguments.dim},
+                                {"intermediate_size", arguments.hidden},
+                                {"num_hidden_layers", arguments.layers},
+                                {"num_attention_heads", arguments.heads},
+                                {"num_key_value_heads", arguments.kv_heads},
+                                {"head_dim", arguments.head_dim},
+                                {"max_position_embeddings", std::max(usual, arguments.max_sequence)},
+                                {"rms_norm_eps", arguments.norm_epsilon},
+                                {"rope_theta", arguments.rope_theta},
+                                {"rope_scaling", nullptr},
+                                {"tie_word_embeddings", arguments.tied},
+                                {"hidden_act", "silu"},
+                                {"attention_bias", false},
+                                {"mlp_bias", false},
+                                {"attention_dropout", 0.0},
+                                {"initializer_range", 0.02},
+                                {"use_cache", true}};
+  if (arguments.rope_scaling) {
+    config["rope_scaling"] = rotary_json(*arguments.rope_scaling);
+    const bool dynamic = arguments.rope_scaling->kind == RotaryScaling::Kind::dynamic;
+    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // it scales beyond it
+  }
+  // transformers' classes have windows where their configs do not say otherwise.
+  if (request.name == "mistral") config["sliding_window"] = nullptr;
+  if (request.name.starts_with("qwen")) config["use_sliding_window"] = false;
+  return config;
+}
+
+std::vector<SettingDifference> LlamaAdapter::hugging_face_differences(const Json& config,
+                                                                      const ModelRequest& request) const {
+  const LlamaArguments arguments = llama_arguments(request);
+  if (!config.is_object()) return {SettingDifference{"it is no JSON object"}};
+  Comparison comparison(config);
+  comparison.expect("model_type", kind(request).model_type);
+  comparison.expect("hidden_size", arguments.dim);
+  comparison.expect("num_hidden_layers", arguments.layers);
+  comparison.expect("num_attention_heads", arguments.heads);
+  comparison.expect("num_key_value_heads", arguments.kv_heads, config.value("num_attention_heads", Json()));
+  comparison.expect("head_dim", arguments.head_dim, arguments.head_dim);
+  comparison.expect("intermediate_size", arguments.hidden);
+  comparison.expect("vocab_size", arguments.vocabulary);
+  comparison.expect("tie_word_embeddings", arguments.tied, false);
+  comparison.expect("rms_norm_eps", arguments.norm_epsilon, 1e-6);
+  comparison.expect("hidden_act", "silu", "silu");
+  comparison.expect("attention_bias", false, false);
+  comparison.expect("mlp_bias", false, false);
+  const Json window = sliding_window(config);
+  if (window.is_number() && window.get<double>() < static_cast<double>(request.sequence_length)) {
+    comparison.refuse("sliding_window", window, "and here every token sees all before it");
+  }
+  compare_rotary(comparison, arguments);
+  return comparison.take();
+}
+
+std::map<std::string, at::Tensor> LlamaAdapter::tables_of_2024(const ModelRequest& request) const {
+  const LlamaArguments a = llama_arguments(request);
+  return {{"freqs_cis", rotary_table(request.sequence_length, a.head_dim, a.rope_theta, a.rope_scaling)}};
+}
+
+ForeignModel LlamaAdapter::meta(const ModelRequest& request) const {
+  const LlamaArguments arguments = llama_arguments(request);
+  ForeignModel model;
+  for (const ParameterSpec& spec : all_parameters(request)) model.tensors.push_back({spec.name, spec.name, spec.shape});
+  if (arguments.tied) model.copies["output.weight"] = "tok_embeddings.weight";
+  model.ignored = {"rope.freqs"};
+  return model;
+}
+
+std::vector<SettingDifference> LlamaAdapter::meta_differences(const Json& params, const ModelRequest& request) const {
+  const LlamaArguments arguments = llama_arguments(request);
+  if (!params.is_object()) return {SettingDifference{"it is no JSON object"}};
+  Comparison comparison(params);
+  comparison.expect("dim", arguments.dim);
+  comparison.expect("n_layers", arguments.layers);
+  comparison.expect("n_heads", arguments.heads);
+  comparison.expect("n_kv_heads", arguments.kv_heads, params.value("n_heads", Json()));
+  comparison.expect("norm_eps", arguments.norm_epsilon, arguments.norm_epsilon);
+  comparison.expect("rope_theta", arguments.rope_theta, arguments.rope_theta);
+  const Json vocabulary = params.value("vocab_size", Json(-1));
+  if (vocabulary != -1) comparison.expect("vocab_size", arguments.vocabulary);  // −1: the tokenizer's
+  comparison.expect("use_scaled_rope", arguments.rope_scaling.has_value(), false);
+  return comparison.take();
+}
 const StateDictAdapter& llama_adapter() {
   static const LlamaAdapter adapter;
   return adapter;

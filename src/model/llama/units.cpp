@@ -14,6 +14,7 @@ namespace {
 std::vector<Parameter*> weights_of(const LlamaBlockParameters& p) {
   std::vector<Parameter*> weights{p.wq, p.wk, p.wv, p.wo, p.w1, p.w2, p.w3, p.attention_norm, p.ffn_norm};
   std::erase(weights, nullptr);
+  weights.insert(weights.end(), p.variant.begin(), p.variant.end());
   return weights;
 }
 
@@ -32,6 +33,7 @@ HiddenStates LlamaEmbedding::forward(const HiddenStates&, const BatchContext& ba
 LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& p,
                        std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies)
     : Unit("layers." + std::to_string(layer), weights_of(p)),
+      layer_(layer),
       rotary_(std::move(rotary)),
       attention_norm_(arguments.norm, p.attention_norm, arguments.norm_epsilon, 0),
       ffn_norm_(arguments.norm, p.ffn_norm, arguments.norm_epsilon, 1),
@@ -40,17 +42,20 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
                         /*reads_alone=*/false),  // attention also saves its output
       gate_up_({p.w1, p.w3}, 4, strategies.products, LinearSplit::input, strategies.exchange()),
       down_({p.w2}, 6, strategies.products, LinearSplit::output, strategies.exchange()),
-      head_dim_(arguments.head_dim()),
+      arguments_(arguments),
+      variant_(p.variant),
       attention_(
           make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {}
 
 HiddenStates LlamaBlock::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
   auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
-  const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), head_dim_};
+  const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), arguments_.head_dim};
   std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context, heads);
   normed_x.reset();
+  if (arguments_.variant) arguments_.variant->apply(qkv, variant_, arguments_, context);
   auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context);
-  at::Tensor attended = attention_->forward(query, key, qkv[2], batch.bounds, context);
+  at::Tensor attended = batch.cache ? batch.cache->attend(layer_, query, key, qkv[2])
+                                    : attention_->forward(query, key, qkv[2], batch.bounds, context);
   qkv.clear();
   query.reset(), key.reset();
   at::Tensor delta = attention_output_.forward(attended, context)[0];
@@ -76,7 +81,8 @@ LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter
 HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
   at::Tensor normed = norm_.forward(input[0], {}, context).normed;
   if (context.mode == UnitMode::logits) {
-    at::Tensor logits = linear_logits(normed, output_, tensor_parallel_.get());
+    at::Tensor logits = linear_logits(normed, output_, tensor_parallel_.get(), batch.logit_rows);
+    if (batch.logit_rows.defined()) return {logits};
     return {logits.view({batch.tokens.size(0), batch.tokens.size(1), -1})};
   }
   CrossEntropyOptions options{
@@ -89,15 +95,16 @@ void trace_llama_block(UnitTrace& trace, const LlamaArguments& a, int64_t layer)
   auto weight = [&](const char* name, int64_t outputs) {
     return TracedWeight{fmt::format("layers.{}.{}.weight", layer, name), outputs};
   };
-  const int64_t query = a.heads * a.head_dim(), key_value = a.kv_heads * a.head_dim();
+  const int64_t query = a.heads * a.head_dim, key_value = a.kv_heads * a.head_dim;
   const TracedTensor input = trace.tensor(shape.tokens() / shape.tensor_ranks * a.dim * shape.element_size);
   const auto [x, normed_x] = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0);
-  const std::vector<TracedTensor> qkv = trace_linear(
+  std::vector<TracedTensor> qkv = trace_linear(
       trace, normed_x, a.dim,
       {weight("attention.wq", query), weight("attention.wk", key_value), weight("attention.wv", key_value)}, 0,
       LinearSplit::input);
+  if (a.variant) a.variant->trace(trace, qkv, a);
   const auto [turned_query, turned_key] = trace_rotate(trace, qkv[0], qkv[1]);
-  const TracedTensor attended = trace_attention(trace, turned_query, turned_key, qkv[2], a.head_dim());
+  const TracedTensor attended = trace_attention(trace, turned_query, turned_key, qkv[2], a.head_dim);
   const TracedTensor delta = trace_linear(trace, attended, query, {weight("attention.wo", a.dim)}, 3,
                                           LinearSplit::output, /*reads_alone=*/false)[0];
   const auto [h, normed_h] = trace_norm(trace, a.norm, x, delta, a.dim, 1);

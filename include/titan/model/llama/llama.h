@@ -1,6 +1,7 @@
-// Llama 2, 3, 3.1 and 3.2: the family's registry entry and its arguments. A request (name, flavor, size overrides,
-// tokenizer) gives arguments; these give a description without tensors, and the model. Included only by this folder,
-// the registry and tests.
+// Llama 2, 3, 3.1, 3.2, and models that differ from them in sizes alone (Mistral): the family's registry entry and its
+// arguments. A request (name, flavor, overrides, tokenizer) gives arguments; these give a description without tensors,
+// and the model. Relatives of Llama, such as Qwen, are families of their own that use the same units. Included only by
+// such families, the registry and tests.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,23 @@ struct LlamaFlavor {
   bool block_causal = false;
 };
 
+struct LlamaArguments;
+
+/// What a relative of Llama does to queries, keys and values between their products and the rotation. Stateless.
+class LlamaVariant {
+ public:
+  virtual ~LlamaVariant() = default;
+  /// The parameters of one block that Llama's does not have, behind its own in storage order.
+  virtual std::vector<ParameterSpec> parameters(const LlamaArguments& arguments, int64_t layer) const = 0;
+  /// `qkv`: [B, T, heads, head_dim] each, replaced or overwritten; `parameters`: those above.
+  virtual void apply(std::vector<at::Tensor>& qkv, const std::vector<Parameter*>& parameters,
+                     const LlamaArguments& arguments, UnitContext& context) const = 0;
+  /// The operations of `apply`.
+  virtual void trace(UnitTrace& trace, std::vector<TracedTensor>& qkv, const LlamaArguments& arguments) const = 0;
+};
+
 struct LlamaArguments {
-  int64_t dim = 0, layers = 0, heads = 0, kv_heads = 0, hidden = 0, vocabulary = 0, max_sequence = 0;
+  int64_t dim = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, hidden = 0, vocabulary = 0, max_sequence = 0;
   double norm_epsilon = 1e-5;
   double rope_theta = 1e4;
   std::optional<RotaryScaling> rope_scaling;
@@ -38,8 +54,7 @@ struct LlamaArguments {
   NormType norm = NormType::rmsnorm;
   bool tied = false;
   bool block_causal = false;
-
-  int64_t head_dim() const { return dim / heads; }
+  const LlamaVariant* variant = nullptr;  // null: Llama
 };
 
 const ModelFamily& llama_family();
@@ -47,6 +62,10 @@ std::span<const LlamaFlavor> llama_flavors();
 
 /// Resolves a request against the table. Throws Error(bad_config), which names the nearest flavors for an unknown one.
 LlamaArguments llama_arguments(const ModelRequest& request);
+
+/// The chain of units, and the model built of them.
+ModelDescription describe_llama(const ModelRequest& request, const LlamaArguments& arguments);
+std::unique_ptr<Model> build_llama(const LlamaArguments& arguments, const ModelStrategies& strategies);
 
 /// torchtitan's rule: trunc(8·dim/3) times the multiplier, rounded up to a multiple of `multiple_of`.
 int64_t llama_hidden_size(int64_t dim, double multiplier, int64_t multiple_of);

@@ -30,9 +30,10 @@ class LlamaEmbedding : public Unit {
 struct LlamaBlockParameters {
   Parameter *wq, *wk, *wv, *wo, *w1, *w2, *w3;
   Parameter *attention_norm = nullptr, *ffn_norm = nullptr;
+  std::vector<Parameter*> variant = {};  // LlamaVariant::parameters
 };
 
-/// h = x + wo·attention(norm(x)); out = h + w2·(silu(w1·norm(h)) · w3·norm(h)).
+/// h = x + wo·attention(variant(qkv(norm(x)))); out = h + w2·(silu(w1·norm(h)) · w3·norm(h)).
 class LlamaBlock : public Unit {
  public:
   LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& parameters,
@@ -40,6 +41,7 @@ class LlamaBlock : public Unit {
   HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) override;
 
  private:
+  int64_t layer_;
   std::shared_ptr<const RotaryTable> rotary_;
   Norm attention_norm_;
   Norm ffn_norm_;
@@ -47,7 +49,8 @@ class LlamaBlock : public Unit {
   ParallelLinear attention_output_;
   ParallelLinear gate_up_;
   ParallelLinear down_;
-  int64_t head_dim_;
+  LlamaArguments arguments_;
+  std::vector<Parameter*> variant_;
   std::unique_ptr<AttentionCore> attention_;
 };
 

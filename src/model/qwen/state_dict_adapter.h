@@ -1,10 +1,10 @@
-// The family's state-dict adapter, for the registry.
+// The family's state-dict adapter.
 #pragma once
 
 #include "titan/model/state_dict_adapter.h"
 
 namespace titan {
 
-const StateDictAdapter& llama_adapter();
+const StateDictAdapter& qwen_adapter();
 
 }  // namespace titan

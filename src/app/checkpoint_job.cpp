@@ -1,0 +1,140 @@
+#include "checkpoint_job.h"
+
+#include <nlohmann/json.hpp>
+
+#include "titan/app/commands.h"
+#include "titan/app/program.h"
+#include "titan/app/rank_session.h"
+#include "titan/base/error.h"
+#include "titan/base/final_message.h"
+#include "titan/base/stop_signals.h"
+#include "titan/base/text.h"
+#include "titan/checkpoint/catalogue.h"
+#include "titan/checkpoint/load.h"
+#include "titan/config/start.h"
+#include "titan/model/model.h"
+#include "titan/train/job.h"
+#include "titan/train/run_state.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_hugging_face(const fs::path& folder) {
+  std::error_code unknown;
+  return fs::exists(folder / "config.json", unknown);
+}
+
+/// The folder itself where it holds a model, else the newest of a run's.
+fs::path find_model(Storage& storage, const fs::path& folder) {
+  std::error_code unknown;
+  if (!fs::exists(folder, unknown)) {
+    throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
+  }
+  if (is_hugging_face(folder) || holds_checkpoint(storage, folder)) return folder;
+  for (const fs::path& root : {folder, folder / "checkpoint"}) {
+    for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
+      if (!found.is_unseen) return root / step_folder(found.step);
+    }
+  }
+  throw Error(ExitCode::storage,
+              fmt::format("{} holds no model: name a checkpoint (step-N), the folder of a run, or a folder with "
+                          "config.json and safetensors",
+                          folder.string()));
+}
+
+/// The model options that the run of a checkpoint recorded, as words of a command line.
+void add_recorded(const nlohmann::ordered_json& section, const std::string& prefix, std::vector<std::string>& words) {
+  for (const auto& [key, value] : section.items()) {
+    if (value.is_object()) add_recorded(value, prefix + key + ".", words);
+    if (value.is_string()) words.push_back(fmt::format("--{}{}={}", prefix, key, value.get<std::string>()));
+    if (value.is_number()) words.push_back(fmt::format("--{}{}={}", prefix, key, value.dump()));
+  }
+}
+
+std::vector<std::string> model_words(Storage& storage, const fs::path& folder) {
+  if (is_hugging_face(folder)) return {"--model.from_hf=" + folder.string()};
+  std::vector<std::string> words{"--checkpoint.initial_load_path=" + folder.string()};
+  const OpenCheckpoint checkpoint(storage, folder, /*all_sizes=*/true);
+  if (!checkpoint.manifest() || !checkpoint.manifest()->facts.is_object()) return words;
+  const nlohmann::ordered_json& facts = checkpoint.manifest()->facts;
+  const nlohmann::ordered_json config = facts.value("config", nlohmann::ordered_json());
+  nlohmann::ordered_json model = config.is_object() ? config.value("model", nlohmann::ordered_json()) : config;
+  if (!model.is_object()) return words;
+  model.erase("from_hf");  // what it said is in the other options
+  add_recorded(model, "model.", words);
+  return words;
+}
+
+}  // namespace
+
+LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoint, std::span<const std::string> words) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  const fs::path folder = find_model(*storage, checkpoint);
+  const auto given = [&](std::string_view key) {
+    return std::any_of(words.begin(), words.end(),
+                       [&](const std::string& word) { return word.find(key) != word.npos; });
+  };
+  // A later word wins over an earlier one, but for options that may be given once.
+  std::vector<std::string> all;
+  for (std::string& word : model_words(*storage, folder)) {
+    if (!given(word.substr(0, word.find('=')))) all.push_back(std::move(word));
+  }
+  for (const char* word : {"--checkpoint.enable=true", "--checkpoint.load_only=true", "--metrics.quiet=true",
+                           "--training.mixed_precision_param=float32", "--training.seq_len=8"}) {
+    const std::string text(word);
+    if (!given(text.substr(0, text.find('=')))) all.push_back(text);
+  }
+  all.insert(all.end(), words.begin(), words.end());
+  LoadedConfig loaded = load_config(schema, all, config_checks());
+  if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == "bfloat16") {
+    loaded.config.training.dtype = "bfloat16";  // no optimizer needs more of the weights
+  }
+  if (loaded.problems.empty() && !loaded.config.checkpoint.initial_load_path) {
+    throw Error(ExitCode::storage, fmt::format("{} holds no weights (*.safetensors)", folder.string()));
+  }
+  locate_inputs(loaded);
+  return loaded;
+}
+
+std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job) {
+  const std::string place = tokenizer_location(job.config);
+  std::error_code unknown;
+  if (!fs::exists(place, unknown)) {
+    throw Error(ExitCode::bad_data, fmt::format("the checkpoint's tokenizer {} is not here; name it with "
+                                                "--model.tokenizer_path",
+                                                place));
+  }
+  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
+  if (!tokenizer->reads_text()) {
+    throw Error(ExitCode::bad_data, fmt::format("{} holds ids and no tokenizer: name the one that made them with "
+                                                "--model.tokenizer_path",
+                                                place));
+  }
+  return tokenizer;
+}
+
+void set_context(LoadedConfig& job, int64_t tokens) {
+  JobConfig& config = job.config;
+  // Ranks share a text's tokens evenly in training, which the checks of a config are about.
+  const int64_t unit = 2 * config.parallelism.tensor_parallel_degree;
+  config.training.seq_len = (tokens + unit - 1) / unit * unit;
+  find_model_family(config.model.name)->describe(make_model_request(config, 1));
+}
+
+int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work) {
+  const auto final_message = std::make_shared<FinalMessage>();
+  const StopSignals signals([final_message] { final_message->say(); });
+  RankSession session(schema, job.config, detect_launch(job.config), final_message);
+  std::unique_ptr<Run> run;
+  const auto on_rank = [&](const World& world) {
+    run = build_inference(job.config, world, session.log());
+    work(*run);
+    close_groups(*run);
+    return StopSignals::received() != 0 ? ExitCode::interrupted : ExitCode::success;
+  };
+  return session.run(on_rank, [&] { run.reset(); });
+}
+
+}  // namespace titan

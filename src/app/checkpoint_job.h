@@ -1,0 +1,34 @@
+// The job of a command that computes with a model and does not train: the model, its tokenizer and its weights are
+// those of a checkpoint, whose form is found out.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/config/load.h"
+#include "titan/train/run.h"
+
+namespace titan {
+
+/// The config for the model in `checkpoint`: a folder that transformers loads, a checkpoint, or the folder of a run or
+/// of its checkpoints, of which the newest is taken. `words`: options of the user, which win. Throws Error(storage) for
+/// a folder that holds no model, Error(bad_config) for weights that no run of this program recorded and no option
+/// names.
+LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
+                                 std::span<const std::string> words);
+
+/// The job's tokenizer. Throws Error(bad_data) where there is none, or one of ids alone.
+std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job);
+
+/// Sets what follows from the longest text, of `tokens`: the sequence length that the model is built for. Throws
+/// Error(bad_config) where that is beyond the model's context.
+void set_context(LoadedConfig& job, int64_t tokens);
+
+/// Runs `work` on the ranks of this job, with the model. Returns the process's exit code.
+int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work);
+
+}  // namespace titan

@@ -1,0 +1,290 @@
+// titan_train evaluate: how likely texts are, or which of several choices is, under the model in a checkpoint.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "checkpoint_job.h"
+#include "titan/app/commands.h"
+#include "titan/app/program.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/json.h"
+#include "titan/base/text.h"
+#include "titan/cli/program.h"
+#include "titan/data/document_source.h"
+#include "titan/train/score.h"
+
+namespace titan {
+namespace {
+
+struct EvaluateOptions {
+  std::string checkpoint;
+  std::string data;
+  std::string text_field = "text";
+  bool has_choices = false;
+  std::string delimiter = " ";
+  bool adds_bos = false;
+  int64_t window = 0;
+  int64_t limit = 0;
+  std::string dtype;
+  bool json = false;
+  std::vector<std::string> rest;
+};
+
+std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> arguments) {
+  EvaluateOptions options;
+  CLI::App app("Loss and perplexity of texts, or accuracy on multiple-choice questions", "titan_train evaluate");
+  app.add_option("CHECKPOINT", options.checkpoint,
+                 "A checkpoint, the folder of a run (its newest one), or a folder that transformers loads")
+      ->required();
+  app.add_option("--data", options.data, "Texts as for training (a file, a folder, a glob); with --choices a .jsonl")
+      ->required();
+  app.add_option("--text-field", options.text_field, "Field of a .jsonl record that holds the text")
+      ->capture_default_str();
+  auto* choices = app.add_flag("--choices", options.has_choices,
+                               "The data are questions: {\"context\": …, \"choices\": [ … ], \"answer\": index}");
+  app.add_option("--delimiter", options.delimiter, "Between a question's context and each choice; else a space")
+      ->needs(choices);
+  app.add_flag("--add-bos-token", options.adds_bos, "Questions begin with the begin-of-text token")->needs(choices);
+  app.add_option("--window", options.window, "Tokens that are read together; else 2048, or what the model allows")
+      ->check(at_least(2));
+  app.add_option("--limit", options.limit, "Only so many documents or questions")->check(at_least(1));
+  app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_flag("--json", options.json, "One JSON object for each document or question, and one for all");
+  app.allow_extras();
+  app.footer("--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.");
+  if (!parse_words(app, arguments, std::cout)) return std::nullopt;
+  options.rest = app.remaining();
+  if (!options.dtype.empty()) options.rest.push_back("--training.mixed_precision_param=" + options.dtype);
+  return options;
+}
+
+/// Texts to score, and what is said of their sums.
+struct Evaluation {
+  std::vector<ScoredText> texts;
+  std::function<void(const std::vector<double>& sums)> report;
+};
+
+void say(const nlohmann::ordered_json& json) { std::cout << json_text(json) << '\n'; }
+
+nlohmann::ordered_json perplexity_json(double sum, int64_t tokens, int64_t bytes) {
+  const double loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
+  return {{"tokens", tokens},
+          {"loss", loss},
+          {"perplexity", std::exp(loss)},
+          {"bits_per_byte", sum / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(1, bytes))}};
+}
+
+/// A table's row; the JSON has the same numbers.
+std::string perplexity_line(const std::string& name, const nlohmann::ordered_json& json) {
+  return fmt::format("{:<12} {:>12} {:>10.5f} {:>12.4f} {:>10.4f}\n", name,
+                     with_thousands(json["tokens"].get<int64_t>()), json["loss"].get<double>(),
+                     json["perplexity"].get<double>(), json["bits_per_byte"].get<double>());
+}
+
+Evaluation texts_of(const EvaluateOptions& options, const Tokenizer& tokenizer) {
+  const std::unique_ptr<DocumentSource> source =
+      open_dataset({.dataset = "text", .path = options.data, .text_field = options.text_field});
+  source->check_tokenizer(tokenizer);
+  Evaluation evaluation;
+  std::vector<int64_t> bytes;
+  Document document;
+  while ((options.limit == 0 || std::ssize(bytes) < options.limit) && source->next(document)) {
+    ScoredText& text = evaluation.texts.emplace_back();
+    if (document.tokens) {
+      document.tokens->append_to(text.tokens);
+    } else {
+      tokenizer.encode_framed(document.text, /*bos=*/true, /*eos=*/true, text.tokens);
+    }
+    bytes.push_back(std::ssize(document.text));
+  }
+  if (evaluation.texts.empty()) {
+    throw Error(ExitCode::bad_data, fmt::format("evaluate: there is no document in {}", source->description()));
+  }
+  evaluation.report = [texts = evaluation.texts, bytes, json = options.json](const std::vector<double>& sums) {
+    double sum = 0;
+    int64_t tokens = 0, all_bytes = 0;
+    if (!json)
+      std::cout << fmt::format("{:<12} {:>12} {:>10} {:>12} {:>10}\n", "document", "tokens", "loss", "perplexity",
+                               "bits/byte");
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const int64_t scored = std::ssize(texts[i].tokens) - 1;
+      nlohmann::ordered_json one = perplexity_json(sums[i], scored, bytes[i]);
+      const std::string number = std::to_string(i + 1);
+      if (json) {
+        nlohmann::ordered_json line{{"document", i + 1}};
+        line.update(one);
+        say(line);
+      } else {
+        std::cout << perplexity_line(number, one);
+      }
+      sum += sums[i], tokens += scored, all_bytes += bytes[i];
+    }
+    const nlohmann::ordered_json all = perplexity_json(sum, tokens, all_bytes);
+    if (!json) {
+      std::cout << perplexity_line("all", all);
+      return;
+    }
+    nlohmann::ordered_json line{{"documents", sums.size()}};
+    line.update(all);
+    say(line);
+  };
+  return evaluation;
+}
+
+/// Of valid UTF-8.
+int64_t characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+struct Question {
+  std::string context;
+  std::vector<std::string> choices;
+  int64_t answer = 0;
+};
+
+/// Throws Error(bad_data) with file and line.
+Question parse_question(const std::string& place, const std::string& line) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(ExitCode::bad_data, fmt::format("{}: {}; a question is {{\"context\": text, \"choices\": [texts], "
+                                                "\"answer\": index}}",
+                                                place, what));
+  };
+  const nlohmann::json json = parse_json(line, /*allow_exceptions=*/false);
+  if (!json.is_object()) fail("this is no JSON object");
+  Question question;
+  for (const char* key : {"context", "choices", "answer"}) {
+    if (!json.contains(key)) fail(fmt::format("{} is missing", key));
+  }
+  if (!json["context"].is_string()) fail("context is no text");
+  if (!json["choices"].is_array() || json["choices"].empty()) fail("choices is no list of texts");
+  question.context = json["context"].get<std::string>();
+  for (const nlohmann::json& choice : json["choices"]) {
+    if (!choice.is_string()) fail("choices is no list of texts");
+    question.choices.push_back(choice.get<std::string>());
+    if (question.choices.back().empty()) fail("a choice is empty, and has no likelihood");
+  }
+  const int64_t count = std::ssize(question.choices);
+  if (!json["answer"].is_number_integer()) fail("answer is no index");
+  question.answer = json["answer"].get<int64_t>();
+  if (question.answer < 0 || question.answer >= count) {
+    fail(fmt::format("answer is {} of {} choices, counted from 0", question.answer, count));
+  }
+  return question;
+}
+
+/// As EleutherAI's harness does: spaces at the context's end go to the choice, both are tokenized together, and the
+/// tokens behind those of the context alone are the choice's.
+ScoredText scored_choice(const Question& question, const std::string& choice, const EvaluateOptions& options,
+                         const Tokenizer& tokenizer, const std::string& place) {
+  std::string context = question.context;
+  std::string continuation = options.delimiter + choice;
+  const size_t end = context.find_last_not_of(" \t\n\r") + 1;
+  continuation.insert(0, context.substr(end));
+  context.resize(end);
+  ScoredText text;
+  if (context.empty()) {
+    const int32_t prefix = tokenizer.bos_id() != Tokenizer::kNoId ? tokenizer.bos_id() : tokenizer.eos_id();
+    if (prefix == Tokenizer::kNoId) {
+      throw Error(ExitCode::bad_data, fmt::format("{}: the context is empty, and this tokenizer has no token to begin "
+                                                  "a text with",
+                                                  place));
+    }
+    text.tokens = {prefix};
+    const std::vector<int32_t> ids = tokenizer.encode(continuation, false, false);
+    text.tokens.insert(text.tokens.end(), ids.begin(), ids.end());
+    return text;
+  }
+  text.tokens = tokenizer.encode(context + continuation, options.adds_bos, /*eos=*/false);
+  text.first = std::ssize(tokenizer.encode(context, options.adds_bos, false));
+  return text;
+}
+
+Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokenizer, int64_t window) {
+  Evaluation evaluation;
+  std::vector<Question> questions;
+  const std::vector<std::string> lines = split(read_file(options.data, ExitCode::bad_data), '\n');
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (trim(lines[i]).empty()) continue;
+    if (options.limit > 0 && std::ssize(questions) == options.limit) break;
+    const std::string place = fmt::format("{}:{}", options.data, i + 1);
+    questions.push_back(parse_question(place, lines[i]));
+    for (const std::string& choice : questions.back().choices) {
+      ScoredText text = scored_choice(questions.back(), choice, options, tokenizer, place);
+      const int64_t surplus = std::ssize(text.tokens) - (window + 1);
+      if (surplus > 0) {  // the context's beginning goes, as in the harness
+        if (text.first - surplus < 1) {
+          throw Error(ExitCode::bad_data, fmt::format("{}: a choice is longer than the window of {} tokens; raise "
+                                                      "--window",
+                                                      place, window));
+        }
+        text.tokens.erase(text.tokens.begin(), text.tokens.begin() + surplus);
+        text.first -= surplus;
+      }
+      if (text.first >= std::ssize(text.tokens)) {
+        throw Error(ExitCode::bad_data, fmt::format("{}: a choice adds no token to its context", place));
+      }
+      evaluation.texts.push_back(std::move(text));
+    }
+  }
+  if (questions.empty()) {
+    throw Error(ExitCode::bad_data, fmt::format("evaluate: there is no question in {}", options.data));
+  }
+  evaluation.report = [questions, json = options.json](const std::vector<double>& sums) {
+    size_t next = 0, right = 0, right_normalised = 0;
+    for (size_t i = 0; i < questions.size(); ++i) {
+      std::vector<double> likelihoods, normalised;
+      for (const std::string& choice : questions[i].choices) {
+        likelihoods.push_back(-sums[next++]);
+        normalised.push_back(likelihoods.back() / static_cast<double>(characters(choice)));
+      }
+      const auto best = [](const std::vector<double>& values) {
+        return std::max_element(values.begin(), values.end()) - values.begin();
+      };
+      right += best(likelihoods) == questions[i].answer ? 1 : 0;
+      right_normalised += best(normalised) == questions[i].answer ? 1 : 0;
+      if (!json) continue;
+      say({{"question", i + 1},
+           {"log_likelihoods", likelihoods},
+           {"choice", best(likelihoods)},
+           {"choice_normalised", best(normalised)},
+           {"answer", questions[i].answer}});
+    }
+    const auto share = [&](size_t count) { return static_cast<double>(count) / static_cast<double>(questions.size()); };
+    if (json) {
+      say({{"questions", questions.size()}, {"acc", share(right)}, {"acc_norm", share(right_normalised)}});
+      return;
+    }
+    std::cout << fmt::format("{} questions: accuracy {:.4f}, with likelihoods by character {:.4f}\n", questions.size(),
+                             share(right), share(right_normalised));
+  };
+  return evaluation;
+}
+
+}  // namespace
+
+int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
+  const std::optional<EvaluateOptions> options = parse_evaluate(arguments);
+  if (!options) return 0;
+  LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
+  if (const int code = report_config_problems(job)) return code;
+  const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
+  constexpr int64_t kUsualWindow = 2048;
+  int64_t window = options->window > 0 ? options->window : kUsualWindow;
+  if (const int64_t most = job.config.model.max_seq_len; options->window == 0 && most > 0)
+    window = std::min(window, most);
+  const Evaluation evaluation =
+      options->has_choices ? questions_of(*options, *tokenizer, window) : texts_of(*options, *tokenizer);
+  set_context(job, window);
+  return run_inference(schema, job, [&](Run& run) {
+    const std::vector<double> sums = negative_log_likelihoods(run, evaluation.texts, window);
+    if (run.world.rank == 0) evaluation.report(sums);
+    std::cout << std::flush;
+  });
+}
+
+}  // namespace titan

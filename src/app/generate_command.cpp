@@ -1,0 +1,177 @@
+// titan_train generate: text from the model in a checkpoint.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint_job.h"
+#include "titan/app/commands.h"
+#include "titan/app/program.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/json.h"
+#include "titan/base/text.h"
+#include "titan/cli/program.h"
+#include "titan/config/start.h"
+#include "titan/train/generate.h"
+
+namespace titan {
+namespace {
+
+struct GenerateOptions {
+  std::string checkpoint;
+  std::vector<std::string> prompts;
+  std::string file;  // "-": standard input
+  GenerationOptions generation;
+  std::optional<int64_t> context;
+  std::string dtype;
+  bool json = false;
+  bool uncached = false;
+  std::vector<std::string> rest;  // --section.key options
+};
+
+std::optional<GenerateOptions> parse_generate(std::span<const std::string> arguments) {
+  GenerateOptions options;
+  SamplingOptions& sampling = options.generation.sampling;
+  CLI::App app("Text from the model in a checkpoint", "titan_train generate");
+  app.add_option("CHECKPOINT", options.checkpoint,
+                 "A checkpoint, the folder of a run (its newest one), or a folder that transformers loads")
+      ->required();
+  app.add_option("--prompt", options.prompts, "The text to continue; several make a batch")
+
+      ->allow_extra_args(false);
+  app.add_option("--file", options.file, "A file with one prompt, or - for standard input")->excludes("--prompt");
+  app.add_option("--max-new-tokens", options.generation.max_new_tokens, "Most tokens of a text behind its prompt")
+      ->check(at_least(1))
+      ->capture_default_str();
+  auto* temperature = app.add_option("--temperature", sampling.temperature, "Of the softmax; 0: the likeliest token")
+                          ->check(CLI::Range(0.0, 100.0))
+                          ->capture_default_str();
+  auto* top_k = app.add_option("--top-k", sampling.top_k, "Only the k likeliest tokens; 0: all")->check(at_least(0));
+  auto* top_p =
+      app.add_option("--top-p", sampling.top_p, "Only the likeliest tokens that together have this probability")
+          ->check(CLI::Range(1e-6, 1.0));
+  app.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: tokens that were there are less likely")
+      ->check(CLI::Range(0.01, 100.0));
+  auto* seed = app.add_option("--seed", sampling.seed, "Of the random choices: the same one gives the same text");
+  app.add_option("--stop", options.generation.stop_texts, "End at this text, which is left out; may be repeated")
+
+      ->allow_extra_args(false);
+  app.add_option("--stop-id", options.generation.stop_ids, "End at this token; may be repeated")
+
+      ->allow_extra_args(false);
+  app.add_option("--context", options.context, "Tokens of prompt and text together; else as many as are asked for")
+      ->check(at_least(2));
+  app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_flag("--json", options.json, "One JSON object for each prompt, on a line of its own");
+  app.add_flag("--no-cache", options.uncached, "Read the whole text again for every token");
+  app.allow_extras();
+  app.footer("--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.");
+  if (!parse_words(app, arguments, std::cout)) return std::nullopt;
+  options.rest = app.remaining();
+  for (const CLI::Option* option : {top_k, top_p, seed}) {
+    if (option->count() == 0 || sampling.temperature > 0) continue;
+    throw Error(ExitCode::bad_config, fmt::format("generate: {} chooses among likely tokens, and --temperature 0 takes "
+                                                  "the likeliest; give a --temperature above 0, or leave it out",
+                                                  option->get_name()));
+  }
+  static_cast<void>(temperature);
+  for (const std::string& stop : options.generation.stop_texts) {
+    if (stop.empty()) throw Error(ExitCode::bad_config, "generate: --stop is empty, and every text ends with that");
+  }
+  if (!options.dtype.empty()) options.rest.push_back("--training.mixed_precision_param=" + options.dtype);
+  return options;
+}
+
+std::vector<std::string> prompts_of(const GenerateOptions& options) {
+  if (!options.prompts.empty()) return options.prompts;
+  if (options.file.empty()) {
+    throw Error(ExitCode::bad_config,
+                "generate: give a text to continue with --prompt, or --file FILE (- for standard "
+                "input)");
+  }
+  if (options.file != "-") return {read_file(options.file, ExitCode::bad_data)};
+  return {std::string(std::istreambuf_iterator<char>(std::cin), {})};
+}
+
+std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>& prompts, const Tokenizer& tokenizer) {
+  std::vector<std::vector<int32_t>> encoded;
+  for (const std::string& prompt : prompts) {
+    if (trim(prompt).empty()) {
+      throw Error(ExitCode::bad_data, "generate: a prompt is empty; give the beginning of a text");
+    }
+    encoded.push_back(tokenizer.encode(prompt, /*bos=*/true, /*eos=*/false));
+  }
+  return encoded;
+}
+
+void check_stop_ids(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < tokenizer.vocabulary_size()) continue;
+    throw Error(ExitCode::bad_config, fmt::format("generate: --stop-id {} is no token; the tokenizer has 0 to {}", id,
+                                                  tokenizer.vocabulary_size() - 1));
+  }
+}
+
+std::string_view name(GeneratedText::End end) {
+  return end == GeneratedText::End::length ? "length" : end == GeneratedText::End::token ? "stop token" : "stop text";
+}
+
+nlohmann::ordered_json as_json(const std::string& prompt, const GeneratedText& text) {
+  return {{"prompt", prompt},
+          {"text", text.text},
+          {"tokens", text.tokens},
+          {"log_probabilities", text.log_probabilities},
+          {"end", name(text.end)}};
+}
+
+}  // namespace
+
+int run_generate(const Schema& schema, std::span<const std::string> arguments) {
+  std::optional<GenerateOptions> options = parse_generate(arguments);
+  if (!options) return 0;
+  LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
+  if (const int code = report_config_problems(job)) return code;
+  const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
+  const std::vector<std::string> prompts = prompts_of(*options);
+  const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer);
+  GenerationOptions& generation = options->generation;
+  check_stop_ids(generation.stop_ids, *tokenizer);
+  if (tokenizer->eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer->eos_id());
+  size_t longest = 0;
+  for (const auto& ids : encoded) longest = std::max(longest, ids.size());
+  const int64_t wanted = static_cast<int64_t>(longest) + generation.max_new_tokens;
+  const int64_t context = options->context.value_or(wanted);
+  if (static_cast<int64_t>(longest) >= context) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("generate: the prompt makes {} tokens, and --context is {}; shorten the "
+                            "prompt or raise --context",
+                            longest, context));
+  }
+  set_context(job, context);
+  return run_inference(schema, job, [&](Run& run) {
+    Generator generator(run, std::ssize(encoded), context, !options->uncached);
+    const bool speaks = run.world.rank == 0;
+    const bool streams = speaks && !options->json && prompts.size() == 1;
+    if (streams) std::cout << prompts[0] << std::flush;
+    const auto show = [&](size_t, const std::string& text) {
+      if (streams) std::cout << text << std::flush;
+    };
+    const std::vector<GeneratedText> texts = generator.generate(encoded, generation, *tokenizer, show);
+    if (streams) std::cout << std::endl;
+    if (!speaks || streams) return;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (options->json) {
+        std::cout << json_text(as_json(prompts[i], texts[i])) << '\n';
+      } else {
+        std::cout << fmt::format("--- {} of {}\n{}{}\n", i + 1, texts.size(), prompts[i], texts[i].text);
+      }
+    }
+    std::cout << std::flush;
+  });
+}
+
+}  // namespace titan

@@ -1,0 +1,274 @@
+// model.from_hf: the config.json of a Hugging Face folder as values of this program's options. What the models here
+// cannot compute is refused by name.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+
+#include "given.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/json.h"
+#include "titan/base/text.h"
+
+namespace titan::detail {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kKey = "model.from_hf";
+
+struct Architecture {
+  const char* theirs;
+  const char* model_type;
+  const char* ours;
+};
+constexpr std::array<Architecture, 4> kArchitectures{{{"LlamaForCausalLM", "llama", "llama"},
+                                                      {"MistralForCausalLM", "mistral", "mistral"},
+                                                      {"Qwen2ForCausalLM", "qwen2", "qwen2"},
+                                                      {"Qwen3ForCausalLM", "qwen3", "qwen3"}}};
+
+bool has_file(const fs::path& folder, std::initializer_list<const char*> names) {
+  std::error_code unknown;
+  return std::any_of(names.begin(), names.end(),
+                     [&](const char* name) { return fs::is_regular_file(folder / name, unknown); });
+}
+
+bool has_safetensors(const fs::path& folder) {
+  std::error_code unknown;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, unknown)) {
+    if (entry.path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+class HuggingFaceConfig {
+ public:
+  HuggingFaceConfig(Settings& settings, std::vector<Problem>& problems)
+      : settings_(settings), problems_(problems), folder_(settings.get<std::string>(kKey)) {}
+
+  void apply() {
+    if (!read()) return;
+    const Architecture* architecture = find_architecture();
+    if (!architecture) return;
+    give("model.name", std::string(architecture->ours));
+    give("model.flavor", std::string("custom"));
+    if (settings_.get<std::string>("model.name") != architecture->ours) {
+      problems_.push_back(settings_.origins().problem(
+          "model.name",
+          fmt::format("model.name = \"{}\", and {} describes a {}", settings_.get<std::string>("model.name"), file(),
+                      architecture->theirs),
+          "leave model.name out"));
+    }
+    read_sizes();
+    refuse_others();
+    refuse_window(architecture->ours);
+    read_rotary();
+    find_files();
+  }
+
+ private:
+  std::string file() const { return (folder_ / "config.json").string(); }
+
+  void refuse(std::string what, std::string remedy = "take another model") {
+    problems_.push_back(settings_.origins().problem(kKey, fmt::format("{}: {}", file(), what), std::move(remedy)));
+  }
+
+  /// Wins over what a weaker source said of the option; the user's own word at the same place stays.
+  void give(const std::string& key, Value value) {
+    const Level level = settings_.level(kKey);
+    if (settings_.level(key) >= level) return;
+    settings_.set(key, std::move(value), level, settings_.origins().place(kKey), kKey);
+  }
+
+  bool read() {
+    std::error_code unknown;
+    if (!fs::is_directory(folder_, unknown)) {
+      problems_.push_back(
+          settings_.origins().problem(kKey, fmt::format("model.from_hf: {} is no folder", folder_.string()),
+                                      "name a folder with a config.json, as huggingface_hub's download leaves it"));
+      return false;
+    }
+    try {
+      json_ = parse_json(read_file(folder_ / "config.json", ExitCode::bad_config, kMostTomlBytes), false);
+    } catch (const Error& error) {
+      problems_.push_back(settings_.origins().problem(kKey, fmt::format("model.from_hf: {}", error.what()),
+                                                      "name a folder with a config.json"));
+      return false;
+    }
+    if (!json_.is_object()) refuse("it is no JSON object", "download it again");
+    return json_.is_object();
+  }
+
+  const Architecture* find_architecture() {
+    const Json named = json_.value("architectures", Json());
+    const std::string theirs =
+        named.is_array() && named.size() == 1 && named[0].is_string() ? named[0].get<std::string>() : std::string();
+    const Json type = json_.value("model_type", Json());
+    for (const Architecture& one : kArchitectures) {
+      if (theirs == one.theirs || (named.is_null() && type == Json(one.model_type))) return &one;
+    }
+    std::vector<std::string> known;
+    for (const Architecture& one : kArchitectures) known.emplace_back(one.theirs);
+    refuse(fmt::format("it describes a {}", !theirs.empty()    ? theirs
+                                            : type.is_string() ? type.get<std::string>()
+                                                               : "model without a name"),
+           fmt::format("the models here are {}", join(known, ", ")));
+    return nullptr;
+  }
+
+  /// A number of `json_`; `absent` where it is null or not there, or else a problem.
+  std::optional<double> number(const Json& from, const char* key, std::optional<double> absent = {}) {
+    const auto found = from.find(key);
+    if (found == from.end() || found->is_null()) {
+      if (!absent) refuse(fmt::format("it has no {}", key), "download it again");
+      return absent;
+    }
+    if (found->is_number() && std::isfinite(found->get<double>()) && found->get<double>() > 0) {
+      return found->get<double>();
+    }
+    refuse(fmt::format("{} is {} and must be a number above 0", key, found->dump()), "download it again");
+    return std::nullopt;
+  }
+
+  void give_count(const std::string& key, std::optional<double> value) {
+    constexpr double kMost = 1 << 30;
+    if (value && *value <= kMost && *value == std::floor(*value)) return give(key, static_cast<int64_t>(*value));
+    if (value) refuse(fmt::format("{} for {} is no count", *value, key), "download it again");
+  }
+  void give_number(const std::string& key, std::optional<double> value) {
+    if (value) give(key, *value);
+  }
+
+  void read_sizes() {
+    const std::optional<double> width = number(json_, "hidden_size"), heads = number(json_, "num_attention_heads");
+    give_count("model.override.dim", width);
+    give_count("model.override.n_layers", number(json_, "num_hidden_layers"));
+    give_count("model.override.n_heads", heads);
+    give_count("model.override.n_kv_heads", number(json_, "num_key_value_heads", heads.value_or(1)));
+    if (width && heads) {
+      give_count("model.override.head_dim", number(json_, "head_dim", std::floor(*width / *heads)));
+    }
+    give_count("model.override.hidden_dim", number(json_, "intermediate_size"));
+    give_count("model.override.vocab_size", number(json_, "vocab_size"));
+    give_count("model.max_seq_len", number(json_, "max_position_embeddings", 2048));
+    give_number("model.override.norm_eps", number(json_, "rms_norm_eps", 1e-6));
+    const bool tied = json_.value("tie_word_embeddings", Json(false)) == Json(true);
+    give("model.override.embeddings", std::string(tied ? "tied" : "untied"));
+  }
+
+  void refuse_others() {
+    const Json activation = json_.value("hidden_act", Json("silu"));
+    if (activation != Json("silu")) refuse(fmt::format("hidden_act is {}, and here it is silu", activation.dump()));
+    for (const char* key : {"attention_bias", "mlp_bias"}) {
+      if (json_.value(key, Json(false)) == Json(true)) refuse(fmt::format("{} is true, and here it is false", key));
+    }
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+      if (json_.contains(key) && !json_[key].is_null()) refuse(fmt::format("{}: there are no experts here", key));
+    }
+  }
+
+  void refuse_window(std::string_view ours) {
+    const bool slides = ours == "mistral" || json_.value("use_sliding_window", Json(false)) == Json(true);
+    const Json window = json_.value("sliding_window", ours == "mistral" ? Json(4096) : Json());
+    const int64_t length = settings_.get<int64_t>("training.seq_len");
+    if (!slides || !window.is_number() || window.get<double>() >= static_cast<double>(length)) return;
+    refuse(fmt::format("sliding_window is {}, below training.seq_len = {}", window.dump(), length),
+           "shorten the sequences to the window: within it nothing slides");
+  }
+
+  /// Settings are in rope_theta and rope_scaling or, since transformers 5, in rope_parameters.
+  void read_rotary() {
+    const Json together = json_.value("rope_parameters", Json());
+    const bool is_new = together.is_object();
+    Json scaling = is_new ? together : json_.value("rope_scaling", Json());
+    give_number("model.override.rope_theta", number(is_new ? together : json_, "rope_theta", 1e4));
+    for (const Json* settings : {&json_, scaling.is_object() ? &scaling : &json_}) {
+      const Json share = settings->value("partial_rotary_factor", Json());
+      if (share.is_null() || share == Json(1.0)) continue;
+      refuse(fmt::format("partial_rotary_factor is {}, and here the whole of every head turns", share.dump()));
+      break;
+    }
+    if (!scaling.is_object()) scaling = Json::object();
+    const Json type = scaling.value("rope_type", scaling.value("type", Json("default")));
+    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
+    const std::array<std::pair<const char*, const char*>, 5> known{
+        {{"default", "none"}, {"llama3", "llama3_1"}, {"linear", "linear"}, {"dynamic", "dynamic"}, {"yarn", "yarn"}}};
+    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& one) { return name == one.first; });
+    if (found == known.end()) {
+      refuse(fmt::format("rope_type is \"{}\"", name), "the scalings here are default, llama3, linear, dynamic, yarn");
+      return;
+    }
+    give("model.rope_scaling", std::string(found->second));
+    if (name == "default") return;
+    give_number("model.override.rope_factor", number(scaling, "factor"));
+    const std::optional<double> longest = number(json_, "max_position_embeddings", 2048);
+    if (name == "dynamic") give_count("model.override.rope_original_context", longest);
+    if (name == "llama3" || name == "yarn") {
+      give_count("model.override.rope_original_context",
+                 number(scaling, "original_max_position_embeddings", name == "llama3" ? std::nullopt : longest));
+    }
+    if (name == "llama3") {
+      give_number("model.override.rope_low_freq_factor", number(scaling, "low_freq_factor"));
+      give_number("model.override.rope_high_freq_factor", number(scaling, "high_freq_factor"));
+    }
+    if (name == "yarn") read_yarn(scaling);
+  }
+
+  void read_yarn(const Json& scaling) {
+    give_number("model.override.rope_beta_fast", number(scaling, "beta_fast", 32.0));
+    give_number("model.override.rope_beta_slow", number(scaling, "beta_slow", 1.0));
+    if (scaling.value("truncate", Json(true)) != Json(true)) {
+      refuse("truncate is false, and here the limits of yarn's ramp are whole numbers");
+    }
+    const std::optional<double> factor = number(scaling, "factor", 1.0);
+    if (!factor) return;
+    const auto grown = [&](double share) { return *factor > 1 ? 0.1 * share * std::log(*factor) + 1 : 1.0; };
+    const auto share = [&](const char* key) {
+      const Json value = scaling.value(key, Json());
+      return value.is_number() ? value.get<double>() : 0.0;
+    };
+    const bool both = share("mscale") != 0 && share("mscale_all_dim") != 0;
+    const double usual = both ? grown(share("mscale")) / grown(share("mscale_all_dim")) : grown(1.0);
+    give_number("model.override.rope_attention_factor", number(scaling, "attention_factor", usual));
+  }
+
+  /// The folder's tokenizer and weights, if it has any.
+  void find_files() {
+    if (has_file(folder_, {"tokenizer.json", "tokenizer.model", "vocab.json"})) {
+      give("model.tokenizer_path", folder_.string());
+    }
+    const bool names_weights = settings_.level("checkpoint.initial_load_path") >= settings_.level(kKey);
+    if (names_weights || !has_safetensors(folder_)) return;
+    if (settings_.is_set("checkpoint.enable") && !settings_.get<bool>("checkpoint.enable")) {
+      problems_.push_back(settings_.origins().problem(
+          "checkpoint.enable",
+          fmt::format("checkpoint.enable = false, and the weights of {} would not be read", folder_.string()),
+          "leave it out (weights are then read and none are saved), or set it to true"));
+      return;
+    }
+    if (!settings_.is_set("checkpoint.enable")) {
+      give("checkpoint.enable", true);
+      give("checkpoint.load_only", true);
+    }
+    give("checkpoint.initial_load_path", folder_.string());
+    give("checkpoint.initial_load_in_hf", true);
+    if (json_.contains("quantization_config")) give("checkpoint.initial_load_in_hf_quantized", true);
+  }
+
+  Settings& settings_;
+  std::vector<Problem>& problems_;
+  fs::path folder_;
+  Json json_;
+};
+
+}  // namespace
+
+void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems) {
+  if (!settings.get<std::string>(kKey).empty()) HuggingFaceConfig(settings, problems).apply();
+}
+
+}  // namespace titan::detail

@@ -1,0 +1,61 @@
+#include "titan/ops/bias.h"
+
+#include <ATen/ATen.h>
+
+#include "titan/ops/differentiable.h"
+
+namespace titan {
+namespace {
+
+struct BiasBackward : BackwardNode {
+  Parameter* bias = nullptr;
+
+  torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
+    if (gradients[0].defined() && bias->trainable()) {
+      const at::Tensor rows = gradients[0].reshape({-1, bias->weight().numel()});
+      const at::Tensor sum = at::sum(rows, {0}, /*keepdim=*/false, at::kFloat);
+      if (bias->gradient_written()) {
+        bias->gradient().add_(sum);
+      } else {
+        bias->gradient().copy_(sum);
+        bias->mark_gradient_written();
+      }
+    }
+    return {gradients[0]};
+  }
+};
+
+}  // namespace
+
+at::Tensor add_bias(const at::Tensor& x, Parameter& bias, int ordinal, UnitContext& context) {
+  const bool graph = wants_gradient({&x});
+  BelowAutograd below;
+  at::Tensor sum;
+  if (context.recorder.skips(ResultKind::linear, ordinal)) {
+    sum = placeholder(x.sizes(), x.options());
+  } else {
+    const at::Tensor row = bias.weight().view({x.size(-2), x.size(-1)});
+    const bool is_free = !context.recorder.keeps(ResultKind::linear, ordinal);
+    sum = is_free ? x.detach().add_(row) : at::add(x, row);
+  }
+  if (graph) {
+    auto node = std::make_shared<BiasBackward>();
+    node->bias = &bias;
+    connect(std::move(node), {&x}, {sum});
+  }
+  return sum;
+}
+
+TracedTensor trace_bias(UnitTrace& trace, TracedTensor x) {
+  const TracedTensor sum = trace.in_place_of(x);
+  const auto bytes = static_cast<double>(trace.bytes(x));
+  trace.add({.name = "bias",
+             .inputs = {x},
+             .results = {sum},
+             .passes_gradient = true,
+             .forward = {{.bytes = 2 * bytes}},
+             .backward = {{.bytes = bytes}}});
+  return sum;
+}
+
+}  // namespace titan

@@ -1,0 +1,78 @@
+#include "titan/ops/key_value_cache.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "attention_kernels.h"
+#include "tiled_attention.h"
+#include "titan/base/error.h"
+
+namespace titan {
+
+KeyValueCache::KeyValueCache(int64_t samples, int64_t capacity, AttentionKernel preferred)
+    : capacity_(capacity), preferred_(preferred), lengths_(static_cast<size_t>(samples), 0) {}
+
+std::vector<KeyValueCache::Group> KeyValueCache::groups() const {
+  std::vector<Group> groups;
+  for (size_t sample = 0; sample < lengths_.size(); ++sample) {
+    if (groups.empty() || groups.back().length != lengths_[sample]) {
+      groups.push_back({static_cast<int64_t>(sample), 0, lengths_[sample]});
+    }
+    ++groups.back().samples;
+  }
+  return groups;
+}
+
+at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const at::Tensor& key,
+                                 const at::Tensor& value) {
+  const int64_t samples = query.size(0), tokens = query.size(1);
+  TITAN_CHECK(samples == std::ssize(lengths_), samples, lengths_.size());
+  const auto [entry, is_new] = blocks_.try_emplace(block);
+  Block& held = entry->second;
+  if (is_new) {
+    held.keys = at::empty({samples, capacity_, key.size(2), key.size(3)}, key.options());
+    held.values = at::empty_like(held.keys);
+  }
+  std::vector<AttentionBlock> seen, own;
+  for (const Group& group : groups()) {
+    TITAN_CHECK(group.length + tokens <= capacity_, group.length, tokens, capacity_);
+    const auto place = [&](const at::Tensor& all, const at::Tensor& rows) {
+      all.narrow(0, group.sample, group.samples)
+          .narrow(1, group.length, tokens)
+          .copy_(rows.narrow(0, group.sample, group.samples));
+    };
+    place(held.keys, key), place(held.values, value);
+    AttentionBlock where{.sample = group.sample, .samples = group.samples, .query = 0, .queries = tokens};
+    if (tokens == 1) {  // it sees all that is there
+      where.keys = group.length + 1;
+      own.push_back(where);
+      continue;
+    }
+    where.keys = group.length;
+    if (group.length > 0) seen.push_back(where);
+    where.key = group.length, where.keys = tokens, where.causal = true;
+    own.push_back(where);
+  }
+  if (query.is_cpu() && seen.empty()) return tiled_attention(query, held.keys, held.values, own)[0];
+  const at::TensorOptions wide = query.options().dtype(at::kFloat);
+  const AttentionSums sums{at::zeros(query.sizes(), wide),
+                           at::full({samples, query.size(2), tokens}, -std::numeric_limits<double>::infinity(), wide)};
+  for (const auto& blocks : {seen, own}) {
+    if (blocks.empty()) continue;
+    if (query.is_cpu()) {
+      merge_tiled_attention(sums, query, held.keys, held.values, blocks);
+    } else {
+      merge_dense_attention(preferred_, sums, query, held.keys, held.values, blocks);
+    }
+  }
+  return sums.output.to(query.scalar_type());
+}
+
+void KeyValueCache::advance(const std::vector<int64_t>& count) {
+  TITAN_CHECK(count.size() == lengths_.size(), count.size());
+  for (size_t sample = 0; sample < count.size(); ++sample) lengths_[sample] += count[sample];
+}
+
+}  // namespace titan

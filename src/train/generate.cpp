@@ -1,0 +1,272 @@
+#include "titan/train/generate.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/data/batch_stream.h"
+
+namespace titan {
+namespace {
+
+struct Candidate {
+  int32_t token;
+  double weight;  // logit, then probability times a constant
+};
+
+bool is_likelier(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+/// The text of `tokens`, without a last character that is not whole yet.
+std::string whole_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens) {
+  std::string text = tokenizer.decode(tokens);
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  while (text.ends_with(kReplacement)) text.resize(text.size() - kReplacement.size());
+  return text;
+}
+
+double log_probability(std::span<const float> logits, int32_t token) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return logits[static_cast<size_t>(token)] - largest - std::log(sum);
+}
+
+/// One sample while it grows.
+class GrowingText {
+ public:
+  GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const GenerationOptions& options)
+      : tokenizer_(tokenizer), options_(options), all_(std::move(prompt)), prompt_(all_.size()) {
+    before_ = tokenizer.decode(all_).size();
+    for (const std::string& stop : options.stop_texts) longest_stop_ = std::max(longest_stop_, stop.size());
+  }
+
+  bool ended() const { return ended_; }
+  const std::vector<int32_t>& all() const { return all_; }
+
+  /// Takes a token, chosen by these logits; returns what came to the text.
+  std::string add(int32_t token, std::span<const float> logits) {
+    if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), token) != options_.stop_ids.end()) {
+      result_.end = GeneratedText::End::token;
+      return finish();
+    }
+    all_.push_back(token);
+    result_.log_probabilities.push_back(log_probability(logits, token));
+    const std::string text = whole_text(tokenizer_, all_);
+    result_.text = text.size() > before_ ? text.substr(before_) : std::string();
+    for (const std::string& stop : options_.stop_texts) {
+      const size_t from = shown_ > stop.size() ? shown_ - stop.size() : 0;
+      const size_t at = result_.text.find(stop, from);
+      if (at == std::string::npos) continue;
+      result_.text.resize(at);
+      result_.end = GeneratedText::End::text;
+      ended_ = true;
+    }
+    if (ended_ || std::ssize(all_) - static_cast<int64_t>(prompt_) == options_.max_new_tokens) return finish();
+    // What may be the beginning of a stop text is shown once it is none.
+    const size_t held = longest_stop_ > 0 ? longest_stop_ - 1 : 0;
+    return show(result_.text.size() > held ? result_.text.size() - held : 0);
+  }
+
+  GeneratedText take() {
+    result_.tokens.assign(all_.begin() + static_cast<std::ptrdiff_t>(prompt_), all_.end());
+    return std::move(result_);
+  }
+
+ private:
+  std::string finish() {
+    ended_ = true;
+    return show(result_.text.size());
+  }
+  std::string show(size_t end) {
+    while (end > shown_ && end < result_.text.size() && (result_.text[end] & 0xC0) == 0x80) --end;
+    if (end <= shown_) return {};
+    return result_.text.substr(std::exchange(shown_, end), end - shown_);
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerationOptions& options_;
+  std::vector<int32_t> all_;
+  size_t prompt_;
+  size_t before_ = 0;  // bytes of the prompt's text
+  size_t shown_ = 0;
+  size_t longest_stop_ = 0;
+  bool ended_ = false;
+  GeneratedText result_;
+};
+
+}  // namespace
+
+int32_t next_token(std::span<const float> logits, std::span<const int32_t> seen, const SamplingOptions& options,
+                   int64_t sample) {
+  std::vector<Candidate> candidates(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) candidates[i] = {static_cast<int32_t>(i), logits[i]};
+  if (options.repetition_penalty != 1) {
+    std::vector<int32_t> once(seen.begin(), seen.end());
+    std::sort(once.begin(), once.end());
+    once.erase(std::unique(once.begin(), once.end()), once.end());
+    for (const int32_t token : once) {
+      double& weight = candidates[static_cast<size_t>(token)].weight;
+      weight = weight > 0 ? weight / options.repetition_penalty : weight * options.repetition_penalty;
+    }
+  }
+  if (options.temperature == 0) {
+    return std::min_element(candidates.begin(), candidates.end(), is_likelier)->token;
+  }
+  if (options.top_k > 0 && options.top_k < std::ssize(candidates)) {
+    const auto end = candidates.begin() + options.top_k;
+    std::nth_element(candidates.begin(), end - 1, candidates.end(), is_likelier);
+    candidates.erase(end, candidates.end());
+  }
+  std::sort(candidates.begin(), candidates.end(), is_likelier);
+  const double largest = candidates.front().weight;
+  double sum = 0;
+  for (Candidate& candidate : candidates) {
+    candidate.weight = std::exp((candidate.weight - largest) / options.temperature);
+    sum += candidate.weight;
+  }
+  if (options.top_p < 1) {
+    const double wanted = options.top_p * sum;
+    double have = 0;
+    size_t kept = 0;
+    while (kept < candidates.size() && have < wanted) have += candidates[kept++].weight;
+    candidates.resize(std::max<size_t>(1, kept));
+    sum = have > 0 ? have : candidates.front().weight;
+  }
+  const PhiloxBlock drawn = philox_at(options.seed, static_cast<uint64_t>(sample), seen.size());
+  double left = unit_interval(drawn[0]) * sum;
+  for (const Candidate& candidate : candidates) {
+    left -= candidate.weight;
+    if (left < 0) return candidate.token;
+  }
+  return candidates.back().token;
+}
+
+Generator::Generator(const Run& run, int64_t samples, int64_t context, bool cached)
+    : run_(run), samples_(samples), context_(context), tokens_(static_cast<size_t>(samples)) {
+  if (!run.share.whole()) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("parallelism.context_parallel_degree = {}: text is generated by ranks that see whole "
+                            "sequences; use tensor or pipeline parallelism",
+                            run.share.split.ranks));
+  }
+  const int64_t ranks = run.place.mesh.size(MeshAxis::tp);
+  rows_ = (samples + ranks - 1) / ranks * ranks;
+  if (cached) cache_ = std::make_unique<KeyValueCache>(rows_, context);
+}
+
+/// `tokens` behind the `first` ones of each sample, filled up to a rectangle.
+BatchContext Generator::batch_of(const std::vector<std::vector<int32_t>>& tokens,
+                                 const std::vector<int64_t>& first) const {
+  int64_t length = 0;
+  for (const auto& row : tokens) length = std::max<int64_t>(length, std::ssize(row));
+  const at::TensorOptions whole(at::kLong);
+  BatchContext batch;
+  batch.tokens = at::zeros({rows_, length}, whole);
+  batch.positions = at::zeros({rows_, length}, whole);
+  batch.logit_rows = at::zeros({samples_}, whole);
+  for (int64_t row = 0; row < rows_; ++row) {
+    const auto sample = static_cast<size_t>(std::min(row, samples_ - 1));
+    int64_t* ids = batch.tokens.mutable_data_ptr<int64_t>() + row * length;
+    int64_t* positions = batch.positions.mutable_data_ptr<int64_t>() + row * length;
+    std::copy(tokens[sample].begin(), tokens[sample].end(), ids);
+    for (int64_t i = 0; i < length; ++i) positions[i] = std::min(first[sample] + i, context_ - 1);
+    if (row < samples_) {
+      batch.logit_rows.mutable_data_ptr<int64_t>()[row] = row * length + std::ssize(tokens[sample]) - 1;
+    }
+  }
+  batch.labels = at::full({rows_, length}, kIgnoredLabel, whole);
+  for (at::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.logit_rows, &batch.labels}) {
+    *tensor = tensor->to(run_.device.device);
+  }
+  batch.cache = cache_.get();
+  return batch;
+}
+
+at::Tensor Generator::read(const std::vector<std::vector<int32_t>>& tokens) {
+  TITAN_CHECK(std::ssize(tokens) == samples_, tokens.size(), samples_);
+  std::vector<int64_t> first;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    first.push_back(cache_ ? std::ssize(tokens_[i]) : 0);
+    tokens_[i].insert(tokens_[i].end(), tokens[i].begin(), tokens[i].end());
+    TITAN_CHECK(!tokens[i].empty() && std::ssize(tokens_[i]) <= context_, tokens_[i].size(), context_);
+  }
+  const at::Tensor logits = infer(run_, batch_of(cache_ ? tokens : tokens_, first), UnitMode::logits);
+  if (cache_) {
+    std::vector<int64_t> counts;
+    for (int64_t row = 0; row < rows_; ++row) {
+      counts.push_back(std::ssize(tokens[static_cast<size_t>(std::min(row, samples_ - 1))]));
+    }
+    cache_->advance(counts);
+  }
+  return logits.to(at::kFloat).cpu().contiguous();
+}
+
+std::vector<int32_t> Generator::agreed(std::vector<int32_t> tokens) const {
+  if (!run_.groups.world) return tokens;
+  at::Tensor all = at::zeros({samples_}, at::TensorOptions(at::kLong));
+  if (run_.world.rank == 0) {
+    for (int64_t i = 0; i < samples_; ++i) all[i] = tokens[static_cast<size_t>(i)];
+  }
+  all = all.to(run_.device.device);
+  run_.groups.world->all_reduce({all})->wait();
+  all = all.cpu();
+  for (int64_t i = 0; i < samples_; ++i) tokens[static_cast<size_t>(i)] = all[i].item<int32_t>();
+  return tokens;
+}
+
+std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int32_t>>& prompts,
+                                               const GenerationOptions& options, const Tokenizer& tokenizer,
+                                               const std::function<void(size_t, const std::string&)>& on_text) {
+  std::vector<GrowingText> texts;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].empty()) {
+      throw Error(ExitCode::bad_data, "a prompt is empty, and this tokenizer has no token to begin a text with");
+    }
+    std::vector<int32_t> all = tokens_[i];
+    all.insert(all.end(), prompts[i].begin(), prompts[i].end());
+    if (std::ssize(all) >= context_) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("the prompt makes {} tokens, and the context holds {}; shorten it, or give a longer "
+                              "context with --context",
+                              all.size(), context_));
+    }
+    texts.emplace_back(tokenizer, std::move(all), options);
+  }
+  std::vector<std::vector<int32_t>> next = prompts;
+  while (true) {
+    const at::Tensor logits = read(next);
+    const int64_t words = std::min(logits.size(1), tokenizer.vocabulary_size());
+    const auto row_of = [&](size_t i) {
+      return std::span<const float>(logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
+                                    static_cast<size_t>(words));
+    };
+    std::vector<int32_t> chosen;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      chosen.push_back(next_token(row_of(i), texts[i].all(), options.sampling, static_cast<int64_t>(i)));
+    }
+    chosen = agreed(std::move(chosen));
+    bool goes_on = false;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      next[i] = {chosen[i]};
+      if (texts[i].ended()) continue;
+      const std::string more = texts[i].add(chosen[i], row_of(i));
+      if (on_text && !more.empty()) on_text(i, more);
+      goes_on = goes_on || (!texts[i].ended() && std::ssize(texts[i].all()) < context_);
+    }
+    const bool has_room =
+        std::all_of(tokens_.begin(), tokens_.end(), [&](const auto& read) { return std::ssize(read) < context_; });
+    if (!goes_on || !has_room) break;
+  }
+  std::vector<GeneratedText> results;
+  for (GrowingText& text : texts) results.push_back(text.take());
+  return results;
+}
+
+}  // namespace titan

@@ -1,0 +1,158 @@
+"""model.from_hf: models that transformers made, of every supported architecture and rotary scaling, against transformers:
+logits, gradients of one step, and the export of the model after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+
+import dump
+from titan import DEBUG_CONFIG, ROOT, binary, train
+
+TOLERANCE = 1e-5
+LENGTH = 96
+SIZES = dict(vocab_size=2304, hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=4096, attn_implementation="eager")
+OURS = {"self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
+        "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
+        "mlp.up_proj": "feed_forward.w3", "self_attn.q_norm": "attention.q_norm",
+        "self_attn.k_norm": "attention.k_norm", "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm"}
+
+
+def rope(theta: float = 1e4, **scaling) -> dict:
+    return {"rope_parameters": {"rope_theta": theta, "rope_type": "default", **scaling}}
+
+
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+CASES = {
+    "llama": ("Llama", dict(**rope(5e5))),
+    "llama, tied, odd sizes": ("Llama", dict(hidden_size=90, intermediate_size=77, num_attention_heads=9,
+                                             num_key_value_heads=3, tie_word_embeddings=True, rms_norm_eps=1e-6,
+                                             **rope(1e5))),
+    "llama, its own head size": ("Llama", dict(head_dim=32, num_key_value_heads=4, **rope())),
+    "llama3 scaling": ("Llama", dict(**rope(5e5, **LLAMA3))),
+    "linear scaling": ("Llama", dict(**rope(rope_type="linear", factor=4.0))),
+    "dynamic scaling": ("Llama", dict(max_position_embeddings=64, **rope(rope_type="dynamic", factor=2.0))),
+    "yarn": ("Llama", dict(**rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=48))),
+    "mistral": ("Mistral", dict(sliding_window=None, head_dim=24, num_key_value_heads=1, **rope(1e6))),
+    "mistral, a longer window": ("Mistral", dict(sliding_window=128, **rope())),
+    "qwen2": ("Qwen2", dict(**rope(1e6))),
+    "qwen2, tied, yarn with mscale": ("Qwen2", dict(tie_word_embeddings=True, **rope(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=32, mscale=1.2, mscale_all_dim=0.8))),
+    "qwen3": ("Qwen3", dict(head_dim=32, num_key_value_heads=4, tie_word_embeddings=True, **rope(1e6))),
+    "qwen3, one key head": ("Qwen3", dict(head_dim=16, num_key_value_heads=1, **rope())),
+}
+
+
+def make(case: str, **changes):
+    """A model with weights large enough for every layer to matter, and norms and biases that show."""
+    kind, options = CASES[case]
+    torch.manual_seed(5)
+    config = getattr(transformers, kind + "Config")(**{**SIZES, **options, **changes})
+    model = getattr(transformers, kind + "ForCausalLM")(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape)
+            weight.copy_(1 + 0.1 * noise if "norm" in name else 0.1 * noise)
+    return model.eval()
+
+
+def our_name(theirs: str) -> str:
+    outer = {"model.embed_tokens.weight": "tok_embeddings.weight", "model.norm.weight": "norm.weight",
+             "lm_head.weight": "output.weight"}
+    if theirs in outer:
+        return outer[theirs]
+    _, _, layer, *middle, leaf = theirs.split(".")
+    return f"layers.{layer}.{OURS['.'.join(middle)]}.{leaf}"
+
+
+def our_rows(name: str, tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """A rotary pair is half a head apart in theirs and adjacent in ours."""
+    if not any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")):
+        return tensor
+    heads = tensor.shape[0] // head_dim
+    cut = tensor.reshape(heads, 2, head_dim // 2, *tensor.shape[1:])
+    return cut.transpose(1, 2).reshape(tensor.shape)
+
+
+class FromHuggingFaceTest(unittest.TestCase):
+    def setUp(self):
+        binary()
+        folder = tempfile.TemporaryDirectory(prefix="titan-from-hf-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def flags(self, model: pathlib.Path) -> list[str]:
+        return [f"--model.from_hf={model}", "--training.steps=1", f"--training.seq_len={LENGTH}",
+                "--training.local_batch_size=2", "--debug.dump_steps=1", "--debug.dump_logits", "--optimizer.lr=0",
+                "--training.mixed_precision_param=float32", "--training.max_norm=0", "--checkpoint.enable",
+                "--checkpoint.last_save_in_hf"]
+
+    def test_logits_gradients_and_exports(self):
+        for number, case in enumerate(CASES):
+            with self.subTest(case):
+                theirs, out = make(case), self.folder / f"run-{number}"
+                theirs.save_pretrained(self.folder / f"model-{number}")
+                train(out, [*self.flags(self.folder / f"model-{number}"), "--model.max_seq_len=4096"])
+                ours = dump.read(out, 1)
+                logits = theirs(ours.tokens).logits
+                self.assertLess((ours.logits.view_as(logits) - logits).abs().max().item(),
+                                TOLERANCE * max(1, logits.abs().max().item()))
+                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ours.labels.flatten())
+                loss.backward()
+                self.assertAlmostEqual(ours.loss, loss.item(), delta=1e-5)
+                names = set()
+                for name, weight in theirs.named_parameters():
+                    expected = our_rows(name, weight.grad, getattr(theirs.config, "head_dim", 16))
+                    got = ours.gradients[our_name(name)]
+                    names.add(our_name(name))
+                    self.assertLess((got - expected).norm().item(), 2e-5 * expected.norm().item(), name)
+                self.assertEqual(names, set(ours.gradients))
+                (export,) = (out / "checkpoint").glob("step-1")
+                again = transformers.AutoModelForCausalLM.from_pretrained(export, attn_implementation="eager").eval()
+                self.assertIs(type(again), type(theirs))
+                self.assertLess((again(ours.tokens).logits - logits).abs().max().item(), TOLERANCE)
+
+    def test_what_is_not_supported_is_refused_by_name(self):
+        model = self.folder / "model"
+        make("llama").save_pretrained(model)
+        whole = json.loads((model / "config.json").read_text())
+        for change, words in (
+            ({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}, "MixtralForCausalLM"),
+            ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
+            ({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 32}, "sliding_window"),
+            ({"hidden_act": "gelu"}, "hidden_act"),
+            ({"attention_bias": True}, "attention_bias"),
+            ({"num_local_experts": 8}, "experts"),
+            ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+            ({"hidden_size": None}, "no hidden_size"),
+            ({"hidden_size": -1}, "hidden_size is -1"),
+        ):
+            with self.subTest(words):
+                (model / "config.json").write_text(json.dumps({**whole, **change}))
+                done = subprocess.run([binary(), str(DEBUG_CONFIG), *self.flags(model)], cwd=ROOT, text=True,
+                                      capture_output=True, check=False)
+                self.assertEqual(done.returncode, 64, done.stdout + done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(done.stderr.count("model.from_hf"), 1, done.stderr)
+
+    def test_a_folder_that_is_none(self):
+        done = subprocess.run([binary(), str(DEBUG_CONFIG), "--model.from_hf=nowhere"], cwd=ROOT, text=True,
+                              capture_output=True, check=False)
+        self.assertEqual(done.returncode, 64)
+        self.assertIn("nowhere is no folder", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

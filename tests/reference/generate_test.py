@@ -1,0 +1,147 @@
+"""titan_train generate against transformers: greedy text, log-probabilities, and the same text in every layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import tokenizers
+import torch
+import transformers
+
+from from_hf_test import make
+from titan import ROOT, binary
+
+PROMPTS = ["Once upon a time", "2 + 2 =", "Über den Wölken, muß die Freiheit"]
+END = "<|end|>"
+
+
+def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """A token for every byte, and one to end a text."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    model = tokenizers.models.BPE({letter: i for i, letter in enumerate(alphabet)}, [])
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+
+
+class ModelTest(unittest.TestCase):
+    """A model with a tokenizer in a folder, and commands over it."""
+
+    def setUp(self):
+        binary()
+        folder = tempfile.TemporaryDirectory(prefix="titan-generate-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def model(self, case: str, name: str = "model"):
+        theirs = make(case, vocab_size=257)
+        theirs.save_pretrained(self.folder / name)
+        byte_tokenizer().save_pretrained(self.folder / name)
+        return theirs
+
+    def generate(self, *words: object, model: str = "model", ranks: int = 1, code: int = 0,
+                 command: str = "generate") -> list[dict] | str:
+        launch = ["launch", "-n", str(ranks)] if ranks > 1 else []
+        done = subprocess.run([binary(), *launch, command, str(self.folder / model), *map(str, words)], cwd=self.folder,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        if code:
+            return done.stderr
+        lines = [line.removeprefix("[rank0] ") for line in done.stdout.rstrip("\n").split("\n")]
+        return [json.loads(line) for line in lines] if "--json" in words else "\n".join(lines)
+
+
+class GenerateTest(ModelTest):
+    def test_greedy_text_is_theirs(self):
+        tokenizer = byte_tokenizer()
+        for number, case in enumerate(("llama, tied, odd sizes", "llama3 scaling", "yarn", "mistral", "qwen2", "qwen3")):
+            with self.subTest(case):
+                name = f"model-{number}"
+                theirs = self.model(case, name)
+                prompts = [word for text in PROMPTS for word in ("--prompt", text)]
+                ours = self.generate(*prompts, "--max-new-tokens", 64, "--json", model=name)
+                for prompt, got in zip(PROMPTS, ours, strict=True):
+                    ids = tokenizer(prompt, return_tensors="pt").input_ids
+                    with torch.no_grad():
+                        expected = theirs.generate(ids, max_new_tokens=64, do_sample=False,
+                                                   eos_token_id=tokenizer.eos_token_id, pad_token_id=0)[0]
+                        logits = theirs(expected[None]).logits[0].log_softmax(-1)
+                    new = [token for token in expected[ids.shape[1]:].tolist() if token != tokenizer.eos_token_id]
+                    self.assertEqual(got["tokens"], new)
+                    self.assertEqual(got["end"], "length" if len(new) == 64 else "stop token")
+                    for i, (token, ours_is) in enumerate(zip(new, got["log_probabilities"], strict=True)):
+                        self.assertAlmostEqual(ours_is, logits[ids.shape[1] - 1 + i, token].item(), delta=2e-5)
+
+    def test_every_layout_gives_the_same_text(self):
+        self.model("qwen2")
+        words = ["--prompt", PROMPTS[0], "--prompt", PROMPTS[1], "--prompt", PROMPTS[2], "--max-new-tokens", 40,
+                 "--temperature", 1.5, "--top-p", 0.9, "--repetition-penalty", 1.2, "--seed", 3, "--json"]
+        alone = self.generate(*words)
+        for ranks, degrees in (
+            (1, ["--no-cache"]),
+            (2, ["--parallelism.tensor_parallel_degree=2"]),
+            (2, ["--parallelism.data_parallel_shard_degree=2"]),
+            (2, ["--parallelism.pipeline_parallel_degree=2"]),
+            (4, ["--parallelism.tensor_parallel_degree=2", "--parallelism.pipeline_parallel_degree=2"]),
+        ):
+            with self.subTest(degrees):
+                for got, expected in zip(self.generate(*words, *degrees, ranks=ranks), alone, strict=True):
+                    self.assertEqual(got["text"], expected["text"])
+                    self.assertEqual(got["tokens"], expected["tokens"])
+                    for a, b in zip(got["log_probabilities"], expected["log_probabilities"], strict=True):
+                        self.assertAlmostEqual(a, b, delta=1e-5)
+
+    def test_bfloat16_is_near(self):
+        self.model("llama")
+        words = ["--prompt", PROMPTS[0], "--max-new-tokens", 1, "--json"]
+        (wide,), (narrow,) = self.generate(*words), self.generate(*words, "--dtype", "bfloat16")
+        self.assertEqual(wide["tokens"], narrow["tokens"])
+        self.assertAlmostEqual(wide["log_probabilities"][0], narrow["log_probabilities"][0], delta=0.1)
+        self.assertNotEqual(wide["log_probabilities"], narrow["log_probabilities"])
+
+    def test_prompts_from_files(self):
+        self.model("llama")
+        (self.folder / "prompt.txt").write_text(PROMPTS[2])
+        by_option = self.generate("--prompt", PROMPTS[2], "--max-new-tokens", 9)
+        self.assertTrue(by_option.startswith(PROMPTS[2]))
+        self.assertEqual(self.generate("--file", "prompt.txt", "--max-new-tokens", 9), by_option)
+        done = subprocess.run([binary(), "generate", "model", "--file", "-", "--max-new-tokens", "9"], cwd=self.folder,
+                              input=PROMPTS[2], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.rstrip("\n"), by_option)
+
+    def test_bad_input_is_one_sentence(self):
+        self.model("llama")
+        hello = ["--prompt", "hello"]
+        for words, code, said in (
+            ([], 64, "--prompt"),
+            (["--prompt", " "], 65, "a prompt is empty"),
+            ([*hello, "--top-k", 3], 64, "--temperature"),
+            ([*hello, "--seed", 3], 64, "--temperature"),
+            ([*hello, "--temperature", -1], 64, "--temperature"),
+            ([*hello, "--stop-id", 257], 64, "--stop-id 257 is no token"),
+            ([*hello, "--stop", ""], 64, "--stop is empty"),
+            ([*hello, "--context", 4], 65, "the prompt makes 5 tokens"),
+            ([*hello, "--max-new-tokens", 5000], 64, "context of 4096 tokens"),
+            (["--file", "nowhere.txt"], 65, "nowhere.txt"),
+        ):
+            with self.subTest(words):
+                self.assertIn(said, self.generate(*words, code=code))
+        (self.folder / "model" / "tokenizer.json").unlink()
+        self.assertIn("--model.tokenizer_path", self.generate(*hello, code=65))
+        (self.folder / "model" / "model.safetensors").unlink()
+        self.assertIn("holds no weights", self.generate(*hello, code=73))
+        self.assertIn("there is no folder", self.generate(*hello, model="elsewhere", code=73))
+        (self.folder / "empty").mkdir()
+        self.assertIn("holds no model", self.generate(*hello, model="empty", code=73))
+
+
+if __name__ == "__main__":
+    unittest.main()
