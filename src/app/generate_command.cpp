@@ -1,7 +1,9 @@
 // titan_train generate: text from the model in a checkpoint.
+#include <unistd.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
-#include <fstream>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -9,12 +11,15 @@
 #include "checkpoint_job.h"
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
+#include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
+#include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
 #include "titan/config/start.h"
+#include "titan/data/chat.h"
 #include "titan/train/generate.h"
 
 namespace titan {
@@ -29,6 +34,8 @@ struct GenerateOptions {
   std::string dtype;
   bool json = false;
   bool uncached = false;
+  bool chat = false;
+  std::string system;
   std::vector<std::string> rest;  // --section.key options
 };
 
@@ -68,6 +75,10 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_flag("--json", options.json, "One JSON object for each prompt, on a line of its own");
   app.add_flag("--no-cache", options.uncached, "Read the whole text again for every token");
+  auto* chat = app.add_flag("--chat", options.chat,
+                            "A conversation in the model's template: --prompt is one turn; else each line of standard "
+                            "input is");
+  app.add_option("--system", options.system, "What the conversation begins with")->needs(chat);
   app.allow_extras();
   app.footer("--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
@@ -108,11 +119,22 @@ std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>&
   return encoded;
 }
 
-void check_stop_ids(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
-  for (const int32_t id : ids) {
+/// The end of text, and what the user and the tokenizer's folder add to it.
+void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, const JobConfig& config) {
+  for (const int32_t id : generation.stop_ids) {
     if (id >= 0 && id < tokenizer.vocabulary_size()) continue;
     throw Error(ExitCode::bad_config, fmt::format("generate: --stop-id {} is no token; the tokenizer has 0 to {}", id,
                                                   tokenizer.vocabulary_size() - 1));
+  }
+  if (tokenizer.eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer.eos_id());
+  const std::filesystem::path file = std::filesystem::path(tokenizer_location(config)) / "generation_config.json";
+  std::error_code unknown;
+  if (!std::filesystem::exists(file, unknown)) return;
+  const nlohmann::json settings = parse_json(read_file(file, ExitCode::bad_data), /*allow_exceptions=*/false);
+  if (!settings.is_object() || !settings.contains("eos_token_id")) return;
+  const nlohmann::json& ids = settings["eos_token_id"];
+  for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
+    if (id.is_number_integer()) generation.stop_ids.push_back(id.get<int32_t>());
   }
 }
 
@@ -128,6 +150,94 @@ nlohmann::ordered_json as_json(const std::string& prompt, const GeneratedText& t
           {"end", name(text.end)}};
 }
 
+/// Turns of the user and answers of the model, until standard input ends; or one turn for each prompt.
+class Conversation {
+ public:
+  Conversation(Run& run, const GenerateOptions& options, const ChatTemplate& form, const Tokenizer& tokenizer,
+               int64_t context)
+      : run_(run), options_(options), form_(form), tokenizer_(tokenizer), context_(context) {
+    if (!options.system.empty()) messages_.push_back({"system", options.system});
+  }
+
+  void hold() {
+    for (const std::string& prompt : options_.prompts) answer(prompt);
+    if (!options_.prompts.empty()) return;
+    const bool at_terminal = ::isatty(STDIN_FILENO) != 0;
+    const auto ask = [&] {
+      if (at_terminal && !options_.json) std::cout << "> " << std::flush;
+    };
+    ask();
+    for (std::string line; StopSignals::received() == 0 && std::getline(std::cin, line); ask()) {
+      if (!trim(line).empty()) answer(line);
+    }
+  }
+
+ private:
+  void answer(const std::string& said) {
+    messages_.push_back({"user", said});
+    if (const std::string problem = form_.problem(messages_, /*is_prompt=*/true); !problem.empty()) {
+      throw Error(ExitCode::bad_data, fmt::format("generate: the conversation {}", problem));
+    }
+    const std::vector<int32_t> ids = form_.prompt(messages_);
+    if (std::ssize(ids) >= context_) {
+      throw Error(ExitCode::bad_data, fmt::format("generate: the conversation makes {} tokens, and the context holds "
+                                                  "{}; raise --context, or begin a new one",
+                                                  ids.size(), context_));
+    }
+    const bool speaks = run_.world.rank == 0;
+    const auto show = [&](size_t, const std::string& text) {
+      if (speaks && !options_.json) std::cout << text << std::flush;
+    };
+    const GeneratedText text =
+        generator_for(ids).generate({new_ids(ids)}, options_.generation, tokenizer_, show).front();
+    if (speaks && !options_.json) std::cout << std::endl;
+    if (speaks && options_.json) std::cout << json_text(as_json(said, text)) << std::endl;
+    messages_.push_back({"assistant", text.text});
+  }
+
+  /// What `ids` continue is not read again.
+  Generator& generator_for(const std::vector<int32_t>& ids) {
+    const bool continues = generator_ && std::ssize(generator_->tokens(0)) < std::ssize(ids) &&
+                           std::equal(generator_->tokens(0).begin(), generator_->tokens(0).end(), ids.begin());
+    if (!continues) generator_ = std::make_unique<Generator>(run_, 1, context_, !options_.uncached);
+    return *generator_;
+  }
+  std::vector<int32_t> new_ids(const std::vector<int32_t>& ids) const {
+    return {ids.begin() + std::ssize(generator_->tokens(0)), ids.end()};
+  }
+
+  Run& run_;
+  const GenerateOptions& options_;
+  const ChatTemplate& form_;
+  const Tokenizer& tokenizer_;
+  int64_t context_;
+  std::vector<ChatMessage> messages_;
+  std::unique_ptr<Generator> generator_;
+};
+
+int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
+             const std::shared_ptr<const Tokenizer>& tokenizer) {
+  constexpr int64_t kUsualContext = 4096;
+  if (!options.file.empty()) {
+    throw Error(ExitCode::bad_config,
+                "generate: --chat reads turns from --prompt or from standard input; leave out "
+                "--file");
+  }
+  if (options.prompts.empty() && detect_launch(job.config).size > 1) {
+    throw Error(ExitCode::bad_config,
+                "generate: several processes have no standard input in common; give the turns of "
+                "--chat with --prompt");
+  }
+  const ChatTemplate form({.tokenizer = tokenizer_location(job.config)}, tokenizer);
+  GenerationOptions& generation = options.generation;
+  generation.stop_ids.insert(generation.stop_ids.end(), form.stop_ids().begin(), form.stop_ids().end());
+  if (!form.stop_text().empty()) generation.stop_texts.push_back(form.stop_text());
+  const int64_t most = job.config.model.max_seq_len;
+  const int64_t context = options.context.value_or(most > 0 ? std::min(most, kUsualContext) : kUsualContext);
+  set_context(job, context);
+  return run_inference(schema, job, [&](Run& run) { Conversation(run, options, form, *tokenizer, context).hold(); });
+}
+
 }  // namespace
 
 int run_generate(const Schema& schema, std::span<const std::string> arguments) {
@@ -136,11 +246,11 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
   if (const int code = report_config_problems(job)) return code;
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
+  add_stop_ids(options->generation, *tokenizer, job.config);
+  if (options->chat) return run_chat(schema, job, *options, tokenizer);
   const std::vector<std::string> prompts = prompts_of(*options);
   const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer);
   GenerationOptions& generation = options->generation;
-  check_stop_ids(generation.stop_ids, *tokenizer);
-  if (tokenizer->eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer->eos_id());
   size_t longest = 0;
   for (const auto& ids : encoded) longest = std::max(longest, ids.size());
   const int64_t wanted = static_cast<int64_t>(longest) + generation.max_new_tokens;

@@ -9,6 +9,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
+#include "titan/base/stop_signals.h"
 #include "titan/data/batch_stream.h"
 
 namespace titan {
@@ -262,7 +263,8 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
     }
     const bool has_room =
         std::all_of(tokens_.begin(), tokens_.end(), [&](const auto& read) { return std::ssize(read) < context_; });
-    if (!goes_on || !has_room) break;
+    const bool stopped = !run_.world.is_distributed() && StopSignals::received() != 0;
+    if (!goes_on || !has_room || stopped) break;
   }
   std::vector<GeneratedText> results;
   for (GrowingText& text : texts) results.push_back(text.take());

@@ -117,6 +117,40 @@ class GenerateTest(ModelTest):
                               input=PROMPTS[2], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout.rstrip("\n"), by_option)
 
+    def test_chat_is_the_conversation_of_their_template(self):
+        theirs = self.model("qwen2")
+        tokenizer = byte_tokenizer()
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+        tokenizer.chat_template = (
+            "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
+            "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+        tokenizer.save_pretrained(self.folder / "model")
+        with torch.no_grad():  # rows for the new tokens
+            theirs.resize_token_embeddings(259, mean_resizing=False)
+        theirs.save_pretrained(self.folder / "model")
+        words = ["--chat", "--system", "Be brief.", "--max-new-tokens", 20]
+        turns = ["Hello there", "And then?"]
+        answers = self.generate(*words, "--prompt", turns[0], "--prompt", turns[1], "--json")
+        messages = [{"role": "system", "content": "Be brief."}]
+        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        for turn, answer in zip(turns, answers, strict=True):
+            messages.append({"role": "user", "content": turn})
+            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt",
+                                                return_dict=True).input_ids
+            with torch.no_grad():
+                made = theirs.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0,
+                                       eos_token_id=[tokenizer.eos_token_id, end])[0, ids.shape[1]:].tolist()
+            self.assertEqual(answer["tokens"], [token for token in made if token not in (tokenizer.eos_token_id, end)])
+            self.assertEqual(answer["prompt"], turn)
+            messages.append({"role": "assistant", "content": answer["text"]})
+        done = subprocess.run([binary(), "generate", "model", *map(str, words)], cwd=self.folder, check=True,
+                              input=("\n".join(turns) + "\n").encode(), capture_output=True)
+        self.assertEqual(done.stdout, "".join(answer["text"] + "\n" for answer in answers).encode())
+        self.assertIn("--file", self.generate(*words, "--file", "x", code=64))
+        self.assertIn("standard input in common", self.generate(*words, ranks=2, code=64))
+        (self.folder / "model" / "chat_template.jinja").unlink()
+        self.assertIn("chat_template", self.generate(*words, "--prompt", "x", code=64))
+
     def test_bad_input_is_one_sentence(self):
         self.model("llama")
         hello = ["--prompt", "hello"]
