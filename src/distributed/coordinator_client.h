@@ -67,7 +67,7 @@ class CoordinatorClient : public AbortWatcher {
   std::shared_ptr<WaitForGraph> waits_;
   std::shared_ptr<FinalMessage> final_message_;
   const std::shared_ptr<StoreCalls> store_calls_ = std::make_shared<StoreCalls>();
-  HealthCheck health_;  // of rank 0; used by the monitoring thread only
+  HealthDeadline health_;  // of rank 0; used by the monitoring thread only
 
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

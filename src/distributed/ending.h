@@ -1,4 +1,5 @@
-// Ends the process from a watcher thread: the only place besides `main`, which may be blocked in a collective.
+// Ends the process from the thread that watches the other ranks, since `main` may be blocked in a collective. The
+// thread that watches for signals ends it by itself (base/stop_signals.h).
 #pragma once
 
 #include <chrono>

@@ -13,13 +13,13 @@ constexpr std::chrono::seconds kLongestPause{2};
 
 }  // namespace
 
-void HealthCheck::ask(Deadline now, std::chrono::milliseconds response_timeout) {
+void HealthDeadline::ask(Deadline now, std::chrono::milliseconds response_timeout) {
   open_ = true;
   since_ = looked_at_ = now;
   until_ = now + std::max<std::chrono::milliseconds>(response_timeout / 2, kSignOfLifeLimit);
 }
 
-bool HealthCheck::is_overdue(Deadline now) {
+bool HealthDeadline::is_overdue(Deadline now) {
   if (!open_) return false;
   const auto unseen = now - looked_at_;
   looked_at_ = now;
@@ -27,7 +27,7 @@ bool HealthCheck::is_overdue(Deadline now) {
   return now >= until_;
 }
 
-std::chrono::seconds HealthCheck::open_for(Deadline now) const {
+std::chrono::seconds HealthDeadline::open_for(Deadline now) const {
   return std::chrono::round<std::chrono::seconds>(now - since_);
 }
 

@@ -18,7 +18,7 @@ namespace titan {
 
 /// The time limit of an open question whether other ranks are alive. The thread that monitors the ranks looks at it
 /// about every second; it also sends the question and keeps who has answered.
-class HealthCheck {
+class HealthDeadline {
  public:
   /// Half of `response_timeout` is left to answer: the other half has passed before the question (WaitForGraph). Not
   /// less than kSignOfLifeLimit, since a network may pause.
@@ -87,7 +87,7 @@ class FailureDiagnosis {
   Deadline suspect_until_{};
   std::optional<Cause> cause_;
   Deadline announce_at_{};
-  HealthCheck health_;
+  HealthDeadline health_;
   int64_t asker_ = 0;  // of the health check
 };
 

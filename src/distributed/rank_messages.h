@@ -1,6 +1,6 @@
 // The messages of the ranks' channels: one JSON object per line. Only this file writes and parses them.
 //   rank 0, to any caller   {"titan": NONCE}
-//   a caller                {"hello": {"rank": R, "nonce": NONCE, "proof": MAC}}; see handshake.h
+//   a caller                {"hello": {"rank": R, "nonce": NONCE, "proof": MAC}}; see rendezvous.h
 //   rank 0                  {"proof": MAC}; nothing, to a caller without the run's secret
 //   a rank                  its facts (rank_check.h)
 //   rank 0                  {"welcome": {"cores": N, "by": NAME, "place": R, "beside": [R, …]}}

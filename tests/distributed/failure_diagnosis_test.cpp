@@ -12,15 +12,15 @@ using std::chrono::seconds;
 constexpr Deadline kBegin{std::chrono::hours(1)};
 
 /// Looks every second from `from` on: after how many seconds since kBegin the question is overdue; -1: not by `last`.
-int64_t overdue_at(HealthCheck& question, int64_t from, int64_t last) {
+int64_t overdue_at(HealthDeadline& question, int64_t from, int64_t last) {
   for (int64_t second = from; second <= last; ++second) {
     if (question.is_overdue(kBegin + seconds(second))) return second;
   }
   return -1;
 }
 
-TEST(HealthCheck, IsOverdueAfterHalfOfTheTimeout) {
-  HealthCheck question;
+TEST(HealthDeadline, IsOverdueAfterHalfOfTheTimeout) {
+  HealthDeadline question;
   EXPECT_FALSE(question.is_overdue(kBegin));
   question.ask(kBegin, seconds(100));
   EXPECT_EQ(question.until(), kBegin + seconds(50));
@@ -28,14 +28,14 @@ TEST(HealthCheck, IsOverdueAfterHalfOfTheTimeout) {
   EXPECT_EQ(question.open_for(kBegin + seconds(50)), seconds(50));
 }
 
-TEST(HealthCheck, LeavesTimeForAHiccupOfTheNetworkHoweverShortTheTimeout) {
-  HealthCheck question;
+TEST(HealthDeadline, LeavesTimeForAHiccupOfTheNetworkHoweverShortTheTimeout) {
+  HealthDeadline question;
   question.ask(kBegin, milliseconds(20));
   EXPECT_EQ(overdue_at(question, 1, 100), kSignOfLifeLimit.count());
 }
 
-TEST(HealthCheck, ThatIsAnsweredIsNeverOverdueAndTheNextOneHasAllItsTime) {
-  HealthCheck question;
+TEST(HealthDeadline, ThatIsAnsweredIsNeverOverdueAndTheNextOneHasAllItsTime) {
+  HealthDeadline question;
   question.ask(kBegin, seconds(20));
   question.close();
   EXPECT_EQ(overdue_at(question, 1, 100), -1);
@@ -43,8 +43,8 @@ TEST(HealthCheck, ThatIsAnsweredIsNeverOverdueAndTheNextOneHasAllItsTime) {
   EXPECT_EQ(overdue_at(question, 101, 200), 110);
 }
 
-TEST(HealthCheck, BlamesNobodyForTheTimeInWhichThisProcessWasStoppedItself) {
-  HealthCheck question;
+TEST(HealthDeadline, BlamesNobodyForTheTimeInWhichThisProcessWasStoppedItself) {
+  HealthDeadline question;
   question.ask(kBegin, seconds(20));
   EXPECT_EQ(overdue_at(question, 1, 4), -1);
   EXPECT_EQ(overdue_at(question, 600, 700), 606) << "six of ten seconds were left";

@@ -1,4 +1,5 @@
-// Errors that end a run, and the exit codes they end it with. `main` alone exits; everything else throws.
+// Errors that end a run, and the exit codes they end it with. `main` exits, or a thread that watches
+// while it is blocked (docs/architecture.md); everything else throws.
 // Owned by base; knows nothing of configs or tensors.
 #pragma once
 

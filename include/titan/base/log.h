@@ -1,6 +1,6 @@
 // The program's log: created once in `main` and passed by reference to the parts that report to the user.
 // One line per call, in torchtitan's shape: on standard output, or for a rank other than 0 in a file of its own.
-// Control characters in a message are escaped (titan/base/printable.h). spdlog is behind it, and no header of it leaks.
+// Control characters in a message are escaped (titan/base/text.h). It is made of spdlog.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // Saving and loading for a run. Saver writes a state dict at once or asynchronously from a snapshot; Checkpointer adds
-// retention, links, the choice of the checkpoint to load and the lines that report it.
+// retention, the choice of the checkpoint to load and the lines that report it.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -134,8 +134,8 @@ class Checkpointer {
   /// Waits for pending writes and deletions.
   ~Checkpointer();
 
-  /// Before the first save: removes unfinished saves of earlier runs, unless this run only loads, then loads as
-  /// load_together does.
+  /// Before the first save: loads as load_together does, then removes unfinished saves of earlier runs, unless this run
+  /// only loads. A run that is refused removes nothing.
   LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt,
                    const ExportAttempt& attempt_export = nullptr);
   /// Loads one checkpoint from any folder.

@@ -37,8 +37,9 @@ struct CommandCall {
 /// refers to `words`.
 std::optional<CommandCall> find_call_without_tensors(std::span<const std::string> words);
 
-// `titan_train data tokenize|stats|peek`: reads the command line and hands over to data/tokenize.h and data/inspect.h.
-// Its options are its own, not the schema's: a corpus is made ready before there is a job. Knows no tensors.
+// `titan_train data tokenize|stats|peek`: reads the command line and hands over to data/tokenize.h and
+// data/tokenizer_tools.h. Its options are its own, not the schema's: a corpus is made ready before there is a job.
+// Knows no tensors.
 
 /// The first words that run_data_command knows.
 std::vector<std::string> data_command_words();

@@ -27,7 +27,7 @@ struct Failure {
 /// Turns an exception of any kind into a Failure; throws nothing.
 using DescribeFailure = Failure (*)(const std::exception_ptr& error);
 
-/// All failures but those of LibTorch (titan/app/failure.h): an Error has its own code, out of memory 71, a file
+/// All failures but those of LibTorch (titan/app/program.h): an Error has its own code, out of memory 71, a file
 /// system error 73, anything else 70.
 Failure describe_failure_without_tensors(const std::exception_ptr& error);
 /// `words`: the allocator's message with the size; may be empty.

@@ -1,5 +1,5 @@
 // A former or foreign spelling of an option, and how its value becomes one of today's.
-// Owned by the schema (aliases.cpp describes all of them). A mere renaming needs two keys; a change of meaning brings a
+// Owned by the schema (alias.cpp describes all of them). A mere renaming needs two keys; a change of meaning brings a
 // conversion, which runs after everything plain has its value and may look at that.
 #pragma once
 

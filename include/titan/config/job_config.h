@@ -110,7 +110,7 @@ struct LrSchedulerSection {
 };
 
 struct TrainingSection {
-  std::string dataset;  ///< text, c4, c4_test, c4_validation
+  std::string dataset;  ///< text, mixture, c4, c4_test, c4_validation
   std::optional<std::string> dataset_path;
   int64_t local_batch_size{};
   int64_t global_batch_size{};  ///< -1: local_batch_size × data-parallel degree

@@ -1,4 +1,6 @@
-// Limits of options that other parts must know, too.
+// What the files that describe options share: limits, of which kMostRanks is for other parts too; Section, which binds
+// options to the fields of one section of JobConfig; the functions that describe them all; and the options of
+// torchtitan's data loader, which training and validation have.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ namespace titan::detail {
 // each thing once. The limits that several sections share stand here too.
 
 // Upper limits stand only where more would break something; each says what.
-/// Multiplied with ranks (limits.h), three at a time, in 64 bits.
+/// Multiplied with ranks (kMostRanks), three at a time, in 64 bits.
 inline constexpr double kMostSequences = 1 << 20;
 /// Positions are whole numbers up to here in the float32 of the rotary tables.
 inline constexpr double kLongestSequence = 1 << 24;

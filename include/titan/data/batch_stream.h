@@ -1,6 +1,7 @@
 // Batches for the trainer: this rank's share of the global sequence of chunks, prepared ahead on one background thread.
 // Sample j of step s is chunk s·G + j, G = local · accumulation · dp; microbatch a of rank r holds
-// j = a·local·dp + r·local … + local − 1. Knows no tensors: the caller wraps or copies the vectors.
+// j = a·local·dp + r·local … + local − 1. With BatchPlan::own_stream all chunks are this rank's. Knows no tensors: the
+// caller wraps or copies the vectors. At the end: assemble_step, which cuts one step without a thread.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,7 @@ namespace titan {
 /// Labels with this value count nowhere: not in the loss, not in the number of valid tokens.
 constexpr int64_t kIgnoredLabel = -100;
 
-/// How the global batch is cut. All ranks pack the same sequence and keep their own samples of it.
+/// How the global batch is cut. All ranks pack the same sequence and keep their own samples of it, unless `own_stream`.
 struct BatchPlan {
   int64_t sequence_length = 0;  ///< T
   int64_t local_batch = 1;      ///< samples of one microbatch on one rank
@@ -84,7 +85,8 @@ class BatchStream {
   /// Takes back a batch that is done with, for the memory it is in.
   void recycle(StepBatch&& batch);
 
-  /// The point after the batches handed out, however far the thread has run ahead; the same on every rank.
+  /// The point after the batches handed out, however far the thread has run ahead; the same on every rank, unless
+  /// each has its own stream.
   const StreamState& state() const { return state_; }
 
   /// Continues exactly at `state`; `{}` is the beginning. Throws Error(bad_data) when it is from another corpus.

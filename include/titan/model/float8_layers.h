@@ -14,7 +14,7 @@ namespace titan {
 /// The float8 options of the config.
 struct Float8Request {
   Float8Recipe recipe = Float8Recipe::tensorwise;
-  bool emulate = false;                   // products in the compute dtype over operands rounded to float8
+  bool emulate = false;                   // fp32 products of operands rounded to float8
   bool gathers = false;                   // all-gather sharded weights in float8
   bool casts_again = false;               // cast weights again in backward instead of keeping forward's copy
   bool precomputes = false;               // compute all weight scales in one reduction after the optimizer step

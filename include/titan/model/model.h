@@ -64,7 +64,7 @@ class Unit {
 };
 
 // A built model: its parameters (handles without memory until a weight store allocates it) and its chain of units; and
-// the interface of a model family. A new family is a folder and a line in model.cpp.
+// the interface of a model family. A new family is a folder, a line in model.cpp and a choice of model.name.
 
 /// The requested model, resolved from the config and the tokenizer.
 struct ModelRequest {
@@ -98,7 +98,7 @@ struct ModelRequest {
   } rope;
 };
 
-/// Parallelism and precision of the model, decided by the plan.
+/// How the model computes: decided by the plan, the config and the device.
 struct ModelStrategies {
   std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>();
   int64_t loss_chunks = 8;

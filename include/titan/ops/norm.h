@@ -1,5 +1,6 @@
 // Normalisation fused with the residual addition: one operation adds and normalises, and its backward returns the sum
-// of both residual gradients, so a fused kernel can replace each direction. Definitions: docs/models.md.
+// of both residual gradients, so a fused kernel can replace each direction. Also the addition that ends a unit, the
+// traces of both, and the plain RMS norm below them. Definitions: docs/models.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -78,7 +78,8 @@ class Parameter {
   /// Set by a writer that updated the whole master and `send` together, so `send` is not stale. Read and reset by the
   /// weight store after weights change.
   bool send_written = false;
-  /// Scale of the whole weight, one number on the weight's device; undefined if it is not stored.
+  /// Tensorwise scale of the whole weight, over all ranks, one number on the weight's device; undefined without float8
+  /// and for rowwise recipes, whose products find their scales.
   Float8Scale float8_scale;
   /// This rank's shard in float8 if that is what is all-gathered; `send` is then the master.
   at::Tensor float8_send;

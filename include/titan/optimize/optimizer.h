@@ -2,7 +2,7 @@
 //   m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p ← p·(1−lr·wd) − lr·(m/(1−β1^t)) / (√v/√(1−β2^t) + ε)
 // (Loshchilov & Hutter, "Decoupled weight decay regularization", 2019). Adam adds wd·p to g instead of shrinking p.
 // What is kept in bf16, masters or moments, is computed in fp32 and rounded stochastically
-// (kernels/stochastic_rounding.h).
+// (kernels/stochastic_rounding.h). Below the class: the CPU loop of a step, and the joining of adjacent tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,9 +43,9 @@ class Optimizer {
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
             const OptimizerOptions& options, std::shared_ptr<HostOffload> offload = nullptr);
 
-  /// Applies step `step` (1-based) with peak rate `lr` to the parameters that have a gradient shard. The clip factor
-  /// and the skip flag are read on the device. A fused step of fp32 masters also writes the bf16 send shards and marks
-  /// them (Parameter::send_written).
+  /// Applies step `step` (1-based) to the parameters that have a gradient shard. `lr`: the scheduled rate, before the
+  /// groups' multipliers. The clip factor and the skip flag are read on the device. A fused step of fp32 masters also
+  /// writes the bf16 send shards and marks them (Parameter::send_written).
   void step(int64_t step, double lr, const StepControl& control);
   /// The same for the parameters of one weight group (optimizer step in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
@@ -92,8 +92,8 @@ class Optimizer {
   mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
 };
 
-// The loop of an Adam step over plain memory, for any dtypes of weight and moments. Included by the cpu_*.cpp files
-// that instantiate it for their instruction sets.
+// The loop of an Adam step over plain memory, for any dtypes of weight and moments. cpu_kernels.cpp instantiates it for
+// three instruction sets.
 
 /// `store(which, i, value, out)` stores a new value of element i; `keep(i, weight)` is called with every new weight
 /// before it is stored.

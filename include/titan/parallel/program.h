@@ -1,6 +1,7 @@
 // The program of a step: the list of everything that one rank does, in order. `expand` writes it, a pure function of
-// the plan; the executor runs it (executor.h) and decides nothing. The same list is proved before a run starts
-// (program_problem, mesh_problem), counted for traffic and memory, and printed by `titan_train plan --program`.
+// the plan; the executor runs it (executor.h) and decides nothing. The same list is counted for traffic and memory,
+// printed by `titan_train plan --program`, and proved before a run starts: by each rank alone (program_problem), and in
+// jobs of up to 64 ranks by rank 0 for all of them (mesh_problem).
 #pragma once
 
 #include <cstdint>

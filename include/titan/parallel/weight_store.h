@@ -57,8 +57,9 @@ class WeightStore {
               std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
               Float8Casts casts = make_aten_float8_casts());
 
-  /// REFRESH: makes the compute copies of this rank's shard, and the float8 scales they need, unless the optimizer has
-  /// written them (Parameter::send_written).
+  /// REFRESH: makes the compute copies of this rank's shard, unless the optimizer has written them
+  /// (Parameter::send_written), and float8 scales: those of resident weights, and those that a float8 shard is cast
+  /// with.
   void refresh();
   /// UNSHARD: starts to gather the weights into their slot.
   void unshard();
@@ -90,7 +91,7 @@ class WeightStore {
   void to_host();
   /// WAIT_HOST has waited for the copies: the gradient shards are valid on the host.
   void end_to_host();
-  /// ZERO_GRADIENT: the optimizer has read the gradient shards.
+  /// ZERO_GRADIENT: the optimizer has read the gradient shards. Parameters let go of them; nothing is set to zero.
   void zero_gradient();
 
   /// Memory held now for the gradients that the optimizer reads.

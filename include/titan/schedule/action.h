@@ -42,7 +42,8 @@ enum class ActionKind : uint8_t {
   wait_fetch,  ///< waits for it
   graph,       ///< forward and backward of all units, which may be replayed as one CUDA graph
   // Weights of a group:
-  refresh,       ///< compute copies of this rank's shard and their float8 scales, unless the optimizer wrote them
+  refresh,       ///< compute copies of this rank's shard, unless the optimizer wrote them; float8 scales, if the
+                 ///< weights are resident or gathered in float8
   wait_unshard,  ///< waits for the all-gather: units may use the weights
   scale,         ///< float8 scales of the unsharded weights; without a group: of the shards of all groups
   // Gradients of a group, in this order:
@@ -62,7 +63,7 @@ enum class ActionKind : uint8_t {
   control,        ///< clip factor, skip flag and spike guard, on the device
   before_change,  ///< copies the weights and moments that an asynchronous save has not read yet
   step,           ///< the optimizer; compute copies and unsharded weights are stale from here on
-  zero_gradient,  ///< the optimizer is done with the gradients
+  zero_gradient,  ///< the optimizer is done with the gradients: they are let go of, and nothing is set to zero
 };
 
 /// Fields that do not apply are -1. `parts` is empty but for merged actions: overlap, batch and graph.

@@ -65,11 +65,12 @@ class StepRunner : private StepWork {
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
-  /// Runs step `step` (1-based) at peak rate `rate`. The microbatches' loss_scale makes the loss a mean over the valid
-  /// tokens of all of them; with a pipeline each is cut into the pipeline's own. Loss or gradients that are not finite
-  /// leave the weights as they are; stepping in backward, those of the groups concerned. `requests` travel with the
-  /// step's sums, so that all ranks learn of them after the same step. `dump`, when given, gets loss, norm and
-  /// gradients; `observer` sees every instruction before it runs.
+  /// Runs step `step` (1-based). `rate`: the scheduled rate, before the multipliers of parameter groups. The
+  /// microbatches' loss_scale makes the loss a mean over the valid tokens of all of them; with a pipeline each is cut
+  /// into the pipeline's own. Loss or gradients that are not finite leave the weights as they are; stepping in
+  /// backward, those of the groups concerned. `requests` travel with the step's sums, so that all ranks learn of them
+  /// after the same step. `dump`, when given, gets loss, norm and gradients; `observer` sees every instruction before
+  /// it runs.
   StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests = {},
                   DebugDump* dump = nullptr, const Executor::Observer& observer = {});
 

@@ -8,9 +8,9 @@ namespace {
 
 constexpr int kQuery = 0, kKey = 1, kValue = 2, kAttentionOutput = 3, kGate = 4, kUp = 5, kDown = 6;
 
-/// torchtitan's selective policy (torchtitan.md §3.4) keeps attention and every second product in forward order. With
-/// several tensor-parallel ranks it also keeps wo's reduce-scattered output, so the replay does not communicate it
-/// again. The replay does not need the value of the block's last product.
+/// torchtitan's selective policy (docs/activation_checkpointing.md) keeps attention and every second product in forward
+/// order. With several tensor-parallel ranks it also keeps wo's reduce-scattered output, so the replay does not
+/// communicate it again. The replay does not need the value of the block's last product.
 RecomputePolicy selective_operations(int64_t tensor_ranks) {
   RecomputePolicy policy = RecomputePolicy::full();
   if (tensor_ranks > 1) policy.set(ResultKind::linear, kAttentionOutput, Keep::keep);

@@ -198,8 +198,16 @@ Json sliding_window(const Json& config) {
 
 /// All kernels of a norm compute the same function.
 std::string words_of(NormType norm) {
-  if (norm == NormType::layernorm) return "layernorm";
-  return norm == NormType::np_layernorm ? "np_layernorm" : "rmsnorm";
+  switch (norm) {
+    case NormType::rmsnorm:
+    case NormType::fused_rmsnorm:
+      return "rmsnorm";
+    case NormType::layernorm:
+      return "layernorm";
+    case NormType::np_layernorm:
+      return "np_layernorm";
+  }
+  throw InvariantError("internal error: a norm has no name");
 }
 
 }  // namespace
