@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the corpus of the quick start: simple English stories, the same ones every time.
+"""Writes the corpora of the quick start: simple English stories and conversations about their beginnings, the same ones
+every time.
 
-    scripts/stories.py                      configs/corpora/stories.jsonl and stories_validation.jsonl
+    scripts/stories.py                      configs/corpora: stories, chat, and *_validation of both, all .jsonl
     scripts/stories.py --count 9000 FOLDER  the same files elsewhere, with more stories for training after those
 
-A story has about 100 to 350 words. Names, objects, places, counts, weather and tense agree from its first sentence to
+A conversation is a beginning with one to three questions about it, each with its answer. A story has about 100 to 350 words. Names, objects, places, counts, weather and tense agree from its first sentence to
 its last, which a small model learns after it has learned the words. The texts are templates:
 
     {hero} {Hero}   the value of a slot; a capital letter asks for one
@@ -20,6 +21,8 @@ import re
 
 TRAINING, VALIDATION = 1200, 115  # stories in the two files: 1.5 MB and 150 kB
 FIRST_VALIDATION = 1 << 40  # number of the first validation story; training never comes this far
+CONVERSATIONS, CONVERSATIONS_VALIDATION = 600, 60  # in the two files of conversations: 0.3 MB
+FIRST_CONVERSATION = 1 << 41  # their numbers, the validation's first
 KEY = 1811190258649284091  # of the random numbers
 
 # A blank line separates openings, plots and endings; a dash begins a paragraph.
@@ -185,6 +188,18 @@ ENDINGS = """
   {hero}." {lesson}
 """
 
+# A question and its answer, about what (nearly) every opening tells.
+QUESTIONS = """
+- [Who <be> the best friend of {hero}?|Who <be> {hero}'s best friend?]
+- [The best friend of {hero} <be> {friend}.|{Friend} <be> the best friend of {hero}.]
+
+- [Where <do> {hero} live?|Tell me where {hero} <live>.]
+- {Hero} <live> {home}.
+
+- [What kind of {kind} <be> {hero}?|Tell me about {hero}.]
+- {Hero} <be> {a:trait} {kind}.
+"""
+
 # Lists have commas between their entries; tables, semicolons between rows and commas between columns.
 WORDS = """
 girls: Anna, Mia, Lena, Rosa, Ella, Nora, Ruth, Ida, Clara, Greta, Lucy, Maya, Sofia, Hana, Zoe, Iris, Tilda, Wanda,
@@ -276,7 +291,9 @@ def table(text):
     return rows if len(rows) > 1 else rows[0]
 
 
-OPENINGS, PLOTS, ENDINGS = (list(map(paragraphs, text.split("\n\n"))) for text in (OPENINGS, PLOTS, ENDINGS))
+OPENINGS, PLOTS, ENDINGS, QUESTIONS = (
+    list(map(paragraphs, text.split("\n\n"))) for text in (OPENINGS, PLOTS, ENDINGS, QUESTIONS)
+)
 WORDS = {name: table(entries) for name, entries in re.findall(r"^(\w.*?): ((?:.|\n  )+)", WORDS, re.MULTILINE)}
 PAST = dict(WORDS["past"])
 
@@ -395,8 +412,21 @@ def write_story(number):
     return text + "\n\n" + fill("\n\n".join(random.pick(ENDINGS)), slots, random, past) + "\n"
 
 
-def write(file, first, count):
-    file.write_text("".join(json.dumps({"text": write_story(first + i)}) + "\n" for i in range(count)))
+def write_conversation(number):
+    random = Random(number)
+    past = random.below(4) != 0
+    slots = draw_slots(random)
+    opening = fill(random.pick(OPENINGS)[0], slots, random, past) + "\n\n"
+    messages = []
+    for question, answer in random.pick_three(QUESTIONS)[: 1 + random.below(3)]:
+        messages.append({"role": "user", "content": opening + fill(question, slots, random, past)})
+        messages.append({"role": "assistant", "content": fill(answer, slots, random, past)})
+        opening = ""
+    return messages
+
+
+def write(file, field, make, first, count):
+    file.write_text("".join(json.dumps({field: make(first + i)}) + "\n" for i in range(count)))
 
 
 def main():
@@ -405,8 +435,14 @@ def main():
     parser.add_argument("--count", type=int, default=TRAINING, help="stories for training")
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True)
-    write(options.folder / "stories.jsonl", 0, options.count)
-    write(options.folder / "stories_validation.jsonl", FIRST_VALIDATION, VALIDATION)
+    first = FIRST_CONVERSATION + CONVERSATIONS_VALIDATION
+    write(options.folder / "stories.jsonl", "text", write_story, 0, options.count)
+    write(options.folder / "stories_validation.jsonl", "text", write_story, FIRST_VALIDATION, VALIDATION)
+    write(options.folder / "chat.jsonl", "messages", write_conversation, first, CONVERSATIONS)
+    write(
+        options.folder / "chat_validation.jsonl", "messages", write_conversation, FIRST_CONVERSATION,
+        CONVERSATIONS_VALIDATION,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

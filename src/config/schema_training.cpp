@@ -9,12 +9,14 @@ namespace titan::detail {
 
 namespace {
 
-const std::vector<std::string> kDatasets{"text", "c4", "c4_test", "c4_validation"};
-const std::vector<std::string> kTrainingDatasets{"text", "mixture", "c4", "c4_test", "c4_validation"};
-constexpr const char* kDatasetHelp = "what is read: text (your .txt, .jsonl or .bin files), or C4 from local files";
-constexpr const char* kTrainingDatasetHelp =
-    "what is read: text (your .txt, .jsonl or .bin files), mixture (the sources in data.mixture), or C4 from local "
+const std::vector<std::string> kDatasets{"text", "chat", "c4", "c4_test", "c4_validation"};
+const std::vector<std::string> kTrainingDatasets{"text", "chat", "mixture", "c4", "c4_test", "c4_validation"};
+constexpr const char* kDatasetHelp =
+    "what is read: text (your .txt, .jsonl or .bin files), chat (.jsonl files of conversations), or C4 from local "
     "files";
+constexpr const char* kTrainingDatasetHelp =
+    "what is read: text (your .txt, .jsonl or .bin files), chat (.jsonl files of conversations), mixture (the sources "
+    "in data.mixture), or C4 from local files";
 
 Condition one_source_used() {
   return {"training.dataset other than mixture",
@@ -30,17 +32,19 @@ std::string stories_are_a_file(const std::string& section, const std::string& fi
 void write_mixture(DataSection& data, const std::vector<Record>& records) {
   data.mixture.clear();
   for (const Record& record : records) {
-    data.mixture.push_back({std::get<std::string>(record.fields.at("path")),
-                            std::get<double>(record.fields.at("weight")),
-                            std::get<std::string>(record.fields.at("text_field"))});
+    data.mixture.push_back(
+        {std::get<std::string>(record.fields.at("path")), std::get<double>(record.fields.at("weight")),
+         std::get<std::string>(record.fields.at("text_field")), std::get<std::string>(record.fields.at("dataset"))});
   }
 }
 
 std::vector<Record> read_mixture(const DataSection& data) {
   std::vector<Record> records;
   for (const MixtureSource& source : data.mixture) {
-    records.push_back(
-        {{{"path", Value(source.path)}, {"weight", Value(source.weight)}, {"text_field", Value(source.text_field)}}});
+    records.push_back({{{"path", Value(source.path)},
+                        {"weight", Value(source.weight)},
+                        {"text_field", Value(source.text_field)},
+                        {"dataset", Value(source.dataset)}}});
   }
   return records;
 }
@@ -176,6 +180,53 @@ void describe_validation(Schema& schema) {
   describe_dataloader(schema, "validation.dataloader");
 }
 
+Condition reads_chat() {
+  return {"dataset = \"chat\" for training, validation or a source of the mixture", [](const JobConfig& config) {
+            return trains_on_chat(config) || (config.validation.enable && config.validation.dataset == "chat");
+          }};
+}
+
+template <class DataFields>
+void describe_chat(DataFields& data) {
+  using S = DataSection;
+  data.add("chat_template", &S::chat_template, "auto")
+      .own()
+      .choices({"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"})
+      .only_when(reads_chat())
+      .help(
+          "how a conversation is written; auto: recognised in the tokenizer's folder (tokenizer_config.json, "
+          "chat_template.jinja); custom: as data.chat says");
+  data.add("chat_loss", &S::chat_loss, "assistant")
+      .own()
+      .choices({"assistant", "all"})
+      .only_when(reads_chat())
+      .help("tokens of a conversation that count: the assistant's, with the end of the turn, or all");
+  data.add("long_conversations", &S::long_conversations, "cut")
+      .own()
+      .choices({"cut", "drop"})
+      .only_when(reads_chat())
+      .help("what becomes of a conversation that is longer than a sequence; either is counted");
+}
+
+void describe_custom_chat(Schema& schema) {
+  using S = ChatSection;
+  Section chat(
+      schema, "data.chat", "A chat template of your own; names of special tokens in it stand for their ids.",
+      [](auto& config) -> auto& { return config.data.chat; });
+  const Condition custom{"data.chat_template = \"custom\"",
+                         [](const JobConfig& config) { return config.data.chat_template == "custom"; }};
+  const auto add = [&](const char* name, std::string S::*field, const char* help) {
+    chat.add(name, field, "").own().only_when(custom).help(help);
+  };
+  add("begin", &S::begin, "what a conversation begins with");
+  add("system_prefix", &S::system_prefix, "what stands before a system message");
+  add("system_suffix", &S::system_suffix, "and after it");
+  add("user_prefix", &S::user_prefix, "what stands before a message of the user");
+  add("user_suffix", &S::user_suffix, "and after it");
+  add("assistant_prefix", &S::assistant_prefix, "what stands before the assistant's, and ends a prompt");
+  add("assistant_suffix", &S::assistant_suffix, "what ends the assistant's turn; its first special token counts");
+}
+
 void describe_data(Schema& schema) {
   using S = DataSection;
   Section data(
@@ -209,6 +260,8 @@ void describe_data(Schema& schema) {
   data.add("packing", &S::packing, "upstream")
       .own()
       .choices({"upstream", "lossless", "document"})
+      .only_when({"training.dataset other than chat",
+                  [](const JobConfig& config) { return config.training.dataset != "chat"; }})
       .help(
           "how documents fill sequences: as torchtitan does, one token of each sequence lost; every token used; or "
           "that and no label across documents (for block_causal models)");
@@ -217,9 +270,13 @@ void describe_data(Schema& schema) {
       .field("path", ValueType::text, Value(), "file, folder or glob")
       .field("weight", ValueType::number, Value(), "share of the tokens: parts (3, 1) or fractions that sum to 1")
       .field("text_field", ValueType::text, Value(""), "field of a .jsonl record; empty: data.text_field")
+      .field("dataset", ValueType::text, Value("text"), "text, or chat for conversations")
       .help("tables `[[data.mixture]]`: what training.dataset = \"mixture\" reads");
   mixture.fields[0].not_empty();
   mixture.fields[1].above(0);
+  mixture.fields[3].choices({"text", "chat"});
+  describe_chat(data);
+  describe_custom_chat(schema);
 }
 
 }  // namespace

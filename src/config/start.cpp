@@ -233,10 +233,10 @@ void check_float8(const JobConfig& config, const Origins& origins, Problems& pro
 
 void check_data(const JobConfig& config, const Origins& origins, Problems& problems) {
   auto check = [&](const std::string& section, const std::string& dataset, const std::optional<std::string>& path) {
-    if (dataset != "text" || path) return;
-    problems.push_back(origins.problem(section + ".dataset",
-                                       fmt::format("{0}.dataset = \"text\" needs {0}.dataset_path", section),
-                                       "name a .txt or .jsonl file, or a folder of them"));
+    if ((dataset != "text" && dataset != "chat") || path) return;
+    problems.push_back(origins.problem(
+        section + ".dataset", fmt::format("{0}.dataset = \"{1}\" needs {0}.dataset_path", section, dataset),
+        fmt::format("name a {}.jsonl file, or a folder of them", dataset == "text" ? ".txt or " : "")));
   };
   const DataSection& data = config.data;
   const bool mixed = config.training.dataset == "mixture";
@@ -255,8 +255,14 @@ void check_data(const JobConfig& config, const Origins& origins, Problems& probl
                                          "leave data.split at \"global\""));
     };
     refuse(mixed, "training.dataset", "training.dataset = \"mixture\"");
+    refuse(config.training.dataset == "chat", "training.dataset", "training.dataset = \"chat\"");
     refuse(data.shuffle, "data.shuffle", "data.shuffle = true");
     refuse(data.packing == "document", "data.packing", "data.packing = \"document\"");
+  }
+  if (data.chat_template == "custom" && data.chat.assistant_suffix.empty()) {
+    problems.push_back(origins.problem("data.chat_template",
+                                       "data.chat_template = \"custom\" needs data.chat.assistant_suffix",
+                                       "give the text or special token that ends the assistant's turn"));
   }
   check("training", config.training.dataset, config.training.dataset_path);
   if (config.validation.enable) check("validation", config.validation.dataset, config.validation.dataset_path);

@@ -46,6 +46,7 @@ ChunkOptions chunk_options(const BatchPlan& plan, const BatchOptions& options) {
   ChunkOptions chunks;
   chunks.sequence_length = plan.sequence_length;
   chunks.packing = options.packing;
+  chunks.drops_long = options.drops_long;
   chunks.infinite = options.infinite;
   const int64_t of_a_step = plan.own_stream ? plan.local_batch * plan.accumulation : plan.global_batch();
   chunks.chunks_needed = options.infinite ? of_a_step : 1;
@@ -159,7 +160,11 @@ void fill_row(MicroBatch& batch, int64_t row, const Chunk& chunk, const RowOptio
   widen_row(chunk.tokens.data(), length, batch.tokens.data() + offset, labels);
   std::vector<int32_t>& bounds = batch.document_bounds[static_cast<size_t>(row)];
   take_bounds(chunk, bounds);
-  if (options.labels_end_with_document) {
+  if (!chunk.counts.empty()) {
+    for (int64_t i = 0; i < length; ++i) {
+      if (chunk.counts[static_cast<size_t>(i) + 1] == 0) labels[i] = kIgnoredLabel;
+    }
+  } else if (options.labels_end_with_document) {
     for (const int32_t start : bounds) {
       if (start > 0) labels[start - 1] = kIgnoredLabel;
     }
@@ -175,6 +180,7 @@ void fill_row(MicroBatch& batch, int64_t row, const Chunk& chunk, const RowOptio
 
 /// Labels of a chunk that count.
 int64_t valid_labels(const Chunk& chunk, int64_t length, const RowOptions& options) {
+  if (!chunk.counts.empty()) return std::count(chunk.counts.begin() + 1, chunk.counts.end(), 1);
   if (!options.labels_end_with_document) return length;
   return length - (chunk.ends_document ? 1 : 0) -
          std::count_if(chunk.document_starts.begin(), chunk.document_starts.end(),

@@ -23,6 +23,7 @@ ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr
 }
 
 bool ChunkStream::next(Chunk& chunk) {
+  if (packs_conversations()) return next_conversations(chunk);
   auto wanted = static_cast<size_t>(options_.sequence_length) + 1;
   while (buffer_.size() - used_ < wanted) {
     if (!read_document()) return false;
@@ -30,6 +31,7 @@ bool ChunkStream::next(Chunk& chunk) {
   auto begin = buffer_.begin() + static_cast<std::ptrdiff_t>(used_);
   chunk.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(wanted));
   chunk.document_starts.clear();
+  chunk.counts.clear();
   chunk.ends_document = false;
   int64_t first = position();
   for (const Origin& origin : origins_) {
@@ -37,11 +39,43 @@ bool ChunkStream::next(Chunk& chunk) {
     if (index == options_.sequence_length) chunk.ends_document = true;
     if (index >= 0 && index < options_.sequence_length) chunk.document_starts.push_back(static_cast<int32_t>(index));
   }
-  used_ += static_cast<size_t>(advance());
+  move_on(advance());
+  return true;
+}
+
+bool ChunkStream::next_conversations(Chunk& chunk) {
+  const int64_t length = options_.sequence_length, first = position();
+  const auto end_of_buffer = [this] { return erased_ + std::ssize(buffer_); };
+  while (end_of_buffer() - first < length + 1 && read_document()) continue;
+  chunk.document_starts.clear();
+  int64_t used = 0;
+  for (size_t i = 0; i < origins_.size(); ++i) {
+    const int64_t begin = origins_[i].first_token - first;
+    const int64_t end = (i + 1 < origins_.size() ? origins_[i + 1].first_token : end_of_buffer()) - first;
+    if (begin < 0) continue;
+    if (end > length + 1) break;
+    chunk.document_starts.push_back(static_cast<int32_t>(begin));
+    used = end;
+  }
+  if (used == 0) return false;
+  const auto copy = [&](const auto& from, auto& to) {
+    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(used_);
+    to.assign(begin, begin + static_cast<std::ptrdiff_t>(used));
+    to.resize(static_cast<size_t>(length) + 1, 0);
+  };
+  copy(buffer_, chunk.tokens);
+  copy(counts_, chunk.counts);
+  if (used < length) chunk.document_starts.push_back(static_cast<int32_t>(used));
+  chunk.ends_document = used == length;
+  move_on(used);
+  return true;
+}
+
+void ChunkStream::move_on(int64_t tokens) {
+  used_ += static_cast<size_t>(tokens);
   ++chunk_;
   // Keep the document that the last token used came from, and what follows: state() names it.
   while (origins_.size() > 1 && origins_[1].first_token < position()) origins_.pop_front();
-  return true;
 }
 
 bool ChunkStream::read_document() {
@@ -57,13 +91,39 @@ bool ChunkStream::read_document() {
   return true;
 }
 
-void ChunkStream::append_document(const Document& document) {
+/// Cuts a conversation that no sequence holds. False: it is left out, as asked for or because nothing that is left of
+/// it counts.
+bool ChunkStream::fits(EncodedChat& chat, const SourcePosition& start) {
+  const auto most = static_cast<size_t>(options_.sequence_length) + 1;
+  if (chat.ids.size() > most) {
+    if (counters_.long_conversations++ == 0) {
+      notices_.push_back(fmt::format(
+          "{}{}: this conversation has {} tokens, and {} fit into a sequence of {}.seq_len; such are {} "
+          "(data.long_conversations) and counted",
+          reading(), start.line > 0 ? fmt::format(":{}", start.line) : "", with_thousands(std::ssize(chat.ids)),
+          with_thousands(static_cast<int64_t>(most)), options_.section, options_.drops_long ? "left out" : "cut"));
+    }
+    if (options_.drops_long) return false;
+    chat.ids.resize(most);
+    chat.counts.resize(most);
+  }
+  // The label of the place before its first token would be in another conversation.
+  if (!chat.counts.empty()) chat.counts[0] = 0;
+  return std::find(chat.counts.begin(), chat.counts.end(), 1) != chat.counts.end();
+}
+
+void ChunkStream::append_document(Document& document) {
+  if (document.chat && !fits(*document.chat, document.start)) return;
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(used_));
+  if (document.chat) counts_.erase(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(used_));
   erased_ += static_cast<int64_t>(used_);
   used_ = 0;
   size_t before = buffer_.size();
   origins_.push_back({document.start, epoch_, erased_ + static_cast<int64_t>(before)});
-  if (document.tokens) {
+  if (document.chat) {
+    buffer_.insert(buffer_.end(), document.chat->ids.begin(), document.chat->ids.end());
+    counts_.insert(counts_.end(), document.chat->counts.begin(), document.chat->counts.end());
+  } else if (document.tokens) {
     document.tokens->append_to(buffer_);
   } else {
     tokenizer_->encode_framed(document.text, true, true, buffer_);
@@ -75,7 +135,7 @@ void ChunkStream::append_document(const Document& document) {
 
 /// At the end of the source: begins again, or notes that there is no more.
 void ChunkStream::finish_pass() {
-  if (pass_is_whole_ && pass_tokens_ < tokens_of(options_.chunks_needed)) fail_too_short();
+  if (pass_is_whole_ && is_too_short()) fail_too_short();
   exhausted_ = !options_.infinite;
   if (options_.announces_passes) {
     notices_.push_back(
@@ -85,11 +145,22 @@ void ChunkStream::finish_pass() {
   ++counters_.re_loops;
   ++epoch_;
   pass_tokens_ = 0;
+  pass_chunk_ = chunk_;
   pass_is_whole_ = true;
   source_->begin_pass(epoch_);
 }
 
+bool ChunkStream::is_too_short() const {
+  return packs_conversations() ? pass_chunks() < options_.chunks_needed
+                               : pass_tokens_ < tokens_of(options_.chunks_needed);
+}
+
 void ChunkStream::fail_too_short() const {
+  if (pass_tokens_ == 0 && counters_.long_conversations > 0) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("dataset {}: no conversation of {} fits into {}.seq_len = {}. Raise it.", options_.dataset,
+                            source_->description(), options_.section, options_.sequence_length));
+  }
   if (pass_tokens_ == 0) {
     throw Error(ExitCode::bad_data,
                 fmt::format("dataset {}: there is no document in {}{}. Give a {}.dataset_path with text in it.",
@@ -98,6 +169,13 @@ void ChunkStream::fail_too_short() const {
                                                                     with_thousands(counters_.bad_records))
                                                       : "",
                             options_.section));
+  }
+  if (packs_conversations()) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("dataset {}: the conversations of {} fill {} sequences, less than one global batch of {}. "
+                    "Give more of them, or lower {}.seq_len or the batch size.",
+                    options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed, options_.section));
   }
   throw Error(
       ExitCode::bad_data,
@@ -119,7 +197,8 @@ StreamState ChunkStream::state() const {
   if (!origins_.empty() && origins_.front().first_token < position()) {
     state.epoch = origins_.front().epoch;
     state.document = origins_.front().start;
-    state.token_offset = position() - origins_.front().first_token;
+    // Of conversations, the last one used, whose length in tokens does not matter.
+    state.token_offset = packs_conversations() ? 1 : position() - origins_.front().first_token;
   }
   return state;
 }
@@ -133,10 +212,11 @@ void ChunkStream::restore(const StreamState& state) {
   }
   const std::string growth = check_corpus(state);
   buffer_.clear();
+  counts_.clear();
   origins_.clear();
   used_ = 0;
   erased_ = 0;
-  chunk_ = state.chunk;
+  chunk_ = pass_chunk_ = state.chunk;
   epoch_ = state.epoch;
   exhausted_ = false;
   counters_ = {};
@@ -182,7 +262,14 @@ std::string ChunkStream::check_corpus(const StreamState& state) const {
 void ChunkStream::skip_to(int64_t token_offset) {
   Document document;
   bool found = source_->next(document);
-  if (found) append_document(document);
+  if (found && packs_conversations()) {
+    buffer_.assign(1, 0);
+    counts_.assign(1, 0);
+    origins_.push_back({document.start, epoch_, 0});
+    counters_.tokens = 1;
+  } else if (found) {
+    append_document(document);
+  }
   if (!found || token_offset > static_cast<int64_t>(buffer_.size())) {
     throw Error(ExitCode::bad_data,
                 fmt::format("dataset {}: {} no longer holds the text at which the stream stopped. Put the "
@@ -359,6 +446,7 @@ void ChunkMixture::take_counters() {
     counters_.bad_records += one.bad_records;
     counters_.invalid_utf8 += one.invalid_utf8;
     counters_.re_loops += one.re_loops;
+    counters_.long_conversations += one.long_conversations;
   }
 }
 

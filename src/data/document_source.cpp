@@ -37,10 +37,19 @@ bool DocumentSource::read(int64_t index, Document&) {
 namespace {
 
 std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFiles files) {
-  if (text_form(files.files.front()) == TextForm::ids) {
+  if (options.chat) {
+    const auto other = std::find_if(files.files.begin(), files.files.end(),
+                                    [](const auto& file) { return text_form(file) != TextForm::records; });
+    if (other != files.files.end()) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("dataset chat: {} holds no records. Give .jsonl files of conversations, one per line.",
+                              other->string()));
+    }
+  } else if (text_form(files.files.front()) == TextForm::ids) {
     return std::make_unique<TokenFileSource>(options.path, files.files);
   }
-  return std::make_unique<TextFileSource>(options.path, std::move(files), options.text_field, options.bad_record);
+  return std::make_unique<TextFileSource>(options.path, std::move(files), options.text_field, options.bad_record,
+                                          TextFileSource::kLargestDocument, options.chat);
 }
 
 /// As in torchtitan, c4_test is a dataset in memory, all others are streamed.
@@ -65,7 +74,7 @@ std::unique_ptr<DocumentSource> open_split(const DatasetOptions& options, TextFi
 std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
   const std::string name = to_lower(options.dataset);
   const auto names = dataset_names();
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
+  if (!options.chat && std::find(names.begin(), names.end(), name) == names.end()) {
     auto close = nearest(name, names, 1);
     throw Error(ExitCode::bad_data,
                 fmt::format("Dataset {} is not supported. Supported datasets are: [{}].{}", options.dataset,

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "json_node.h"
+#include "titan/base/json.h"
+#include "titan/data/chat.h"
 #include "titan/data/tokenizer.h"
 #include "titan/data/utf8.h"
 
@@ -108,6 +110,68 @@ RecordText read_record(std::string_view line, const std::string& field) {
   if (!read) read = RecordText{{}, describe_no_json(line), 0};
   read->invalid_utf8 = repaired;
   return std::move(*read);
+}
+
+// The conversation in one line of a .jsonl file.
+
+namespace {
+
+/// The text of a message; nothing where it is not text alone.
+std::optional<std::string> content_of(const nlohmann::json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return std::nullopt;
+  std::string all;
+  for (const nlohmann::json& part : content) {
+    if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) return std::nullopt;
+    all += part["text"].get<std::string>();
+  }
+  return all;
+}
+
+/// Fills `messages`; what is wrong with the record, or nothing.
+std::string read_messages(const nlohmann::json& record, std::vector<ChatMessage>& messages) {
+  const auto text = [&](const char* key) {
+    return record.is_object() && record.contains(key) && record[key].is_string();
+  };
+  if (text("prompt") && text("completion")) {
+    messages = {{"user", record["prompt"].get<std::string>()}, {"assistant", record["completion"].get<std::string>()}};
+    return {};
+  }
+  if (!record.is_object() || !record.contains("messages")) {
+    return "this record has neither the field \"messages\" nor the strings \"prompt\" and \"completion\"";
+  }
+  const nlohmann::json& list = record["messages"];
+  if (!list.is_array()) return "the field \"messages\" of this record is no list of messages";
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is_object() || !list[i].contains("role") || !list[i]["role"].is_string()) {
+      return fmt::format("message {} has no \"role\"", i + 1);
+    }
+    std::optional<std::string> content = content_of(list[i].value("content", nlohmann::json()));
+    if (!content) return fmt::format("the \"content\" of message {} is no text", i + 1);
+    messages.push_back({list[i]["role"].get<std::string>(), std::move(*content)});
+  }
+  return {};
+}
+
+}  // namespace
+
+RecordText read_conversation(std::string_view line, const ChatTemplate& chat) {
+  RecordText read;
+  std::string mended(line);
+  read.invalid_utf8 = repair_utf8(mended);
+  nlohmann::json record = parse_json(mended, /*allow_exceptions=*/false);
+  if (record.is_discarded()) {
+    const int64_t escapes = repair_surrogate_escapes(mended);
+    if (escapes > 0) record = parse_json(mended, /*allow_exceptions=*/false);
+    read.invalid_utf8 += escapes;
+  }
+  std::vector<ChatMessage> messages;
+  read.problem = record.is_discarded() ? describe_no_json(line) : read_messages(record, messages);
+  if (read.problem.empty()) read.problem = chat.problem(messages);
+  if (!read.problem.empty()) return read;
+  read.text.emplace();
+  read.chat = chat.encode(messages);
+  return read;
 }
 
 // The list of ids in one line of a .jsonl file.

@@ -71,11 +71,12 @@ TextFileSource::TextFileSource(const std::string& path, std::string text_field, 
     : TextFileSource(path, find_text_files(path), std::move(text_field), bad_record, largest_document) {}
 
 TextFileSource::TextFileSource(std::string path, TextFiles found, std::string text_field, BadRecord bad_record,
-                               size_t largest_document)
+                               size_t largest_document, std::shared_ptr<const ChatTemplate> chat)
     : path_(std::move(path)),
       text_field_(std::move(text_field)),
       bad_record_(bad_record),
-      largest_document_(largest_document) {
+      largest_document_(largest_document),
+      chat_(std::move(chat)) {
   files_ = std::move(found.files);
   if (found.left_out > 0) {
     notice(fmt::format(
@@ -93,10 +94,11 @@ TextFileSource::TextFileSource(std::string path, TextFiles found, std::string te
 
 TextFileSource::~TextFileSource() = default;
 
-RecordText read_text(RawDocument&& raw, const std::string& text_field) {
+RecordText read_text(RawDocument&& raw, const std::string& text_field, const ChatTemplate* chat) {
   if (raw.too_long) {
     return {{}, fmt::format("this line is longer than {}", human_bytes(TextFileSource::kLongestLine)), 0};
   }
+  if (chat) return read_conversation(raw.bytes, *chat);
   if (raw.form == TextForm::records) return read_record(raw.bytes, text_field);
   RecordText read{std::move(raw.bytes), {}, 0};
   read.invalid_utf8 = repair_utf8(*read.text);
@@ -105,14 +107,19 @@ RecordText read_text(RawDocument&& raw, const std::string& text_field) {
 
 bool TextFileSource::next(Document& document) {
   for (RawDocument raw; next_raw(raw);) {
-    document.start = raw.start;
-    RecordText read = read_text(std::move(raw), text_field_);
-    if (!accept(document.start, read)) continue;
-    document.text = std::move(*read.text);
-    document.tokens.reset();
-    return true;
+    if (take(std::move(raw), document)) return true;
   }
   return false;
+}
+
+bool TextFileSource::take(RawDocument&& raw, Document& document) {
+  document.start = raw.start;
+  document.tokens.reset();
+  RecordText read = read_text(std::move(raw), text_field_, chat_.get());
+  if (!accept(document.start, read)) return false;
+  document.text = std::move(*read.text);
+  document.chat = std::move(read.chat);
+  return true;
 }
 
 bool TextFileSource::next_raw(RawDocument& raw) {
@@ -189,9 +196,8 @@ bool TextFileSource::accept(const SourcePosition& start, const RecordText& read)
   if (bad_record_ == BadRecord::error) {
     throw Error(
         ExitCode::bad_data,
-        fmt::format("{}: {}. Mend or remove the line, name another field with data.text_field, or leave such records "
-                    "out with data.bad_record = \"skip\".",
-                    place, what));
+        fmt::format("{}: {}. Mend or remove the line, {}or leave such records out with data.bad_record = \"skip\".",
+                    place, what, chat_ ? "" : "name another field with data.text_field, "));
   }
   if (counters_.bad_records == 0) notice(fmt::format("{}: {}; such records are skipped and counted", place, what));
   ++counters_.bad_records;
@@ -256,12 +262,7 @@ bool TextFileSource::read(int64_t index, Document& document) {
       fail_reading(files_[file], "the file shrank while it was read. Put it back and start again.");
     }
   }
-  document.start = raw.start;
-  document.tokens.reset();
-  RecordText read = read_text(std::move(raw), text_field_);
-  if (!accept(document.start, read)) return false;
-  document.text = std::move(*read.text);
-  return true;
+  return take(std::move(raw), document);
 }
 
 void TextFileSource::seek(const SourcePosition& start) {
@@ -287,6 +288,7 @@ CorpusFiles TextFileSource::file_sizes() const {
 }
 
 std::string TextFileSource::order() const {
+  if (chat_) return "conversations";
   return fmt::format("text (field {}, documents of up to {} bytes)", text_field_, largest_document_);
 }
 
@@ -311,7 +313,7 @@ std::string TextFileSource::growth_obstacle(const CorpusGrowth& growth, const So
 int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
 
 uint64_t TextFileSource::fingerprint() const {
-  std::string facts = fmt::format("{}\n{}\n", text_field_, largest_document_);
+  std::string facts = fmt::format("{}\n{}\n", chat_ ? "conversations" : text_field_, largest_document_);
   for (size_t i = 0; i < files_.size(); ++i) facts += fmt::format("{} {}\n", files_[i].filename().string(), sizes_[i]);
   return name_key(facts);
 }

@@ -20,14 +20,20 @@ namespace titan {
 class Tokenizer;
 
 struct RecordText {
-  std::optional<std::string> text;  ///< valid UTF-8; nothing when the record is bad
+  std::optional<std::string> text;  ///< valid UTF-8; nothing when the record is bad; "" of a conversation
   std::string problem;              ///< what is wrong with a bad one, as the end of a sentence about it
   int64_t invalid_utf8 = 0;         ///< malformed sequences replaced by U+FFFD
+  std::optional<EncodedChat> chat = {};
 };
 
 /// The text under the key `field` of the JSON object in `line`; of several, the last. No value but that one is kept,
 /// however large or deep the record.
 RecordText read_record(std::string_view line, const std::string& field);
+
+/// The conversation in `line`, encoded: a list of messages (role, content) under the key "messages", or the strings
+/// "prompt" and "completion" of a user and the assistant. Content is a string, or a list of parts of which each is
+/// text.
+RecordText read_conversation(std::string_view line, const ChatTemplate& chat);
 
 /// What is wrong with a line that is no JSON, with the reason where it can be seen.
 std::string describe_no_json(std::string_view line);
@@ -67,8 +73,9 @@ struct RawDocument {
   SourcePosition start;
 };
 
-/// The text of a document; nothing where a record is bad. May be called from several threads.
-RecordText read_text(RawDocument&& raw, const std::string& text_field);
+/// The text of a document, or with `chat` its conversation; nothing where a record is bad. May be called from several
+/// threads.
+RecordText read_text(RawDocument&& raw, const std::string& text_field, const ChatTemplate* chat = nullptr);
 
 class TextFileSource : public DocumentSource {
  public:
@@ -80,9 +87,9 @@ class TextFileSource : public DocumentSource {
 
   TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
                  size_t largest_document = kLargestDocument);
-  /// With the files that `path` names, or some of them.
+  /// With the files that `path` names, or some of them. With `chat` their records are conversations.
   TextFileSource(std::string path, TextFiles files, std::string text_field, BadRecord bad_record,
-                 size_t largest_document = kLargestDocument);
+                 size_t largest_document = kLargestDocument, std::shared_ptr<const ChatTemplate> chat = {});
 
   ~TextFileSource() override;
 
@@ -114,11 +121,14 @@ class TextFileSource : public DocumentSource {
   bool next_section(RawDocument& raw);
   bool next_record(RawDocument& raw);
   void find_documents(size_t file);
+  /// Reads `raw` into `document`; false for a bad record that is skipped.
+  bool take(RawDocument&& raw, Document& document);
 
   std::string path_;
   std::string text_field_;
   BadRecord bad_record_;
   size_t largest_document_;
+  std::shared_ptr<const ChatTemplate> chat_;
   std::vector<std::filesystem::path> files_;
   std::vector<int64_t> sizes_;
 

@@ -110,6 +110,7 @@ ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocab
                   sizes.rope_original_context, sizes.rope_beta_fast,       sizes.rope_beta_slow,
                   sizes.rope_attention_factor};
   request.tokenizer_vocabulary = tokenizer_vocabulary;
+  request.block_causal = trains_on_chat(config);
   request.sequence_length = config.training.seq_len;
   if (config.validation.enable) request.sequence_length = std::max(request.sequence_length, config.validation.seq_len);
   return request;
@@ -219,11 +220,31 @@ bool splits_by_rank(const JobConfig& config, const MeshPlace& place) {
   return config.data.split == "upstream" && place.mesh.data_parallel_degree() > 1;
 }
 
+std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
+                                                       const std::shared_ptr<const Tokenizer>& tokenizer) {
+  const ChatSection& chat = config.data.chat;
+  ChatTemplateOptions options;
+  options.name = config.data.chat_template;
+  options.tokenizer = tokenizer_location(config);
+  options.begin = chat.begin;
+  options.system = {chat.system_prefix, chat.system_suffix};
+  options.user = {chat.user_prefix, chat.user_suffix};
+  options.assistant = {chat.assistant_prefix, chat.assistant_suffix};
+  options.all_count = config.data.chat_loss == "all";
+  return std::make_shared<ChatTemplate>(options, tokenizer);
+}
+
+ChunkPacking make_packing(const JobConfig& config, const std::string& dataset) {
+  if (dataset == "chat") return ChunkPacking::conversations;
+  return config.data.packing == "upstream" ? ChunkPacking::upstream : ChunkPacking::lossless;
+}
+
 BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
   BatchOptions options;
   options.dataset = config.training.dataset;
   options.restart_positions = block_causal;
-  options.packing = config.data.packing == "upstream" ? ChunkPacking::upstream : ChunkPacking::lossless;
+  options.packing = make_packing(config, config.training.dataset);
+  options.drops_long = config.data.long_conversations == "drop";
   options.labels_end_with_document = config.data.packing == "document";
   options.queue_depth = config.data.prefetch;
   options.timeout = std::chrono::seconds(config.data.timeout);
@@ -254,8 +275,8 @@ std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& 
   if (saved_ranks != ranks) {
     return fmt::format("{} data-parallel ranks had read the data, and this run has {}", saved_ranks, ranks);
   }
-  if (config.training.dataset == "mixture") {
-    return "it counts documents of one corpus, and training.dataset is \"mixture\"";
+  if (const std::string& dataset = config.training.dataset; dataset == "mixture" || dataset == "chat") {
+    return fmt::format("it counts documents of one corpus of text, and training.dataset is \"{}\"", dataset);
   }
   if (ranks > 1 && !splits_by_rank(config, place)) {
     return "each rank had read a part of its own; data.split = \"upstream\" resumes that";
@@ -271,7 +292,9 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
                                                   const std::shared_ptr<const Tokenizer>& tokenizer,
                                                   const BatchOptions& options, std::string& description) {
   ChunkOptions chunks = chunk_options(make_batch_plan(config, place), options);
-  const auto open = [&](const DatasetOptions& dataset) {
+  const auto open = [&](DatasetOptions& dataset) {
+    dataset.chat = dataset.dataset == "chat" ? open_chat_template(config, tokenizer) : nullptr;
+    chunks.packing = make_packing(config, dataset.dataset);
     std::unique_ptr<DocumentSource> source = open_dataset(dataset);
     description += (description.empty() ? "" : ", ") + source->description();
     return std::make_unique<ChunkStream>(std::move(source), tokenizer, chunks);
@@ -282,7 +305,7 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
   std::vector<double> weights;
   chunks.chunks_needed = 1;  // a source's share of one batch may be less than a chunk
   for (const MixtureSource& source : config.data.mixture) {
-    dataset.dataset = "text";
+    dataset.dataset = source.dataset;
     dataset.path = source.path;
     dataset.text_field = source.text_field.empty() ? config.data.text_field : source.text_field;
     chunks.dataset = fmt::format("mixture ({})", source.path);
@@ -348,6 +371,14 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
           fmt::format("data.packing = \"document\" keeps documents apart, and {} {} attends across them",
                       config.model.name, config.model.flavor),
           "choose a flavor with block-causal attention, or data.packing = \"lossless\""));
+    }
+    if (config.validation.enable && config.validation.dataset == "chat" && !model.block_causal) {
+      problems.push_back(origins.problem(
+          "validation.dataset",
+          fmt::format("validation.dataset = \"chat\" keeps conversations apart, and {} {} attends across them",
+                      config.model.name, config.model.flavor),
+          "train on conversations too (training.dataset = \"chat\" or a source of a mixture), or choose a flavor with "
+          "block-causal attention"));
     }
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);

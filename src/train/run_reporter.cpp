@@ -344,6 +344,10 @@ void RunReporter::report_skipped(const DataCounters& counters) {
   log.status({});
   if (meter_->skipped_steps() > 0) log.shared_warning("{} steps were skipped", meter_->skipped_steps());
   if (counters.bad_records > 0) log.warning("{} bad records of the corpus were left out", counters.bad_records);
+  if (counters.long_conversations > 0) {
+    log.warning("{} conversations did not fit into training.seq_len (data.long_conversations)",
+                counters.long_conversations);
+  }
   if (counters.invalid_utf8 > 0) log.warning("{} malformed UTF-8 sequences were replaced", counters.invalid_utf8);
 }
 

@@ -271,6 +271,7 @@ void visit_request(Request& model, const Visit& visit) {
   visit("rope_high_freq_factor", rope.high_freq_factor), visit("rope_original_context", rope.original_context);
   visit("rope_beta_fast", rope.beta_fast), visit("rope_beta_slow", rope.beta_slow);
   visit("rope_attention_factor", rope.attention_factor);
+  visit("block_causal", model.block_causal);
 }
 
 /// The facts of the model; null where there are none.

@@ -30,8 +30,11 @@ std::unique_ptr<BatchStream> Validator::open() const {
   options.announces_passes = false;  // of a set that is read anew each time, they are no news
   options.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
-  return std::make_unique<BatchStream>(open_dataset(make_validation_dataset(config_)), tokenizer_,
-                                       make_validation_plan(config_, place_), options);
+  options.packing = make_packing(config_, options.dataset);
+  DatasetOptions dataset = make_validation_dataset(config_);
+  if (dataset.dataset == "chat") dataset.chat = open_chat_template(config_, tokenizer_);
+  return std::make_unique<BatchStream>(open_dataset(dataset), tokenizer_, make_validation_plan(config_, place_),
+                                       options);
 }
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
@@ -80,6 +83,10 @@ std::optional<ValidationReport> Validator::run(int64_t step,
 void Validator::tell(const DataCounters& counters) {
   if (!told_ && counters.bad_records > 0)
     log_.warning("validation: {} bad records were left out", counters.bad_records);
+  if (!told_ && counters.long_conversations > 0) {
+    log_.warning("validation: {} conversations did not fit into validation.seq_len (data.long_conversations)",
+                 counters.long_conversations);
+  }
   if (!told_ && counters.invalid_utf8 > 0) {
     log_.warning("validation: {} malformed UTF-8 sequences were replaced", counters.invalid_utf8);
   }

@@ -250,6 +250,15 @@ struct MixtureSource {
   std::string path;
   double weight{};
   std::string text_field;  ///< empty: data.text_field
+  std::string dataset;     ///< text, chat
+};
+
+/// A chat template of the user's own.
+struct ChatSection {
+  std::string begin;
+  std::string system_prefix, system_suffix;
+  std::string user_prefix, user_suffix;
+  std::string assistant_prefix, assistant_suffix;
 };
 
 struct DataSection {
@@ -262,6 +271,10 @@ struct DataSection {
   int64_t shuffle_seed{};
   std::string packing;  ///< upstream, lossless, document
   std::vector<MixtureSource> mixture;
+  std::string chat_template;       ///< auto, llama3, llama3_1, llama2, chatml, custom
+  std::string chat_loss;           ///< assistant, all
+  std::string long_conversations;  ///< cut, drop
+  ChatSection chat;
 };
 
 struct JobConfig {
@@ -287,6 +300,15 @@ struct JobConfig {
 /// The era of a loaded config (its job.generation is "2024" or "2026").
 inline Generation generation_of(const JobConfig& config) {
   return config.job.generation == "2024" ? Generation::december_2024 : Generation::last_2026;
+}
+
+/// Whether training reads conversations, alone or in its mixture.
+inline bool trains_on_chat(const JobConfig& config) {
+  if (config.training.dataset != "mixture") return config.training.dataset == "chat";
+  for (const MixtureSource& source : config.data.mixture) {
+    if (source.dataset == "chat") return true;
+  }
+  return false;
 }
 
 /// Path of the tokenizer, a file or a folder: model.tokenizer_path if given, else model.hf_assets_path.

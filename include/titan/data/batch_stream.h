@@ -61,6 +61,7 @@ struct BatchOptions {
   bool infinite = true;            ///< false: one pass, for validation
   bool restart_positions = false;  ///< block_causal: positions count from 0 within each document
   ChunkPacking packing = ChunkPacking::upstream;
+  bool drops_long = false;  ///< see ChunkOptions
   /// The label of a document's last token, which is the next document's first one, does not count.
   bool labels_end_with_document = false;
   int64_t queue_depth = 4;                       ///< step batches kept ready

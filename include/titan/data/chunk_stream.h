@@ -22,7 +22,7 @@ struct StreamState {
   int64_t chunk = 0;                 ///< chunks handed out before this point
   int64_t epoch = 0;                 ///< passes over the source completed before `document`
   SourcePosition document;           ///< the document that the next token belongs to
-  int64_t token_offset = 0;          ///< tokens of it (BOS included) already used
+  int64_t token_offset = 0;          ///< tokens of it (BOS included) already used; 1: a used conversation
   uint64_t fingerprint = 0;          ///< of source and tokenizer; 0 fits all
   std::vector<StreamState> sources;  ///< of a mixture: the point in each; `document` means nothing then
   CorpusRecord corpus = {};          ///< no files: nothing is known but the fingerprint
@@ -41,12 +41,14 @@ struct DataCounters {
   int64_t bad_records = 0;
   int64_t invalid_utf8 = 0;
   int64_t re_loops = 0;
+  int64_t long_conversations = 0;  ///< cut or left out because they are longer than a sequence
 };
 
 struct Chunk {
   std::vector<int32_t> tokens;           ///< T+1: inputs are the first T, labels the last T
   std::vector<int32_t> document_starts;  ///< ascending indices in [0, T) of a document's first token
   bool ends_document = false;            ///< the last label, token T, is the first token of a document
+  std::vector<uint8_t> counts;           ///< per token, whether it counts as a label; empty: all do
   /// The chunk begins in the middle of a document: index 0 is then not in `document_starts`.
   bool begins_inside_document() const { return document_starts.empty() || document_starts.front() != 0; }
 };
@@ -55,7 +57,8 @@ class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
 
-  /// The next chunk; false when a finite source has run out (a partial last chunk is dropped).
+  /// The next chunk; false when a finite source has run out (a partial last chunk is dropped, of
+  /// conversations it is padded).
   /// Throws Error(bad_data) when a source is empty or too short.
   virtual bool next(Chunk& chunk) = 0;
 
@@ -80,11 +83,15 @@ class ChunkSource {
 enum class ChunkPacking {
   upstream,  ///< torchtitan's: T+1 tokens on, so that one token a chunk is never an input and one never a label
   lossless,  ///< T tokens on: every token is an input once and a label once
+  /// Whole conversations: one that does not fit into what is left of a sequence begins the next, and the rest is
+  /// padding, which is a document of its own and counts nowhere.
+  conversations,
 };
 
 struct ChunkOptions {
   int64_t sequence_length = 0;  ///< T
   ChunkPacking packing = ChunkPacking::upstream;
+  bool drops_long = false;           ///< conversations of more than T+1 tokens are left out instead of cut
   bool infinite = true;              ///< begin again at the end of the source
   int64_t chunks_needed = 1;         ///< a source whose whole pass gives fewer is an error
   std::string dataset = "text";      ///< for messages
@@ -110,14 +117,21 @@ class ChunkStream : public ChunkSource {
     int64_t first_token;  // number of its BOS
   };
 
+  bool packs_conversations() const { return options_.packing == ChunkPacking::conversations; }
+  bool next_conversations(Chunk& chunk);
+  bool fits(EncodedChat& chat, const SourcePosition& start);
+  void move_on(int64_t tokens);
   bool read_document();
-  void append_document(const Document& document);
+  void append_document(Document& document);
   void finish_pass();
   void skip_to(int64_t token_offset);
   void take_source_counters();
   /// What has come to the corpus since `state`, in words; throws Error(bad_data) when `state` is none of it.
   std::string check_corpus(const StreamState& state) const;
+  bool is_too_short() const;
   [[noreturn]] void fail_too_short() const;
+  /// Sequences that the current pass has filled, or begun to.
+  int64_t pass_chunks() const { return chunk_ - pass_chunk_ + (buffer_.size() > used_ ? 1 : 0); }
   /// Tokens that the next chunk begins after this one's beginning, and those of `chunks` of them.
   int64_t advance() const { return options_.sequence_length + (options_.packing == ChunkPacking::upstream ? 1 : 0); }
   int64_t tokens_of(int64_t chunks) const { return (chunks - 1) * advance() + options_.sequence_length + 1; }
@@ -131,6 +145,7 @@ class ChunkStream : public ChunkSource {
 
   // Tokens are numbered from the last restore on: buffer_[i] is number erased_ + i, and the first `used_` are spent.
   std::vector<int32_t> buffer_;
+  std::vector<uint8_t> counts_;  // of conversations: as long as buffer_
   size_t used_ = 0;
   int64_t erased_ = 0;
   std::deque<Origin> origins_;  // ascending
@@ -138,6 +153,7 @@ class ChunkStream : public ChunkSource {
   int64_t chunk_ = 0;
   int64_t epoch_ = 0;
   int64_t pass_tokens_ = 0;    // of the current pass over the source
+  int64_t pass_chunk_ = 0;     // the chunk in which that pass began
   bool pass_is_whole_ = true;  // that pass began at the first document
   bool exhausted_ = false;
   DataCounters counters_;

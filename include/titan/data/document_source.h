@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/data/chat.h"
 #include "titan/data/corpus_record.h"
 #include "titan/data/token_file.h"
 
@@ -32,6 +33,8 @@ struct Document {
   std::string text;  ///< valid UTF-8
   /// Instead of a text: the document's ids, with what begins and ends it. Valid as long as the source is.
   std::optional<TokenView> tokens;
+  /// Or a conversation, encoded.
+  std::optional<EncodedChat> chat;
   SourcePosition start;
 };
 
@@ -105,11 +108,11 @@ class DocumentSource {
   std::vector<std::string> notices_;
 };
 
-/// What to do with a JSONL line that is no JSON or lacks the text field.
+/// What to do with a JSONL line that is no JSON or lacks the text field, or is no conversation.
 enum class BadRecord { error, skip };
 
 struct DatasetOptions {
-  std::string dataset = "text";     ///< text, c4, c4_test or c4_validation
+  std::string dataset = "text";     ///< text, c4, c4_test, c4_validation or chat
   std::string path = {};            ///< a file, a folder or a glob
   std::string text_field = "text";  ///< of JSONL records
   BadRecord bad_record = BadRecord::error;
@@ -117,9 +120,11 @@ struct DatasetOptions {
   std::optional<uint64_t> shuffle_seed = {};
   /// torchtitan's split: this source gives the documents of rank `split_rank` alone.
   int64_t split_ranks = 1, split_rank = 0;
+  /// Of "chat": what encodes the conversations.
+  std::shared_ptr<const ChatTemplate> chat = {};
 };
 
-/// The names `DatasetOptions::dataset` may have, in any case.
+/// The names `DatasetOptions::dataset` of text may have, in any case.
 std::vector<std::string> dataset_names();
 
 /// Opens the source. Throws Error(bad_data): unknown name, missing path, nothing to read in it, a form that is not read

@@ -74,7 +74,8 @@ struct ModelRequest {
   std::string rope_scaling = "default";
   int64_t tokenizer_vocabulary = 0;  // 0: unknown
   int64_t sequence_length = 2048;
-  int64_t max_sequence = 0;  // 0: the family's
+  int64_t max_sequence = 0;   // 0: the family's
+  bool block_causal = false;  // attention stops at document boundaries, also where the flavor's does not
   /// What overrides the flavor's; 0 keeps the flavor's, 0 in `rope` that of `rope_scaling`.
   struct Sizes {
     int64_t dim = 0;

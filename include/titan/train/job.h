@@ -45,6 +45,14 @@ std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& 
 /// The documents that this rank reads of the one corpus of training.
 std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place);
 
+/// What encodes the conversations of a dataset "chat". Throws Error(bad_config) when the template asked for is not
+/// there or the tokenizer lacks its tokens.
+std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
+                                                       const std::shared_ptr<const Tokenizer>& tokenizer);
+
+/// How documents of a dataset fill sequences.
+ChunkPacking make_packing(const JobConfig& config, const std::string& dataset);
+
 /// How documents fill the sequences of training, or of validation.
 BatchOptions make_batch_options(const JobConfig& config, bool block_causal);
 

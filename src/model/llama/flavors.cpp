@@ -172,7 +172,7 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.norm = *norm;
   const std::string& embeddings = request.sizes.embeddings;
   a.tied = embeddings == "tied" || (embeddings == "default" && flavor.tied);
-  a.block_causal = flavor.block_causal;
+  a.block_causal = flavor.block_causal || request.block_causal;
   check_sizes(a, request);
   return a;
 }
