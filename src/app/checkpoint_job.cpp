@@ -44,7 +44,7 @@ fs::path find_model(Storage& storage, const fs::path& folder) {
                           folder.string()));
 }
 
-/// The model options that the run of a checkpoint recorded, as words of a command line.
+/// Options that the run of a checkpoint recorded, as words of a command line.
 void add_recorded(const nlohmann::ordered_json& section, const std::string& prefix, std::vector<std::string>& words) {
   for (const auto& [key, value] : section.items()) {
     if (value.is_object()) add_recorded(value, prefix + key + ".", words);
@@ -64,6 +64,10 @@ std::vector<std::string> model_words(Storage& storage, const fs::path& folder) {
   if (!model.is_object()) return words;
   model.erase("from_hf");  // what it said is in the other options
   add_recorded(model, "model.", words);
+  const nlohmann::ordered_json data = config.value("data", nlohmann::ordered_json());
+  for (const char* key : {"chat_template", "chat"}) {  // how its conversations are written
+    if (data.is_object() && data.contains(key)) add_recorded({{key, data.at(key)}}, "data.", words);
+  }
   return words;
 }
 

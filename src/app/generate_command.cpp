@@ -21,6 +21,7 @@
 #include "titan/config/start.h"
 #include "titan/data/chat.h"
 #include "titan/train/generate.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -228,7 +229,8 @@ int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
                 "generate: several processes have no standard input in common; give the turns of "
                 "--chat with --prompt");
   }
-  const ChatTemplate form({.tokenizer = tokenizer_location(job.config)}, tokenizer);
+  const std::shared_ptr<const ChatTemplate> chat_template = open_chat_template(job.config, tokenizer);
+  const ChatTemplate& form = *chat_template;
   GenerationOptions& generation = options.generation;
   generation.stop_ids.insert(generation.stop_ids.end(), form.stop_ids().begin(), form.stop_ids().end());
   if (!form.stop_text().empty()) generation.stop_texts.push_back(form.stop_text());

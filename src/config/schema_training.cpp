@@ -192,7 +192,6 @@ void describe_chat(DataFields& data) {
   data.add("chat_template", &S::chat_template, "auto")
       .own()
       .choices({"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"})
-      .only_when(reads_chat())
       .help(
           "how a conversation is written; auto: recognised in the tokenizer's folder (tokenizer_config.json, "
           "chat_template.jinja); custom: as data.chat says");

@@ -255,7 +255,8 @@ std::vector<ModelFact> facts_of(const ModelRequest& model) {
   return adapter ? adapter->facts(model) : std::vector<ModelFact>();
 }
 
-/// Every member of a request but the tokenizer's size: of any other the same names mean the same.
+/// Every member of a request but the tokenizer's size and what the data ask for: of any other the same names mean the
+/// same.
 template <class Request, class Visit>
 void visit_request(Request& model, const Visit& visit) {
   auto& sizes = model.sizes;
@@ -271,7 +272,6 @@ void visit_request(Request& model, const Visit& visit) {
   visit("rope_high_freq_factor", rope.high_freq_factor), visit("rope_original_context", rope.original_context);
   visit("rope_beta_fast", rope.beta_fast), visit("rope_beta_slow", rope.beta_slow);
   visit("rope_attention_factor", rope.attention_factor);
-  visit("block_causal", model.block_causal);
 }
 
 /// The facts of the model; null where there are none.

@@ -217,7 +217,9 @@ LlamaAdapter::Kind LlamaAdapter::kind(const ModelRequest& request) const {
 }
 
 std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
-  const LlamaArguments a = llama_arguments(request);
+  ModelRequest own = request;
+  own.block_causal = false;  // what the data ask for is no property of the weights
+  const LlamaArguments a = llama_arguments(own);
   const auto number = [](auto value) { return fmt::format("{}", value); };
   return {{"n_heads", number(a.heads), "model.override.n_heads"},
           {"n_kv_heads", number(a.kv_heads), "model.override.n_kv_heads"},
