@@ -144,11 +144,10 @@ std::string_view name(GeneratedText::End end) {
 }
 
 nlohmann::ordered_json as_json(const std::string& prompt, const GeneratedText& text) {
-  return {{"prompt", prompt},
-          {"text", text.text},
-          {"tokens", text.tokens},
-          {"log_probabilities", text.log_probabilities},
-          {"end", name(text.end)}};
+  return {{"prompt", prompt},       {"text", text.text},
+          {"tokens", text.tokens},  {"log_probabilities", text.log_probabilities},
+          {"end", name(text.end)},  {"first_token_seconds", text.first_seconds},
+          {"seconds", text.seconds}};
 }
 
 /// Turns of the user and answers of the model, until standard input ends; or one turn for each prompt.

@@ -81,7 +81,8 @@ std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std:
 }  // namespace
 
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
-                  const MeshGroups& groups, const at::Device& device, uint64_t seed, ExecutorOptions options,
+                  const MeshGroups& groups, const at::Device& device, std::optional<uint64_t> seed,
+                  ExecutorOptions options,
                   std::unique_ptr<GraphCapture> recorder) {
   Assembly assembly;
   const Float8Casts casts = float8_casts_of(options);
@@ -110,7 +111,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   WeightStores weights = weights_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // of another stage
-    initialise(*parameter, parameter->shard_box(), seed);
+    if (seed) initialise(*parameter, parameter->shard_box(), *seed);
     assembly.parameters.push_back(parameter.get());
   }
   TITAN_CHECK(!recorder || (plan.request.cuda_graphs && !why_no_graphs(plan.request)));

@@ -218,8 +218,8 @@ std::unique_ptr<GraphCapture> capture_for(const Run& run, const Plan& plan) {
   return run.device.device.is_cuda() ? cuda().recorder(run.device.device.index()) : nullptr;
 }
 
-/// Describes, plans, proves and builds the model, with its weights.
-void build_model(Run& run, uint64_t seed) {
+/// Describes, plans, proves and builds the model, with its initial weights if there is a seed.
+void build_model(Run& run, std::optional<uint64_t> seed) {
   const JobConfig& config = run.config;
   const Log& log = run.log;
   const ModelFamily& family = *find_model_family(config.model.name);
@@ -365,7 +365,7 @@ std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world
   join_ranks(*run);
   run->memory = std::make_unique<RunMemory>(*run);
   read_tokenizer(*run);
-  build_model(*run, /*seed=*/0);
+  build_model(*run, /*seed=*/std::nullopt);
   RunModel& model = run->model;
   RunCheckpoints checkpoints(config, world,
                              RunParts{model.description, model.assembly, model.parameters, model.parameter_groups,

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
@@ -241,8 +243,12 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
     texts.emplace_back(tokenizer, std::move(all), options);
   }
   std::vector<std::vector<int32_t>> next = prompts;
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  std::optional<double> first;
   while (true) {
     const at::Tensor logits = read(next);
+    if (!first) first = seconds();
     const int64_t words = std::min(logits.size(1), tokenizer.vocabulary_size());
     const auto row_of = [&](size_t i) {
       return std::span<const float>(logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
@@ -267,7 +273,11 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
     if (!goes_on || !has_room || stopped) break;
   }
   std::vector<GeneratedText> results;
-  for (GrowingText& text : texts) results.push_back(text.take());
+  const double all = seconds();
+  for (GrowingText& text : texts) {
+    results.push_back(text.take());
+    results.back().first_seconds = *first, results.back().seconds = all;
+  }
   return results;
 }
 

@@ -42,6 +42,7 @@ struct GeneratedText {
   std::vector<double> log_probabilities;  // of each of them under the model, at temperature 1
   std::string text;                       // theirs, up to what stopped it
   enum class End { length, token, text } end = End::length;
+  double first_seconds = 0, seconds = 0;  // to the first token of the batch, and to the last
 };
 
 class Generator {
