@@ -114,6 +114,19 @@ void describe_metrics(Schema& schema) {
   metrics.add("report", &S::report, true)
       .own()
       .help("keep report.html, a page of the run's curves, under job.dump_folder");
+  const Condition samples{"metrics.sample_freq is above 0",
+                          [](const JobConfig& config) { return config.metrics.sample_freq > 0; }};
+  metrics.add("sample_freq", &S::sample_freq, 0)
+      .own()
+      .at_least(0)
+      .help("steps between two texts that the model writes, in the log, metrics.jsonl and the page; 0: none");
+  metrics.add("sample_prompt", &S::sample_prompt, "").own().only_when(samples).help("what they begin with");
+  metrics.add("sample_tokens", &S::sample_tokens, 64).own().at_least(1).only_when(samples).help("their most tokens");
+  metrics.add("sample_temperature", &S::sample_temperature, 0.8)
+      .own()
+      .at_least(0)
+      .only_when(samples)
+      .help("of the softmax that tokens are drawn from; 0: the likeliest");
   metrics.add("quiet", &S::quiet, false).own().help("only warnings and errors on the console; --quiet says the same");
 }
 

@@ -59,6 +59,7 @@ void RunHistory::add(const nlohmann::json& line) {
   const int64_t step = line.at("step").get<int64_t>();
   if (line.contains("event")) {
     if (line["event"] == "spike") note(step, spike_text(line));
+    if (line["event"] == "sample") note(step, "sample: " + line.value("prompt", "") + line.value("text", ""));
     return;
   }
   const bool is_step = line.contains("loss");

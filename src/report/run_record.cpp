@@ -61,6 +61,7 @@ void RunRecord::add(const ValidationReport& report) {
 }
 
 void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
+void RunRecord::add(const SampleReport& report) { add_line(json_line(report)); }
 
 void RunRecord::finish(RunStatus standing) {
   finished_ = true;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "titan/base/json.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -152,6 +153,11 @@ std::string json_line(const SpikeReport& r) {
                                 {"grad_norm_deviations", json_number(r.norm_deviations)},
                                 {"skipped", r.skipped}}
       .dump();
+}
+
+std::string json_line(const SampleReport& r) {
+  return json_text(
+      nlohmann::ordered_json{{"step", r.step}, {"event", "sample"}, {"prompt", r.prompt}, {"text", r.text}});
 }
 
 std::vector<TaggedValue> tagged_values(const StepReport& r) {

@@ -22,6 +22,7 @@
 #include "titan/parallel/plan.h"
 #include "titan/parallel/program.h"
 #include "titan/train/compile.h"
+#include "titan/train/generate.h"
 #include "titan/train/host_wait_check.h"
 #include "titan/train/job.h"
 #include "titan/train/pipeline_job.h"
@@ -350,6 +351,7 @@ std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, cons
   run->reporter = std::make_unique<RunReporter>(*run);
   const uint64_t seed = choose_seed(config, world, log);
   read_tokenizer(*run);
+  check_samples(*run);
   build_model(*run, seed);
   build_optimizer(*run);
   report_model(*run);

@@ -281,4 +281,41 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
   return results;
 }
 
+namespace {
+
+std::vector<int32_t> sample_prompt(const Run& run) {
+  return run.data.tokenizer->encode(run.config.metrics.sample_prompt, /*bos=*/true, /*eos=*/false);
+}
+
+}  // namespace
+
+void check_samples(const Run& run) {
+  if (run.config.metrics.sample_freq == 0) return;
+  const auto refuse = [](const std::string& why) {
+    throw Error(ExitCode::bad_config, fmt::format("metrics.sample_freq: no text can be written: {}", why));
+  };
+  if (!run.data.tokenizer->reads_text()) refuse("this run's tokenizer is ids alone; leave it out");
+  if (!run.share.whole()) refuse("under context parallelism no rank sees a whole text; leave it out");
+  const int64_t prompt = std::ssize(sample_prompt(run));
+  if (prompt == 0) refuse("the tokenizer has no token to begin with; give metrics.sample_prompt");
+  if (prompt >= run.config.training.seq_len) {
+    refuse(fmt::format("metrics.sample_prompt makes {} tokens, and training.seq_len is {}; shorten it", prompt,
+                       run.config.training.seq_len));
+  }
+}
+
+SampleReport write_sample(const Run& run, int64_t step) {
+  const MetricsSection& metrics = run.config.metrics;
+  const Tokenizer& tokenizer = *run.data.tokenizer;
+  const std::vector<int32_t> prompt = sample_prompt(run);
+  GenerationOptions options;
+  options.sampling.temperature = metrics.sample_temperature;
+  options.sampling.seed = static_cast<uint64_t>(step);
+  options.max_new_tokens = metrics.sample_tokens;
+  if (tokenizer.eos_id() != Tokenizer::kNoId) options.stop_ids = {tokenizer.eos_id()};
+  const int64_t context = std::min(run.config.training.seq_len, std::ssize(prompt) + metrics.sample_tokens);
+  Generator generator(run, 1, context);
+  return {step, metrics.sample_prompt, generator.generate({prompt}, options, tokenizer)[0].text};
+}
+
 }  // namespace titan

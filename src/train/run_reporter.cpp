@@ -156,6 +156,11 @@ void RunReporter::add(const ValidationReport& report) {
   record(report);
 }
 
+void RunReporter::add(const SampleReport& report) {
+  run_.log.info("sample after step {}: {}", report.step, printable_lines(report.prompt + report.text));
+  record(report);
+}
+
 // Waits, for the device or for other ranks, are outside the lock: a thread that ends the process because this one waits
 // in vain takes the lock.
 Requests RunReporter::read_next() {

@@ -43,6 +43,7 @@ class RunReporter {
   /// The same for all steps that are not read yet.
   Requests catch_up();
   void add(const ValidationReport& report);
+  void add(const SampleReport& report);
   /// The time since `start` was not spent on training steps.
   void exclude_since(std::chrono::steady_clock::time_point start);
 

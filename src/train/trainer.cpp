@@ -1,4 +1,4 @@
-// The training loop: next batch, step, report, save, validate, until the last step or a request to stop.
+// The training loop: next batch, step, report, save, validate, sample, until the last step or a request to stop.
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +10,7 @@
 #include "titan/base/stop_signals.h"
 #include "titan/distributed/own_device.h"
 #include "titan/ops/profile_range.h"
+#include "titan/train/generate.h"
 #include "titan/train/host_wait_check.h"
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
@@ -67,6 +68,7 @@ class Trainer {
       }
       save_when_due();
       validate_when_due();
+      sample_when_due();
     }
   }
 
@@ -150,6 +152,16 @@ class Trainer {
     const std::optional<ValidationReport> report = run_.validator->run(position_.step, loss_of, run_.device);
     if (report) run_.reporter->add(*report);
     run_.memory->end_validation();
+    run_.reporter->exclude_since(start);
+  }
+
+  void sample_when_due() {
+    const int64_t freq = run_.config.metrics.sample_freq;
+    const bool is_due = freq > 0 && (position_.step % freq == 0 || position_.step == steps_);
+    if (!is_due || run_.world.fake) return;
+    requests_ |= run_.reporter->catch_up();
+    const auto start = std::chrono::steady_clock::now();
+    run_.reporter->add(write_sample(run_, position_.step));
     run_.reporter->exclude_since(start);
   }
 

@@ -9,6 +9,7 @@
 #include "job.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
+#include "titan/base/filesystem.h"
 
 namespace titan {
 namespace {
@@ -166,6 +167,38 @@ TEST(GenerationEnds, AtATokenATextOrALength) {
   const GeneratedText by_text = generate({.stop_texts = {stop}});
   EXPECT_EQ(by_text.end, GeneratedText::End::text);
   EXPECT_EQ(by_text.text, all.text.substr(0, all.text.find(stop)));
+}
+
+TEST(Samples, AreWrittenWhenDueAndLeaveTrainingAsItWas) {
+  const auto train_with = [](const TestFolder& folder, const std::vector<std::string>& more) {
+    std::vector<std::string> words{"--training.steps=5", "--training.seq_len=64"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Log log;
+    const JobConfig config = small_job(folder, words);
+    EXPECT_EQ(train(*build_run(config, World(), log)), ExitCode::success);
+  };
+  const TestFolder with, without;
+  train_with(with, {"--metrics.sample_freq=2", "--metrics.sample_prompt=The old", "--metrics.sample_tokens=8"});
+  train_with(without, {});
+  EXPECT_EQ(losses(with), losses(without));
+  const std::vector<nlohmann::json> samples = metrics_of(with, "text");
+  EXPECT_EQ(column<int64_t>(samples, "step"), (std::vector<int64_t>{2, 4, 5}));
+  for (const nlohmann::json& sample : samples) {
+    EXPECT_EQ(sample["event"], "sample");
+    EXPECT_EQ(sample["prompt"], "The old");
+    EXPECT_FALSE(sample["text"].get<std::string>().empty());
+  }
+  const std::string page = read_file(with / "out/report.html");
+  EXPECT_NE(page.find("sample: The old"), std::string::npos);
+}
+
+TEST(Samples, WhatCannotBeWrittenIsRefusedAtTheStart) {
+  const TestFolder folder;
+  const Log log;
+  const std::string long_prompt(400, 'x');
+  const JobConfig config =
+      small_job(folder, {"--metrics.sample_freq=2", "--metrics.sample_prompt=" + long_prompt, "--training.seq_len=64"});
+  EXPECT_THROW(build_run(config, World(), log), Error);
 }
 
 TEST(GenerationEnds, PromptsThatLeaveNoRoomAreRefused) {

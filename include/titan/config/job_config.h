@@ -42,6 +42,10 @@ struct MetricsSection {
   bool quiet{};                                ///< warnings and errors alone on the console
   std::optional<std::string> prometheus_file;  ///< relative to dump_folder
   bool report{};                               ///< write report.html
+  int64_t sample_freq{};                       ///< 0: no samples
+  std::string sample_prompt;
+  int64_t sample_tokens{};
+  double sample_temperature{};
 };
 
 /// What is in place of the flavor's; 0 keeps the flavor's.

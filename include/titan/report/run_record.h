@@ -85,6 +85,7 @@ class RunRecord {
   void add(const StepReport& report);
   void add(const ValidationReport& report);
   void add(const SpikeReport& report);
+  void add(const SampleReport& report);
   /// The run ends here, finally or to be resumed. Without this call the destructor records an error.
   void finish(RunStatus standing);
   ~RunRecord();

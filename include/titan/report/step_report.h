@@ -90,6 +90,13 @@ struct SpikeReport {
 };
 std::string json_line(const SpikeReport& report);
 
+/// What the model wrote after a step (metrics.sample_freq).
+struct SampleReport {
+  int64_t step = 0;
+  std::string prompt, text;
+};
+std::string json_line(const SampleReport& report);
+
 /// torchtitan's names for the numbers of a report in TensorBoard and Weights & Biases, in its order; what it has not,
 /// last.
 std::vector<TaggedValue> tagged_values(const StepReport& report);

@@ -13,6 +13,7 @@
 
 #include "titan/data/tokenizer.h"
 #include "titan/ops/key_value_cache.h"
+#include "titan/report/step_report.h"
 #include "titan/train/run.h"
 
 namespace titan {
@@ -78,5 +79,10 @@ class Generator {
   std::unique_ptr<KeyValueCache> cache_;  // null: uncached
   std::vector<std::vector<int32_t>> tokens_;
 };
+
+/// Throws Error(bad_config) if the run cannot write the texts of metrics.sample_freq.
+void check_samples(const Run& run);
+/// What the model of a run writes after `step` steps, as `metrics.sample_*` ask. All ranks call alike.
+SampleReport write_sample(const Run& run, int64_t step);
 
 }  // namespace titan
