@@ -26,7 +26,7 @@ titan_part(base fmt::fmt spdlog::spdlog Threads::Threads)
 target_include_directories(titan_base SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 titan_part(schedule titan_base)
 titan_part(config titan_base nlohmann_json::nlohmann_json CLI11::CLI11)
-titan_part(data titan_base titan_config nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_ZSTD} ZLIB::ZLIB)
+titan_part(data titan_base titan_config nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_UTF8PROC} ${TITAN_ZSTD} ZLIB::ZLIB)
 target_include_directories(titan_data SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 # Plain loops over ids: -O2 of GCC 12 makes no vectors of loops whose length it does not know.
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/data/widen.cpp PROPERTIES COMPILE_OPTIONS -O3)

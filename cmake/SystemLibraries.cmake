@@ -11,6 +11,7 @@ find_library(TITAN_PCRE2 pcre2-8 REQUIRED)
 find_library(TITAN_ZSTD zstd REQUIRED)
 find_path(TITAN_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(TITAN_LIBDEFLATE deflate REQUIRED)
+find_library(TITAN_UTF8PROC utf8proc REQUIRED)
 
 # LibTorch ships another fmt in its own include folder. The compiler ignores -I/usr/include, so a folder of links to the
 # distribution's fmt and spdlog goes before every system include: all of this project sees one fmt.

@@ -74,6 +74,17 @@ void derive_following(const Schema& schema, Settings& settings) {
   }
 }
 
+/// torchtitan's files of 2026 call the model llama3 and load the weights of Llama 3.1, whose rotary scaling its llama3
+/// had for every flavor.
+void derive_rope_scaling(Settings& settings) {
+  const std::string key = "model.rope_scaling";
+  const bool names_them = settings.get<std::string>("model.name") == "llama3" &&
+                          settings.get<std::string>("model.hf_assets_path").find("Llama-3.1") != std::string::npos;
+  if (names_them && !settings.is_set(key)) {
+    settings.set(key, Value(std::string("llama3_1")), Level::default_value, {}, {});
+  }
+}
+
 LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, const detail::CommandLine& command_line,
                   std::vector<Problem> problems, std::span<const ConfigCheck> checks) {
   LoadedConfig loaded;
@@ -88,6 +99,7 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   detail::apply_given(reader.all(), settings, loaded.problems, loaded.renamed);
   derive_december_microbatches(settings);
   derive_following(schema, settings);
+  derive_rope_scaling(settings);
   detail::apply_hugging_face_config(settings, loaded.problems);
   loaded.config = settings.config();
   loaded.origins = settings.origins();

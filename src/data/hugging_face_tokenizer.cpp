@@ -1,8 +1,10 @@
 #include "hugging_face_tokenizer.h"
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
 #include "byte_pair_encoder.h"
 #include "pre_tokenizer.h"
@@ -305,6 +307,26 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out.append(text.substr(settled));
 }
 
+std::optional<utf8proc_option_t> form_named(std::string_view name) {
+  if (name == "NFC") return UTF8PROC_COMPOSE;
+  if (name == "NFD") return UTF8PROC_DECOMPOSE;
+  if (name == "NFKC") return static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+  if (name == "NFKD") return static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+  return std::nullopt;
+}
+
+/// Valid UTF-8 in a normalisation form. ASCII is in all of them.
+std::string in_form(const std::string& text, utf8proc_option_t form) {
+  if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x80; })) return text;
+  utf8proc_uint8_t* made = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), std::ssize(text),
+                                             &made, static_cast<utf8proc_option_t>(form | UTF8PROC_STABLE));
+  TITAN_CHECK(size >= 0, utf8proc_errmsg(size));
+  std::string out(reinterpret_cast<const char*>(made), static_cast<size_t>(size));
+  std::free(made);
+  return out;
+}
+
 }  // namespace
 
 HuggingFaceNormalizer::HuggingFaceNormalizer(const std::optional<JsonNode>& node) {
@@ -321,6 +343,8 @@ void HuggingFaceNormalizer::add(const JsonNode& node) {
   } else if (type == "Replace" && node.at("pattern").find("String")) {
     steps_.push_back({node.at("pattern").text("String"), node.text("content")});
     if (steps_.back().from.empty()) node.fail("replaces an empty text. Give a text to replace.");
+  } else if (form_named(type)) {
+    steps_.push_back({type, "", /*is_form=*/true});
   } else {
     node.fail(fmt::format("is of type {}, which {}.", type, kTokenizeOffline));
   }
@@ -329,7 +353,9 @@ void HuggingFaceNormalizer::add(const JsonNode& node) {
 std::string HuggingFaceNormalizer::normalized(std::string_view text) const {
   std::string out(text);
   for (const Step& step : steps_) {
-    if (!step.from.empty()) {
+    if (step.is_form) {
+      out = in_form(out, *form_named(step.from));
+    } else if (!step.from.empty()) {
       out = replaced(out, step.from, step.to);
     } else if (!out.empty()) {
       out.insert(0, step.to);

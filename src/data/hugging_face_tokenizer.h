@@ -95,8 +95,8 @@ class HuggingFaceDecoder {
   bool joined_by_spaces_ = false;
 };
 
-// The normaliser of a tokenizer.json, as far as it is plain replacing (Llama 2's). Unicode normalisation (NFC …) is
-// refused: no library for it is at hand. Immutable.
+// The normaliser of a tokenizer.json: plain replacing (Llama 2's) and Unicode's normalisation forms (Qwen's NFC).
+// Immutable.
 
 class HuggingFaceNormalizer {
  public:
@@ -110,6 +110,7 @@ class HuggingFaceNormalizer {
   struct Step {
     std::string from;  // empty: `to` is put before the text
     std::string to;
+    bool is_form = false;  // `from` is the name of a normalisation form
   };
   void add(const JsonNode& node);
 

@@ -31,7 +31,7 @@ class GivenIds(BehaviourTest):
         super().setUp()
         self.write("corpus.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
         tokenizer = Tokenizer(models.BPE())
-        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.normalizer = normalizers.Lowercase()
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()

@@ -94,6 +94,15 @@ TEST(ShippedConfigs, upstreams_405b_presets_agree_on_float8_in_either_spelling) 
   }
 }
 
+TEST(ShippedConfigs, upstreams_files_of_2026_scale_rotary_positions_as_its_llama3_did) {
+  for (const char* size : {"8b", "70b", "405b"}) {
+    const std::string file = std::string("/llama3_") + size + ".toml";
+    EXPECT_EQ(load_file("torchtitan-2026" + file).config.model.rope_scaling, "llama3_1") << size;
+    EXPECT_EQ(load_file("torchtitan-2024" + file).config.model.rope_scaling, "default") << size;
+  }
+  EXPECT_EQ(load_file("torchtitan-2026/debug_model.toml").config.model.rope_scaling, "default");
+}
+
 TEST(ShippedConfigs, the_guides_examples_keep_their_layouts) {
   JobConfig large = load_file("examples/llama3_405b_2048_gpus.toml").config;
   EXPECT_EQ(large.parallelism.data_parallel_replicate_degree, 4);

@@ -48,6 +48,7 @@ def byte_level(folder: pathlib.Path, lines: list[str], size: int, stages: list, 
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
+    tokenizer.normalizer = more.get("normalizer")
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.add_tokens(more.get("added", []))
     if "post_processor" in more:
@@ -106,7 +107,7 @@ def hugging_face_models(folder: pathlib.Path, lines: list[str]) -> dict[str, Cal
         ),
         "qwen2": make(
             "qwen2", 3000, [split(PATTERN.replace("{1,3}", "")), plain], special=["[CLS]", "[SEP]"],
-            post_processor=processors.BertProcessing(("[SEP]", 1), ("[CLS]", 0)),
+            normalizer=normalizers.NFC(), post_processor=processors.BertProcessing(("[SEP]", 1), ("[CLS]", 0)),
         ),
         "digits": make("digits", 3000, [digits, gpt2]),
         "cases": make("cases", 3000, [split(CASES), plain]),
