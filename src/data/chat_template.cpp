@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "added_tokens.h"
+#include "chat_jinja.h"
 #include "json_node.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/chat.h"
-#include "titan/data/utf8.h"
 
 namespace titan {
 namespace {
@@ -22,21 +22,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kLlama31Dates = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ExitCode::bad_config, what); }
-
-/// Python's str.strip, which Jinja's trim is.
-std::string_view stripped(std::string_view text) {
-  const auto is_space = [&](size_t at) {
-    const char32_t c = first_code_point(text.substr(at));
-    return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
-  };
-  while (!text.empty() && is_space(0)) text.remove_prefix(utf8_length(static_cast<unsigned char>(text[0])));
-  while (!text.empty()) {
-    const size_t last = previous_character(text, text.size());
-    if (!is_space(last)) break;
-    text = text.substr(0, last);
-  }
-  return text;
-}
 
 /// The Jinja template in a tokenizer's folder; empty where there is none.
 std::string template_source(const fs::path& tokenizer) {
@@ -56,24 +41,120 @@ std::string template_source(const fs::path& tokenizer) {
   return {};
 }
 
-/// The text that a ChatML template gives a conversation without a system message: a Jinja literal.
-std::optional<std::string> default_system_text(std::string_view source) {
-  constexpr std::string_view kBegin = "<|im_start|>system", kEnd = "<|im_end|>";
-  for (size_t at = source.find(kBegin); at != source.npos; at = source.find(kBegin, at + 1)) {
-    const char quote = at > 0 ? source[at - 1] : '\0';
-    std::string_view rest = source.substr(at + kBegin.size());
-    if (rest.starts_with("\\n")) rest.remove_prefix(1);
-    rest.remove_prefix(std::min<size_t>(1, rest.size()));
-    std::string text;
-    while (!rest.empty() && rest[0] != quote && !rest.starts_with(kEnd)) {
-      const bool escaped = rest[0] == '\\' && rest.size() > 1;
-      if (escaped) rest.remove_prefix(1);
-      text.push_back(escaped && rest[0] == 'n' ? '\n' : rest[0]);
-      rest.remove_prefix(1);
+/// What a template writes around and does to the messages.
+struct Framing {
+  using Role = ChatTemplateOptions::Role;
+  using Messages = std::vector<ChatMessage>;
+
+  /// One of the built-in templates; the texts of a tokenizer's own tokens are given.
+  void become(const std::string& name, const std::string& bos, const std::string& eos) {
+    if (name == "llama3" || name == "llama3_1") {
+      begin = bos;
+      frame("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>");
+      trims = true;
+      if (name == "llama3_1") {
+        default_system = "";
+        before_first_system = kLlama31Dates;
+      }
+    } else if (name == "llama2") {
+      user = {bos + "[INST] ", " [/INST]"};
+      assistant = {"", eos};
+      trims = alternates = true;
+    } else {
+      frame("<|im_start|>", "\n", "<|im_end|>\n");
     }
-    if (rest.starts_with(kEnd) && !text.empty()) return text;
   }
-  return std::nullopt;
+
+  const Role& role(const std::string& name) const {
+    return name == "system" ? system : name == "assistant" ? assistant : user;
+  }
+
+  /// The role that message `i` would have to be of; empty: it is of one that it may be of.
+  std::string_view expected_instead(const Messages& messages, size_t i) const {
+    if (!alternates || (i == 0 && messages[0].role == "system")) return {};
+    const char* expected = (i - (messages[0].role == "system" ? 1 : 0)) % 2 == 0 ? "user" : "assistant";
+    return messages[i].role == expected ? "" : expected;
+  }
+
+  /// The messages with what a template does to them before it frames them.
+  Messages prepared(const Messages& messages) const {
+    Messages all = messages;
+    if (default_system && all[0].role != "system") all.insert(all.begin(), {"system", *default_system});
+    if (alternates && all[0].role == "system" && all.size() > 1) {
+      all[1].content = "<<SYS>>\n" + all[0].content + "\n<</SYS>>\n\n" + all[1].content;
+      all.erase(all.begin());
+    }
+    for (ChatMessage& message : all) {
+      if (trims) message.content = strip_white_space(message.content);
+      if (alternates && message.role == "assistant") message.content = " " + message.content + " ";
+    }
+    if (all[0].role == "system") all[0].content.insert(0, before_first_system);
+    return all;
+  }
+
+  std::string written(const Messages& messages, bool generate) const {
+    std::string text = begin;
+    for (const ChatMessage& message : prepared(messages)) {
+      text += role(message.role).prefix + message.content + role(message.role).suffix;
+    }
+    return generate ? text + assistant.prefix : text;
+  }
+
+  std::string begin = {};
+  Role system = {}, user = {}, assistant = {};
+  bool trims = false;
+  bool alternates = false;                         // Llama 2: the system message is part of the user's first
+  std::optional<std::string> default_system = {};  // of a conversation without a system message
+  std::string_view before_first_system = {};
+
+ private:
+  void frame(const std::string& before, const std::string& after, const std::string& end) {
+    system = {before + "system" + after, end};
+    user = {before + "user" + after, end};
+    assistant = {before + "assistant" + after, end};
+  }
+};
+
+/// Every order of roles in up to five messages, with texts that differ and have something to strip.
+std::vector<Framing::Messages> sample_conversations() {
+  std::vector<Framing::Messages> all{{}};
+  for (size_t i = 0; all[i].size() < 5; ++i) {
+    for (const char* role : {"system", "user", "assistant"}) {
+      all.push_back(all[i]);
+      all.back().push_back({role, fmt::format(" \n\1{}\1\n ", all[i].size())});
+    }
+  }
+  all.erase(all.begin());
+  return all;
+}
+
+/// Whether a template writes every conversation that may be trained on, and every prompt, as this does.
+bool writes_as(const ChatJinja& jinja, const Framing& framing) {
+  for (const Framing::Messages& messages : sample_conversations()) {
+    bool fits = true, answered = false;
+    for (size_t i = 0; i < messages.size(); ++i) {
+      fits = fits && framing.expected_instead(messages, i).empty();
+      answered = answered || messages[i].role == "assistant";
+    }
+    if (!fits) continue;
+    if (answered && jinja.write(messages, false) != framing.written(messages, false)) return false;
+    if (messages.back().role == "user" && jinja.write(messages, true) != framing.written(messages, true)) return false;
+  }
+  return true;
+}
+
+/// The text that a ChatML template gives a conversation without a system message. The published ones have the whole
+/// turn in one literal.
+std::optional<std::string> default_system_text(const ChatJinja& jinja, const Framing& chatml) {
+  const Framing::Messages messages{{"user", "a"}, {"assistant", "b"}};
+  const std::optional<std::string> written = jinja.write(messages, false);
+  const std::string rest = chatml.written(messages, false);
+  if (!written || !written->ends_with(rest)) return std::nullopt;
+  std::string_view turn = std::string_view(*written).substr(0, written->size() - rest.size());
+  const auto& [prefix, suffix] = chatml.system;
+  if (!turn.starts_with(prefix) || !turn.ends_with(suffix) || !jinja.has_literal(turn)) return std::nullopt;
+  turn.remove_prefix(prefix.size());
+  return std::string(turn.substr(0, turn.size() - suffix.size()));
 }
 
 struct Recognised {
@@ -81,16 +162,18 @@ struct Recognised {
   std::optional<std::string> system;
 };
 
-/// By marks that other templates lack. A ChatML template that does more than frame messages is none of these.
+/// By what it writes: a template that differs from a built-in one for some conversation is none of them.
 std::optional<Recognised> recognise(const std::string& source) {
-  const auto has = [&](const char* mark) { return source.find(mark) != source.npos; };
-  if (has("<|start_header_id|>") && has("<|eot_id|>")) {
-    return Recognised{has("Cutting Knowledge Date") ? "llama3_1" : "llama3", {}};
-  }
-  if (has("[INST]") && has("<<SYS>>")) return Recognised{"llama2", {}};
-  const bool changes_text = has("<think>") || has("trim") || has("strip(") || has("bos_token") || has("eos_token");
-  if (has("<|im_start|>") && has("<|im_end|>") && !changes_text) {
-    return Recognised{"chatml", default_system_text(source)};
+  const std::optional<ChatJinja> jinja = ChatJinja::parse(source);
+  if (!jinja) return std::nullopt;
+  for (const char* name : {"llama3", "llama3_1", "llama2", "chatml"}) {
+    Framing framing;
+    framing.become(name, std::string(ChatJinja::kBos), std::string(ChatJinja::kEos));
+    if (name == std::string_view("chatml")) framing.default_system = default_system_text(*jinja, framing);
+    if (writes_as(*jinja, framing)) {
+      const bool own_text = name == std::string_view("chatml");
+      return Recognised{name, own_text ? framing.default_system : std::nullopt};
+    }
   }
   return std::nullopt;
 }
@@ -122,21 +205,9 @@ std::vector<std::string> names_in(const std::string& text) {
 
 std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"}; }
 
-struct ChatTemplate::Form {
-  using Role = ChatTemplateOptions::Role;
-
+struct ChatTemplate::Form : Framing {
   explicit Form(const Tokenizer& tokenizer) : special(tokens_of(tokenizer)) {}
 
-  const Role& role(const std::string& name) const {
-    return name == "system" ? system : name == "assistant" ? assistant : user;
-  }
-
-  std::string begin = {};
-  Role system = {}, user = {}, assistant = {};
-  bool trims = false;
-  bool alternates = false;                         // Llama 2: the system message is part of the user's first
-  std::optional<std::string> default_system = {};  // of a conversation without a system message
-  std::string_view before_first_system = {};
   AddedTokenFinder special;
 
  private:
@@ -160,10 +231,11 @@ struct ChatTemplate::Piece {
 ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer)
     : name_(options.name), tokenizer_(std::move(tokenizer)), all_count_(options.all_count) {
   auto form = std::make_unique<Form>(*tokenizer_);
+  std::optional<std::string> system;
   if (name_ == "auto") {
     Recognised found = recognise_in(options.tokenizer);
     name_ = found.name;
-    form->default_system = std::move(found.system);
+    system = std::move(found.system);
   }
   const auto token = [&](int32_t id, const char* what) {
     if (id != Tokenizer::kNoId) return tokenizer_->token_name(id);
@@ -172,25 +244,13 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
                     "data.chat_template, or another tokenizer in model.tokenizer_path.",
                     name_, what, tokenizer_->description()));
   };
-  const auto framed = [&](const std::string& before, const std::string& after, const std::string& end) {
-    form->system = {before + "system" + after, end};
-    form->user = {before + "user" + after, end};
-    form->assistant = {before + "assistant" + after, end};
-  };
-  if (name_ == "llama3" || name_ == "llama3_1") {
-    form->begin = token(tokenizer_->bos_id(), "a begin-of-text");
-    framed("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>");
-    form->trims = true;
-    if (name_ == "llama3_1") {
-      form->default_system = "";
-      form->before_first_system = kLlama31Dates;
-    }
-  } else if (name_ == "llama2") {
-    form->user = {token(tokenizer_->bos_id(), "a begin-of-text") + "[INST] ", " [/INST]"};
-    form->assistant = {"", token(tokenizer_->eos_id(), "an end-of-text")};
-    form->trims = form->alternates = true;
-  } else if (name_ == "chatml") {
-    framed("<|im_start|>", "\n", "<|im_end|>\n");
+  const bool llama2 = name_ == "llama2", llama3 = name_ == "llama3" || name_ == "llama3_1";
+  if (llama2 || llama3 || name_ == "chatml") {
+    std::string bos, eos;
+    if (name_ != "chatml") bos = token(tokenizer_->bos_id(), "a begin-of-text");
+    if (llama2) eos = token(tokenizer_->eos_id(), "an end-of-text");
+    form->become(name_, bos, eos);
+    if (system) form->default_system = std::move(system);
   } else if (name_ == "custom") {
     form->begin = options.begin;
     form->system = options.system;
@@ -250,9 +310,7 @@ std::string ChatTemplate::problem(const std::vector<ChatMessage>& messages, bool
       return fmt::format("message {} has the role \"{}\"; roles are system, user and assistant", i + 1, role);
     }
     answered = answered || role == "assistant";
-    if (!form_->alternates || (i == 0 && role == "system")) continue;
-    const char* expected = (i - (messages[0].role == "system" ? 1 : 0)) % 2 == 0 ? "user" : "assistant";
-    if (role != expected) {
+    if (!form_->expected_instead(messages, i).empty()) {
       return fmt::format(
           "message {} is of the {}; in the chat template {} a conversation is a system message or none, "
           "then user and assistant in turn",
@@ -261,22 +319,6 @@ std::string ChatTemplate::problem(const std::vector<ChatMessage>& messages, bool
   }
   if (is_prompt) return messages.back().role == "user" ? "" : "the last message is not of the user";
   return answered ? "" : "this conversation has no turn of the assistant";
-}
-
-/// The messages with what a template does to them before it frames them.
-std::vector<ChatMessage> ChatTemplate::prepared(const std::vector<ChatMessage>& messages) const {
-  std::vector<ChatMessage> all = messages;
-  if (form_->default_system && all[0].role != "system") all.insert(all.begin(), {"system", *form_->default_system});
-  if (form_->alternates && all[0].role == "system" && all.size() > 1) {
-    all[1].content = "<<SYS>>\n" + all[0].content + "\n<</SYS>>\n\n" + all[1].content;
-    all.erase(all.begin());
-  }
-  for (ChatMessage& message : all) {
-    if (form_->trims) message.content = stripped(message.content);
-    if (form_->alternates && message.role == "assistant") message.content = " " + message.content + " ";
-  }
-  if (all[0].role == "system") all[0].content.insert(0, form_->before_first_system);
-  return all;
 }
 
 std::vector<ChatTemplate::Piece> ChatTemplate::pieces_of(const std::vector<ChatMessage>& messages,
@@ -291,7 +333,7 @@ std::vector<ChatTemplate::Piece> ChatTemplate::pieces_of(const std::vector<ChatM
     }
   };
   add(form_->begin, false);
-  for (const ChatMessage& message : prepared(messages)) {
+  for (const ChatMessage& message : form_->prepared(messages)) {
     const bool counts = message.role == "assistant";
     const ChatTemplateOptions::Role& role = form_->role(message.role);
     add(role.prefix, false);

@@ -116,16 +116,26 @@ RecordText read_record(std::string_view line, const std::string& field) {
 
 namespace {
 
-/// The text of a message; nothing where it is not text alone.
-std::optional<std::string> content_of(const nlohmann::json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) return std::nullopt;
-  std::string all;
+/// Appends the text of message `number`; what is wrong with it, or nothing.
+std::string read_content(const nlohmann::json& content, size_t number, std::string& text) {
+  std::string no_text = fmt::format("the \"content\" of message {} is no text", number);
+  if (content.is_string()) text = content.get<std::string>();
+  if (content.is_string()) return {};
+  if (!content.is_array()) return no_text;
   for (const nlohmann::json& part : content) {
-    if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) return std::nullopt;
-    all += part["text"].get<std::string>();
+    if (!part.is_object()) return no_text;
+    const nlohmann::json type = part.value("type", nlohmann::json("text"));
+    if (type != "text") return fmt::format("{} alone: it has a part of type {}", no_text, type.dump());
+    if (!part.contains("text") || !part["text"].is_string()) return no_text;
+    text += part["text"].get<std::string>();
   }
-  return all;
+  return {};
+}
+
+/// Whether there is something under this key.
+bool has_any(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null() && !(found->is_array() && found->empty());
 }
 
 /// Fills `messages`; what is wrong with the record, or nothing.
@@ -133,6 +143,9 @@ std::string read_messages(const nlohmann::json& record, std::vector<ChatMessage>
   const auto text = [&](const char* key) {
     return record.is_object() && record.contains(key) && record[key].is_string();
   };
+  if (record.is_object() && has_any(record, "tools")) {
+    return "this record has \"tools\", which no template here writes";
+  }
   if (text("prompt") && text("completion")) {
     messages = {{"user", record["prompt"].get<std::string>()}, {"assistant", record["completion"].get<std::string>()}};
     return {};
@@ -146,9 +159,12 @@ std::string read_messages(const nlohmann::json& record, std::vector<ChatMessage>
     if (!list[i].is_object() || !list[i].contains("role") || !list[i]["role"].is_string()) {
       return fmt::format("message {} has no \"role\"", i + 1);
     }
-    std::optional<std::string> content = content_of(list[i].value("content", nlohmann::json()));
-    if (!content) return fmt::format("the \"content\" of message {} is no text", i + 1);
-    messages.push_back({list[i]["role"].get<std::string>(), std::move(*content)});
+    if (has_any(list[i], "tool_calls")) {
+      return fmt::format("message {} has \"tool_calls\", which no template here writes", i + 1);
+    }
+    messages.push_back({list[i]["role"].get<std::string>(), ""});
+    std::string problem = read_content(list[i].value("content", nlohmann::json()), i + 1, messages.back().content);
+    if (!problem.empty()) return problem;
   }
   return {};
 }

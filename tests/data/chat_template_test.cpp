@@ -147,45 +147,263 @@ TEST(ChatTemplate, APromptEndsWhereTheAssistantBegins) {
   }
 }
 
+// Templates as they are published, with what they do for tools cut short.
+
+const std::string kPrompt = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const std::string kTurn = "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}";
+const std::string kChatml = "{% for message in messages %}" + kTurn + "{% endfor %}" + kPrompt;
+
+/// SmolLM2's and Qwen 1.5's, and Qwen 2's without tools.
+std::string with_system(const std::string& turn) {
+  return "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ " + turn +
+         " }}{% endif %}" + kTurn + "{% endfor %}" + kPrompt;
+}
+
+const std::string kQwen25 = R"({%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] }}
+    {%- else %}
+        {{- 'You are Qwen.' }}
+    {%- endif %}
+    {{- "\n\n# Tools\n\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\n</tools>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}<|im_end|>\n" }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\nYou are Qwen.<|im_end|>\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content %}
+            {{- '\n' + message.content }}
+        {%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}
+                {%- set tool_call = tool_call.function %}
+            {%- endif %}
+            {{- '\n<tool_call>\n{"name": "' }}
+            {{- tool_call.arguments | tojson }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+)";
+
+const std::string kLlama3 =
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+    "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+
+/// DATE: where the date comes from.
+const std::string kLlama31 = R"({{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not tools_in_user_message is defined %}
+    {%- set tools_in_user_message = true %}
+{%- endif %}
+{%- if not date_string is defined %}
+    DATE
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+
+{#- This block extracts the system message, so we can slot it into the right place. #}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+
+{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
+{%- if builtin_tools is defined or tools is not none %}
+    {{- "Environment: ipython\n" }}
+{%- endif %}
+{%- if builtin_tools is defined %}
+    {{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\n\n"}}
+{%- endif %}
+{{- "Cutting Knowledge Date: December 2023\n" }}
+{{- "Today Date: " + date_string + "\n\n" }}
+{%- if tools is not none and not tools_in_user_message %}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+    {%- endfor %}
+{%- endif %}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set first_user_message = messages[0]['content']|trim %}
+    {%- else %}
+        {{- raise_exception("Cannot put tools in the first user message when there's no first user message!") }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("This model only supports single tool-calls at once!") }}
+        {%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {%- for arg_name, arg_val in tool_call.arguments | items %}
+            {{- arg_name + '="' + arg_val + '"' }}
+            {%- if not loop.last %}
+                {{- ", " }}
+            {%- endif %}
+        {%- endfor %}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+{%- endif %}
+)";
+const std::string kDate = "{%- set date_string = \"26 Jul 2024\" %}";
+
+const std::string kLlama2 =
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
+    "messages[0]['content'] %}{% elif false == true and not '<<SYS>>' in messages[0]['content'] %}{% set loop_messages "
+    "= messages %}{% set system_message = 'Be good.' %}{% else %}{% set loop_messages = messages %}{% set "
+    "system_message = false %}{% endif %}{% for message in loop_messages %}{% if (message['role'] == 'user') != "
+    "(loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}{% if loop.index0 == 0 and "
+    "system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + "
+    "message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' "
+    "%}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'system' %}{{ '<<SYS>>\\n' "
+    "+ content.strip() + '\\n<</SYS>>\\n\\n' }}{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + "
+    "' ' + eos_token }}{% endif %}{% endfor %}";
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const size_t at = text.find(what);
+  EXPECT_NE(at, text.npos) << what;
+  return at == text.npos ? text : text.replace(at, what.size(), by);
+}
+
 TEST(ChatTemplate, IsRecognisedInTheTokenizersFolder) {
-  const auto name_of = [](const json& config) {
+  const auto open = [](const json& config) {
     const std::string folder = chatml_tokenizer(config);
     return ChatTemplate({.tokenizer = folder}, open_tokenizer(folder));
   };
-  const std::string frame = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}";
-  const std::string with_system =
-      "{% if no_system %}{{ '<|im_start|>system\\n' + x }}{{ \"<|im_start|>system\\nIt's\\nme.<|im_end|>\\n\" }}" +
-      frame;
   const auto tokenizer = open_tokenizer(chatml_tokenizer(json::object()));
-  const ChatTemplate plain = name_of({{"chat_template", frame}});
-  EXPECT_EQ(plain.name(), "chatml");
-  EXPECT_EQ(written(plain, *tokenizer, {{"user", "a"}, {"assistant", "b"}}).text,
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n");
-  const ChatTemplate default_system = name_of(
-      {{"chat_template", {{{"name", "tool"}, {"template", "?"}}, {{"name", "default"}, {"template", with_system}}}}});
-  EXPECT_EQ(
-      written(default_system, *tokenizer, {{"user", "a"}, {"assistant", "b"}}).text,
-      "<|im_start|>system\nIt's\nme.<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n");
-  EXPECT_EQ(written(default_system, *tokenizer, {{"system", "s"}, {"assistant", "b"}}).text,
-            "<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n");
+  const std::string turns = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
+  const auto says = [&](const json& jinja, const std::string& system) {
+    const ChatTemplate chat = open({{"chat_template", jinja}});
+    EXPECT_EQ(chat.name(), "chatml");
+    EXPECT_EQ(written(chat, *tokenizer, {{"user", "a"}, {"assistant", "b"}}).text,
+              (system.empty() ? "" : "<|im_start|>system\n" + system + "<|im_end|>\n") + turns);
+    EXPECT_EQ(written(chat, *tokenizer, {{"system", "s"}, {"assistant", "b"}}).text,
+              "<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n");
+  };
+  says(kChatml, "");
+  says("{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}\n" + kChatml,
+       "");
+  says(json::array(
+           {{{"name", "tool"}, {"template", "?"}},
+            {{"name", "default"}, {"template", with_system("\"<|im_start|>system\\nIt's\\nme.<|im_end|>\\n\"")}}}),
+       "It's\nme.");
+  says(with_system("'<|im_start|>system\nA line feed as such.<|im_end|>\n'"), "A line feed as such.");
+  says(kQwen25, "You are Qwen.");
   // The file beside it says more, and names a template whose tokens this tokenizer lacks.
-  const std::string folder = chatml_tokenizer({{"chat_template", frame}, {"bos_token", "<|im_start|>"}});
+  const std::string folder = chatml_tokenizer({{"chat_template", kChatml}, {"bos_token", "<|im_start|>"}});
   const auto refusal = [&](const std::string& jinja) {
     std::ofstream(folder + "/chat_template.jinja") << jinja;
     return message_of(ExitCode::bad_config, [&] { ChatTemplate({.tokenizer = folder}, open_tokenizer(folder)); });
   };
-  const std::string header = "<|start_header_id|>role<|end_header_id|>text<|eot_id|>";
-  EXPECT_PRED_FORMAT2(test::contains, refusal(header),
+  EXPECT_PRED_FORMAT2(test::contains, refusal(kLlama3),
                       "the chat template llama3 needs <|start_header_id|>, <|end_header_id|>, <|eot_id|> as special "
                       "tokens, which the tokenizer (HuggingFaceTokenizer built:");
-  EXPECT_PRED_FORMAT2(test::contains, refusal(header + "Cutting Knowledge Date"), "the chat template llama3_1 needs");
-  EXPECT_PRED_FORMAT2(test::contains, refusal("[INST] <<SYS>>"),
+  const std::string today =
+      "{%- if strftime_now is defined %}{%- set date_string = strftime_now(\"%d %b %Y\") %}"
+      "{%- else %}" +
+      kDate + "{%- endif %}";
+  for (const std::string& date : {kDate, today}) {
+    EXPECT_PRED_FORMAT2(test::contains, refusal(replaced(kLlama31, "DATE", date)),
+                        "the chat template llama3_1 needs <|start_header_id|>");
+  }
+  EXPECT_PRED_FORMAT2(test::contains, refusal(kLlama2),
                       "the chat template llama2 needs an end-of-text token, and the tokenizer");
-  EXPECT_PRED_FORMAT2(
-      test::contains, refusal(frame + "<think>"),
-      "its chat template is none of those that are recognised. Set data.chat_template to one of llama3, "
-      "llama3_1, llama2, chatml, custom.");
   EXPECT_PRED_FORMAT2(test::contains, refusal(""), "there is no chat_template in a tokenizer_config.json");
+}
+
+TEST(ChatTemplate, IsRefusedWhereItWritesAConversationUnlikeTheBuiltInOnes) {
+  const std::string one = with_system("'<|im_start|>system\\nBe.<|im_end|>\\n'");
+  const std::string llama31 = replaced(kLlama31, "DATE", kDate);
+  const std::string loop = "{% for message in messages %}", end = "{% endfor %}";
+  std::vector<std::string> unlike{
+      // LLaMA-Factory's
+      "{% set system_message = 'You are a helpful assistant.' %}{% if messages[0]['role'] == 'system' %}{% set "
+      "system_message = messages[0]['content'] %}{% endif %}{% if system_message is defined %}{{ "
+      "'<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}{% endif %}{% for message in messages %}{% set "
+      "content = message['content'] %}{% if message['role'] == 'user' %}{{ '<|im_start|>user\\n' + content + "
+      "'<|im_end|>\\n<|im_start|>assistant\\n' }}{% elif message['role'] == 'assistant' %}{{ content + '<|im_end|>' + "
+      "'\\n' }}{% endif %}{% endfor %}",
+      with_system("'<|im_start|>' + 'system\\nBe.<|im_end|>\\n'"),
+      with_system("'<|im_start|>system\\n' + 'Be.' + '<|im_end|>\\n'"),
+      with_system("'<|im_start|>system\\nBe\\t.<|im_end|>\\n'"),
+      with_system("'<|im_start|>system\\nBe\\u00e9.<|im_end|>\\n'"),
+      with_system("'<|im_start|>System\\nBe.<|im_end|>\\n'"),
+      loop + "{% if message['role'] != 'system' %}" + kTurn + "{% endif %}" + end + kPrompt,  // no system turn
+      loop + kTurn + end,                                                                     // no prompt
+      loop + kTurn + end + "{{ '<|im_start|>assistant\\n' }}",                                // always one
+      kChatml + "<think>", kChatml + "{{ '<think>' }}", "text" + kChatml, "{{ bos_token }}" + kChatml,
+      replaced(kChatml, "message['content']", "message['content'] | trim"),
+      replaced(kChatml, "message['content']", "message['content'].split('</think>')[-1]"),
+      replaced(kChatml, "message['content']", "(message['content'] or 'nothing')"),
+      replaced(kChatml, "message['role']", "('model' if message['role'] == 'assistant' else message['role'])"),
+      replaced(kChatml, "{% endfor %}", "{% if loop.last and loop.index0 == 4 %}!{% endif %}{% endfor %}"),
+      replaced(kChatml, "{% endfor %}", "\n{% endfor %}"), replaced(kQwen25, "and not loop.first", "and false"),
+      "<|start_header_id|>role<|end_header_id|>text<|eot_id|>", replaced(kLlama3, "bos_token + ", ""),
+      replaced(kLlama3, " | trim", ""), replaced(kLlama3, "{% if add_generation_prompt %}", "{% if true %}"),
+      replaced(kLlama31, "DATE", "{%- set date_string = \"1 Jan 2025\" %}"),
+      replaced(llama31, "Cutting Knowledge Date: December 2023\\n", ""),
+      replaced(llama31, "{%- set tools = none %}\n{%- endif %}", "{%- endif %}\n{{- 'Hello.' }}"), "[INST] <<SYS>>",
+      replaced(kLlama2, "false == true", "true"), replaced(kLlama2, "' [/INST]'", "'[/INST]'"),
+      replaced(kLlama2, "content.strip()", "content"),
+      // What cannot be read
+      replaced(one, "{% endif %}", ""), one + "{% for", one + "{{", one + "{#", one + "{{ 'a", one + "{{ a.b.c }}",
+      one + "{% set ns = namespace(a=1) %}", one + std::string(5000, '(') + "{{" + std::string(5000, '('),
+      "{% macro f(a, b) %}{{ a + b }}{% endmacro %}" + replaced(kChatml, "message['content']", "f(b='', a='')"),
+      one + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+      one + "{% set a = messages[0].content %}{% for b in messages %}{% set a = a + a %}{% endfor %}{{ a[0] }}"};
+  std::string filters;
+  for (int i = 0; i < 500; ++i) filters += " | trim";
+  unlike.push_back(replaced(kLlama3, " | trim", filters));
+  unlike.push_back(replaced(kLlama3, " | trim", filters + filters + filters + filters));
+  for (const std::string& jinja : unlike) {
+    const std::string folder = chatml_tokenizer({{"chat_template", jinja}});
+    EXPECT_PRED_FORMAT2(
+        test::contains,
+        message_of(ExitCode::bad_config, [&] { ChatTemplate({.tokenizer = folder}, open_tokenizer(folder)); }),
+        "its chat template is none of those that are recognised. Set data.chat_template to one of llama3, "
+        "llama3_1, llama2, chatml, custom.")
+        << jinja;
+  }
 }
 
 TEST(ChatTemplate, ConversationsThatCannotBeWrittenAreNamed) {

@@ -133,9 +133,10 @@ TEST(Conversations, LongOnesAreCutOrLeftOutAndCounted) {
 
 TEST(Conversations, RecordsAreMessagesOrPromptAndCompletion) {
   const TemporaryFolder folder;
-  json messages = json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "\u00e9"}]},
+  json messages = json::parse(
+      R"([{"role": "user", "tool_calls": null, "content": [{"type": "text", "text": "a"}, {"text": "\u00e9"}]},
                                   {"role": "assistant", "content": "c"}])");
-  std::string line = json{{"messages", messages}, {"more", 1}}.dump();
+  std::string line = json{{"messages", messages}, {"more", 1}, {"tools", json::array()}}.dump();
   line.insert(line.find("\"c\"") + 2, "\\ud83d");  // half a surrogate pair
   const std::string path = folder.write("a.jsonl", line + "\n" + chat_record("x", "y"));
   const auto stream = open_chat(chat_dataset(path), conversation_chunks(14));
@@ -156,7 +157,16 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
       {R"({"messages": []})", "this conversation has no messages"},
       {R"({"messages": [{"content": "a"}]})", "message 1 has no \"role\""},
       {R"({"messages": [{"role": "user"}]})", "the \"content\" of message 1 is no text"},
-      {image, "the \"content\" of message 1 is no text"},
+      {image, "the \"content\" of message 1 is no text alone: it has a part of type \"image\""},
+      {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "text": "b"}]}]})",
+       "the \"content\" of message 1 is no text alone: it has a part of type \"image\""},
+      {R"({"messages": [{"role": "user", "content": [{"type": 1, "text": "a"}]}]})",
+       "the \"content\" of message 1 is no text alone: it has a part of type 1"},
+      {R"({"messages": [{"role": "user", "content": ["a"]}]})", "the \"content\" of message 1 is no text"},
+      {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{}]}]})",
+       "message 2 has \"tool_calls\", which no template here writes"},
+      {R"({"prompt": "a", "completion": "b", "tools": [{}]})",
+       "this record has \"tools\", which no template here writes"},
       {R"({"messages": [{"role": "user", "content": "a"}]})", "this conversation has no turn of the assistant"},
       {R"({"messages": [{"role": "gpt", "content": "a"}]})",
        "message 1 has the role \"gpt\"; roles are system, user and assistant"}};

@@ -49,8 +49,8 @@ std::vector<std::string> chat_template_names();
 
 class ChatTemplate {
  public:
-  /// Throws Error(bad_data): auto and the folder has no template that is recognised; a special token of the template is
-  /// none of the tokenizer's.
+  /// Throws Error(bad_config): auto and the folder's template writes some conversation unlike every built-in one; a
+  /// special token of the template is none of the tokenizer's.
   ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer);
   ~ChatTemplate();
 
@@ -81,7 +81,6 @@ class ChatTemplate {
 
   void check_special_tokens() const;
   void find_stops();
-  std::vector<ChatMessage> prepared(const std::vector<ChatMessage>& messages) const;
   std::vector<Piece> pieces_of(const std::vector<ChatMessage>& messages, bool generate) const;
   void encode_text(const Piece* begin, const Piece* end, EncodedChat& chat) const;
   EncodedChat encode_pieces(const std::vector<Piece>& pieces) const;
