@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Reproduces rows of torchtitan's published tables: trains configs/bench/ROW.toml, takes tokens per second and GPU at
-# step 90 and the largest peak memory of any rank, and adds a line to docs/benchmarks/reproduce.md.
+# step 90 and the largest peak memory of any rank, and adds a line to docs/benchmarks/reproduce.md: published, simulated
+# (titan_train plan, on the row's GPUs), measured.
 #   scripts/bench/reproduce.sh [--with launch|torchrun|mpirun|srun] [--gpus-per-node 8] [--out FILE]
 #                              [--output-folder outputs/bench] ROW... [--OPTION...]
 #   scripts/bench/reproduce.sh --list       # all rows
@@ -76,6 +77,16 @@ dry_run() {
     --comm.mode=fake_backend --comm.world_size="$gpus" "$@"
 }
 
+# simulated_of CONFIG GPUS OPTION...: what `plan` says of the row.
+simulated_of() {
+  local config=$1 gpus=$2 gpu=h100-95 json
+  shift 2
+  ! head -n 1 "$config" | grep -q A100 || gpu=a100-80
+  json=$("$titan_train" plan "$config" "$@" --world "$gpus" --gpu "$gpu" --json 2>/dev/null) || { printf '–'; return 0; }
+  printf '%s\n' "$json" | awk -F'[:,]' '/"tokens_per_second_per_gpu"/ { tps = $2 } /"reserved_bytes"/ { memory = $2 }
+    END { printf "%.0f tokens/s per GPU, %.1f GiB", tps, memory / 2^30 }'
+}
+
 # value NAME FILE: of the line of step 90 in metrics.jsonl.
 value() { sed -n 's/^{"step":90,.*"'"$1"'":\([0-9.e+]*\).*/\1/p' "$2" | tail -n 1; }
 
@@ -94,8 +105,9 @@ for row in "${names[@]}"; do
   [ -f "$metrics" ] || { say "$row: another node records this run"; continue; }
   tps=$(value tps "$metrics") memory=$(value most_memory_bytes "$metrics")
   [ -n "$tps$memory" ] || fail 1 "$metrics has no line of step 90 with tps and ranks"
-  line=$(awk -v row="$row" -v published="$(published_of "$config")" -v tps="$tps" -v memory="$memory" -v date="$(date -u +%F)" \
+  line=$(awk -v row="$row" -v published="$(published_of "$config")" \
+    -v simulated="$(simulated_of "$config" "$gpus" ${options[@]+"${options[@]}"})" -v tps="$tps" -v memory="$memory" -v date="$(date -u +%F)" \
     -v commit="$(git -C "$TITAN_ROOT" rev-parse --short HEAD 2>/dev/null || echo '?')" \
-    'BEGIN { printf "| %s | %s | %.0f tokens/s per GPU, %.1f GiB | %s | %s |", row, published, tps, memory / 2^30, date, commit }')
+    'BEGIN { printf "| %s | %s | %s | %.0f tokens/s per GPU, %.1f GiB | %s | %s |", row, published, simulated, tps, memory / 2^30, date, commit }')
   printf '%s\n' "$line" | tee -a "$out"
 done

@@ -53,22 +53,36 @@ void add_recorded(const nlohmann::ordered_json& section, const std::string& pref
   }
 }
 
-std::vector<std::string> model_words(Storage& storage, const fs::path& folder) {
-  if (is_hugging_face(folder)) return {"--model.from_hf=" + folder.string()};
-  std::vector<std::string> words{"--checkpoint.initial_load_path=" + folder.string()};
+struct StoredModel {
+  std::vector<std::string> words;  // options that say which model it is, and where its weights are
+  int64_t length = 2048;           // of the sequences that it was trained on, where that is known
+};
+
+StoredModel stored_model(Storage& storage, const fs::path& folder) {
+  StoredModel stored;
+  std::vector<std::string>& words = stored.words;
+  if (is_hugging_face(folder)) {
+    words.push_back("--model.from_hf=" + folder.string());
+    return stored;
+  }
+  words.push_back("--checkpoint.initial_load_path=" + folder.string());
   const OpenCheckpoint checkpoint(storage, folder, /*all_sizes=*/true);
-  if (!checkpoint.manifest() || !checkpoint.manifest()->facts.is_object()) return words;
+  if (!checkpoint.manifest() || !checkpoint.manifest()->facts.is_object()) return stored;
   const nlohmann::ordered_json& facts = checkpoint.manifest()->facts;
   const nlohmann::ordered_json config = facts.value("config", nlohmann::ordered_json());
   nlohmann::ordered_json model = config.is_object() ? config.value("model", nlohmann::ordered_json()) : config;
-  if (!model.is_object()) return words;
+  if (!model.is_object()) return stored;
+  const nlohmann::ordered_json training = config.value("training", nlohmann::ordered_json());
+  if (training.is_object() && training.value("seq_len", nlohmann::ordered_json()).is_number_unsigned()) {
+    stored.length = training.at("seq_len").get<int64_t>();
+  }
   model.erase("from_hf");  // what it said is in the other options
   add_recorded(model, "model.", words);
   const nlohmann::ordered_json data = config.value("data", nlohmann::ordered_json());
   for (const char* key : {"chat_template", "chat"}) {  // how its conversations are written
     if (data.is_object() && data.contains(key)) add_recorded({{key, data.at(key)}}, "data.", words);
   }
-  return words;
+  return stored;
 }
 
 }  // namespace
@@ -82,11 +96,12 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
   };
   // A later word wins over an earlier one, but for options that may be given once.
   std::vector<std::string> all;
-  for (std::string& word : model_words(*storage, folder)) {
+  StoredModel stored = stored_model(*storage, folder);
+  for (std::string& word : stored.words) {
     if (!given(word.substr(0, word.find('=')))) all.push_back(std::move(word));
   }
   for (const char* word : {"--checkpoint.enable=true", "--checkpoint.load_only=true", "--metrics.quiet=true",
-                           "--training.mixed_precision_param=float32", "--training.seq_len=8"}) {
+                           "--training.mixed_precision_param=float32", "--training.seq_len=8"}) {  // every model's
     const std::string text(word);
     if (!given(text.substr(0, text.find('=')))) all.push_back(text);
   }
@@ -99,6 +114,10 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
     throw Error(ExitCode::storage, fmt::format("{} holds no weights (*.safetensors)", folder.string()));
   }
   locate_inputs(loaded);
+  const int64_t most = loaded.config.model.max_seq_len;
+  if (!given("--training.seq_len")) {
+    loaded.config.training.seq_len = most > 0 ? std::min(most, stored.length) : stored.length;
+  }
   return loaded;
 }
 

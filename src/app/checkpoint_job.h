@@ -18,6 +18,7 @@ namespace titan {
 /// of its checkpoints, of which the newest is taken. `words`: options of the user, which win. Throws Error(storage) for
 /// a folder that holds no model, Error(bad_config) for weights that no run of this program recorded and no option
 /// names.
+/// training.seq_len is that of the run, or 2048 where none is recorded.
 LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
                                  std::span<const std::string> words);
 

@@ -49,7 +49,8 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
   app.add_option("--delimiter", options.delimiter, "Between a question's context and each choice; else a space")
       ->needs(choices);
   app.add_flag("--add-bos-token", options.adds_bos, "Questions begin with the begin-of-text token")->needs(choices);
-  app.add_option("--window", options.window, "Tokens that are read together; else 2048, or what the model allows")
+  app.add_option("--window", options.window,
+                 "Tokens that are read together; else as many as the run trained on, or 2048")
       ->check(at_least(2));
   app.add_option("--limit", options.limit, "Only so many documents or questions")->check(at_least(1));
   app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
@@ -273,10 +274,7 @@ int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
   LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
   if (const int code = report_config_problems(job)) return code;
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
-  constexpr int64_t kUsualWindow = 2048;
-  int64_t window = options->window > 0 ? options->window : kUsualWindow;
-  if (const int64_t most = job.config.model.max_seq_len; options->window == 0 && most > 0)
-    window = std::min(window, most);
+  const int64_t window = options->window > 0 ? options->window : job.config.training.seq_len;
   const Evaluation evaluation =
       options->has_choices ? questions_of(*options, *tokenizer, window) : texts_of(*options, *tokenizer);
   set_context(job, window);

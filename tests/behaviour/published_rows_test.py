@@ -88,6 +88,11 @@ class PublishedRows(ScriptTest):
 
     def test_a_row_is_measured_at_step_90_and_its_line_has_the_published_number(self):
         fake = self.write("titan_train", '''#!/bin/sh
+if [ "$1" = plan ]; then
+  [ "$3 $4 $5 $6" = "--world 8 --gpu h100-95" ] || exit 9
+  printf '{\\n "reserved_bytes": 64424509440,\\n "tokens_per_second_per_gpu": 5000.4\\n}\\n'
+  exit
+fi
 [ "$1 $2 $3" = "launch -n 8" ] || exit 9
 folder=${5#--job.dump_folder=}
 mkdir -p "$folder"
@@ -101,7 +106,7 @@ done >"$folder/metrics.jsonl"
         run = self.script("bench/reproduce.sh", "T1b", f"--out={page}", f"--output-folder={self.folder}/runs", "--with=launch")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertTrue((self.folder / "runs" / "T1b" / "metrics.jsonl").exists())
-        self.assertRegex(page.read_text(), r"\| T1b \| 6667 tokens/s per GPU, 77 GiB \(.*\) \| 9000 tokens/s per GPU, 70\.0 GiB \|")
+        self.assertRegex(page.read_text(), r"\| T1b \| 6667 tokens/s per GPU, 77 GiB \(.*\) \| 5000 tokens/s per GPU, 60\.0 GiB \| 9000 tokens/s per GPU, 70\.0 GiB \|")
 
     def test_launchers_are_given_the_nodes_and_ranks_of_a_row(self):
         said = self.folder / "said"
