@@ -1,13 +1,13 @@
 #include "checkpoint_job.h"
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
 #include "titan/app/rank_session.h"
 #include "titan/base/error.h"
-#include "titan/base/final_message.h"
-#include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/load.h"
@@ -121,7 +121,7 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
   return loaded;
 }
 
-std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job) {
+std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text) {
   const std::string place = tokenizer_location(job.config);
   std::error_code unknown;
   if (!fs::exists(place, unknown)) {
@@ -130,7 +130,7 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job) {
                                                 place));
   }
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
-  if (!tokenizer->reads_text()) {
+  if (needs_text && !tokenizer->reads_text()) {
     throw Error(ExitCode::bad_data, fmt::format("{} holds ids and no tokenizer: name the one that made them with "
                                                 "--model.tokenizer_path",
                                                 place));
@@ -138,24 +138,42 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job) {
   return tokenizer;
 }
 
+int64_t longest_context(const LoadedConfig& job) {
+  const ModelSection& model = job.config.model;
+  int64_t longest = model.max_seq_len > 0 ? model.max_seq_len : std::numeric_limits<int64_t>::max();
+  // Beyond it, dynamic scaling is another one for every length, and what was read would have to be read again.
+  if (model.rope_scaling == "dynamic") longest = std::min(longest, model.override_sizes.rope_original_context);
+  return longest;
+}
+
 void set_context(LoadedConfig& job, int64_t tokens) {
   JobConfig& config = job.config;
+  if (const int64_t longest = longest_context(job); tokens > longest) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("the model's context is {} tokens{}, and {} are asked for; shorten the text, or lower "
+                    "--max-new-tokens, --context or --window",
+                    longest, config.model.rope_scaling == "dynamic" ? " before its dynamic rotary scaling begins" : "",
+                    tokens));
+  }
   // Ranks share a text's tokens evenly in training, which the checks of a config are about.
   const int64_t unit = 2 * config.parallelism.tensor_parallel_degree;
   config.training.seq_len = (tokens + unit - 1) / unit * unit;
+  if (config.model.max_seq_len > 0) {
+    config.model.max_seq_len = std::max(config.model.max_seq_len, config.training.seq_len);
+  }
   find_model_family(config.model.name)->describe(make_model_request(config, 1));
 }
 
 int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work) {
-  const auto final_message = std::make_shared<FinalMessage>();
-  const StopSignals signals([final_message] { final_message->say(); });
-  RankSession session(schema, job.config, detect_launch(job.config), final_message);
+  keep_freed_memory();
+  RankSession session(schema, job.config, detect_launch(job.config));
   std::unique_ptr<Run> run;
   const auto on_rank = [&](const World& world) {
     run = build_inference(job.config, world, session.log());
     work(*run);
     close_groups(*run);
-    return StopSignals::received() != 0 ? ExitCode::interrupted : ExitCode::success;
+    return ExitCode::success;
   };
   return session.run(on_rank, [&] { run.reset(); });
 }

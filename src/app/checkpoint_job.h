@@ -22,8 +22,11 @@ namespace titan {
 LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
                                  std::span<const std::string> words);
 
-/// The job's tokenizer. Throws Error(bad_data) where there is none, or one of ids alone.
-std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job);
+/// The job's tokenizer. Throws Error(bad_data) where there is none, or one of ids alone where it `needs_text`.
+std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text = true);
+
+/// Tokens that the model may read together, as far as the job says.
+int64_t longest_context(const LoadedConfig& job);
 
 /// Sets what follows from the longest text, of `tokens`: the sequence length that the model is built for. Throws
 /// Error(bad_config) where that is beyond the model's context.

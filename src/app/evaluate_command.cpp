@@ -23,7 +23,7 @@ namespace {
 struct EvaluateOptions {
   std::string checkpoint;
   std::string data;
-  std::string text_field = "text";
+  std::string text_field;
   bool has_choices = false;
   std::string delimiter = " ";
   bool adds_bos = false;
@@ -42,8 +42,8 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
       ->required();
   app.add_option("--data", options.data, "Texts as for training (a file, a folder, a glob); with --choices a .jsonl")
       ->required();
-  app.add_option("--text-field", options.text_field, "Field of a .jsonl record that holds the text")
-      ->capture_default_str();
+  app.add_option("--text-field", options.text_field,
+                 "Field of a .jsonl record that holds the text; else --data.text_field");
   auto* choices = app.add_flag("--choices", options.has_choices,
                                "The data are questions: {\"context\": …, \"choices\": [ … ], \"answer\": index}");
   app.add_option("--delimiter", options.delimiter, "Between a question's context and each choice; else a space")
@@ -74,22 +74,24 @@ void say(const nlohmann::ordered_json& json) { std::cout << json_text(json) << '
 
 nlohmann::ordered_json perplexity_json(double sum, int64_t tokens, int64_t bytes) {
   const double loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
-  return {{"tokens", tokens},
-          {"loss", loss},
-          {"perplexity", std::exp(loss)},
-          {"bits_per_byte", sum / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(1, bytes))}};
+  nlohmann::ordered_json json{{"tokens", tokens}, {"loss", loss}, {"perplexity", std::exp(loss)}};
+  if (bytes > 0) json["bits_per_byte"] = sum / std::numbers::ln2 / static_cast<double>(bytes);  // ids have none
+  return json;
 }
 
 /// A table's row; the JSON has the same numbers.
 std::string perplexity_line(const std::string& name, const nlohmann::ordered_json& json) {
-  return fmt::format("{:<12} {:>12} {:>10.5f} {:>12.4f} {:>10.4f}\n", name,
-                     with_thousands(json["tokens"].get<int64_t>()), json["loss"].get<double>(),
-                     json["perplexity"].get<double>(), json["bits_per_byte"].get<double>());
+  return fmt::format("{:<12} {:>12} {:>10.5f} {:>12.4f} {:>10}\n", name, with_thousands(json["tokens"].get<int64_t>()),
+                     json["loss"].get<double>(), json["perplexity"].get<double>(),
+                     json.contains("bits_per_byte") ? fmt::format("{:.4f}", json["bits_per_byte"].get<double>()) : "");
 }
 
-Evaluation texts_of(const EvaluateOptions& options, const Tokenizer& tokenizer) {
+Evaluation texts_of(const EvaluateOptions& options, const DataSection& config, const Tokenizer& tokenizer) {
   const std::unique_ptr<DocumentSource> source =
-      open_dataset({.dataset = "text", .path = options.data, .text_field = options.text_field});
+      open_dataset({.dataset = "text",
+                    .path = options.data,
+                    .text_field = options.text_field.empty() ? config.text_field : options.text_field,
+                    .bad_record = config.bad_record == "skip" ? BadRecord::skip : BadRecord::error});
   source->check_tokenizer(tokenizer);
   Evaluation evaluation;
   std::vector<int64_t> bytes;
@@ -113,7 +115,7 @@ Evaluation texts_of(const EvaluateOptions& options, const Tokenizer& tokenizer) 
       std::cout << fmt::format("{:<12} {:>12} {:>10} {:>12} {:>10}\n", "document", "tokens", "loss", "perplexity",
                                "bits/byte");
     for (size_t i = 0; i < sums.size(); ++i) {
-      const int64_t scored = std::ssize(texts[i].tokens) - 1;
+      const int64_t scored = std::max<int64_t>(0, std::ssize(texts[i].tokens) - 1);
       nlohmann::ordered_json one = perplexity_json(sums[i], scored, bytes[i]);
       const std::string number = std::to_string(i + 1);
       if (json) {
@@ -227,7 +229,8 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
         text.first -= surplus;
       }
       if (text.first >= std::ssize(text.tokens)) {
-        throw Error(ExitCode::bad_data, fmt::format("{}: a choice adds no token to its context", place));
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: a choice adds no token to its context; leave the question out", place));
       }
       evaluation.texts.push_back(std::move(text));
     }
@@ -273,10 +276,10 @@ int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
   if (!options) return 0;
   LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
   if (const int code = report_config_problems(job)) return code;
-  const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
+  const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job, /*needs_text=*/options->has_choices);
   const int64_t window = options->window > 0 ? options->window : job.config.training.seq_len;
-  const Evaluation evaluation =
-      options->has_choices ? questions_of(*options, *tokenizer, window) : texts_of(*options, *tokenizer);
+  const Evaluation evaluation = options->has_choices ? questions_of(*options, *tokenizer, window)
+                                                     : texts_of(*options, job.config.data, *tokenizer);
   set_context(job, window);
   return run_inference(schema, job, [&](Run& run) {
     const std::vector<double> sums = negative_log_likelihoods(run, evaluation.texts, window);

@@ -15,7 +15,6 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
-#include "titan/base/stop_signals.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
 #include "titan/config/start.h"
@@ -26,12 +25,15 @@
 namespace titan {
 namespace {
 
+constexpr int64_t kUsualTokens = 256;
+
 struct GenerateOptions {
   std::string checkpoint;
   std::vector<std::string> prompts;
   std::string file;  // "-": standard input
   GenerationOptions generation;
-  std::optional<int64_t> context;
+  std::optional<int64_t> max_new_tokens, context;
+  int64_t seed = 0;
   std::string dtype;
   bool json = false;
   bool uncached = false;
@@ -39,6 +41,17 @@ struct GenerateOptions {
   std::string system;
   std::vector<std::string> rest;  // --section.key options
 };
+
+/// CLI::Range takes nan for a number within it.
+CLI::Validator number_between(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& word) {
+        double number = 0;
+        const bool fits = CLI::detail::lexical_cast(word, number) && number >= least && number <= most;
+        return fits ? std::string() : fmt::format("{} is no number from {:g} to {:g}", word, least, most);
+      },
+      fmt::format("NUMBER from {:g} to {:g}", least, most));
+}
 
 std::optional<GenerateOptions> parse_generate(std::span<const std::string> arguments) {
   GenerateOptions options;
@@ -51,19 +64,20 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
 
       ->allow_extra_args(false);
   app.add_option("--file", options.file, "A file with one prompt, or - for standard input")->excludes("--prompt");
-  app.add_option("--max-new-tokens", options.generation.max_new_tokens, "Most tokens of a text behind its prompt")
-      ->check(at_least(1))
+  app.add_option("--max-new-tokens", options.max_new_tokens,
+                 "Most tokens of a text behind its prompt; else 256, or what the context leaves")
+      ->check(at_least(1));
+  app.add_option("--temperature", sampling.temperature, "Of the softmax; 0: the likeliest token")
+      ->check(number_between(0, 100))
       ->capture_default_str();
-  auto* temperature = app.add_option("--temperature", sampling.temperature, "Of the softmax; 0: the likeliest token")
-                          ->check(CLI::Range(0.0, 100.0))
-                          ->capture_default_str();
   auto* top_k = app.add_option("--top-k", sampling.top_k, "Only the k likeliest tokens; 0: all")->check(at_least(0));
   auto* top_p =
       app.add_option("--top-p", sampling.top_p, "Only the likeliest tokens that together have this probability")
-          ->check(CLI::Range(1e-6, 1.0));
+          ->check(number_between(1e-6, 1));
   app.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: tokens that were there are less likely")
-      ->check(CLI::Range(0.01, 100.0));
-  auto* seed = app.add_option("--seed", sampling.seed, "Of the random choices: the same one gives the same text");
+      ->check(number_between(0.01, 100));
+  auto* seed = app.add_option("--seed", options.seed, "Of the random choices: the same one gives the same text")
+                   ->check(at_least(0));
   app.add_option("--stop", options.generation.stop_texts, "End at this text, which is left out; may be repeated")
 
       ->allow_extra_args(false);
@@ -84,13 +98,14 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
   app.footer("--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
   options.rest = app.remaining();
+  sampling.seed = static_cast<uint64_t>(options.seed);
+  if (std::erase(options.rest, "-") > 0) options.file = "-";
   for (const CLI::Option* option : {top_k, top_p, seed}) {
     if (option->count() == 0 || sampling.temperature > 0) continue;
     throw Error(ExitCode::bad_config, fmt::format("generate: {} chooses among likely tokens, and --temperature 0 takes "
                                                   "the likeliest; give a --temperature above 0, or leave it out",
                                                   option->get_name()));
   }
-  static_cast<void>(temperature);
   for (const std::string& stop : options.generation.stop_texts) {
     if (stop.empty()) throw Error(ExitCode::bad_config, "generate: --stop is empty, and every text ends with that");
   }
@@ -105,8 +120,20 @@ std::vector<std::string> prompts_of(const GenerateOptions& options) {
                 "generate: give a text to continue with --prompt, or --file FILE (- for standard "
                 "input)");
   }
-  if (options.file != "-") return {read_file(options.file, ExitCode::bad_data)};
-  return {std::string(std::istreambuf_iterator<char>(std::cin), {})};
+  std::string text = options.file != "-" ? read_file(options.file, ExitCode::bad_data)
+                                         : std::string(std::istreambuf_iterator<char>(std::cin), {});
+  // An editor's mark at the beginning and the end of the last line are none of the text.
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return {text};
+}
+
+/// Processes that are started together have no standard input in common.
+void refuse_shared_input(const LoadedConfig& job, const std::string& remedy) {
+  if (detect_launch(job.config).size == 1) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("generate: several processes have no standard input in common; {}", remedy));
 }
 
 std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>& prompts, const Tokenizer& tokenizer) {
@@ -160,14 +187,18 @@ class Conversation {
   }
 
   void hold() {
-    for (const std::string& prompt : options_.prompts) answer(prompt);
+    for (const std::string& prompt : options_.prompts) {
+      if (trim(prompt).empty()) throw Error(ExitCode::bad_data, "generate: a turn is empty; say something");
+      answer(prompt);
+    }
     if (!options_.prompts.empty()) return;
     const bool at_terminal = ::isatty(STDIN_FILENO) != 0;
     const auto ask = [&] {
       if (at_terminal && !options_.json) std::cout << "> " << std::flush;
     };
     ask();
-    for (std::string line; StopSignals::received() == 0 && std::getline(std::cin, line); ask()) {
+    for (std::string line; std::getline(std::cin, line); ask()) {
+      if (line.ends_with('\r')) line.pop_back();
       if (!trim(line).empty()) answer(line);
     }
   }
@@ -223,18 +254,14 @@ int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
                 "generate: --chat reads turns from --prompt or from standard input; leave out "
                 "--file");
   }
-  if (options.prompts.empty() && detect_launch(job.config).size > 1) {
-    throw Error(ExitCode::bad_config,
-                "generate: several processes have no standard input in common; give the turns of "
-                "--chat with --prompt");
-  }
+  if (options.prompts.empty()) refuse_shared_input(job, "give the turns of --chat with --prompt");
   const std::shared_ptr<const ChatTemplate> chat_template = open_chat_template(job.config, tokenizer);
   const ChatTemplate& form = *chat_template;
   GenerationOptions& generation = options.generation;
   generation.stop_ids.insert(generation.stop_ids.end(), form.stop_ids().begin(), form.stop_ids().end());
   if (!form.stop_text().empty()) generation.stop_texts.push_back(form.stop_text());
-  const int64_t most = job.config.model.max_seq_len;
-  const int64_t context = options.context.value_or(most > 0 ? std::min(most, kUsualContext) : kUsualContext);
+  const int64_t context = options.context.value_or(std::min(longest_context(job), kUsualContext));
+  generation.max_new_tokens = options.max_new_tokens.value_or(kUsualTokens);
   set_context(job, context);
   return run_inference(schema, job, [&](Run& run) { Conversation(run, options, form, *tokenizer, context).hold(); });
 }
@@ -249,18 +276,22 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
   add_stop_ids(options->generation, *tokenizer, job.config);
   if (options->chat) return run_chat(schema, job, *options, tokenizer);
+  if (options->file == "-") refuse_shared_input(job, "give the prompt with --prompt or --file FILE");
   const std::vector<std::string> prompts = prompts_of(*options);
   const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer);
   GenerationOptions& generation = options->generation;
   size_t longest = 0;
   for (const auto& ids : encoded) longest = std::max(longest, ids.size());
-  const int64_t wanted = static_cast<int64_t>(longest) + generation.max_new_tokens;
-  const int64_t context = options->context.value_or(wanted);
-  if (static_cast<int64_t>(longest) >= context) {
+  const auto prompt_tokens = static_cast<int64_t>(longest);
+  const int64_t most = std::min(options->context.value_or(longest_context(job)), longest_context(job));
+  generation.max_new_tokens =
+      options->max_new_tokens.value_or(std::clamp<int64_t>(most - prompt_tokens, 1, kUsualTokens));
+  const int64_t context = options->context.value_or(prompt_tokens + generation.max_new_tokens);
+  if (prompt_tokens >= std::min(context, longest_context(job))) {
     throw Error(ExitCode::bad_data,
-                fmt::format("generate: the prompt makes {} tokens, and --context is {}; shorten the "
-                            "prompt or raise --context",
-                            longest, context));
+                fmt::format("generate: the prompt makes {} tokens, and the context holds {}; shorten the prompt{}",
+                            prompt_tokens, std::min(context, longest_context(job)),
+                            options->context ? " or raise --context" : ""));
   }
   set_context(job, context);
   return run_inference(schema, job, [&](Run& run) {

@@ -35,7 +35,9 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
       ->capture_default_str();
   // From the first other word on, everything is the ranks'.
   app.prefix_command();
-  app.footer("A config file and --section.key options follow, as for training; or `ranks` and its options.");
+  app.footer(
+      "A config file and --section.key options follow, as for training; or ranks, generate or evaluate and "
+      "their options.");
   if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   if (!options.rest.empty() && options.rest[0] == "--") options.rest.erase(options.rest.begin());

@@ -1,5 +1,7 @@
 #include "titan/app/rank_session.h"
 
+#include <malloc.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -229,6 +231,12 @@ void RankSession::write_trace() {
   } catch (const std::exception& error) {
     log_.warning("{}: the last collectives of this rank are not kept", error.what());
   }
+}
+
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
 }
 
 Launch detect_launch(const JobConfig& config) { return detect_launch(config.comm, process_context()); }

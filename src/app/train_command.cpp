@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include <filesystem>
 #include <optional>
 
@@ -18,14 +16,6 @@
 
 namespace titan {
 namespace {
-
-/// Freed activations stay with the process: giving them back to the system and faulting them in again every step costs
-/// more than the step's own arithmetic on small models.
-void keep_freed_memory() {
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
-}
 
 /// All former spellings in one line.
 std::string renaming_line(const LoadedConfig& loaded) {

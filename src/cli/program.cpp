@@ -98,7 +98,11 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
         const bool paints = !words.empty() && (words[0] == "schedule" || words[0] == "launch");
         std::optional<PrintableStream> output;
         if (!paints && ::isatty(STDOUT_FILENO) != 0) output.emplace(std::cout);
-        return act(Schema());
+        const int code = act(Schema());
+        if (code == 0 && !std::cout.flush()) {
+          throw Error(ExitCode::storage, "standard output could not be written: a full disk, or a file that is closed");
+        }
+        return code;
       },
       describe);
 }

@@ -37,12 +37,15 @@ bool has_file(const fs::path& folder, std::initializer_list<const char*> names) 
                      [&](const char* name) { return fs::is_regular_file(folder / name, unknown); });
 }
 
-bool has_safetensors(const fs::path& folder) {
+/// The first file with one of these endings; empty: there is none.
+std::string find_ending(const fs::path& folder, std::initializer_list<const char*> endings) {
   std::error_code unknown;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, unknown)) {
-    if (entry.path().extension() == ".safetensors") return true;
+    for (const char* ending : endings) {
+      if (entry.path().extension() == ending) return entry.path().filename().string();
+    }
   }
-  return false;
+  return {};
 }
 
 class HuggingFaceConfig {
@@ -63,9 +66,9 @@ class HuggingFaceConfig {
                       architecture->theirs),
           "leave model.name out"));
     }
+    refuse_window(architecture->ours);
     read_sizes();
     refuse_others();
-    refuse_window(architecture->ours);
     read_rotary();
     find_files();
   }
@@ -175,9 +178,16 @@ class HuggingFaceConfig {
     const bool slides = ours == "mistral" || json_.value("use_sliding_window", Json(false)) == Json(true);
     const Json window = json_.value("sliding_window", ours == "mistral" ? Json(4096) : Json());
     const int64_t length = settings_.get<int64_t>("training.seq_len");
-    if (!slides || !window.is_number() || window.get<double>() >= static_cast<double>(length)) return;
+    if (!slides || !window.is_number()) return;
+    if (window.get<double>() >= static_cast<double>(length)) {  // no longer sequences
+      const double longest = json_.value("max_position_embeddings", Json(2048)).is_number()
+                                 ? json_.value("max_position_embeddings", Json(2048)).get<double>()
+                                 : 2048.0;
+      return give_count("model.max_seq_len", std::min(longest, window.get<double>()));
+    }
     refuse(fmt::format("sliding_window is {}, below training.seq_len = {}", window.dump(), length),
-           "shorten the sequences to the window: within it nothing slides");
+           "shorten the sequences to the window (training.seq_len; --context or --window of a command): within it "
+           "nothing slides");
   }
 
   /// Settings are in rope_theta and rope_scaling or, since transformers 5, in rope_parameters.
@@ -242,7 +252,17 @@ class HuggingFaceConfig {
       give("model.tokenizer_path", folder_.string());
     }
     const bool names_weights = settings_.level("checkpoint.initial_load_path") >= settings_.level(kKey);
-    if (names_weights || !has_safetensors(folder_)) return;
+    if (names_weights) return;
+    if (find_ending(folder_, {".safetensors"}).empty()) {
+      const std::string other = find_ending(folder_, {".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack"});
+      if (other.empty()) return;
+      problems_.push_back(settings_.origins().problem(
+          kKey,
+          fmt::format("model.from_hf: the weights of {} are in {}, and safetensors are read", folder_.string(), other),
+          "take the model's safetensors (save_pretrained of transformers writes them), or give "
+          "checkpoint.initial_load_path"));
+      return;
+    }
     if (settings_.is_set("checkpoint.enable") && !settings_.get<bool>("checkpoint.enable")) {
       problems_.push_back(settings_.origins().problem(
           "checkpoint.enable",

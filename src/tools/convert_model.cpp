@@ -151,9 +151,9 @@ ModelRequest model_of(const WeightConversion& conversion, const std::optional<Ma
     }
     if (known) return *known;
     throw Error(ExitCode::bad_config,
-                fmt::format("{} is of no flavor known here; name its model with a config file, or with --model.name, "
-                            "--model.flavor and --model.override.*",
-                            settings.shown));
+                fmt::format("{} is of no flavor known here; --model.from_hf={} takes what it says, or name its model "
+                            "with a config file, or with --model.name, --model.flavor and --model.override.*",
+                            settings.shown, conversion.from.string()));
   }
   const ModelRequest request = with_vocabulary(make_model_request(conversion.config, 1), vocabulary_in(settings));
   const std::vector<std::string> differ = differences(settings, request);

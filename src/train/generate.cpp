@@ -26,12 +26,29 @@ bool is_likelier(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
 }
 
-/// The text of `tokens`, without a last character that is not whole yet.
-std::string whole_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens) {
-  std::string text = tokenizer.decode(tokens);
+/// The text of `tokens`, and how much of it stays whatever follows: not a last character that is not whole, nor what
+/// the bytes at its end stand for.
+struct DecodedText {
+  std::string text;
+  size_t stable = 0;
+};
+
+/// A byte of a tokenizer that has characters besides: "<0x0A>".
+bool is_byte(const Tokenizer& tokenizer, int32_t token) {
+  const std::string name = tokenizer.token_name(token);
+  return name.size() == 6 && name.starts_with("<0x") && name.ends_with(">");
+}
+
+DecodedText decode(const Tokenizer& tokenizer, std::span<const int32_t> tokens) {
+  DecodedText decoded{tokenizer.decode(tokens), 0};
+  size_t settled = tokens.size();
+  while (settled > 0 && is_byte(tokenizer, tokens[settled - 1])) --settled;
+  std::string_view whole = decoded.text;
+  if (settled < tokens.size()) whole = whole.substr(0, tokenizer.decode(tokens.first(settled)).size());
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-  while (text.ends_with(kReplacement)) text.resize(text.size() - kReplacement.size());
-  return text;
+  while (whole.ends_with(kReplacement)) whole.remove_suffix(kReplacement.size());
+  decoded.stable = whole.size();
+  return decoded;
 }
 
 double log_probability(std::span<const float> logits, int32_t token) {
@@ -53,16 +70,17 @@ class GrowingText {
   bool ended() const { return ended_; }
   const std::vector<int32_t>& all() const { return all_; }
 
-  /// Takes a token, chosen by these logits; returns what came to the text.
-  std::string add(int32_t token, std::span<const float> logits) {
+  /// Takes a token, chosen by these logits; returns what came to the text. It ends when `context` is full.
+  std::string add(int32_t token, std::span<const float> logits, int64_t context) {
     if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), token) != options_.stop_ids.end()) {
       result_.end = GeneratedText::End::token;
       return finish();
     }
     all_.push_back(token);
     result_.log_probabilities.push_back(log_probability(logits, token));
-    const std::string text = whole_text(tokenizer_, all_);
-    result_.text = text.size() > before_ ? text.substr(before_) : std::string();
+    const DecodedText decoded = decode(tokenizer_, all_);
+    result_.text = decoded.text.size() > before_ ? decoded.text.substr(before_) : std::string();
+    const size_t stable = decoded.stable > before_ ? decoded.stable - before_ : 0;
     for (const std::string& stop : options_.stop_texts) {
       const size_t from = shown_ > stop.size() ? shown_ - stop.size() : 0;
       const size_t at = result_.text.find(stop, from);
@@ -71,10 +89,11 @@ class GrowingText {
       result_.end = GeneratedText::End::text;
       ended_ = true;
     }
-    if (ended_ || std::ssize(all_) - static_cast<int64_t>(prompt_) == options_.max_new_tokens) return finish();
+    const int64_t made = std::ssize(all_) - static_cast<int64_t>(prompt_);
+    if (ended_ || made == options_.max_new_tokens || std::ssize(all_) == context) return finish();
     // What may be the beginning of a stop text is shown once it is none.
     const size_t held = longest_stop_ > 0 ? longest_stop_ - 1 : 0;
-    return show(result_.text.size() > held ? result_.text.size() - held : 0);
+    return show(stable > held ? stable - held : 0);
   }
 
   GeneratedText take() {
@@ -161,7 +180,7 @@ Generator::Generator(const Run& run, int64_t samples, int64_t context, bool cach
   }
   const int64_t ranks = run.place.mesh.size(MeshAxis::tp);
   rows_ = (samples + ranks - 1) / ranks * ranks;
-  if (cached) cache_ = std::make_unique<KeyValueCache>(rows_, context);
+  if (cached) cache_ = std::make_unique<KeyValueCache>(rows_, context + 1);  // for what is read for nothing
 }
 
 /// `tokens` behind the `first` ones of each sample, filled up to a rectangle.
@@ -192,11 +211,13 @@ BatchContext Generator::batch_of(const std::vector<std::vector<int32_t>>& tokens
   return batch;
 }
 
-at::Tensor Generator::read(const std::vector<std::vector<int32_t>>& tokens) {
+at::Tensor Generator::read(const std::vector<std::vector<int32_t>>& tokens, const std::vector<bool>& ended) {
   TITAN_CHECK(std::ssize(tokens) == samples_, tokens.size(), samples_);
   std::vector<int64_t> first;
+  const auto has_ended = [&](size_t sample) { return !ended.empty() && ended[sample]; };
   for (size_t i = 0; i < tokens.size(); ++i) {
     first.push_back(cache_ ? std::ssize(tokens_[i]) : 0);
+    if (has_ended(i)) continue;
     tokens_[i].insert(tokens_[i].end(), tokens[i].begin(), tokens[i].end());
     TITAN_CHECK(!tokens[i].empty() && std::ssize(tokens_[i]) <= context_, tokens_[i].size(), context_);
   }
@@ -204,7 +225,8 @@ at::Tensor Generator::read(const std::vector<std::vector<int32_t>>& tokens) {
   if (cache_) {
     std::vector<int64_t> counts;
     for (int64_t row = 0; row < rows_; ++row) {
-      counts.push_back(std::ssize(tokens[static_cast<size_t>(std::min(row, samples_ - 1))]));
+      const auto sample = static_cast<size_t>(std::min(row, samples_ - 1));
+      counts.push_back(has_ended(sample) ? 0 : std::ssize(tokens[sample]));
     }
     cache_->advance(counts);
   }
@@ -247,30 +269,31 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   std::optional<double> first;
   while (true) {
-    const at::Tensor logits = read(next);
+    std::vector<bool> ended;
+    for (const GrowingText& text : texts) ended.push_back(text.ended());
+    const at::Tensor logits = read(next, ended);
     if (!first) first = seconds();
     const int64_t words = std::min(logits.size(1), tokenizer.vocabulary_size());
     const auto row_of = [&](size_t i) {
       return std::span<const float>(logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
-                                    static_cast<size_t>(words));
+                                    static_cast<size_t>(logits.size(1)));
     };
     std::vector<int32_t> chosen;
     for (size_t i = 0; i < texts.size(); ++i) {
-      chosen.push_back(next_token(row_of(i), texts[i].all(), options.sampling, static_cast<int64_t>(i)));
+      chosen.push_back(next_token(row_of(i).first(static_cast<size_t>(words)), texts[i].all(), options.sampling,
+                                  static_cast<int64_t>(i)));
     }
     chosen = agreed(std::move(chosen));
     bool goes_on = false;
     for (size_t i = 0; i < texts.size(); ++i) {
       next[i] = {chosen[i]};
       if (texts[i].ended()) continue;
-      const std::string more = texts[i].add(chosen[i], row_of(i));
+      const std::string more = texts[i].add(chosen[i], row_of(i), context_);
       if (on_text && !more.empty()) on_text(i, more);
-      goes_on = goes_on || (!texts[i].ended() && std::ssize(texts[i].all()) < context_);
+      goes_on = goes_on || !texts[i].ended();
     }
-    const bool has_room =
-        std::all_of(tokens_.begin(), tokens_.end(), [&](const auto& read) { return std::ssize(read) < context_; });
     const bool stopped = !run_.world.is_distributed() && StopSignals::received() != 0;
-    if (!goes_on || !has_room || stopped) break;
+    if (!goes_on || stopped) break;
   }
   std::vector<GeneratedText> results;
   const double all = seconds();

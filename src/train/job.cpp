@@ -47,6 +47,9 @@ Problem model_problem(const JobConfig& config, const Origins& origins, std::stri
     const std::string key = std::string("model.override.") + size;
     if (origins.is_set(key)) return origins.problem(key, std::move(what), "change the sizes in model.override");
   }
+  if (what.find("model.rope_scaling") != std::string::npos || what.find("rope_high") != std::string::npos) {
+    return origins.problem("model.rope_scaling", std::move(what), "");
+  }
   return origins.problem("model.flavor", std::move(what), "choose another flavor");
 }
 

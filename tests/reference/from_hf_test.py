@@ -147,6 +147,15 @@ class FromHuggingFaceTest(unittest.TestCase):
                 self.assertIn(words, done.stderr)
                 self.assertEqual(done.stderr.count("model.from_hf"), 1, done.stderr)
 
+    def test_weights_that_are_not_read_are_not_passed_over(self):
+        model = self.folder / "model"
+        make("llama").save_pretrained(model)
+        (model / "model.safetensors").rename(model / "pytorch_model.bin")
+        done = subprocess.run([binary(), str(DEBUG_CONFIG), *self.flags(model)], cwd=ROOT, text=True,
+                              capture_output=True, check=False)
+        self.assertEqual(done.returncode, 64)
+        self.assertIn("are in pytorch_model.bin, and safetensors are read", done.stderr)
+
     def test_a_folder_that_is_none(self):
         done = subprocess.run([binary(), str(DEBUG_CONFIG), "--model.from_hf=nowhere"], cwd=ROOT, text=True,
                               capture_output=True, check=False)

@@ -108,6 +108,32 @@ class GenerateTest(ModelTest):
         self.assertAlmostEqual(wide["log_probabilities"][0], narrow["log_probabilities"][0], delta=0.1)
         self.assertNotEqual(wide["log_probabilities"], narrow["log_probabilities"])
 
+    def test_what_is_shown_is_whole_characters_and_stays(self):
+        """With bytes as tokens, text at the end may become another one with the next byte."""
+        theirs = make("llama", vocab_size=300)
+        theirs.save_pretrained(self.folder / "model")
+        (self.folder / "model" / "generation_config.json").unlink()
+        letters = "".join(map(chr, range(ord("a"), ord("z") + 1))) + " äöüß€"
+        words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
+            {word: i for i, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>"))
+        tokenizer.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()])
+        tokenizer.save(str(self.folder / "model" / "tokenizer.json"))
+        for seed in range(6):
+            words = ["--prompt", "once", "--max-new-tokens", "60", "--temperature", "3", "--seed", str(seed)]
+            done = subprocess.run([binary(), "generate", "model", *words], cwd=self.folder, capture_output=True, check=True)
+            (said,) = self.generate(*words, "--json")
+            self.assertEqual(done.stdout.decode(), "once" + said["text"] + "\n")  # valid UTF-8
+            self.assertEqual(said["text"], tokenizer.decode(said["tokens"]))
+
+    def test_a_short_prompt_has_its_tokens_whatever_is_beside_it(self):
+        self.model("llama")
+        words = ["--max-new-tokens", 30, "--context", 60, "--json"]
+        (alone,) = self.generate("--prompt", "Once", *words)
+        beside, long = self.generate("--prompt", "Once", "--prompt", "x" * 50, *words)
+        self.assertEqual(beside["tokens"], alone["tokens"])
+        self.assertEqual((len(alone["tokens"]), len(long["tokens"])), (30, 10))
+
     def test_prompts_from_files(self):
         self.model("llama")
         (self.folder / "prompt.txt").write_text(PROMPTS[2])
@@ -164,7 +190,11 @@ class GenerateTest(ModelTest):
             ([*hello, "--stop-id", 257], 64, "--stop-id 257 is no token"),
             ([*hello, "--stop", ""], 64, "--stop is empty"),
             ([*hello, "--context", 4], 65, "the prompt makes 5 tokens"),
-            ([*hello, "--max-new-tokens", 5000], 64, "context of 4096 tokens"),
+            ([*hello, "--max-new-tokens", 5000], 65, "context is 4096 tokens"),
+            (["--prompt", "x" * 5000], 65, "the prompt makes 5000 tokens, and the context holds 4096"),
+            ([*hello, "--temperature", "nan"], 64, "nan is no number"),
+            ([*hello, "--temperature", 1, "--seed", -1], 64, "--seed"),
+            (["--chat", "--prompt", " ", "--data.chat_template=custom", "--data.chat.assistant_suffix=!"], 65, "a turn is empty"),
             (["--file", "nowhere.txt"], 65, "nowhere.txt"),
         ):
             with self.subTest(words):

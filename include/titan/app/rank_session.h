@@ -56,6 +56,10 @@ class RankSession {
   bool rank_zero_tells_ = false;  // of this rank's failure
 };
 
+/// Freed activations stay with the process: giving them back to the system and faulting them in again every step costs
+/// more than the step's own arithmetic on small models.
+void keep_freed_memory();
+
 /// This process's rank and launcher, from a config without problems.
 Launch detect_launch(const JobConfig& config);
 

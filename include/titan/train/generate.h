@@ -53,8 +53,8 @@ class Generator {
   Generator(const Run& run, int64_t samples, int64_t context, bool cached = true);
 
   /// Appends each sample's tokens, which may not be empty, to what it has read. → the logits of its last one, fp32
-  /// [samples, V] on the CPU.
-  at::Tensor read(const std::vector<std::vector<int32_t>>& tokens);
+  /// [samples, V] on the CPU. A sample that has `ended` reads them for nothing.
+  at::Tensor read(const std::vector<std::vector<int32_t>>& tokens, const std::vector<bool>& ended = {});
 
   /// Reads the prompts and continues each until it ends. `on_text` is called with what came to a sample's text (whole
   /// characters). A sample's next prompt continues its text. Throws Error(bad_data) for prompts that are empty or leave
