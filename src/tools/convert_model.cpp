@@ -150,10 +150,13 @@ ModelRequest model_of(const WeightConversion& conversion, const std::optional<Ma
       if (differences(settings, *recorded).empty()) return *recorded;
     }
     if (known) return *known;
+    const std::string all = settings.format == Form::hugging_face
+                                ? fmt::format("--model.from_hf={} takes what it says, or ", conversion.from.string())
+                                : "";
     throw Error(ExitCode::bad_config,
-                fmt::format("{} is of no flavor known here; --model.from_hf={} takes what it says, or name its model "
-                            "with a config file, or with --model.name, --model.flavor and --model.override.*",
-                            settings.shown, conversion.from.string()));
+                fmt::format("{} is of no flavor known here; {}name its model with a config file, or with --model.name, "
+                            "--model.flavor and --model.override.*",
+                            settings.shown, all));
   }
   const ModelRequest request = with_vocabulary(make_model_request(conversion.config, 1), vocabulary_in(settings));
   const std::vector<std::string> differ = differences(settings, request);
