@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
@@ -12,7 +11,6 @@ namespace {
 
 // For fewer summed rows the product is bound by writing its result, and BLAS writes it in place.
 constexpr int64_t kRowsWorthACopy = 256;
-constexpr int64_t kFewRows = 16;
 
 /// oneDNN rejects empty matrices, which occur on ranks with an empty vocabulary shard.
 bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
@@ -32,9 +30,7 @@ at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
 }  // namespace
 
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
-  // Of few rows, as in generation, reading the weight is all; training keeps one library for one order of sums.
-  const bool reads_only = !at::GradMode::is_enabled() && x.size(0) <= kFewRows;
-  return prefers_onednn(x, weight) && !reads_only ? onednn_linear(x, weight) : at::mm(x, weight.t());
+  return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
 }
 
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
