@@ -1,6 +1,5 @@
 """torchtitan's integration tests, row by row of upstream_rows.toml: they end well, as planned, with one process's losses.
 
-A row that needs a subcommand which is not there stands there, too, with its name, and fails once it is.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Row:
     ranks: int
     runs: list[str]
     title: str = ""  # where two rows have one name
-    needs: list[str] = dataclasses.field(default_factory=list)
+    generates: bool = False  # text is generated from the checkpoint, by one process and by as many ranks
     refused: str = ""
     estimate: bool = False
     disabled: bool = False
@@ -104,13 +103,6 @@ class UpstreamRows(BehaviourTest):
             self.alone[key] = losses(folder)
         return self.alone[key]
 
-    def expect_missing(self, row: Row):
-        commands = {f"titan_train {word}" for word in re.findall(r"^ +titan_train (\w+)", self.titan("help").output, re.M)}
-        self.assertIn("titan_train train", commands)
-        for needed in row.needs:
-            self.assertRegex(needed, r"^titan_train \w+$", "no subcommand: the row would stand there for good")
-        self.assertEqual(commands & set(row.needs), set(), f"built by now: take it off {row.matrix} {row.name} in {TABLE.name}")
-
     def expect_row(self, row: Row):
         for number, text in enumerate(row.runs):
             run = self.launch(row, text)
@@ -123,6 +115,16 @@ class UpstreamRows(BehaviourTest):
                 continue
             for step, (mine, theirs) in enumerate(zip(losses(self.folder), self.losses_alone(row), strict=True), start=1):
                 self.assertAlmostEqual(mine, theirs, delta=(FIRST_LOSS if step == 1 else row.loss) * theirs, msg=f"step {step}")
+
+        if row.generates:
+            words = ["--prompt", "Once", "--max-new-tokens", "8", "--model.tokenizer_path=configs/tokenizers/stories.model"]
+            alone = self.titan("generate", self.folder, *words)
+            self.expect(alone, OK)
+            self.assertTrue(alone.output.startswith("Once"), alone.output)
+            together = self.titan("launch", "-n", row.ranks, "generate", self.folder, *words,
+                                  f"--parallelism.tensor_parallel_degree={row.ranks}")
+            self.expect(together, OK)
+            self.assertIn(alone.output.splitlines()[0], together.output)
 
     def expect_estimate(self, row: Row):
         run = self.launch(row, row.runs[0])
@@ -138,8 +140,6 @@ class UpstreamRows(BehaviourTest):
             run = self.launch(row, row.runs[0])
             self.expect(run, BAD_CONFIG)
             self.assertIn(row.refused, run.errors)
-        elif row.needs:
-            self.expect_missing(row)
         elif row.estimate:
             self.expect_estimate(row)
         else:
@@ -159,7 +159,7 @@ def method_for(row: Row):
     def run(self):
         self.run_row(row)
 
-    return pytest.mark.full(run) if repeated and not (row.needs or row.refused or row.estimate) else run
+    return pytest.mark.full(run) if repeated and not (row.generates or row.refused or row.estimate) else run
 
 
 for _row in ROWS:
