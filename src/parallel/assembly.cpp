@@ -82,8 +82,7 @@ std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std:
 
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, std::optional<uint64_t> seed,
-                  ExecutorOptions options,
-                  std::unique_ptr<GraphCapture> recorder) {
+                  ExecutorOptions options, std::unique_ptr<GraphCapture> recorder) {
   Assembly assembly;
   const Float8Casts casts = float8_casts_of(options);
   assembly.peer_memory = peer_memory_of(plan, groups);

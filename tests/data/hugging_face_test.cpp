@@ -141,7 +141,8 @@ TEST(HuggingFaceTokenizer, WhatIsNotReadHereIsNamedWithTheWayOut) {
     EXPECT_PRED_FORMAT2(test::contains, said, "Tokenise offline");
   };
   refused("/normalizer", R"({"type": "Lowercase"})", "normalizer is of type Lowercase");
-  refused("/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "Lowercase"}]})", "normalizers[0] is of type Lowercase");
+  refused("/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "Lowercase"}]})",
+          "normalizers[0] is of type Lowercase");
   refused("/pre_tokenizer", R"({"type": "BertPreTokenizer"})", "pre_tokenizer is of type BertPreTokenizer");
   refused("/pre_tokenizer", R"({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "a[[b]]"}})",
           "a class inside a class");

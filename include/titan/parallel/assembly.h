@@ -28,12 +28,11 @@ struct Assembly {
 };
 
 /// `strategies` without its tensor and context parallelism, and without products in float8, which come from plan and
-/// groups. Weights begin as a pure function of `seed`, whatever the layout; without one they are for the caller to load. With a `recorder` whole microbatches, or
-/// the blocks, run through recorded graphs (Plan::records_microbatches).
+/// groups. Weights begin as a pure function of `seed`, whatever the layout; without one they are for the caller to
+/// load. With a `recorder` whole microbatches, or the blocks, run through recorded graphs (Plan::records_microbatches).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, std::optional<uint64_t> seed,
-                  ExecutorOptions options = {},
-                  std::unique_ptr<GraphCapture> recorder = nullptr);
+                  ExecutorOptions options = {}, std::unique_ptr<GraphCapture> recorder = nullptr);
 
 /// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
 /// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank
