@@ -115,6 +115,7 @@ std::string json_line(const StepReport& r) {
   line["data_documents"] = r.data_documents;
   line["data_tokens"] = r.data_tokens;
   line["data_bad_records"] = r.bad_records;
+  line["data_long_conversations"] = r.long_conversations;
   line["data_loops"] = r.data_loops;
   line["skipped_steps"] = r.skipped_steps;
   if (r.ranks) {

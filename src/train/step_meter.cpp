@@ -81,6 +81,7 @@ StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValu
   report.data_documents = counters.documents;
   report.data_tokens = counters.tokens;
   report.bad_records = counters.bad_records;
+  report.long_conversations = counters.long_conversations;
   report.data_loops = counters.re_loops;
   report.skipped_steps = skipped_steps_;
   return report;

@@ -75,6 +75,7 @@ weight = 1
             self.assertIn("a.jsonl:1: this conversation has", said)
             self.assertIn(f"such are {what} (data.long_conversations) and counted", said)
             self.assertIn("1 conversations did not fit into training.seq_len", said)
+            self.assertEqual(run.training("data_long_conversations")[-1], 1)
         corpus.write_text(conversation("hello", "there") + conversation("nobody answers") + conversation("a", "b") * 20)
         self.refused(BAD_DATA, ["a.jsonl:2: this conversation has no turn of the assistant", "data.bad_record"], *words)
         run = self.train(*words, "--data.bad_record=skip", "--training.local_batch_size=1")

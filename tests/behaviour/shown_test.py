@@ -24,7 +24,7 @@ METRIC_KEYS = [
     *("step", "loss", "global_max_loss", "grad_norm", "lr", "tps", "step_seconds", "data_wait_seconds"),
     *("memory_peak_bytes", "memory_peak_rss_bytes", "tokens_seen", "tflops"),
     *("data_queue_ready", "data_queue_depth", "data_documents", "data_tokens"),
-    *("data_bad_records", "data_loops", "skipped_steps"),
+    *("data_bad_records", "data_long_conversations", "data_loops", "skipped_steps"),
 ]
 
 

@@ -117,6 +117,7 @@ TEST(JsonLine, HoldsEveryFieldAsANumber) {
   EXPECT_NEAR(line["tflops"].get<double>(), 714.99, 0.01);
   EXPECT_NEAR(line["mfu_percent"].get<double>(), 72.29, 0.01);
   EXPECT_EQ(line["data_bad_records"], 0);
+  EXPECT_EQ(line["data_long_conversations"], 0);
   EXPECT_EQ(line["data_loops"], 0);
   EXPECT_EQ(line["skipped_steps"], 0);
   EXPECT_EQ(json_line(a_whole_step()).find('\n'), std::string::npos);

@@ -67,6 +67,7 @@ TEST(StepMeter, AReportHandsOnWhatItWasGiven) {
   meter.add_step(0, false);
   DataCounters counters;
   counters.bad_records = 4;
+  counters.long_conversations = 3;
   counters.re_loops = 2;
   const StepReport report = meter.report(1, 0.125, {2.5, 1.5, false}, counters, kStart + milliseconds(1));
   EXPECT_EQ(report.step, 1);
@@ -76,6 +77,7 @@ TEST(StepMeter, AReportHandsOnWhatItWasGiven) {
   EXPECT_EQ(report.learning_rate, 0.125);
   EXPECT_EQ(report.flops_per_token, 7);
   EXPECT_EQ(report.bad_records, 4);
+  EXPECT_EQ(report.long_conversations, 3);
   EXPECT_EQ(report.data_loops, 2);
   EXPECT_EQ(report.memory_total, device.memory_bytes);
   EXPECT_GT(report.memory_bytes, 0);

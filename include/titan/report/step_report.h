@@ -37,6 +37,7 @@ struct StepReport {
   int64_t data_queue_ready = 0;  // batches that were ready when this step's was taken
   int64_t data_queue_depth = 0;
   int64_t bad_records = 0;
+  int64_t long_conversations = 0;  // cut or left out
   int64_t data_loops = 0;
   int64_t skipped_steps = 0;
 
