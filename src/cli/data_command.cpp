@@ -10,19 +10,22 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
+#include "titan/data/chat.h"
 #include "titan/data/tokenize.h"
 #include "titan/data/tokenizer_tools.h"
 
 namespace titan {
 namespace {
 
-constexpr std::array<Rewording, 6> kDataWords{
+constexpr std::array<Rewording, 8> kDataWords{
     {{"data.bad_record = \"skip\"", "--bad-record skip"},
      {"data.text_field", "--text-field"},
      {"Give .bin files alone, for validation too, or name the tokenizer itself", "Name the tokenizer itself"},
      {"model.tokenizer_path", "--tokenizer"},
      {", and mix them with data.mixture if you want both", ""},
-     {"needs dataset_path:", "needs --dataset-path:"}}};
+     {"needs dataset_path:", "needs --dataset-path:"},
+     {"training.dataset = \"chat\"", "data peek and data stats read it with --chat-template"},
+     {"data.chat_template", "--chat-template"}}};
 
 struct DataOptions {
   Tokenization tokenization;
@@ -67,9 +70,17 @@ void declare(CLI::App& app, DataOptions& options) {
 
   auto* stats = app.add_subcommand("stats", "Count documents, bytes and tokens");
   auto* peek = app.add_subcommand("peek", "Show the first documents");
+  std::vector<std::string> templates = chat_template_names();
+  std::erase(templates, "custom");  // which is made of options of a config
   for (CLI::App* command : {stats, peek}) {
     declare_corpus(*command, options);
-    command->add_option("--tokenizer", options.inspection.tokenizer, "Tokenizer file or folder: count tokens as well");
+    auto* tokenizer = command->add_option("--tokenizer", options.inspection.tokenizer,
+                                          "Tokenizer file or folder: count tokens as well");
+    command
+        ->add_option("--chat-template", options.inspection.chat_template,
+                     "Read conversations, written with this template; auto: recognised in the tokenizer's folder")
+        ->check(CLI::IsMember(templates))
+        ->needs(tokenizer);
   }
   peek->add_option("--documents", options.inspection.documents, "How many")->check(at_least(1))->capture_default_str();
 }

@@ -40,7 +40,9 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return end(); }
   bool end_array() override { return end(); }
   bool key(string_t& name) override {
-    at_field_ = depth_ == 1 && outermost_ == "object" && name == field_;
+    const bool is_ours = depth_ == 1 && outermost_ == "object";
+    at_field_ = is_ours && name == field_;
+    is_conversation_ = is_conversation_ || (is_ours && (name == "messages" || name == "completion"));
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
@@ -50,7 +52,10 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
     if (outermost_ != "object") {
       return {{}, fmt::format("this line is a JSON {}, not an object with the field \"{}\"", outermost_, field_), 0};
     }
-    if (type_.empty()) return {{}, fmt::format("this record has no field \"{}\"", field_), 0};
+    if (type_.empty()) {
+      const char* hint = is_conversation_ ? " and is a conversation (training.dataset = \"chat\")" : "";
+      return {{}, fmt::format("this record has no field \"{}\"{}", field_, hint), 0};
+    }
     if (type_ != "string") {
       return {{}, fmt::format("the field \"{}\" of this record is no string but of type {}", field_, type_), 0};
     }
@@ -72,6 +77,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   const std::string& field_;
   int64_t depth_ = 0;
   bool at_field_ = false;  // the value of the field comes next
+  bool is_conversation_ = false;
   std::string outermost_, type_, text_;
 };
 

@@ -199,6 +199,17 @@ void describe_ids(TokenFileSource& source, std::ostream& out) {
   lengths.show("tokens", out);
 }
 
+void show_notices(DocumentSource& source, std::ostream& out) {
+  for (const std::string& notice : source.take_notices()) out << "warning: " << notice << '\n';
+}
+
+void show_bad(const SourceCounters& counters, std::ostream& out) {
+  if (counters.bad_records > 0) out << fmt::format("bad records   {}\n", with_thousands(counters.bad_records));
+  if (counters.invalid_utf8 > 0) {
+    out << fmt::format("bad UTF-8     {} sequences\n", with_thousands(counters.invalid_utf8));
+  }
+}
+
 void describe_text(TextFileSource& source, const Inspection& wanted, const Tokenizer* tokenizer, std::ostream& out) {
   int64_t documents = 0, text_bytes = 0, tokens = 0, empty = 0;
   Lengths lengths;
@@ -212,8 +223,7 @@ void describe_text(TextFileSource& source, const Inspection& wanted, const Token
       lengths.add(tokenizer ? document.tokens : document.text_bytes);
     }
   });
-  for (const std::string& notice : source.take_notices()) out << "warning: " << notice << '\n';
-  const SourceCounters& counters = source.counters();
+  show_notices(source, out);
   out << fmt::format("on disk       {}\ndocuments     {}\ntext          {}\n",
                      human_bytes(static_cast<double>(source.file_bytes())), with_thousands(documents),
                      human_bytes(static_cast<double>(text_bytes)));
@@ -222,11 +232,26 @@ void describe_text(TextFileSource& source, const Inspection& wanted, const Token
                        static_cast<double>(text_bytes) / static_cast<double>(std::max<int64_t>(1, tokens)));
   }
   if (empty > 0) out << fmt::format("empty         {} documents\n", with_thousands(empty));
-  if (counters.bad_records > 0) out << fmt::format("bad records   {}\n", with_thousands(counters.bad_records));
-  if (counters.invalid_utf8 > 0) {
-    out << fmt::format("bad UTF-8     {} sequences\n", with_thousands(counters.invalid_utf8));
-  }
+  show_bad(source.counters(), out);
   lengths.show(tokenizer ? "tokens" : "bytes", out);
+}
+
+void describe_conversations(TextFileSource& source, std::ostream& out) {
+  int64_t tokens = 0, labels = 0, conversations = 0;
+  Lengths lengths;
+  for (Document document; source.next(document); ++conversations) {
+    const EncodedChat& chat = *document.chat;
+    tokens += std::ssize(chat.ids);
+    labels += std::count(chat.counts.begin(), chat.counts.end(), 1);
+    lengths.add(std::ssize(chat.ids));
+  }
+  show_notices(source, out);
+  out << fmt::format("on disk       {}\nconversations {}\ntokens        {}\nlabels        {} ({:.1f} %)\n",
+                     human_bytes(static_cast<double>(source.file_bytes())), with_thousands(conversations),
+                     with_thousands(tokens), with_thousands(labels),
+                     100.0 * static_cast<double>(labels) / static_cast<double>(std::max<int64_t>(1, tokens)));
+  show_bad(source.counters(), out);
+  lengths.show("tokens", out);
 }
 
 /// On one line, and no control character reaches a terminal.
@@ -239,38 +264,62 @@ std::string beginning(const std::string& text) {
   return as_json(text.substr(0, end)) + (end < text.size() ? " …" : "");
 }
 
-void show_ids(std::span<const int32_t> ids, const Tokenizer& tokenizer, std::ostream& out) {
+/// `counts`: which are labels; empty where that is not asked.
+void show_ids(std::span<const int32_t> ids, std::span<const uint8_t> counts, const Tokenizer& tokenizer,
+              std::ostream& out) {
   for (size_t i = 0; i < std::min(ids.size(), kShownTokens); ++i) {
-    out << fmt::format("{}{} {}", i == 0 ? "  " : " · ", ids[i], as_json(tokenizer.decode(ids.subspan(i, 1))));
+    const char* label = !counts.empty() && counts[i] ? "*" : "";
+    out << fmt::format("{}{}{} {}", i == 0 ? "  " : " · ", ids[i], label, as_json(tokenizer.decode(ids.subspan(i, 1))));
   }
   out << (ids.size() > kShownTokens ? " …\n" : "\n");
 }
 
+/// The ids of a conversation that count.
+std::vector<int32_t> labels_of(const EncodedChat& chat) {
+  std::vector<int32_t> labels;
+  for (size_t i = 0; i < chat.ids.size(); ++i) {
+    if (chat.counts[i]) labels.push_back(chat.ids[i]);
+  }
+  return labels;
+}
+
+/// The corpus, and the tokenizer where one is named.
+struct Inspected {
+  explicit Inspected(const Inspection& wanted) {
+    if (!wanted.tokenizer.empty()) tokenizer = open_tokenizer(wanted.tokenizer);
+    DatasetOptions dataset = wanted.dataset;
+    if (!wanted.chat_template.empty()) {
+      const ChatTemplateOptions options{.name = wanted.chat_template, .tokenizer = wanted.tokenizer};
+      dataset.dataset = "chat";
+      dataset.chat = std::make_shared<const ChatTemplate>(options, tokenizer);
+    }
+    source = open_dataset(dataset);
+    if (tokenizer) source->check_tokenizer(*tokenizer);
+  }
+
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<DocumentSource> source;
+};
+
 }  // namespace
 
 void describe_corpus(const Inspection& wanted, std::ostream& out) {
-  const std::unique_ptr<DocumentSource> source = open_dataset(wanted.dataset);
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (!wanted.tokenizer.empty()) tokenizer = open_tokenizer(wanted.tokenizer);
+  const auto [tokenizer, source] = Inspected(wanted);
   out << fmt::format("corpus        {}\n", source->description());
-  if (auto* ids = dynamic_cast<TokenFileSource*>(source.get())) {
-    if (tokenizer) ids->check_tokenizer(*tokenizer);
-    return describe_ids(*ids, out);
-  }
-  describe_text(dynamic_cast<TextFileSource&>(*source), wanted, tokenizer.get(), out);
+  if (auto* ids = dynamic_cast<TokenFileSource*>(source.get())) return describe_ids(*ids, out);
+  auto& text = dynamic_cast<TextFileSource&>(*source);
+  wanted.chat_template.empty() ? describe_text(text, wanted, tokenizer.get(), out) : describe_conversations(text, out);
 }
 
 void show_documents(const Inspection& wanted, std::ostream& out) {
-  const std::unique_ptr<DocumentSource> source = open_dataset(wanted.dataset);
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (!wanted.tokenizer.empty()) {
-    tokenizer = open_tokenizer(wanted.tokenizer);
-    source->check_tokenizer(*tokenizer);
-  }
+  const auto [tokenizer, source] = Inspected(wanted);
   Document document;
   for (int64_t shown = 0; shown < wanted.documents && source->next(document); ++shown) {
-    std::vector<int32_t> ids;
-    if (document.tokens) {
+    std::vector<int32_t> ids, labels;
+    if (document.chat) {
+      ids = document.chat->ids, labels = labels_of(*document.chat);
+      document.text = tokenizer->decode(ids);
+    } else if (document.tokens) {
       document.tokens->append_to(ids);
       if (tokenizer) document.text = tokenizer->decode(ids);
     } else if (tokenizer) {
@@ -278,14 +327,16 @@ void show_documents(const Inspection& wanted, std::ostream& out) {
     }
     const std::string place =
         document.tokens ? source->reading() : fmt::format("{}:{}", source->reading(), document.start.line);
-    const std::string tokens = ids.empty() ? "" : fmt::format(", {} tokens", with_thousands(std::ssize(ids)));
+    std::string tokens = ids.empty() ? "" : fmt::format(", {} tokens", with_thousands(std::ssize(ids)));
+    if (document.chat) tokens += fmt::format(", {} labels", with_thousands(std::ssize(labels)));
     const std::string bytes =
-        document.tokens ? "" : fmt::format(", {} bytes", with_thousands(std::ssize(document.text)));
+        document.tokens || document.chat ? "" : fmt::format(", {} bytes", with_thousands(std::ssize(document.text)));
     out << fmt::format("{} (document {}{}{})\n", place, document.start.document, bytes, tokens);
     if (!document.tokens || tokenizer) out << "  " << beginning(document.text) << '\n';
-    if (tokenizer) show_ids(ids, *tokenizer, out);
+    if (document.chat) out << "  labels " << beginning(tokenizer->decode(labels)) << '\n';
+    if (tokenizer) show_ids(ids, document.chat ? document.chat->counts : std::vector<uint8_t>(), *tokenizer, out);
   }
-  for (const std::string& notice : source->take_notices()) out << "warning: " << notice << '\n';
+  show_notices(*source, out);
 }
 
 namespace {

@@ -50,14 +50,16 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out);
 struct Inspection {
   DatasetOptions dataset;
   std::filesystem::path tokenizer;  ///< empty: no tokens are counted or shown
+  std::string chat_template;        ///< of conversations, which need a tokenizer; empty: the records are texts
   int64_t documents = 3;            ///< for show_documents
 };
 
-/// Reads the whole corpus with all cores: documents, bytes, tokens, how long documents are, what is wrong with records.
-/// Throws Error(bad_data) as reading does.
+/// Reads the whole corpus, texts with all cores: documents, bytes, tokens, of conversations the labels, how long
+/// documents are, what is wrong with records. Throws Error(bad_data) as reading does.
 void describe_corpus(const Inspection& wanted, std::ostream& out);
 
-/// The beginning of the first documents, where they lie, and with a tokenizer their first 32 ids with the text of each.
+/// The beginning of the first documents, where they are, and with a tokenizer their first 32 ids with the text of each.
+/// Of conversations as the template writes them, and what of them counts as labels: the ids with a *.
 void show_documents(const Inspection& wanted, std::ostream& out);
 
 // Writes a byte-level vocabulary the way Hugging Face's programs read it. What reads it back: hugging_face_tokenizer.h.
