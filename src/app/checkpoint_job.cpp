@@ -167,7 +167,7 @@ void set_context(LoadedConfig& job, int64_t tokens) {
 
 int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work) {
   keep_freed_memory();
-  RankSession session(schema, job.config, detect_launch(job.config));
+  RankSession session(schema, job.config, detect_launch(job.config), nullptr, /*output_is_result=*/true);
   std::unique_ptr<Run> run;
   const auto on_rank = [&](const World& world) {
     run = build_inference(job.config, world, session.log());

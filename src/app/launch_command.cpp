@@ -77,6 +77,8 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
     // They have a config of their own.
     request.output_folder = "outputs/logs";
+    request.output_is_result = true;
+    request.shown_ranks = {0};
     return launch_ranks(request);
   }
   // Reports problems of the job once, before any rank is started; the ranks read the config again.

@@ -47,8 +47,9 @@ bool shows_status(const Launch& launch) {
          variable("TERM") != "dumb";
 }
 
-LogTargets log_targets(const JobConfig& config, const Launch& launch) {
+LogTargets log_targets(const JobConfig& config, const Launch& launch, bool output_is_result) {
   LogTargets targets;
+  targets.to_errors = output_is_result;
   targets.colour = wants_colour(config, launch);
   targets.quiet = config.metrics.quiet;
   if (launch.rank == 0 || launch.fake) {
@@ -72,12 +73,12 @@ std::string common_config(const Schema& schema, JobConfig config) {
 }  // namespace
 
 RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch launch,
-                         std::shared_ptr<FinalMessage> final_message)
+                         std::shared_ptr<FinalMessage> final_message, bool output_is_result)
     : schema_(schema),
       config_(config),
       launch_(std::move(launch)),
       final_message_(std::move(final_message)),
-      log_(log_targets(config, launch_)) {
+      log_(log_targets(config, launch_, output_is_result)) {
   const int64_t remembered = config.comm.trace_buf_size;
   if (remembered > 0 && !launch_.fake) trace_ = std::make_shared<CollectiveTrace>(remembered);
 }

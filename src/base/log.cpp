@@ -76,6 +76,7 @@ class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
 
 spdlog::sink_ptr console_sink(const LogTargets& targets, const std::shared_ptr<TerminalSink>& terminal) {
   if (terminal) return terminal;
+  if (targets.to_errors) return std::make_shared<spdlog::sinks::stderr_sink_mt>();
   if (targets.colour) return std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>();
   return std::make_shared<spdlog::sinks::stdout_sink_mt>();
 }

@@ -104,6 +104,7 @@ class Launcher {
   std::map<int64_t, std::unique_ptr<AppendFile>> files_;  // standard output of ranks that are not shown
   std::string last_error_line_;                           // of any rank that was not asked to end
   const RankProcess* failed_ = nullptr;                   // the first, consequences only when there is nothing else
+  std::set<std::string> said_;                            // on standard error, where one rank's words are enough
   bool lost_lines_ = false;                               // of ranks that are not shown
   bool asked_ = false;                                    // the ranks that were left, to end
   Clock::time_point ask_at_ = Clock::time_point::max();
@@ -113,7 +114,8 @@ class Launcher {
 void Launcher::start() {
   for (int64_t rank = 0; rank < request_.ranks; ++rank) {
     ranks_.push_back(std::make_unique<RankProcess>(rank));
-    ranks_.back()->start(request_.program.string(), request_.arguments, variables_of(rank));
+    ranks_.back()->start(request_.program.string(), request_.arguments, variables_of(rank),
+                         /*shares_output=*/request_.output_is_result && rank == 0);
   }
 }
 
@@ -182,6 +184,7 @@ void Launcher::pass_on(RankProcess& rank) {
       rank.last_error_line = line;
       if (!asked_) last_error_line_ = line;
     }
+    if (request_.output_is_result && !said_.emplace(line).second) return;
     std::cerr << fmt::format("{}{}\n", mark, line) << std::flush;
   });
 }

@@ -94,13 +94,13 @@ void LinePipe::close() {
 }
 
 void RankProcess::start(const std::string& program, const std::vector<std::string>& arguments,
-                        const std::map<std::string, std::string>& variables) {
+                        const std::map<std::string, std::string>& variables, bool shares_output) {
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> settings = environment_with(variables);
   const std::vector<char*> word_pointers = pointers(words);
   const std::vector<char*> setting_pointers = pointers(settings);
-  const int output_end = output.open();
+  const int output_end = shares_output ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0) : output.open();
   const int error_end = errors.open();
   const pid_t parent = ::getpid();
   process_ = output_end < 0 || error_end < 0 ? -1 : ::fork();

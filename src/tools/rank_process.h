@@ -43,9 +43,10 @@ class RankProcess {
   explicit RankProcess(int64_t rank) : rank_(rank) {}
 
   /// Starts `program` in a process group of its own, with `variables` over this process's environment. The kernel kills
-  /// it when this process ends. Throws Error(launcher) when it cannot be started.
+  /// it when this process ends. `shares_output`: its standard output is this process's, and not taken here. Throws
+  /// Error(launcher) when it cannot be started.
   void start(const std::string& program, const std::vector<std::string>& arguments,
-             const std::map<std::string, std::string>& variables);
+             const std::map<std::string, std::string>& variables, bool shares_output);
 
   int64_t rank() const { return rank_; }
   pid_t process() const { return process_; }

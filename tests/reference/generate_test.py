@@ -56,7 +56,7 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         if code:
             return done.stderr
-        lines = [line.removeprefix("[rank0] ") for line in done.stdout.rstrip("\n").split("\n")]
+        lines = done.stdout.rstrip("\n").split("\n")
         return [json.loads(line) for line in lines] if "--json" in words else "\n".join(lines)
 
 
@@ -99,6 +99,22 @@ class GenerateTest(ModelTest):
                     self.assertEqual(got["tokens"], expected["tokens"])
                     for a, b in zip(got["log_probabilities"], expected["log_probabilities"], strict=True):
                         self.assertAlmostEqual(a, b, delta=1e-5)
+
+    def test_degrees_that_training_lengths_do_not_divide_by(self):
+        self.model("llama, tied, odd sizes")  # 9 heads, 3 of keys
+        words = ["--prompt", "Once", "--max-new-tokens", 5]
+        alone = self.generate(*words)
+        self.assertEqual(self.generate(*words, "--parallelism.tensor_parallel_degree=3", ranks=3), alone)
+        self.assertIn("the degrees need 3 ranks", self.generate(*words, "--parallelism.tensor_parallel_degree=3", code=64))
+        said = self.generate(*words, "--parallelism.context_parallel_degree=2", ranks=2, code=64)
+        self.assertIn("ranks that see whole", said)
+
+    def test_standard_output_has_the_result_alone(self):
+        self.model("llama")
+        words = ["--prompt", "Once", "--max-new-tokens", 3, "--model.override.norm_eps=1e-3"]  # a warning of the weights
+        for ranks in (1, 2):
+            (said,) = self.generate(*words, "--json", ranks=ranks)
+            self.assertEqual(self.generate(*words, ranks=ranks), "Once" + said["text"])
 
     def test_bfloat16_is_near(self):
         self.model("llama")

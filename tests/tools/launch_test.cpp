@@ -29,13 +29,14 @@ class LaunchTest : public testing::Test {
   };
 
   /// Runs `script` as every rank; $0 is a folder of the test's own.
-  Result launch(int64_t ranks, const std::string& script, std::set<int64_t> shown = {}) {
+  Result launch(int64_t ranks, const std::string& script, std::set<int64_t> shown = {}, bool output_is_result = false) {
     LaunchRequest request;
     request.ranks = ranks;
     request.program = "/bin/sh";
     request.arguments = {"-c", script, folder_.string()};
     request.shown_ranks = std::move(shown);
     request.output_folder = folder_ / "logs";
+    request.output_is_result = output_is_result;
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     Result result{};
@@ -64,6 +65,14 @@ TEST_F(LaunchTest, OutputOfHiddenRanksGoesToFilesAndTheirErrorsAreShown) {
   EXPECT_NE(result.errors.find("[rank1] err 1\n"), std::string::npos) << result.errors;
   EXPECT_EQ(read_file(folder_ / "logs" / "rank-0001.out"), "out 1\n");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "logs" / "rank-0000.out"));
+}
+
+TEST_F(LaunchTest, AResultIsRankZerosOutputUntouched) {
+  const Result result = launch(2, "printf '{}\\n'; printf 'no line end'; echo err $RANK >&2", {0}, true);
+  EXPECT_EQ(result.output, "{}\nno line end");
+  EXPECT_NE(result.errors.find("[rank0] err 0\n"), std::string::npos) << result.errors;
+  const std::string errors = launch(2, "echo alike >&2", {0}, true).errors;
+  EXPECT_EQ(errors.substr(7), " alike\n") << errors;
 }
 
 TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsFinalMessageComesLast) {

@@ -21,9 +21,10 @@ class RankSession {
  public:
   /// Rank 0 logs to the console, every other rank to logs/rank-NNNN.log of the dump folder, and warnings and errors to
   /// standard error as well. LOG_RANK, a comma list or "all", names ranks that log to the console, too.
-  /// `final_message`: run when another thread ends the process; may be null.
+  /// `final_message`: run when another thread ends the process; may be null. `output_is_result`: the console of the log
+  /// is standard error.
   RankSession(const Schema& schema, const JobConfig& config, Launch launch,
-              std::shared_ptr<FinalMessage> final_message = nullptr);
+              std::shared_ptr<FinalMessage> final_message = nullptr, bool output_is_result = false);
 
   const Log& log() const { return log_; }
 

@@ -27,6 +27,7 @@ struct LogTargets {
   bool console = true;
   bool colour = false;           ///< ANSI colours for warnings and errors on the console
   bool terminal = false;         ///< the console is a terminal: a status line may stand below the lines
+  bool to_errors = false;        ///< the console is standard error: standard output has a command's result
   bool quiet = false;            ///< warnings and errors alone on the console, and no status line
   std::filesystem::path file{};  ///< appended to, made with its folders at the first line; empty: none
   /// When given, warnings and errors go to standard error, too, with this before them ("[rank 3] ").
