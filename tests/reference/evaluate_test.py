@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import unittest
 
 import torch
@@ -18,6 +19,9 @@ QUESTIONS = [
     {"context": "Trailing spaces  ", "choices": ["go", "to the choice"], "answer": 0},
     {"context": "", "choices": ["Nothing before", "this"], "answer": 1},
     {"context": "ü" * 70, "choices": ["ä", "öö", "ß"], "answer": 0},
+    # All that str.rstrip strips; U+200B and U+FEFF are none of it.
+    *({"context": f"End{space}", "choices": ["a", "b"], "answer": 0}
+      for space in [*filter(str.isspace, map(chr, range(sys.maxunicode + 1))), "\u3000 \x1f\n", "\u200b", "\ufeff"]),
 ]
 
 
