@@ -12,6 +12,49 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
+#include "titan/config/hugging_face_settings.h"
+
+namespace titan {
+
+nlohmann::json rotary_settings(const nlohmann::json& config) {
+  using Json = nlohmann::json;
+  const Json together = config.value("rope_parameters", Json());
+  const Json scaling = together.is_object() ? together : config.value("rope_scaling", Json());
+  Json read = scaling.is_object() ? scaling : Json::object();
+  const auto usual = [&read](const char* key, const Json& value) {
+    if (read.value(key, Json()).is_null()) read[key] = value;
+  };
+  if (!together.is_object()) read["rope_theta"] = config.value("rope_theta", Json());
+  usual("rope_theta", 10000.0);
+  usual("rope_type", read.value("type", Json("default")));
+  const Json outer = config.value("partial_rotary_factor", Json());
+  if (!outer.is_null() && outer != Json(1.0)) read["partial_rotary_factor"] = outer;
+  usual("partial_rotary_factor", 1.0);
+  const Json longest = config.value("max_position_embeddings", Json(2048));
+  if (read["rope_type"] == "dynamic") read["original_max_position_embeddings"] = longest;
+  if (read["rope_type"] != "yarn") return read;
+  usual("original_max_position_embeddings", longest);
+  usual("beta_fast", 32.0);
+  usual("beta_slow", 1.0);
+  const auto value = [&read](const char* key) {
+    const Json found = read.value(key, Json());
+    return found.is_number() ? found.get<double>() : 0.0;
+  };
+  const double factor = value("factor"), share = value("mscale"), all = value("mscale_all_dim");
+  const auto grown = [&](double by) { return factor > 1 ? 0.1 * by * std::log(factor) + 1 : 1.0; };
+  usual("attention_factor", share != 0 && all != 0 ? grown(share) / grown(all) : grown(1.0));
+  return read;
+}
+
+nlohmann::json sliding_window(const nlohmann::json& config) {
+  using Json = nlohmann::json;
+  const bool is_mistral = config.value("model_type", Json()) == "mistral" ||
+                          config.value("architectures", Json()) == Json::array({"MistralForCausalLM"});
+  if (!is_mistral && config.value("use_sliding_window", Json()) != Json(true)) return nullptr;
+  return config.value("sliding_window", Json(4096));
+}
+
+}  // namespace titan
 
 namespace titan::detail {
 namespace {
@@ -66,7 +109,7 @@ class HuggingFaceConfig {
                       architecture->theirs),
           "leave model.name out"));
     }
-    refuse_window(architecture->ours);
+    refuse_window();
     read_sizes();
     refuse_others();
     read_rotary();
@@ -174,36 +217,27 @@ class HuggingFaceConfig {
     }
   }
 
-  void refuse_window(std::string_view ours) {
-    const bool slides = ours == "mistral" || json_.value("use_sliding_window", Json(false)) == Json(true);
-    const Json window = json_.value("sliding_window", ours == "mistral" ? Json(4096) : Json());
+  void refuse_window() {
+    const Json window = sliding_window(json_);
     const int64_t length = settings_.get<int64_t>("training.seq_len");
-    if (!slides || !window.is_number()) return;
+    if (!window.is_number()) return;
     if (window.get<double>() >= static_cast<double>(length)) {  // no longer sequences
-      const double longest = json_.value("max_position_embeddings", Json(2048)).is_number()
-                                 ? json_.value("max_position_embeddings", Json(2048)).get<double>()
-                                 : 2048.0;
-      return give_count("model.max_seq_len", std::min(longest, window.get<double>()));
+      const Json longest = json_.value("max_position_embeddings", Json(2048));
+      return give_count("model.max_seq_len",
+                        std::min(longest.is_number() ? longest.get<double>() : 2048.0, window.get<double>()));
     }
     refuse(fmt::format("sliding_window is {}, below training.seq_len = {}", window.dump(), length),
            "shorten the sequences to the window (training.seq_len; --context or --window of a command): within it "
            "nothing slides");
   }
 
-  /// Settings are in rope_theta and rope_scaling or, since transformers 5, in rope_parameters.
   void read_rotary() {
-    const Json together = json_.value("rope_parameters", Json());
-    const bool is_new = together.is_object();
-    Json scaling = is_new ? together : json_.value("rope_scaling", Json());
-    give_number("model.override.rope_theta", number(is_new ? together : json_, "rope_theta", 1e4));
-    for (const Json* settings : {&json_, scaling.is_object() ? &scaling : &json_}) {
-      const Json share = settings->value("partial_rotary_factor", Json());
-      if (share.is_null() || share == Json(1.0)) continue;
+    const Json rotary = rotary_settings(json_);
+    give_number("model.override.rope_theta", number(rotary, "rope_theta"));
+    if (const Json& share = rotary["partial_rotary_factor"]; share != Json(1.0)) {
       refuse(fmt::format("partial_rotary_factor is {}, and here the whole of every head turns", share.dump()));
-      break;
     }
-    if (!scaling.is_object()) scaling = Json::object();
-    const Json type = scaling.value("rope_type", scaling.value("type", Json("default")));
+    const Json& type = rotary["rope_type"];
     const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
     const std::array<std::pair<const char*, const char*>, 5> known{
         {{"default", "none"}, {"llama3", "llama3_1"}, {"linear", "linear"}, {"dynamic", "dynamic"}, {"yarn", "yarn"}}};
@@ -214,36 +248,22 @@ class HuggingFaceConfig {
     }
     give("model.rope_scaling", std::string(found->second));
     if (name == "default") return;
-    give_number("model.override.rope_factor", number(scaling, "factor"));
-    const std::optional<double> longest = number(json_, "max_position_embeddings", 2048);
-    if (name == "dynamic") give_count("model.override.rope_original_context", longest);
-    if (name == "llama3" || name == "yarn") {
-      give_count("model.override.rope_original_context",
-                 number(scaling, "original_max_position_embeddings", name == "llama3" ? std::nullopt : longest));
+    const std::optional<double> factor = number(rotary, "factor");
+    give_number("model.override.rope_factor", factor);
+    if (name != "linear") {
+      give_count("model.override.rope_original_context", number(rotary, "original_max_position_embeddings"));
     }
     if (name == "llama3") {
-      give_number("model.override.rope_low_freq_factor", number(scaling, "low_freq_factor"));
-      give_number("model.override.rope_high_freq_factor", number(scaling, "high_freq_factor"));
+      give_number("model.override.rope_low_freq_factor", number(rotary, "low_freq_factor"));
+      give_number("model.override.rope_high_freq_factor", number(rotary, "high_freq_factor"));
     }
-    if (name == "yarn") read_yarn(scaling);
-  }
-
-  void read_yarn(const Json& scaling) {
-    give_number("model.override.rope_beta_fast", number(scaling, "beta_fast", 32.0));
-    give_number("model.override.rope_beta_slow", number(scaling, "beta_slow", 1.0));
-    if (scaling.value("truncate", Json(true)) != Json(true)) {
+    if (name != "yarn" || !factor) return;
+    give_number("model.override.rope_beta_fast", number(rotary, "beta_fast"));
+    give_number("model.override.rope_beta_slow", number(rotary, "beta_slow"));
+    give_number("model.override.rope_attention_factor", number(rotary, "attention_factor"));
+    if (rotary.value("truncate", Json(true)) != Json(true)) {
       refuse("truncate is false, and here the limits of yarn's ramp are whole numbers");
     }
-    const std::optional<double> factor = number(scaling, "factor", 1.0);
-    if (!factor) return;
-    const auto grown = [&](double share) { return *factor > 1 ? 0.1 * share * std::log(*factor) + 1 : 1.0; };
-    const auto share = [&](const char* key) {
-      const Json value = scaling.value(key, Json());
-      return value.is_number() ? value.get<double>() : 0.0;
-    };
-    const bool both = share("mscale") != 0 && share("mscale_all_dim") != 0;
-    const double usual = both ? grown(share("mscale")) / grown(share("mscale_all_dim")) : grown(1.0);
-    give_number("model.override.rope_attention_factor", number(scaling, "attention_factor", usual));
   }
 
   /// The folder's tokenizer and weights, if it has any.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "titan/base/error.h"
+#include "titan/config/hugging_face_settings.h"
 #include "titan/model/llama/llama.h"
 
 namespace titan {
@@ -95,21 +96,6 @@ Json rotary_json(const RotaryScaling& scaling) {
           {"original_max_position_embeddings", scaling.original_context}};
 }
 
-/// What a file that leaves it out means. `longest`: its max_position_embeddings.
-Json usual_rotary(const std::string& key, const Json& scaling, const Json& longest) {
-  if (key == "beta_fast") return 32.0;
-  if (key == "beta_slow") return 1.0;
-  if (key == "original_max_position_embeddings" && scaling.value("rope_type", "") != "llama3") return longest;
-  if (key != "attention_factor" || !scaling.contains("factor") || !scaling["factor"].is_number()) return {};
-  const auto factor = scaling["factor"].get<double>();
-  const auto grown = [&](const char* name) {
-    const Json share = scaling.value(name, Json());
-    return factor > 1 ? 0.1 * (share.is_number() ? share.get<double>() : 1.0) * std::log(factor) + 1 : 1.0;
-  };
-  const bool both = scaling.value("mscale", Json()).is_number() && scaling.value("mscale_all_dim", Json()).is_number();
-  return both ? grown("mscale") / grown("mscale_all_dim") : grown("mscale without a number");
-}
-
 /// Collects the differences, in the file's terms.
 class Comparison {
  public:
@@ -150,35 +136,24 @@ class Comparison {
   std::vector<SettingDifference> differences_;
 };
 
-/// Rotary settings are in rope_theta and rope_scaling or, since transformers 5, in rope_parameters.
 void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   const Json& theirs = comparison.theirs();
-  const bool together = theirs.contains("rope_parameters") && theirs["rope_parameters"].is_object();
-  Json scaling = together ? theirs["rope_parameters"] : theirs.value("rope_scaling", Json());
-  const Json theta = together ? scaling.value("rope_theta", Json(10000.0)) : theirs.value("rope_theta", Json(10000.0));
-  comparison.compare("rope_theta", theta, arguments.rope_theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json settings = theirs.value(key, Json());
     if (!settings.is_null() && !settings.is_object()) comparison.refuse(key, settings, "which is no JSON object");
   }
-  for (const Json* settings : {&theirs, scaling.is_object() ? &scaling : &theirs}) {
-    const Json share = settings->value("partial_rotary_factor", Json(1.0));
-    if (share.is_null() || share == Json(1.0)) continue;
+  const Json there = rotary_settings(theirs);
+  comparison.compare("rope_theta", there["rope_theta"], arguments.rope_theta);
+  if (const Json& share = there["partial_rotary_factor"]; share != Json(1.0)) {
     comparison.refuse("partial_rotary_factor", share, "and here the whole of every head turns");
-    break;
   }
-  if (!scaling.is_object()) scaling = Json::object();
-  if (scaling.contains("type") && !scaling.contains("rope_type")) scaling["rope_type"] = scaling["type"];
-  const Json type = scaling.value("rope_type", Json("default"));
   if (!arguments.rope_scaling) {
-    if (type != Json("default")) comparison.compare("rotary scaling", type, "none");
+    if (there["rope_type"] != "default") comparison.compare("rotary scaling", there["rope_type"], "none");
     return;
   }
   const Json here = rotary_json(*arguments.rope_scaling);
   for (const auto& [key, value] : here.items()) {
-    Json there = scaling.value(key, Json());
-    if (there.is_null()) there = usual_rotary(key, scaling, theirs.value("max_position_embeddings", Json()));
-    comparison.compare("rope_scaling." + key, there, value);
+    comparison.compare("rope_scaling." + key, there.value(key, Json()), value);
   }
 }
 
@@ -187,13 +162,6 @@ std::string words_of(const std::optional<RotaryScaling>& scaling) {
   if (scaling->kind != RotaryScaling::Kind::llama3) return rotary_json(*scaling).dump();
   return fmt::format("factor {}, frequency factors {} and {}, original context {}", scaling->factor,
                      scaling->low_frequency_factor, scaling->high_frequency_factor, scaling->original_context);
-}
-
-/// Tokens that a token of any layer sees before it; null: all of them.
-Json sliding_window(const Json& config) {
-  const bool is_mistral = config.value("model_type", Json()) == Json("mistral");
-  if (!is_mistral && config.value("use_sliding_window", Json()) != Json(true)) return nullptr;
-  return config.value("sliding_window", Json(4096));
 }
 
 /// All kernels of a norm compute the same function.
