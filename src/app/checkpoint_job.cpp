@@ -20,6 +20,7 @@ namespace titan {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 bool is_hugging_face(const fs::path& folder) {
   std::error_code unknown;
@@ -45,12 +46,31 @@ fs::path find_model(Storage& storage, const fs::path& folder) {
 }
 
 /// Options that the run of a checkpoint recorded, as words of a command line.
-void add_recorded(const nlohmann::ordered_json& section, const std::string& prefix, std::vector<std::string>& words) {
+void add_recorded(const Json& section, const std::string& prefix, std::vector<std::string>& words) {
   for (const auto& [key, value] : section.items()) {
     if (value.is_object()) add_recorded(value, prefix + key + ".", words);
     if (value.is_string()) words.push_back(fmt::format("--{}{}={}", prefix, key, value.get<std::string>()));
     if (value.is_number()) words.push_back(fmt::format("--{}{}={}", prefix, key, value.dump()));
   }
+}
+
+/// The same of a ModelRequest, which is recorded with weights that no run saved.
+void add_request(const Json& request, std::vector<std::string>& words) {
+  Json sizes = request, model = Json::object();
+  for (const char* key : {"name", "flavor", "norm_type", "rope_scaling", "max_seq_len"}) {
+    if (sizes.contains(key)) model[key] = sizes.at(key);
+    sizes.erase(key);
+  }
+  sizes.erase("seq_len");
+  model["override"] = sizes;
+  add_recorded(model, "model.", words);
+}
+
+/// What the manifest of a checkpoint says of its run and its model.
+Json recorded_facts(Storage& storage, const fs::path& folder) {
+  const OpenCheckpoint checkpoint(storage, folder, /*all_sizes=*/true);
+  const bool has_facts = checkpoint.manifest() && checkpoint.manifest()->facts.is_object();
+  return has_facts ? checkpoint.manifest()->facts : Json::object();
 }
 
 struct StoredModel {
@@ -66,19 +86,20 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
     return stored;
   }
   words.push_back("--checkpoint.initial_load_path=" + folder.string());
-  const OpenCheckpoint checkpoint(storage, folder, /*all_sizes=*/true);
-  if (!checkpoint.manifest() || !checkpoint.manifest()->facts.is_object()) return stored;
-  const nlohmann::ordered_json& facts = checkpoint.manifest()->facts;
-  const nlohmann::ordered_json config = facts.value("config", nlohmann::ordered_json());
-  nlohmann::ordered_json model = config.is_object() ? config.value("model", nlohmann::ordered_json()) : config;
-  if (!model.is_object()) return stored;
-  const nlohmann::ordered_json training = config.value("training", nlohmann::ordered_json());
-  if (training.is_object() && training.value("seq_len", nlohmann::ordered_json()).is_number_unsigned()) {
+  const Json facts = recorded_facts(storage, folder);
+  const Json config = facts.value("config", Json::object());
+  if (!config.contains("model")) {  // converted weights
+    add_request(facts.value("model", Json::object()).value("request", Json::object()), words);
+    return stored;
+  }
+  const Json training = config.value("training", Json());
+  if (training.is_object() && training.value("seq_len", Json()).is_number_unsigned()) {
     stored.length = training.at("seq_len").get<int64_t>();
   }
+  Json model = config.at("model");
   model.erase("from_hf");  // what it said is in the other options
   add_recorded(model, "model.", words);
-  const nlohmann::ordered_json data = config.value("data", nlohmann::ordered_json());
+  const Json data = config.value("data", Json());
   for (const char* key : {"chat_template", "chat"}) {  // how its conversations are written
     if (data.is_object() && data.contains(key)) add_recorded({{key, data.at(key)}}, "data.", words);
   }
@@ -106,7 +127,13 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
     if (!given(text.substr(0, text.find('=')))) all.push_back(text);
   }
   all.insert(all.end(), words.begin(), words.end());
-  LoadedConfig loaded = load_config(schema, all, config_checks());
+  std::vector<ConfigCheck> checks = config_checks();
+  checks.push_back(world_check());
+  LoadedConfig loaded = load_config(schema, all, checks);
+  std::erase_if(loaded.problems, [&](const Problem& problem) {  // of training's lengths and batches
+    const bool is_default = problem.where.kind == Place::Kind::default_value;
+    return (is_default || problem.key.starts_with("training.")) && !given("--" + problem.key);
+  });
   if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == "bfloat16") {
     loaded.config.training.dtype = "bfloat16";  // no optimizer needs more of the weights
   }
@@ -117,6 +144,30 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
   const int64_t most = loaded.config.model.max_seq_len;
   if (!given("--training.seq_len")) {
     loaded.config.training.seq_len = most > 0 ? std::min(most, stored.length) : stored.length;
+  }
+  return loaded;
+}
+
+LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> words,
+                          std::span<const ConfigCheck> checks) {
+  LoadedConfig loaded = load_config(schema, words, checks);
+  const std::string theirs = loaded.config.model.from_hf;
+  std::error_code unknown;
+  if (theirs.empty() || !loaded.config.checkpoint.enable || fs::is_directory(theirs, unknown)) return loaded;
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  const fs::path root = fs::path(loaded.config.job.dump_folder) / loaded.config.checkpoint.folder;
+  for (const FoundCheckpoint& found : find_checkpoints(*storage, root)) {
+    if (found.is_unseen) continue;
+    const Json facts = recorded_facts(*storage, root / step_folder(found.step));
+    const Json model = facts.value("config", Json::object()).value("model", Json::object());
+    if (model.value("from_hf", "") != theirs) break;
+    std::vector<std::string> all;
+    add_recorded(model, "model.", all);
+    all.insert(all.end(), words.begin(), words.end());
+    all.emplace_back("--model.from_hf=");
+    loaded = load_config(schema, all, checks);
+    loaded.config.model.from_hf = theirs;  // which the next checkpoint records again
+    break;
   }
   return loaded;
 }
@@ -157,7 +208,7 @@ void set_context(LoadedConfig& job, int64_t tokens) {
                     tokens));
   }
   // Ranks share a text's tokens evenly in training, which the checks of a config are about.
-  const int64_t unit = 2 * config.parallelism.tensor_parallel_degree;
+  const int64_t unit = 2 * config.parallelism.tensor_parallel_degree * config.parallelism.context_parallel_degree;
   config.training.seq_len = (tokens + unit - 1) / unit * unit;
   if (config.model.max_seq_len > 0) {
     config.model.max_seq_len = std::max(config.model.max_seq_len, config.training.seq_len);

@@ -1,5 +1,5 @@
-// The job of a command that computes with a model and does not train: the model, its tokenizer and its weights are
-// those of a checkpoint, whose form is found out.
+// Jobs whose model a checkpoint knows: that of a command which computes and does not train (the form of the checkpoint
+// is found out), and that of a run which resumes.
 #pragma once
 
 #include <filesystem>
@@ -21,6 +21,11 @@ namespace titan {
 /// training.seq_len is that of the run, or 2048 where none is recorded.
 LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
                                  std::span<const std::string> words);
+
+/// The config of a run that trains. Where the folder of model.from_hf is gone and the run has a checkpoint, the model
+/// is what that recorded.
+LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> words,
+                          std::span<const ConfigCheck> checks);
 
 /// The job's tokenizer. Throws Error(bad_data) where there is none, or one of ids alone where it `needs_text`.
 std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text = true);

@@ -119,6 +119,27 @@ bool names_any(const LoadedConfig& loaded, std::initializer_list<const char*> ke
          std::any_of(keys.begin(), keys.end(), [&](const char* key) { return loaded.origins.is_set(key); });
 }
 
+/// The config. Where it names no model and `from` is of Hugging Face's form, the model that the folder's config.json
+/// describes; `names_model`: it names one itself.
+LoadedConfig load_conversion(const Schema& schema, const Direction& direction, const ConvertOptions& options,
+                             bool& names_model) {
+  LoadedConfig loaded = load_config(schema, options.rest, config_checks());
+  names_model = names_any(loaded, {"model.name", "model.flavor"});
+  const bool reads_theirs = direction.run == convert_from_hugging_face || direction.run == verify_weights;
+  std::error_code unknown;
+  if (names_model || !loaded.problems.empty() || !reads_theirs ||
+      !std::filesystem::exists(std::filesystem::path(options.from) / "config.json", unknown)) {
+    return loaded;
+  }
+  const int64_t length = loaded.config.training.seq_len;
+  std::vector<std::string> words{"--model.from_hf=" + options.from, "--training.seq_len=8"};  // every model reads 8
+  words.insert(words.end(), options.rest.begin(), options.rest.end());
+  loaded = load_config(schema, words, config_checks());
+  const int64_t most = loaded.config.model.max_seq_len;
+  loaded.config.training.seq_len = most > 0 ? std::min(most, length) : length;
+  return loaded;
+}
+
 [[noreturn]] void fail_unknown(const std::string& word) {
   const std::vector<std::string> close = nearest(word, convert_command_words(), 1);
   const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
@@ -144,14 +165,15 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   if (!direction) fail_unknown(arguments[0]);
   const std::optional<ConvertOptions> options = parse_convert(*direction, arguments.subspan(1));
   if (!options) return 0;
-  LoadedConfig loaded = load_config(schema, options->rest, config_checks());
+  bool names_model = false;
+  LoadedConfig loaded = load_conversion(schema, *direction, *options, names_model);
   if (!loaded.problems.empty()) {
     print_problems(std::cerr, loaded.problems);
     return static_cast<int>(ExitCode::bad_config);
   }
   for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
   constexpr double kGigabyte = 1e9;
-  direction->run({options->from, options->to, loaded.config, names_any(loaded, {"model.name", "model.flavor"}),
+  direction->run({options->from, options->to, loaded.config, names_model,
                   names_any(loaded, {"model.tokenizer_path", "model.hf_assets_path"}), options->dtype,
                   static_cast<int64_t>(options->shard_gigabytes * kGigabyte), options->data_ranks},
                  std::cout);

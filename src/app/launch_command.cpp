@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "checkpoint_job.h"
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
 #include "titan/base/error.h"
@@ -89,7 +90,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (!words.empty()) refuse_mistyped_command(words[0]);
   std::vector<ConfigCheck> checks = config_checks();
   if (trains) checks.push_back(world_check(options->ranks));
-  const LoadedConfig loaded = load_config(schema, words, checks);
+  const LoadedConfig loaded = load_run_job(schema, words, checks);
   if (loaded.config.comm.rank && loaded.config.comm.mode == "default") {
     throw Error(
         ExitCode::bad_config,

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "checkpoint_job.h"
 #include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
@@ -67,7 +68,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
   std::vector<ConfigCheck> checks = config_checks();
   checks.push_back(world_check());
-  LoadedConfig loaded = load_config(schema, arguments, checks);
+  LoadedConfig loaded = load_run_job(schema, arguments, checks);
   if (const int code = report_job_problems(loaded)) return code;
   const std::vector<std::string> located = locate_inputs(loaded);
   const JobConfig& config = loaded.config;

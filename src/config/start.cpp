@@ -14,11 +14,12 @@ namespace {
 constexpr int64_t kThreadsPerProcessor = 4;
 
 /// True if `reported` already covers `problem`, or if the problem is about a default that the user may not have chosen:
-/// the file could not be read, or a key is mistyped that most likely meant this option.
+/// the file or the folder of model.from_hf could not be read, or a key is mistyped that most likely meant this option.
 bool is_settled(const Problem& problem, const std::vector<Problem>& reported) {
   return std::any_of(reported.begin(), reported.end(), [&](const Problem& other) {
     const bool same = !other.key.empty() && (problem.key == other.key || problem.key.starts_with(other.key + "."));
-    const bool unread = other.key == "job.config_file" || (other.where.kind == Place::Kind::file && other.key.empty());
+    const bool unread = other.key == "job.config_file" || other.key == "model.from_hf" ||
+                        (other.where.kind == Place::Kind::file && other.key.empty());
     return same || (unread && problem.where.kind == Place::Kind::default_value);
   });
 }

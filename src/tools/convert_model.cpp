@@ -150,13 +150,12 @@ ModelRequest model_of(const WeightConversion& conversion, const std::optional<Ma
       if (differences(settings, *recorded).empty()) return *recorded;
     }
     if (known) return *known;
-    const std::string all = settings.format == Form::hugging_face
-                                ? fmt::format("--model.from_hf={} takes what it says, or ", conversion.from.string())
-                                : "";
-    throw Error(ExitCode::bad_config,
-                fmt::format("{} is of no flavor known here; {}name its model with a config file, or with --model.name, "
-                            "--model.flavor and --model.override.*",
-                            settings.shown, all));
+    if (conversion.config.model.from_hf.empty()) {
+      throw Error(ExitCode::bad_config,
+                  fmt::format("{} is of no flavor known here; name its model with a config file, or with --model.name, "
+                              "--model.flavor and --model.override.*",
+                              settings.shown));
+    }
   }
   const ModelRequest request = with_vocabulary(make_model_request(conversion.config, 1), vocabulary_in(settings));
   const std::vector<std::string> differ = differences(settings, request);

@@ -24,8 +24,8 @@ struct ForeignSettings {
 /// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is no JSON.
 ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Format format);
 
-/// The model named by the user, if the settings match it; otherwise the one recorded by our export, or the flavor that
-/// matches the settings. Throws Error(bad_config) with the differences.
+/// The model named by the user, if the settings match it; otherwise the one recorded by our export, the flavor that
+/// matches the settings, or that of model.from_hf. Throws Error(bad_config) with the differences.
 ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
                       const ForeignSettings& settings);
 /// The flavor that matches the settings; nothing if none does.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <vector>
 
@@ -33,6 +34,17 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
   }
   return key.starts_with("lr_scheduler.") || key == "job.generation" || key == "training.seq_len" ||
          key == "optimizer.lr";
+}
+
+/// What a checkpoint records of the config: its tokenizer is found from every working folder.
+JobConfig recorded_config(JobConfig config) {
+  ModelSection& model = config.model;
+  std::string& tokenizer = model.tokenizer_path ? *model.tokenizer_path : model.hf_assets_path;
+  std::error_code unknown;
+  if (std::filesystem::exists(tokenizer, unknown)) {
+    tokenizer = std::filesystem::absolute(tokenizer, unknown).lexically_normal().string();
+  }
+  return config;
 }
 
 /// JSON has no NaN: it is written, and read, as null.
@@ -125,7 +137,7 @@ nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
   return {{"tokens", now.tokens},
           {"layout", std::move(layout)},
           {kGlobalBatch, make_batch_plan(config_, parts_.place).global_batch()},
-          {kConfig, parse_json<nlohmann::ordered_json>(dump_json(Schema(), config_))},
+          {kConfig, parse_json<nlohmann::ordered_json>(dump_json(Schema(), recorded_config(config_)))},
           {kModelFacts, model_facts(make_model_request(config_, parts_.model.vocabulary))}};
 }
 
@@ -134,7 +146,7 @@ ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t s
   ConfigChanges found;
   std::vector<std::string> all, telling;
   if (facts.is_object() && facts.contains(kConfig)) {
-    for (const ChangedOption& change : changes_since(Schema(), facts.at(kConfig), config)) {
+    for (const ChangedOption& change : changes_since(Schema(), facts.at(kConfig), recorded_config(config))) {
       all.push_back(change.words);
       if (changes_training(change.key, facts.at(kConfig), config)) telling.push_back(change.words);
     }

@@ -156,6 +156,42 @@ class FromHuggingFaceTest(unittest.TestCase):
         self.assertEqual(done.returncode, 64)
         self.assertIn("are in pytorch_model.bin, and safetensors are read", done.stderr)
 
+    def titan(self, *words: object, code: int = 0) -> str:
+        done = subprocess.run([binary(), *map(str, words)], cwd=self.folder, text=True, capture_output=True, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_conversions_take_what_config_json_says(self):
+        for number, case in enumerate(("qwen3", "mistral, a longer window", "llama, tied, odd sizes", "dynamic scaling",
+                                       "qwen2, tied, yarn with mscale")):
+            with self.subTest(case):
+                theirs, ours, back = (f"{name}-{number}" for name in ("theirs", "ours", "back"))
+                model = make(case)
+                model.save_pretrained(self.folder / theirs)
+                self.assertIn(" custom: ", self.titan("convert", "from-hf", theirs, ours))
+                self.assertIn("0 missing", self.titan("convert", "verify", theirs))
+                self.titan("convert", "to-hf", ours, back)
+                again = transformers.AutoModelForCausalLM.from_pretrained(self.folder / back)
+                self.assertIs(type(again), type(model))
+                for name, weight in model.state_dict().items():
+                    self.assertTrue(torch.equal(again.state_dict()[name], weight), name)
+                said = self.titan("generate", ours, "--prompt", "x", "--max-new-tokens", 2, "--model.tokenizer_path",
+                                  ROOT / "configs/tokenizers/stories.model")
+                self.assertTrue(said.startswith("x"), said)
+
+    def test_a_run_resumes_without_the_folder(self):
+        make("qwen3").save_pretrained(self.folder / "theirs")
+        words = [DEBUG_CONFIG, "--model.from_hf=theirs", "--training.seq_len=64", "--checkpoint.enable",
+                 "--checkpoint.last_save_model_only=false", "--model.tokenizer_path",
+                 ROOT / "configs/tokenizers/stories.model"]
+        self.titan(*words, "--training.steps=1", "--job.dump_folder=run")
+        (self.folder / "theirs").rename(self.folder / "gone")
+        for steps in (2, 3):
+            self.assertIn(f"LOAD: step {steps - 1}", self.titan(*words, f"--training.steps={steps}", "--job.dump_folder=run"))
+        said = self.titan(*words[:-2], "--job.dump_folder=another", code=64)
+        self.assertIn("1 problem in the configuration:", said)
+        self.assertIn("theirs is no folder", said)
+
     def test_a_folder_that_is_none(self):
         done = subprocess.run([binary(), str(DEBUG_CONFIG), "--model.from_hf=nowhere"], cwd=ROOT, text=True,
                               capture_output=True, check=False)

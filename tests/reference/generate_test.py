@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from from_hf_test import make
-from titan import ROOT, binary
+from titan import DEBUG_CONFIG, ROOT, binary
 
 PROMPTS = ["Once upon a time", "2 + 2 =", "Über den Wölken, muß die Freiheit"]
 END = "<|end|>"
@@ -149,6 +149,16 @@ class GenerateTest(ModelTest):
         beside, long = self.generate("--prompt", "Once", "--prompt", "x" * 50, *words)
         self.assertEqual(beside["tokens"], alone["tokens"])
         self.assertEqual((len(alone["tokens"]), len(long["tokens"])), (30, 10))
+
+    def test_a_run_finds_its_tokenizer_from_everywhere(self):
+        self.model("llama")
+        train = [binary(), str(DEBUG_CONFIG), "--model.from_hf=model", "--training.steps=1", "--training.seq_len=64",
+                 "--checkpoint.enable", "--job.dump_folder=run"]
+        subprocess.run(train, cwd=self.folder, capture_output=True, check=True)
+        words = ["--prompt", "Once", "--max-new-tokens", "3"]
+        said = subprocess.run([binary(), "generate", str(self.folder / "run"), *words], cwd="/", capture_output=True,
+                              text=True, check=True)
+        self.assertTrue(said.stdout.startswith("Once"), said.stdout)
 
     def test_prompts_from_files(self):
         self.model("llama")

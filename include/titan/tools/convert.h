@@ -15,7 +15,7 @@ namespace titan {
 struct WeightConversion {
   std::filesystem::path from, to;  // `to`: what must not be there yet
   const JobConfig& config;         // names the model, training.dtype, the tokenizer
-  bool names_model = false;        // the user said which model; else it is recognised where the files tell
+  bool names_model = false;        // the user said which; else it is recognised, or what model.from_hf describes
   bool names_tokenizer = false;    // the user said which tokenizer; else it is that of the run that saved a checkpoint
   std::string dtype;               // to-hf: float32, bfloat16, float16; empty: as stored
   int64_t shard_bytes = 0;         // to-hf: of a file, at most; 0: as transformers does
