@@ -30,7 +30,7 @@ bool is_hugging_face(const fs::path& folder) {
 /// The folder itself where it holds a model, else the newest of a run's.
 fs::path find_model(Storage& storage, const fs::path& folder) {
   std::error_code unknown;
-  if (!fs::exists(folder, unknown)) {
+  if (!fs::is_directory(folder, unknown)) {
     throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
   }
   if (is_hugging_face(folder) || holds_checkpoint(storage, folder)) return folder;

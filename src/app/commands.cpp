@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -41,15 +43,35 @@ std::vector<std::string> words_after(std::string_view command, const Schema& sch
   if (command == "config") return config_command_words();
   if (command == "tokenizer") return tokenizer_command_words();
   if (command == "data") return data_command_words();
-  if (command == "schedule") return schedule_command_words();
   if (command == "profile") return profile_command_words();
   if (command == "convert") return convert_command_words();
   if (command == "completion") return {"bash", "zsh"};
-  std::vector<std::string> sections;
+  std::vector<std::string> words;
   if (command == "help") {
-    for (const SectionInfo& section : schema.sections()) sections.push_back(section.name);
+    for (const Command& one : commands()) words.emplace_back(one.name);
+    for (const SectionInfo& section : schema.sections()) words.push_back(section.name);
   }
-  return sections;
+  return words;
+}
+
+/// Commands whose help has options of the schema, or none.
+constexpr std::array<std::string_view, 5> kOfTheSchema{"train", "config", "lr-table", "completion", "help"};
+
+/// The options that the help of `COMMAND NEXT…` lists, but for --help.
+std::vector<std::string> options_in_help(const Schema& schema, RunCommand run, std::vector<std::string> words) {
+  words.emplace_back("--help");
+  std::ostringstream help;
+  std::streambuf* const usual = std::cout.rdbuf(help.rdbuf());
+  run(schema, words);
+  std::cout.rdbuf(usual);
+  std::vector<std::string> options;
+  for (const std::string& line : split(help.str(), '\n')) {
+    if (!line.starts_with("  -")) continue;
+    for (const std::string& name : split(line.substr(2, line.find(' ', 2) - 2), ',')) {
+      if (name.starts_with("--") && name != "--help") options.push_back(name);
+    }
+  }
+  return options;
 }
 
 /// Of all families, in the order of their names.
@@ -79,7 +101,14 @@ RunCommand find_command(std::string_view name) {
 CompletionWords completion_words(const Schema& schema) {
   CompletionWords words;
   for (const Command& command : commands()) {
-    words.subcommands.push_back({std::string(command.name), words_after(command.name, schema), command.takes_config});
+    const std::vector<std::string> next = words_after(command.name, schema);
+    words.subcommands.push_back({std::string(command.name), next, command.takes_options});
+    if (std::find(kOfTheSchema.begin(), kOfTheSchema.end(), command.name) != kOfTheSchema.end()) continue;
+    const RunCommand run = command.without_tensors ? command.without_tensors : find_command(command.name);
+    if (next.empty()) words.own_options[std::string(command.name)] = options_in_help(schema, run, {});
+    for (const std::string& word : next) {
+      words.own_options[fmt::format("{}/{}", command.name, word)] = options_in_help(schema, run, {word});
+    }
   }
   words.values["model.flavor"] = all_flavors(schema);
   return words;

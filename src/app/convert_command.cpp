@@ -24,23 +24,24 @@ struct Direction {
   const char* from;
   const char* to;  // null: nothing is written
   const char* purpose;
+  const char* example;
   void (*run)(const WeightConversion& conversion, std::ostream& out);
 };
 constexpr std::array<Direction, 7> kDirections{{
     {"from-hf", "HF_FOLDER", "CHECKPOINT", "Safetensors of Hugging Face's form become a checkpoint to begin from",
-     convert_from_hugging_face},
+     "Llama-3.1-8B/ llama31-8b", convert_from_hugging_face},
     {"to-hf", "CHECKPOINT", "HF_FOLDER", "The model in a checkpoint becomes a folder that transformers loads",
-     convert_to_hugging_face},
+     "outputs/mine/checkpoint/step-1000 my-model --dtype bfloat16", convert_to_hugging_face},
     {"from-meta", "META_FOLDER", "CHECKPOINT", "consolidated.NN.pth and params.json become a checkpoint to begin from",
-     convert_from_meta},
+     "Meta-Llama-3-8B/original/ llama3-8b", convert_from_meta},
     {"to-torch", "CHECKPOINT", "FILE", "The model in a checkpoint becomes one file that torch.load reads",
-     convert_to_torch},
+     "outputs/mine/checkpoint/step-1000 weights.pt", convert_to_torch},
     {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "The same checkpoint in the form of torchtitan of December 2024",
-     convert_to_2024},
+     "outputs/mine/checkpoint/step-1000 2024/step-1000", convert_to_2024},
     {"to-2026", "CHECKPOINT", "CHECKPOINT_2026", "The same in the form of torchtitan's last release with TOML configs",
-     convert_to_2026},
+     "outputs/mine/checkpoint/step-1000 2026/step-1000 --data-ranks 16", convert_to_2026},
     {"verify", "FOLDER", nullptr, "Reads all of a checkpoint or of a Hugging Face folder and says what it found",
-     verify_weights},
+     "my-model", verify_weights},
 }};
 
 struct ConvertOptions {
@@ -64,9 +65,11 @@ void print_help() {
     std::cout << fmt::format("  {:<10}{:<12} {:<16} {}\n", direction.name, direction.from,
                              direction.to ? direction.to : "", direction.purpose);
   }
-  std::cout
-      << "\nA config, or --model.name and --model.flavor, says which model it is; our checkpoints and exports record\n"
-         "theirs, and published ones are recognised. titan_train convert DIRECTION --help has the options.\n";
+  std::cout << "\nOur checkpoints and exports record their model, published ones are recognised, and of others "
+               "config.json is\n"
+               "read; a config, or --model.name and --model.flavor, names another. titan_train convert DIRECTION "
+               "--help has the\n"
+               "options.\n\nExample:\n  titan_train convert from-hf Llama-3.1-8B/ llama31-8b\n";
 }
 
 /// What `--shard-gigabytes` may be: a kilobyte to a petabyte.
@@ -97,7 +100,10 @@ std::optional<ConvertOptions> parse_convert(const Direction& direction, std::spa
         ->check(CLI::Range(int64_t{1}, kMostDataRanks));
   }
   app.allow_extras();
-  app.footer("A config file and --section.key options follow: the model, training.dtype, model.tokenizer_path.");
+  app.footer(
+      fmt::format("A config file and --section.key options follow: the model, training.dtype, model.tokenizer_path.\n\n"
+                  "Example:\n  titan_train convert {} {}",
+                  direction.name, direction.example));
   const bool asks =
       std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
   if (!asks && (words.empty() || words[0].starts_with("-"))) {

@@ -1,6 +1,7 @@
 // titan_train evaluate: how likely texts are, or which of several choices is, under the model in a checkpoint.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,11 @@
 
 namespace titan {
 namespace {
+
+constexpr std::array<Rewording, 3> kEvaluateWords{
+    {{" and is a conversation (training.dataset = \"chat\")", ": it is a conversation, which evaluate does not read"},
+     {"data.text_field", "--text-field"},
+     {"data.bad_record = \"skip\"", "--data.bad_record skip"}}};
 
 struct EvaluateOptions {
   std::string checkpoint;
@@ -58,7 +64,11 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_flag("--json", options.json, "One JSON object for each document or question, and one for all");
   app.allow_extras();
-  app.footer("--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.");
+  app.footer(
+      "--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.\n\n"
+      "Examples:\n"
+      "  titan_train evaluate outputs/mine --data test.jsonl\n"
+      "  titan_train evaluate outputs/mine --data questions.jsonl --choices");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
   options.rest = app.remaining();
   if (!options.dtype.empty()) options.rest.push_back("--training.mixed_precision_param=" + options.dtype);
@@ -292,8 +302,11 @@ int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
   if (const int code = report_config_problems(job)) return code;
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job, /*needs_text=*/options->has_choices);
   const int64_t window = options->window > 0 ? options->window : job.config.training.seq_len;
-  const Evaluation evaluation = options->has_choices ? questions_of(*options, *tokenizer, window)
-                                                     : texts_of(*options, job.config.data, *tokenizer);
+  Evaluation evaluation;
+  in_words_of_command(kEvaluateWords, [&] {
+    evaluation = options->has_choices ? questions_of(*options, *tokenizer, window)
+                                      : texts_of(*options, job.config.data, *tokenizer);
+  });
   set_context(job, window);
   return run_inference(schema, job, [&](Run& run) {
     const std::vector<double> sums = negative_log_likelihoods(run, evaluation.texts, window);

@@ -95,11 +95,21 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
                             "input is");
   app.add_option("--system", options.system, "What the conversation begins with")->needs(chat);
   app.allow_extras();
-  app.footer("--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.");
+  app.footer(
+      "--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.\n\n"
+      "Examples:\n"
+      "  titan_train generate outputs/mine --prompt \"Once upon a time\" --temperature 0.7 --top-p 0.9\n"
+      "  titan_train generate Qwen2.5-0.5B-Instruct/ --chat");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
   options.rest = app.remaining();
   sampling.seed = static_cast<uint64_t>(options.seed);
-  if (std::erase(options.rest, "-") > 0) options.file = "-";
+  if (std::erase(options.rest, "-") > 0) {
+    if (!options.prompts.empty() || !options.file.empty()) {
+      throw Error(ExitCode::bad_config,
+                  "generate: - reads the prompt from standard input; leave out --prompt and --file");
+    }
+    options.file = "-";
+  }
   for (const CLI::Option* option : {top_k, top_p, seed}) {
     if (option->count() == 0 || sampling.temperature > 0) continue;
     throw Error(ExitCode::bad_config, fmt::format("generate: {} chooses among likely tokens, and --temperature 0 takes "

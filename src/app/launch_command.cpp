@@ -38,7 +38,10 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
   app.prefix_command();
   app.footer(
       "A config file and --section.key options follow, as for training; or ranks, generate or evaluate and "
-      "their options.");
+      "their options.\n\n"
+      "Examples:\n"
+      "  titan_train launch -n 2 configs/debug_model.toml\n"
+      "  titan_train launch -n 2 generate outputs/mine --prompt Once --parallelism.tensor_parallel_degree=2");
   if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   if (!options.rest.empty() && options.rest[0] == "--") options.rest.erase(options.rest.begin());

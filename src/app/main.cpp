@@ -41,7 +41,7 @@ Run open_library() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  const std::vector<std::string> words = titan::program_words({argv + 1, argv + argc});
   Run run = nullptr;
   const auto act = [&](const titan::Schema& schema) {
     if (const auto call = titan::find_call_without_tensors(words)) return call->run(schema, call->arguments);

@@ -50,7 +50,9 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
       ->needs("--gpu");
   app.add_flag("--json", options.json, "Memory, verdict and time as JSON, nothing else")->needs("--gpu");
   app.allow_extras();
-  app.footer("A config file and --section.key options follow, as for training.");
+  app.footer(
+      "A config file and --section.key options follow, as for training.\n\n"
+      "Example:\n  titan_train plan configs/llama3_8b.toml --world 256");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
   options.rest = app.remaining();
   return options;

@@ -12,6 +12,8 @@ void run_profile_command(const std::vector<std::string>& arguments, std::ostream
   std::string trace;
   size_t top = 12;
   CLI::App app("Look into traces of steps, as LibTorch and torch.profiler write them", "titan_train profile");
+  app.footer(
+      "Example:\n  titan_train profile summarize outputs/debug_model/profile_traces/iteration_10/rank0_trace.json");
   CLI::App* const summarize_words =
       app.add_subcommand("summarize", "Time by part, the operations that take most, and the gaps");
   summarize_words->add_option("TRACE", trace, "A trace in Chrome's form, .json or .json.gz")->required();

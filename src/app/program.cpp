@@ -8,7 +8,8 @@
 
 namespace titan {
 
-int run_program(const std::vector<std::string>& words) {
+int run_program(const std::vector<std::string>& given) {
+  const std::vector<std::string> words = program_words(given);
   const auto dispatch = [&words](const Schema& schema) {
     if (const auto call = find_call_without_tensors(words)) return call->run(schema, call->arguments);
     const std::span<const std::string> arguments(words);

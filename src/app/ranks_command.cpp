@@ -30,7 +30,9 @@ std::optional<RanksOptions> parse_ranks_options(std::span<const std::string> arg
       ->delimiter(',')
       ->allow_extra_args(false);  // what follows the list is the config
   app.allow_extras();
-  app.footer("A config file and --section.key options may follow, as for training.");
+  app.footer(
+      "A config file and --section.key options may follow, as for training.\n\n"
+      "Example:\n  titan_train launch -n 2 ranks --hold 5");
   if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   return options;

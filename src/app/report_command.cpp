@@ -90,6 +90,7 @@ void run_report_command(const std::vector<std::string>& arguments, std::ostream&
                "titan_train report");
   app.add_option("RUN", words, "Folders of runs (their job.dump_folder)")->required()->expected(1, kMostRuns);
   app.add_option("--out", output, "The page; by default RUN/report.html, of several runs ./report.html");
+  app.footer("Example:\n  titan_train report outputs/mine outputs/other --out both.html");
   if (!parse_words(app, arguments, out)) return;
   std::vector<std::filesystem::path> folders;
   for (const std::string& word : words) folders.push_back(folder_of(word));

@@ -44,12 +44,24 @@ int run_schedule(const Schema&, Words arguments) {
 
 bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
 
+const Command* command_named(std::string_view name) {
+  const auto found =
+      std::find_if(commands().begin(), commands().end(), [&](const Command& command) { return command.name == name; });
+  return found == commands().end() ? nullptr : &*found;
+}
+
 int run_help(const Schema& schema, Words arguments) {
   if (!arguments.empty() && asks_for_help(arguments[0])) arguments = {};
+  const Command* command = arguments.empty() ? nullptr : command_named(arguments[0]);
+  if (command && command->without_tensors) {
+    const std::vector<std::string> help{"--help"};
+    command->without_tensors(schema, help);
+    std::cout << '\n';
+  }
   if (!arguments.empty() && help_text(schema, arguments[0]).empty()) {
     const std::vector<std::string> close = schema.suggest_section(arguments[0]);
     throw Error(ExitCode::bad_config,
-                fmt::format("help: there is no section {}{}", arguments[0],
+                fmt::format("help: there is no command or section {}{}", arguments[0],
                             close.empty() ? "; titan_train help lists all" : "; did you mean " + close.front() + "?"));
   }
   if (arguments.empty()) {
@@ -57,9 +69,9 @@ int run_help(const Schema& schema, Words arguments) {
     for (const Command& command : commands()) {
       std::cout << fmt::format("  titan_train {:<11}{:<36} {}\n", command.name, command.arguments, command.purpose);
     }
-    std::cout
-        << "\nOptions, given as --section.key value after the config file, or in it (--quiet: warnings and errors "
-           "alone):\n\n";
+    std::cout << "\nExample:\n  titan_train configs/debug_model.toml --training.steps 50\n\nOptions, given as "
+                 "--section.key value after the config file, or in it (--quiet: warnings and errors "
+                 "alone):\n\n";
   }
   std::cout << help_text(schema, arguments.empty() ? std::string_view() : std::string_view(arguments[0]));
   return 0;
@@ -78,27 +90,33 @@ std::span<const Command> commands() {
       {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "take weights from other programs and give them theirs",
        true},
       {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true},
-      {"generate", "CHECKPOINT --prompt TEXT …", "continue texts with the model in a checkpoint", false},
-      {"evaluate", "CHECKPOINT --data FILE …", "loss of texts, or accuracy on multiple-choice questions", false},
+      {"generate", "CHECKPOINT --prompt TEXT …", "continue texts with the model in a checkpoint", true},
+      {"evaluate", "CHECKPOINT --data FILE …", "loss of texts, or accuracy on multiple-choice questions", true},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
        run_schedule},
       {"profile", "summarize TRACE [--top N]", "say what a trace of a step shows", false},
       {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false},
       {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true},
       {"completion", "bash|zsh", "print a shell completion script", false},
-      {"help", "[SECTION]", "this text, or the options of a section", false, run_help},
+      {"help", "[COMMAND|SECTION]", "this text, or the options of a command or of a section", false, run_help},
   }};
   return all;
+}
+
+std::vector<std::string> program_words(std::vector<std::string> words) {
+  if (words.size() < 2 || words[0] != "help" || !command_named(words[1]) || Schema().is_section(words[1])) return words;
+  words.erase(words.begin());
+  words.emplace_back("--help");
+  return words;
 }
 
 std::optional<CommandCall> find_call_without_tensors(Words words) {
   const bool asks = std::any_of(words.begin(), words.end(), asks_for_help);
   if (words.empty() || words[0] == "--version") return std::nullopt;
   if (asks && (words[0] == "train" || words[0] == "lr-table")) return CommandCall{run_help, {}};
-  for (const Command& command : commands()) {
-    if (words[0] != command.name) continue;
-    if (!command.without_tensors) return std::nullopt;
-    return CommandCall{command.without_tensors, words.subspan(1)};
+  if (const Command* command = command_named(words[0])) {
+    if (!command->without_tensors) return std::nullopt;
+    return CommandCall{command->without_tensors, words.subspan(1)};
   }
   if (asks_for_help(words[0])) return CommandCall{run_help, words.subspan(1)};
   if (asks) return CommandCall{run_help, {}};

@@ -106,6 +106,10 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   DataOptions options;
   CLI::App app("Make a corpus ready, and look at one", "titan_train data");
   app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  titan_train data peek --dataset-path corpus/ --tokenizer my.model\n"
+      "  titan_train data tokenize --dataset-path corpus/ --tokenizer my.model --output corpus.bin");
   declare(app, options);
   if (!parse_words(app, arguments, out)) return;
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;

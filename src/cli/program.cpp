@@ -131,6 +131,23 @@ void refuse_mistyped_subcommand(const CLI::App& app, std::span<const std::string
                                                 words[0], hint, name));
 }
 
+/// Where options of the schema may follow those of the command, a misspelt one of the command is left over.
+void refuse_mistyped_option(const CLI::App& app) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const std::string& word : app.get_prefix_command() ? std::vector<std::string>() : app.remaining()) {
+    const std::string option = word.substr(0, word.find('='));
+    if (!option.starts_with("--") || option.find('.') != option.npos) continue;
+    const std::vector<std::string> close = nearest(option, known, 1);
+    if (close.empty() || edit_distance(option, close[0]) > 2) continue;
+    const std::string name = app.get_name();
+    throw Error(ExitCode::bad_config, fmt::format("{} has no option {}; did you mean {}? ({} --help)",
+                                                  name.substr(name.rfind(' ') + 1), option, close[0], name));
+  }
+}
+
 }  // namespace
 
 bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out) {
@@ -145,6 +162,7 @@ bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream
     throw Error(ExitCode::bad_config,
                 fmt::format("{}: {} ({} --help)", name.substr(name.rfind(' ') + 1), problem.what(), name));
   }
+  refuse_mistyped_option(app);
   return true;
 }
 

@@ -199,16 +199,12 @@ void show(const ScheduleOptions& options, const CLI::App& app, const GridOptions
 
 }  // namespace
 
-std::vector<std::string> schedule_command_words() {
-  return {"--name",  "--from", "--ranks", "--microbatches", "--stages-per-rank",
-          "--times", "--svg",  "--csv",   "--lowered"};
-}
-
 void run_schedule_command(const std::vector<std::string>& arguments, const GridOptions& terminal, std::ostream& out) {
   ScheduleOptions options;
   CLI::App app("Show a pipeline schedule: who computes what and when, the bubble, the activations kept",
                "titan_train schedule");
   declare(app, options);
+  app.footer("Example:\n  titan_train schedule --name ZBVZeroBubble --ranks 4 --microbatches 8");
   if (!parse_words(app, arguments, out)) return;
   show(options, app, terminal, out);
 }

@@ -82,6 +82,10 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
   TokenizerOptions options;
   CLI::App app("Make, use and inspect tokenizers", "titan_train tokenizer");
   app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  titan_train tokenizer train --dataset-path corpus/ --vocab-size 8192 --output my.model\n"
+      "  titan_train tokenizer encode my.model book.txt --bos");
   declare_train(app, options);
   declare_users(app, options);
   if (!parse_words(app, arguments, out)) return;

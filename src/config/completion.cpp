@@ -51,11 +51,20 @@ std::string first_words(const CompletionWords& words) {
   return join(names, " ");
 }
 
-/// The subcommands that take neither a config nor an option of the schema, as a pattern of the shell.
-std::string without_config(const CompletionWords& words) {
+/// `[data/peek]="--documents --tokenizer"` for each command with options of its own.
+std::string own_words(const CompletionWords& words) {
+  std::vector<std::string> entries;
+  for (const auto& [command, options] : words.own_options) {
+    entries.push_back(fmt::format("[{}]=\"{}\"", command, join(options, " ")));
+  }
+  return join(entries, "\n    ");
+}
+
+/// The subcommands that take no option of the schema, as a pattern of the shell.
+std::string without_options(const CompletionWords& words) {
   std::vector<std::string> names;
   for (const CompletionWords::Subcommand& command : words.subcommands) {
-    if (!command.takes_config) names.push_back(command.name);
+    if (!command.takes_options) names.push_back(command.name);
   }
   return names.empty() ? "''" : join(names, "|");
 }
@@ -71,8 +80,12 @@ _titan_train() {{
     {flags}
   )
   local -A next=({next})
+  local -A own=(
+    {own}
+  )
   local options="
     {options}"
+  local own_options="${{own[$command]:-}}${{own[$command/${{COMP_WORDS[2]:-}}]:-}}"
   # Bash hands over "--a=b" as three words.
   if [[ "$word" == "=" ]]; then
     word="" option="$previous" value_of="$previous"
@@ -84,7 +97,10 @@ _titan_train() {{
   COMPREPLY=()
   if ((COMP_CWORD == 2)) && [[ -n "${{next[$command]:-}}" ]]; then
     candidates="${{next[$command]}}"
-  elif [[ "$command" == @({without_config}) ]] && ((COMP_CWORD > 1)); then
+  elif [[ "$word" == -* && -n "$own_options" ]]; then
+    candidates="$own_options"
+    [[ "$command" == @({without_options}) ]] || candidates+=" $options"
+  elif [[ "$command" == @({without_options}) ]] && ((COMP_CWORD > 1)); then
     mapfile -t COMPREPLY < <(compgen -f -- "$word")
     return
   elif [[ -n "$option" && -n "${{flags[$option]:-}}" ]]; then
@@ -109,7 +125,7 @@ complete -o filenames -F _titan_train titan_train
 constexpr const char* kZsh = R"(#compdef titan_train
 # zsh completion for titan_train; load it with: source <(titan_train completion zsh)
 _titan_train() {{
-  local -A values flags next
+  local -A values flags next own
   values=(
     {values}
   )
@@ -117,11 +133,15 @@ _titan_train() {{
     {flags}
   )
   next=({next})
-  local -a options
+  own=(
+    {own}
+  )
+  local -a options own_options
   options=(
     {options}
   )
   local word="${{words[CURRENT]}}" previous="${{words[CURRENT - 1]}}" subcommand="${{words[2]}}" option value_of
+  own_options=(${{=own[$subcommand]}} ${{=own[$subcommand/${{words[3]}}]}})
   if [[ "$word" == --*=* ]]; then
     option="${{word%%=*}}" value_of="$option"
     compset -P '*='
@@ -130,7 +150,10 @@ _titan_train() {{
   fi
   if (( CURRENT == 3 )) && [[ -n "${{next[$subcommand]}}" ]]; then
     compadd -- ${{=next[$subcommand]}}
-  elif (( CURRENT > 2 )) && [[ "$subcommand" == ({without_config}) ]]; then
+  elif [[ "$word" == -* && -z "$option" && -n "$own_options" ]]; then
+    compadd -- $own_options
+    [[ "$subcommand" == ({without_options}) ]] || compadd -- $options
+  elif (( CURRENT > 2 )) && [[ "$subcommand" == ({without_options}) ]]; then
     _files
   elif [[ -n "$option" && -n "${{flags[$option]}}" ]]; then
     compadd -- true false
@@ -156,7 +179,7 @@ std::string completion_script(const Schema& schema, std::string_view shell, cons
   return fmt::format(fmt::runtime(form), fmt::arg("values", value_words(schema, words)),
                      fmt::arg("flags", flag_words(schema)), fmt::arg("options", option_words(schema)),
                      fmt::arg("next", next_words(words)), fmt::arg("subcommands", first_words(words)),
-                     fmt::arg("without_config", without_config(words)));
+                     fmt::arg("without_options", without_options(words)), fmt::arg("own", own_words(words)));
 }
 
 }  // namespace titan

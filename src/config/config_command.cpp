@@ -23,6 +23,7 @@ titan_train config explain KEY [FILE] [--section.key value]...     all about one
 titan_train config diff A B                                        the options in which two files differ (exit 1)
 titan_train config docs                                            tables of all options, in Markdown
 )";
+constexpr const char* kExample = "\nExample:\n  titan_train config explain training.seq_len\n";
 
 using Words = std::span<const std::string>;
 
@@ -138,7 +139,7 @@ int config_command(const Schema& schema, Words arguments, std::span<const Config
   Context context{schema, checks, output, errors};
   std::string what = arguments.empty() ? "" : arguments[0];
   if (asks_for_help(arguments)) {
-    output << kUsage;
+    output << kUsage << kExample;
     return kGood;
   }
   if (what == "show") return show(context, arguments.subspan(1));
@@ -158,8 +159,9 @@ int config_command(const Schema& schema, Words arguments, std::span<const Config
 int completion_command(const Schema& schema, Words arguments, const CompletionWords& words, std::ostream& output,
                        std::ostream& errors) {
   constexpr const char* usage_line = "titan_train completion bash | zsh\n";
+  constexpr const char* example = "\nExample:\n  source <(titan_train completion bash)\n";
   if (asks_for_help(arguments)) {
-    output << usage_line;
+    output << usage_line << example;
     return kGood;
   }
   std::string script = arguments.size() == 1 ? completion_script(schema, arguments[0], words) : std::string();

@@ -121,6 +121,8 @@ ForeignSettings read_settings(const std::filesystem::path& folder, Form format) 
                   fmt::format("{} is a checkpoint already; titan_train convert to-hf reads it", folder.string()));
     }
     refuse_other_forms(folder);
+    throw Error(ExitCode::storage,
+                fmt::format("there is no {}; name the folder that holds it and the weights", path.string()));
   }
   return {format, path.string(), read_settings_file(path)};
 }

@@ -42,7 +42,7 @@ TEST(ScheduleCommand, IsFoundByTheProgramWithItsHelp) {
   EXPECT_EQ(run(with({"schedule"}, kSmall)).code, 0);
   const Outcome help = run({"schedule", "--help"});
   EXPECT_EQ(help.code, 0);
-  for (const std::string& word : schedule_command_words()) EXPECT_TRUE(holds(help.output, word));
+  for (const char* word : {"--name", "--from", "--ranks", "--csv", "--lowered"}) EXPECT_TRUE(holds(help.output, word));
   EXPECT_TRUE(holds(run({"help"}).output, "schedule "));
 }
 

@@ -80,7 +80,11 @@ TEST(Docs, the_page_on_configuration_holds_the_tables_of_the_schema) {
 }
 
 CompletionWords program_words() {
-  return {{{"train", {}, true}, {"config", {"show", "diff"}, true}, {"tokenizer", {"train", "info"}, false}},
+  return {{{"train", {}, true},
+           {"config", {"show", "diff"}, true},
+           {"tokenizer", {"train", "info"}, false},
+           {"generate", {}, true}},
+          {{"tokenizer/train", {"--output", "--overwrite"}}, {"generate", {"--prompt", "--json"}}},
           {{"model.flavor", {"debugmodel", "8B"}}}};
 }
 
@@ -131,6 +135,15 @@ TEST_F(Completion, bash_completes_the_word_after_a_subcommand) {
   EXPECT_EQ(bash("tokenizer info --training.seq"), "");
 }
 
+TEST_F(Completion, bash_completes_options_of_a_command) {
+  EXPECT_EQ(bash("generate --prom"), "--prompt");
+  EXPECT_EQ(bash("generate jobs --json --prom"), "--prompt");
+  EXPECT_EQ(bash("generate --training.seq"), "--training.seq_len");
+  EXPECT_EQ(bash("generate j"), "job.toml jobs");
+  EXPECT_EQ(bash("tokenizer train --o"), "--output --overwrite");
+  EXPECT_EQ(bash("tokenizer info --o"), "");
+}
+
 TEST_F(Completion, bash_knows_flavors_and_gives_a_flag_a_value_only_behind_its_equals_sign) {
   EXPECT_EQ(bash("--model.flavor d"), "debugmodel");
   EXPECT_EQ(bash("--compile.enable ="), "false true");
@@ -156,7 +169,9 @@ TEST_F(Completion, zsh_offers_the_same) {
   EXPECT_EQ(zsh("--compile.enable=t"), "false true");
   EXPECT_EQ(zsh("--compile.enable j"), "files -g *.toml");
   EXPECT_EQ(zsh("--model.tokenizer_path j"), "files");
-  EXPECT_EQ(zsh("jo"), "config files -g *.toml tokenizer train");
+  EXPECT_EQ(zsh("jo"), "config files -g *.toml generate tokenizer train");
+  EXPECT_EQ(zsh("tokenizer train --o"), "--output --overwrite");
+  EXPECT_TRUE(contains(zsh("generate --p"), "--training.seq_len") && contains(zsh("generate --p"), "--prompt"));
   EXPECT_TRUE(contains(zsh("--tr"), "--training.seq_len"));
 }
 

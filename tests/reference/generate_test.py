@@ -101,7 +101,9 @@ class GenerateTest(ModelTest):
                         self.assertAlmostEqual(a, b, delta=1e-5)
 
     def test_degrees_that_training_lengths_do_not_divide_by(self):
-        self.model("llama, tied, odd sizes")  # 9 heads, 3 of keys
+        # 9 heads, 3 of keys
+        make("llama, tied, odd sizes", vocab_size=258, intermediate_size=78).save_pretrained(self.folder / "model")
+        byte_tokenizer().save_pretrained(self.folder / "model")
         words = ["--prompt", "Once", "--max-new-tokens", 5]
         alone = self.generate(*words)
         self.assertEqual(self.generate(*words, "--parallelism.tensor_parallel_degree=3", ranks=3), alone)

@@ -20,7 +20,7 @@ struct Command {
   std::string_view name;
   std::string_view arguments;
   std::string_view purpose;
-  bool takes_config;             ///< a config file and options of the schema may follow
+  bool takes_options;            ///< options of the schema may follow, and a config file or a folder
   RunCommand without_tensors{};  ///< returns the exit code; null: the command needs LibTorch (titan/app/commands.h)
 };
 
@@ -32,6 +32,10 @@ struct CommandCall {
   RunCommand run;
   std::span<const std::string> arguments;
 };
+
+/// The program's arguments: `help COMMAND …` as `COMMAND … --help`, anything else as it is. Where a section of the
+/// config has the name of a command too, `help` shows both.
+std::vector<std::string> program_words(std::vector<std::string> words);
 
 /// The command that `words` (the program's arguments) name, if it needs no tensors: a request for help too. The result
 /// refers to `words`.
@@ -50,9 +54,6 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
 
 // `titan_train schedule`: shows a pipeline schedule, its bubble and what its ranks keep, as text, picture and CSV.
 // Reads the command line and hands over to the part schedule. Its options are its own: a schedule needs no job.
-
-/// The words that may follow `schedule`.
-std::vector<std::string> schedule_command_words();
 
 /// `arguments`: what follows the word "schedule". Shows on `out`, for a terminal as `terminal` says, and writes the
 /// files that are asked for. Throws Error(bad_config) for a wrong command line, an illegal shape or a table that cannot

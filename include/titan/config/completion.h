@@ -16,9 +16,11 @@ struct CompletionWords {
   struct Subcommand {
     std::string name;
     std::vector<std::string> next;  ///< words that may follow it, such as show and diff after config
-    bool takes_config = false;      ///< a config file and options may follow
+    bool takes_options = false;     ///< options of the schema may follow, and a config file or a folder
   };
   std::vector<Subcommand> subcommands;
+  /// Options of a command's own, by its name, or by that and the next word ("data/peek").
+  std::map<std::string, std::vector<std::string>> own_options;
   /// Values of options that another part decides, such as model.flavor, by key.
   std::map<std::string, std::vector<std::string>> values;
 };
