@@ -47,6 +47,7 @@ template <int kBytes>
 struct Simd {
   typedef float Vector __attribute__((vector_size(kBytes), may_alias));
   typedef int32_t Integers __attribute__((vector_size(kBytes), may_alias));
+  typedef uint16_t Halves __attribute__((vector_size(kBytes / 2), may_alias));
   static constexpr int kLanes = kBytes / 4;
   static constexpr int kColumns = kBytes == 64 ? 4 : 2;        // vectors per row of a product block
   static constexpr int kAccumulators = kBytes == 64 ? 16 : 8;  // vectors per product block

@@ -98,7 +98,7 @@ at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, cons
   BelowAutograd below;
   at::Tensor read = tensor_parallel ? gather_rows(*tensor_parallel->exchange, hidden) : hidden;
   if (rows.defined()) read = read.index_select(0, rows);
-  return Vocabulary(weight, tensor_parallel).gather(product_with_transposed(read, weight.weight()));
+  return Vocabulary(weight, tensor_parallel).gather(product_of_few_rows(read, weight.weight()));
 }
 
 namespace {

@@ -30,7 +30,8 @@ Operand rows_of(const Operand& operand, int64_t first, int64_t count) {
           operand.type,
           narrowed(operand.quantised, 0),
           narrowed(operand.transposed, 1),
-          operand.is_kept};
+          operand.is_kept,
+          operand.generates};
 }
 
 /// Stores rows that arrive in pieces; a single piece with all rows is taken without a copy.
@@ -152,13 +153,13 @@ std::vector<Operand> DenseProducts::prepare_gradients(std::vector<at::Tensor> gr
 at::Tensor DenseProducts::message(const Operand& operand, const Weights&) const { return operand.data; }
 
 Operand DenseProducts::arrived(const at::Tensor& rows, const Operand& mine, const Weights&) const {
-  return {.data = rows, .is_gradient = mine.is_gradient};
+  return {.data = rows, .is_gradient = mine.is_gradient, .generates = mine.generates};
 }
 
 Operand DenseProducts::ready(Operand operand, const Weights&) const { return operand; }
 
 at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight, at::Tensor*) const {
-  return product_with_transposed(x.data, weight.weight());
+  return (x.generates ? product_of_few_rows : product_with_transposed)(x.data, weight.weight());
 }
 
 void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor&,
@@ -249,6 +250,7 @@ std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept
   if (kept) kept->x.data = x.detach();
   if (std::find(wanted.begin(), wanted.end(), true) != wanted.end()) {
     Operand operand = products_->prepare(x, weights_, {}, context);
+    operand.generates = context.mode == UnitMode::logits;
     if (kept) kept->x.scale = operand.scale;
     if (kept && !exchange_ && reads_alone_ && products_->keeps_float8(weights_)) {
       operand.is_kept = true;

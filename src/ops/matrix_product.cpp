@@ -2,9 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
+
+#include <algorithm>
+
+#include "cpu_products.h"
 
 namespace titan {
 namespace {
@@ -27,7 +32,32 @@ at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
   return linear.call(x, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
+// Below, a thread costs more than it takes off the others.
+constexpr int64_t kProductsWorthAThread = 32768;
+
+template <class T>
+void multiply_few_rows(at::Tensor& y, const at::Tensor& x, const at::Tensor& weight) {
+  const FewRows shape{x.size(0), x.size(1), weight.size(0)};
+  const at::Tensor wide = x.to(at::kFloat).contiguous();
+  const auto* w = static_cast<const T*>(weight.const_data_ptr());
+  auto* results = static_cast<T*>(y.mutable_data_ptr());
+  const int64_t grain = std::max<int64_t>(1, kProductsWorthAThread / (shape.rows * shape.depth));
+  at::parallel_for(0, shape.all, grain, [&](int64_t begin, int64_t end) {
+    cpu_product_of_few_rows(results, wide.const_data_ptr<float>(), w, shape, begin, end);
+  });
+}
+
 }  // namespace
+
+at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight) {
+  const at::ScalarType type = weight.scalar_type();
+  const bool fits = x.is_cpu() && x.scalar_type() == type && (type == at::kFloat || type == at::kBFloat16) &&
+                    weight.is_contiguous() && x.numel() > 0 && x.size(0) <= kFewRows;
+  if (!fits) return product_with_transposed(x, weight);
+  at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
+  type == at::kFloat ? multiply_few_rows<float>(y, x, weight) : multiply_few_rows<BFloat16Bits>(y, x, weight);
+  return y;
+}
 
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
   return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());

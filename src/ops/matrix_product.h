@@ -9,6 +9,10 @@ namespace titan {
 /// x [N, in] · weightᵀ, weight [rows, in] → [N, rows].
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight);
 
+/// The same for generation. On the CPU up to kFewRows rows (cpu_products.h) are multiplied in one pass over the weight,
+/// and a row's bits do not depend on the others.
+at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight);
+
 /// dy [N, rows] · weight [rows, in] → [N, in].
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight);
 

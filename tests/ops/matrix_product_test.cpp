@@ -67,6 +67,35 @@ TEST(ProductInPlaceOfNoRows, OfNothingSummedIsZeroAndAddsNothing) {
   EXPECT_TRUE(same_bits(target, at::full({3, 4}, 2.0f)));
 }
 
+/// Odd sizes leave rests of vectors and of blocks; nine rows are too many for one pass.
+TEST(ProductOfFewRows, IsExactAndARowIsTheSameAloneAsAmongOthers) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    for (const auto& [depth, words] : {std::pair<int64_t, int64_t>{32, 64}, {67, 35}, {3, 1}, {1024, 333}}) {
+      const at::Tensor weight = normal({words, depth}, 4, type);
+      for (int64_t rows = 1; rows <= 9; ++rows) {
+        const at::Tensor x = normal({rows, depth}, 5, type);
+        const at::Tensor y = product_of_few_rows(x, weight);
+        EXPECT_EQ(y.scalar_type(), type);
+        EXPECT_TRUE(near(y, as_double(x).mm(as_double(weight).t()), tolerance(type))) << rows << " x " << depth;
+        if (rows > 8 || type == at::kDouble) continue;
+        for (int64_t row = 0; row < rows; ++row) {
+          EXPECT_TRUE(same_bits(y.narrow(0, row, 1), product_of_few_rows(x.narrow(0, row, 1), weight))) << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(ProductOfFewRows, HasTheSameBitsOnAnyNumberOfThreads) {
+  const at::Tensor weight = normal({1000, 512}, 6, at::kFloat), x = normal({3, 512}, 7, at::kFloat);
+  const at::Tensor y = product_of_few_rows(x, weight);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor alone = product_of_few_rows(x, weight);
+  at::set_num_threads(threads);
+  EXPECT_TRUE(same_bits(y, alone));
+}
+
 TEST(PeakAllocation, CountsWhatLibrariesTakeAndGiveBackApartFromTensors) {
   const PeakBytes peak = peak_allocation([] {
     const at::Tensor held = at::empty({1000}, at::kByte);

@@ -23,6 +23,7 @@ struct Operand {
   at::Tensor quantised = {};         // [rows, inner] in float8
   at::Tensor transposed = {};        // [inner, rows] in float8, where the product needs a transposed copy
   bool is_kept = false;              // for weight gradients: `ready` makes both float8 layouts at once
+  bool generates = false;            // UnitMode::logits: no loss depends on the bits, and rows may be few
 
   bool defined() const { return data.defined() || quantised.defined() || transposed.defined(); }
   int64_t rows() const {
