@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes what `titan_train plan --gpu` predicts: docs/benchmarks/simulated.md (published rows) and docs/scaling.md.
+"""Writes what `titan_train plan --gpu` predicts: docs/benchmarks/simulated.md (published rows), h200_expected.md beside it
+(parts of a step on one H200) and docs/scaling.md.
 
-scripts/bench/simulated.py [rows|scaling] [--check]   both pages without a name; --check writes nothing and ends with
-                                                      status 1 where a page is not what it would be
-scripts/bench/simulated.py fit                        the shares of the hardware's rates that the fitted rows ask for
+scripts/bench/simulated.py [rows|expected|scaling] [--check]   all pages without a name; --check writes nothing and ends
+                                                               with status 1 where a page is not what it would be
+scripts/bench/simulated.py fit                                 the shares of the hardware's rates that the fitted rows
+                                                               ask for
 """
 import json
 import math
@@ -12,10 +14,12 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("TITAN_BINARY", str(ROOT / "build/release/titan_train"))
 FITTED = ("T1a", "T1b", "T1c", "A1")
+GROUPS = ("products", "float8 products", "attention", "memory")  # purposes of time that have a share; others are memory
 # Upstream holds the logits whole: in bf16, in fp32, and log-probabilities or their gradient in fp32 beside a copy.
 LOGIT_BYTES, COUNTED_BYTES = 12, 8
 
@@ -26,6 +30,12 @@ def plan(config, world, gpu, *options):
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def shares():
+    """Of the hardware's rates, by group."""
+    found = re.findall(r"Share = ([\d.]+);", (ROOT / "src/tools/simulate.cpp").read_text())
+    return dict(zip(GROUPS, map(float, found), strict=True))
 
 
 class Row:
@@ -148,26 +158,25 @@ def fit():
     """Least squares of log(simulated / published) over FITTED. Four rows hardly tell products from attention: a pull of
     each share to 0.8 decides."""
     pull, weight = 0.8, 0.1
-    groups = ("products", "float8 products", "attention", "memory")
-    shares = [float(share) for share in re.findall(r"Share = ([\d.]+);", (ROOT / "src/tools/simulate.cpp").read_text())]
+    now = list(shares().values())
     rows = []
     for row in all_rows():
         if row.name not in FITTED:
             continue
         found = row.predict()
-        seconds = dict.fromkeys((*groups, "waiting"), 0.0)
+        seconds = dict.fromkeys((*GROUPS, "waiting"), 0.0)
         for purpose, part in found["seconds"].items():
-            seconds["waiting" if purpose.startswith("waiting") else purpose if purpose in groups else "memory"] += part
+            seconds["waiting" if purpose.startswith("waiting") else purpose if purpose in GROUPS else "memory"] += part
         rows.append((seconds, found["step_seconds"] * found["tokens_per_second_per_gpu"] / row.published))
 
     def error(new):
         total = weight * sum(math.log(share / pull) ** 2 for share in new)
         for seconds, published in rows:
-            simulated = seconds["waiting"] + sum(seconds[g] * old / share for g, old, share in zip(groups, shares, new))
+            simulated = seconds["waiting"] + sum(seconds[g] * old / share for g, old, share in zip(GROUPS, now, new))
             total += math.log(simulated / published) ** 2
         return total
 
-    best, step = list(shares), 0.1
+    best, step = now, 0.1
     while step > 1e-5:
         tries = [[s * (1 + sign * step) if i == j else s for j, s in enumerate(best)] for i in range(4) for sign in (1, -1)]
         nearest = min(tries, key=error)
@@ -175,8 +184,60 @@ def fit():
             best = nearest
         else:
             step /= 2
-    for group, share in zip(groups, best):
+    for group, share in zip(GROUPS, best):
         print(f"{group}: {share:.2f}")
+
+
+# ---- one H200
+
+JOB = ("--training.seq_len=8192", "--training.local_batch_size=1", "--training.dtype=bfloat16", "--compile.enable",
+       "--optimizer.state_dtype=bfloat16", "--activation_checkpoint.mode=none", "--model.override.vocab_size=128256")  # fmt: skip
+FLOAT8 = "--model.converters=quantize.linear.float8"
+ONE_GPU = {"Llama 3.1 8B": ("llama3_8b", "--model.name=llama3_1"), "Llama 3.2 3B": ("llama3_2_3b",), "Llama 3.2 1B": ("llama3_2_1b",)}
+EXPECTED_HEAD = """# What a step should take on one H200
+
+Written by `scripts/bench/simulated.py`; a test runs it and compares. Nothing here was measured by this project: it is
+`titan_train plan --gpu h200` ([estimate.md](../estimate.md)), part by part, so that the first run on a card can be held
+against it. A step is one sequence of 8,192 tokens and an optimizer step over bf16 weights and moments, with fused kernels
+and nothing recomputed; float8 is tensorwise. Launches follow each other without gaps, and nothing overlaps.
+
+A part takes its operations or bytes over a rate that others measured on the card (`src/tools/hardware.toml`), times the share
+of it that published steps on H100s reached ([simulated.md](simulated.md)). "At the rates" is a step that reaches all of them.
+
+| rate | | share | |
+|---|---:|---:|---:|
+"""
+
+
+def expected_page():
+    with (ROOT / "src/tools/hardware.toml").open("rb") as file:
+        gpu = tomllib.load(file)["h200"]
+    text = EXPECTED_HEAD
+    rates = (("products", "product_tflops", "TFLOP/s"), ("float8 products", "float8_tflops", "TFLOP/s"),
+             ("attention", "attention_tflops", "TFLOP/s"), ("memory", "memory_gb_s", "GB/s"))  # fmt: skip
+    for name, key, unit in rates:
+        share = shares()[name]
+        text += f"| {name} | {gpu[key]:.0f} {unit} | {100 * share:.0f} % | {gpu[key] * share:.0f} {unit} |\n"
+    summary = "\n| model | | tokens/s | ms a step | at the rates, ms | float8 over bf16 | GiB |\n|---|---|---:|---:|---:|---:|---:|\n"
+    tables = ""
+    for model, (config, *options) in ONE_GPU.items():
+        bf16, float8 = (json.loads(plan(config, 1, "h200", "--json", *options, *JOB, *more)) for more in ((), (FLOAT8,)))
+        for name, step in (("bf16", bf16), ("float8", float8)):
+            ideal = sum(part * shares().get(purpose, shares()["memory"]) for purpose, part in step["seconds"].items())
+            ratio = f"{bf16['step_seconds'] / step['step_seconds']:.2f}" if step is float8 else ""
+            summary += f"| {model} | {name} | {step['tokens_per_second_per_gpu']:.0f} | {1e3 * step['step_seconds']:.1f} | "
+            summary += f"{1e3 * ideal:.1f} | {ratio} | {step['reserved_bytes'] / 2**30:.1f} |\n"
+        tables += f"\n## {model}\n\n| part | bf16, ms | | float8, ms | |\n|---|---:|---:|---:|---:|\n"
+        for purpose in sorted(float8["seconds"], key=float8["seconds"].get, reverse=True):
+            cells = (
+                f"{1e3 * step['seconds'][purpose]:.2f} | {100 * step['seconds'][purpose] / step['step_seconds']:.1f} %"
+                if step["seconds"].get(purpose)
+                else " | "
+                for step in (bf16, float8)
+            )
+            if float8["seconds"][purpose]:
+                tables += f"| {purpose} | {' | '.join(cells)} |\n"
+    return text + summary + tables
 
 
 # ---- from 8 to 16,384 GPUs
@@ -222,7 +283,11 @@ def scaling_page():
     return text + SCALING_TAIL
 
 
-PAGES = {"rows": ("docs/benchmarks/simulated.md", rows_page), "scaling": ("docs/scaling.md", scaling_page)}
+PAGES = {
+    "rows": ("docs/benchmarks/simulated.md", rows_page),
+    "expected": ("docs/benchmarks/h200_expected.md", expected_page),
+    "scaling": ("docs/scaling.md", scaling_page),
+}
 
 
 def main():

@@ -261,7 +261,7 @@ TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, Tr
 
 TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta) {
   const TracedTensor sum = trace.tensor(trace.bytes(residual));
-  trace.add({.name = "closing",
+  trace.add({.name = "residual add",
              .inputs = {residual, delta},
              .results = {sum},
              .shares_gradient = true,

@@ -255,9 +255,11 @@ class RankClock {
     }
     return memory;
   }
-  static const char* name_of(WorkKind kind) {
-    constexpr const char* names[] = {"products", "float8 products", "attention", "norms, activations, casts"};
-    return names[static_cast<size_t>(kind)];
+  /// What only moves memory goes by the operation that moves it.
+  static std::string purpose_of(const TracedWork& work, const TracedOperation& operation) {
+    constexpr std::string_view names[] = {"products", "float8 products", "attention"};
+    if (work.kind != WorkKind::memory) return std::string(names[static_cast<size_t>(work.kind)]);
+    return std::string(operation.name == "linear" ? "float8 casts" : operation.name);
   }
 
   /// Seconds by purpose of a unit's phase; units that are alike are walked once.
@@ -270,7 +272,7 @@ class RankClock {
       for (const TracedWork* work : part.work) {
         if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
         const double each = seconds_of(*work);
-        seconds[name_of(work->kind)] += each;
+        seconds[purpose_of(*work, *part.operation)] += each;
         if (work->kind != WorkKind::memory) hides += each;
       }
       for (const TracedMessage* message : part.messages) {
@@ -288,7 +290,7 @@ class RankClock {
   void spend_weight_gradients(const UnitPlan& unit) {
     for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
       for (const TracedWork* work : part.work) {
-        if (work->is_weight_gradient) spend(seconds_of(*work), name_of(work->kind));
+        if (work->is_weight_gradient) spend(seconds_of(*work), purpose_of(*work, *part.operation));
       }
     }
   }

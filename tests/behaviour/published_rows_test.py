@@ -169,9 +169,9 @@ class SimulatedTest(ScriptTest):
             [self.program, "plan", *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=120
         )
 
-    def test_the_page_of_simulated_rows_is_what_its_script_writes(self) -> None:
+    def test_the_pages_of_published_rows_and_of_one_h200_are_what_their_script_writes(self) -> None:
         done = subprocess.run(
-            [ROOT / "scripts/bench/simulated.py", "rows", "--check"],
+            [ROOT / "scripts/bench/simulated.py", "rows", "expected", "--check"],
             env={**os.environ, "TITAN_BINARY": str(self.program)},
             capture_output=True,
             text=True,

@@ -334,5 +334,46 @@ TEST(Fused, AnAmaxIsNotFoundForALaterTensorAtTheSameAddress) {
   }
 }
 
+double declared_bytes(const UnitTrace& trace, UnitTrace::Phase phase) {
+  double bytes = 0;
+  for (const UnitTrace::Part& part : trace.parts(phase, RecomputePolicy::none())) {
+    for (const TracedWork* work : part.work) bytes += work->bytes;
+  }
+  return bytes;
+}
+
+/// The simulation of a step reads traces. Weights, tables and statistics of rows are left out there.
+TEST(FusedTraces, DeclareTheBytesThatTheKernelsMove) {
+  constexpr int64_t kRows = 8192, kWidth = 4096, kHidden = 14336, kHeads = 32, kKeyHeads = 8, kHeadDim = 128;
+  constexpr KernelType kType = KernelType::bf16;
+  const TraceShape shape{.length = kRows, .element_size = 2, .on_gpu = true, .fused_kernels = true};
+  const auto expect = [](const UnitTrace& trace, const KernelTraffic& forward, const KernelTraffic& backward) {
+    const auto moved = [](const KernelTraffic& traffic) { return static_cast<double>(traffic.bytes()); };
+    EXPECT_NEAR(declared_bytes(trace, UnitTrace::Phase::forward), moved(forward), 0.03 * moved(forward));
+    EXPECT_NEAR(declared_bytes(trace, UnitTrace::Phase::backward), moved(backward), 0.03 * moved(backward));
+  };
+  const float some = 0;
+  for (const bool sums : {false, true}) {
+    UnitTrace trace(shape);
+    const TracedTensor x = trace.tensor(kRows * kWidth * 2),
+                       delta = sums ? trace.tensor(kRows * kWidth * 2) : kNoTensor;
+    trace_norm(trace, NormType::rmsnorm, x, delta, kWidth, 0);
+    RmsNormForward forward{.type = kType, .rows = kRows, .columns = kWidth};
+    forward.delta = sums ? &some : nullptr;
+    RmsNormBackward backward{.type = kType, .rows = kRows, .columns = kWidth};
+    backward.d_residual = &some;
+    expect(trace, traffic(forward), traffic(backward));
+  }
+  UnitTrace swiglu(shape), rotary(shape);
+  trace_swiglu(swiglu, swiglu.tensor(kRows * kHidden * 2), swiglu.tensor(kRows * kHidden * 2));
+  expect(swiglu, traffic(SwigluForward{.type = kType, .count = kRows * kHidden}),
+         traffic(SwigluBackward{.type = kType, .count = kRows * kHidden}));
+  trace_rotate(rotary, rotary.tensor(kRows * kHeads * kHeadDim * 2), rotary.tensor(kRows * kKeyHeads * kHeadDim * 2));
+  RotaryTurn turn;
+  turn.type = kType, turn.tokens = turn.length = kRows, turn.head_dim = kHeadDim;
+  turn.query_heads = kHeads, turn.key_heads = kKeyHeads, turn.query = turn.key = &some;
+  expect(rotary, traffic(turn), traffic(turn));
+}
+
 }  // namespace
 }  // namespace titan

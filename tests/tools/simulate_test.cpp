@@ -100,6 +100,24 @@ TEST(Simulation, OfOneGpuIsItsWorkOverItsRates) {
               0.01 * step.ranks[0].seconds.at("products"));
 }
 
+/// Counted by hand, in ratios that no rate is in.
+TEST(Simulation, CountsTheWorkOfTheModel) {
+  const auto seconds_of = [](int layers) {
+    const std::vector<Plan> plans =
+        plans_of(1, {"--training.local_batch_size=1", "--activation_checkpoint.mode=none", "--training.dtype=bfloat16",
+                     "--optimizer.state_dtype=bfloat16", fmt::format("--model.override.n_layers={}", layers)});
+    return simulate_step(plans, find_hardware("h200")).ranks[0].seconds;
+  };
+  std::map<std::string, double> all = seconds_of(32), half = seconds_of(16);
+  const double block = (all["products"] - half["products"]) / 16, head = all["products"] - 32 * block;
+  EXPECT_NEAR(head / block, 128256 * 4096 / (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336.0), 1e-6);
+  EXPECT_NEAR(all["attention"], 2 * half["attention"], 1e-6 * all["attention"]);
+  // AdamW reads 10 bytes a parameter and writes 6, the norm reads 4. SwiGLU moves eight tensors of the feed-forward's
+  // width, 3.5 times that of the hidden states, and a block's last add three of these.
+  EXPECT_NEAR(all["optimizer"] / all["gradient norm"], 4, 1e-6);
+  EXPECT_NEAR((all["swiglu"] - half["swiglu"]) / (all["residual add"] - half["residual add"]), 8 * 3.5 / 3, 1e-6);
+}
+
 TEST(Simulation, ShardedWeightsAreWaitedForWhereLinksAreSlow) {
   const std::vector<Plan> plans = plans_of(8, {"--training.local_batch_size=1"});
   Hardware hardware = find_hardware("h100-sxm");
