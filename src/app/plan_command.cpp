@@ -43,8 +43,13 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
   app.add_option("--gpu", options.gpu,
                  "Whether it fits, and how long a step takes, on " + join(hardware_names(), ", ") +
                      ", or a TOML file with one such table");
-  app.add_option("--trace", options.trace, "File for the simulated step, for chrome://tracing or Perfetto; needs --gpu")
-      ->needs("--gpu");
+  const auto is_drawn = [](const std::string& file) {
+    return file.ends_with(".json") || file.ends_with(".svg") ? "" : file + " ends with neither .json nor .svg";
+  };
+  app.add_option("--trace", options.trace,
+                 "File for the simulated step: .json for chrome://tracing or Perfetto, .svg for a picture; needs --gpu")
+      ->needs("--gpu")
+      ->check(is_drawn);
   app.add_flag("--search", options.search,
                "Also the fastest layouts that fit, of as many ranks and the same global batch")
       ->needs("--gpu");
@@ -180,8 +185,11 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   std::cout << '\n';
   for (const std::string& line : prediction_lines(prediction, loaded.config, model)) std::cout << line << '\n';
   if (!options->trace.empty()) {
-    replace_file(options->trace, chrome_trace(prediction.step));
-    std::cout << "the step as a trace: " << options->trace << '\n';
+    const std::string title = fmt::format("{} {} on {} × {}", model.name, model.flavor, world, hardware.name);
+    replace_file(options->trace, options->trace.ends_with(".svg")
+                                     ? step_svg(prediction.step, {title, mesh_line(place.mesh), speed_line(prediction)})
+                                     : chrome_trace(prediction.step));
+    std::cout << "wrote " << options->trace << '\n';
   }
   if (!options->search) return 0;
   std::cout << "\nother layouts of as many GPUs and the same global batch, fastest first:\n";

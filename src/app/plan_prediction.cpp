@@ -67,6 +67,12 @@ Prediction predict(const JobConfig& config, const ModelDescription& model, int64
   return result;
 }
 
+std::string speed_line(const Prediction& prediction) {
+  const double flops = prediction.tokens_per_second * static_cast<double>(prediction.plans[0].flops_per_token);
+  return fmt::format("a step takes {:.3f} s: {:.0f} tokens/s per GPU, {:.0f} TFLOP/s in torchtitan's convention",
+                     prediction.step.seconds, prediction.tokens_per_second, flops / 1e12);
+}
+
 std::vector<std::string> prediction_lines(const Prediction& prediction, const JobConfig& config,
                                           const ModelDescription& model) {
   const Plan& plan = prediction.plans[prediction.peak];
@@ -86,10 +92,7 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
                                   kReserved * static_cast<double>(setting.bytes) / kGiB));
     }
   }
-  const double flops = prediction.tokens_per_second * static_cast<double>(plan.flops_per_token);
-  lines.push_back(
-      fmt::format("a step takes {:.3f} s: {:.0f} tokens/s per GPU, {:.0f} TFLOP/s in torchtitan's convention",
-                  prediction.step.seconds, prediction.tokens_per_second, flops / 1e12));
+  lines.push_back(speed_line(prediction));
   for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) {
     const double share = seconds / prediction.step.seconds;
     if (share >= 0.0005)

@@ -46,6 +46,7 @@ struct Prediction {
 Prediction predict(const JobConfig& config, const ModelDescription& model, int64_t world, const Hardware& hardware,
                    bool keep_events = false);
 
+std::string speed_line(const Prediction& prediction);
 /// The verdict, what would fit when it does not, the time and its parts.
 std::vector<std::string> prediction_lines(const Prediction& prediction, const JobConfig& config,
                                           const ModelDescription& model);

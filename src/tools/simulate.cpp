@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "hardware_toml.h"
@@ -86,7 +85,9 @@ class RankClock {
     const Action& action = runs_[program_].program->actions[next_];
     if (next_ == 0) began_ = clock_, seconds_before_ = result.seconds;
     for (const Action& part : leaves(action)) {
+      const double begin = clock_;
       if (!run(part, arrivals)) return false;
+      note(part, kind_of(part.kind), kComputeTrack, begin, clock_);
     }
     if (++next_ < runs_[program_].program->actions.size()) return true;
     repeat(static_cast<double>(runs_[program_].more));
@@ -96,7 +97,7 @@ class RankClock {
 
   double end() const {
     double last = clock_;
-    for (const auto& [communicator, busy] : busy_) last = std::max(last, busy);
+    for (const auto& [track, busy] : busy_) last = std::max(last, busy);
     return last;
   }
 
@@ -126,9 +127,26 @@ class RankClock {
       case wait_reduce:
         wait_for(pending_[{action.kind == wait_unshard, action.group}]);
         return true;
+      case offload:
+        wait_for(offloading_);  // its memory is free from here on
+        offloading_ = copy(action, kToHost, saved_bytes(action));
+        return true;
+      case fetch:
+        wait_for(offloading_);
+        fetched_[{action.unit, action.microbatch}] = copy(action, kToDevice, saved_bytes(action));
+        return true;
+      case wait_fetch:
+        wait_for(fetched_[{action.unit, action.microbatch}]);
+        return true;
+      case to_host:
+        copy(action, kToHost, 4 * owned(action));
+        return true;
+      case wait_host:
+        wait(busy_[kToHost], waiting_for(kToHost));
+        return true;
       case send_forward:
       case send_backward: {
-        arrivals[key_of(carried_by(action))] = send();
+        arrivals[key_of(carried_by(action))] = send(action);
         return true;
       }
       case wait_forward:
@@ -144,14 +162,12 @@ class RankClock {
       case squares:
         move(4.0 * owned(action), "gradient norm");
         return true;
-      case step: {
-        const PlanRequest& request = plan_.request;
-        const double states = 2.0 * static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
-        move((4 + 2.0 * static_cast<double>(size_of(request.master)) + states) * owned(action), "optimizer");
+      case step:
+        optimize(action);
         return true;
-      }
       case refresh:
-        move(static_cast<double>(size_of(plan_.request.master) + 2) * owned(action), "compute copies");
+        move_where_weights_are(static_cast<double>(size_of(plan_.request.master) + 2) * owned(action),
+                               "compute copies");
         return true;
       default:
         blocking(action);
@@ -163,14 +179,23 @@ class RankClock {
   void repeat(double times) {
     if (times == 0) return;
     const double longer = times * (clock_ - began_);
+    if (keep_events_) {
+      result.events.push_back(
+          {fmt::format("{} more such passes", times), kComputeTrack, EventKind::repeated, clock_, clock_ + longer});
+    }
     for (auto& [purpose, seconds] : result.seconds) seconds += times * (seconds - seconds_before_[purpose]);
     clock_ += longer;
-    for (auto& [communicator, busy] : busy_) busy += longer;
+    for (auto& [track, busy] : busy_) busy += longer;
     for (auto& [group, started] : pending_) started.end += longer;
+    for (auto& [unit, started] : fetched_) started.end += longer;
+    offloading_.end += longer;
   }
 
   static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
   double numel(const Action& action) const { return static_cast<double>(plan_.groups[index(action)].numel); }
+  double saved_bytes(const Action& action) const {
+    return static_cast<double>(plan_.units[static_cast<size_t>(action.unit)].saved_bytes);
+  }
   double owned(const Action& action) const {
     double sum = 0;
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
@@ -192,57 +217,108 @@ class RankClock {
     result.seconds[purpose] += seconds;
     clock_ += seconds;
   }
-  void move(double bytes, const std::string& purpose) {
-    spend(bytes / (hardware_.memory_rate * kMemoryShare), purpose);
+  double moving(double bytes) const { return bytes / (hardware_.memory_rate * kMemoryShare); }
+  void move(double bytes, const std::string& purpose) { spend(moving(bytes), purpose); }
+  void move_where_weights_are(double bytes, const std::string& purpose) {
+    plan_.request.cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
+                              : move(bytes, purpose);
   }
   void wait(double until, const std::string& purpose) {
     if (until > clock_) spend(until - clock_, purpose);
   }
-  void note(const std::string& name, const std::string& track, double begin, double end) {
-    if (keep_events_ && end > begin) result.events.push_back({name, track, begin, end});
+  static EventKind kind_of(ActionKind kind) {
+    using enum ActionKind;
+    switch (kind) {
+      case forward:
+        return EventKind::forward;
+      case backward:
+        return EventKind::backward;
+      case weight_gradient:
+        return EventKind::weight_gradient;
+      case close_gradient:
+      case squares:
+      case step:
+      case refresh:
+        return EventKind::optimizer;
+      default:
+        return EventKind::waiting;
+    }
+  }
+  void note(const Action& action, EventKind kind, const std::string& track, double begin, double end) {
+    if (keep_events_ && end > begin) result.events.push_back({to_line(plan_, action), track, kind, begin, end});
   }
 
   struct Started {
     double end = 0;
-    std::string communicator;
+    std::string track;
   };
+  static constexpr const char* kToDevice = "copies to the device";
+  static constexpr const char* kToHost = "copies to the host";
 
-  /// Collectives of a communicator run one after the other, beside computation.
+  /// Collectives of a communicator run one after the other, beside computation; shards that are on the host are copied
+  /// to the device first.
   void start(const Action& action) {
+    const bool gathers = action.kind == ActionKind::unshard;
+    Started started{clock_, ""};
+    if (gathers && plan_.request.cpu_offload) {
+      started = copy(action, kToDevice, static_cast<double>(plan_.groups[index(action)].gathered_shard_bytes()));
+    }
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       const std::string communicator(exchange.communicator);
       const double seconds = collective_seconds(link(communicator), exchange.kind, exchange.traffic);
-      const double begin = std::max(clock_, busy_[communicator]);
+      if (seconds == 0) continue;
+      const double begin = std::max(started.end, busy_[communicator]);
       busy_[communicator] = begin + seconds;
-      pending_[{action.kind == ActionKind::unshard, action.group}] = {begin + seconds, communicator};
-      note(to_line(plan_, action), communicator, begin, begin + seconds);
+      started = {begin + seconds, communicator};
+      note(action, EventKind::communication, communicator, begin, begin + seconds);
     }
+    pending_[{gathers, action.group}] = started;
   }
+  /// Copies between host and device of one direction run one after the other, beside everything else.
+  Started copy(const Action& action, const char* direction, double bytes) {
+    const double begin = std::max(clock_, busy_[direction]), end = begin + kLaunch + bytes / hardware_.host_link_rate;
+    busy_[direction] = end;
+    note(action, EventKind::communication, direction, begin, end);
+    return {end, direction};
+  }
+  static std::string waiting_for(std::string_view track) { return "waiting for " + std::string(track); }
   void wait_for(const Started& started) {
-    if (!started.communicator.empty()) wait(started.end, "waiting for " + started.communicator);
+    if (!started.track.empty()) wait(started.end, waiting_for(started.track));
+  }
+  /// On the host with the weights; or moments that are on the host come to the device and leave it meanwhile.
+  void optimize(const Action& action) {
+    const PlanRequest& request = plan_.request;
+    const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
+    const double each = 4 + 2 * (static_cast<double>(size_of(request.master)) + moments);
+    if (!request.offload_optimizer) return move_where_weights_are(each * owned(action), "optimizer");
+    const Started in = copy(action, kToDevice, moments * owned(action)),
+                  out = copy(action, kToHost, moments * owned(action));
+    move(each * owned(action), "optimizer");
+    wait_for(in);
+    wait_for(out);
   }
   void blocking(const Action& action) {
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       if (exchange.communicator == group_names::kPipeline) continue;
       const double seconds = collective_seconds(link(exchange.communicator), exchange.kind, exchange.traffic);
-      note(to_line(plan_, action), std::string(exchange.communicator), clock_, clock_ + seconds);
-      spend(seconds, "waiting for " + std::string(exchange.communicator));
+      note(action, EventKind::communication, std::string(exchange.communicator), clock_, clock_ + seconds);
+      spend(seconds, waiting_for(exchange.communicator));
     }
   }
   /// When the message is there.
-  double send() {
+  double send(const Action& action) {
     const double bytes = static_cast<double>(plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute));
     const Link& pipeline = link(group_names::kPipeline);
     const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
     double& busy = busy_[group_names::kPipeline];
     const double begin = std::max(clock_, busy);
     busy = begin + bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
-    note("send", group_names::kPipeline, begin, busy);
+    note(action, EventKind::communication, group_names::kPipeline, begin, busy);
     return busy;
   }
 
   double seconds_of(const TracedWork& work) const {
-    const double memory = work.bytes / (hardware_.memory_rate * kMemoryShare);
+    const double memory = moving(work.bytes);
     switch (work.kind) {
       case WorkKind::product:
         return std::max(memory, work.operations / (hardware_.product_rate * kProductShare));
@@ -281,7 +357,7 @@ class RankClock {
         const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
         const double hidden = overlaps ? std::min(hides, sent) : 0;
         hides -= hidden;
-        seconds["waiting for " + std::string(message->communicator)] += sent - hidden;
+        seconds[waiting_for(message->communicator)] += sent - hidden;
       }
     }
     return seconds;
@@ -297,11 +373,9 @@ class RankClock {
 
   void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
-    const double begin = clock_;
     for (const UnitTrace::Phase phase : phases) {
       for (const auto& [purpose, seconds] : seconds_of(unit, phase)) spend(seconds, purpose);
     }
-    note(to_line(plan_, action), "compute", begin, clock_);
   }
 
   const Plan& plan_;
@@ -319,8 +393,10 @@ class RankClock {
   Seconds seconds_before_;
   size_t program_ = 0, next_ = 0;
   double clock_ = 0;
-  std::map<std::string, double> busy_;  // communicator → when its last call ends
-  std::map<std::pair<bool, int>, Started> pending_;
+  std::map<std::string, double> busy_;               // track → when its last call ends
+  std::map<std::pair<bool, int>, Started> pending_;  // of weight groups: gathers, and reductions
+  std::map<std::pair<int, int>, Started> fetched_;   // of units and microbatches
+  Started offloading_;
   std::map<std::string, Link> links_;
   std::map<std::pair<const UnitTrace*, UnitTrace::Phase>, Seconds> phases_;
 };
@@ -343,9 +419,12 @@ Hardware read_hardware(const std::string& name, const toml::table& table, const 
   hardware.memory_rate = number("memory_gb_s", kGiga);
   hardware.nvlink_rate = number("nvlink_gb_s", kGiga);
   hardware.network_rate = number("network_gb_s", kGiga);
+  hardware.host_link_rate = number("host_link_gb_s", kGiga);
+  hardware.host_memory_rate = number("host_memory_gb_s", kGiga);
   hardware.gpus_per_host = static_cast<int64_t>(number("gpus_per_host", 1));
-  for (const double rate : {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
-                            hardware.network_rate, hardware.memory_bytes}) {
+  for (const double rate :
+       {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
+        hardware.network_rate, hardware.host_link_rate, hardware.host_memory_rate, hardware.memory_bytes}) {
     if (rate <= 0) throw Error(ExitCode::bad_config, where + ": rates are above 0");
   }
   if (hardware.gpus_per_host < 1) throw Error(ExitCode::bad_config, where + ": gpus_per_host is at least 1");
@@ -404,21 +483,6 @@ SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hard
   }
   for (auto& clock : clocks) step.ranks.push_back(std::move(clock->result));
   return step;
-}
-
-std::string chrome_trace(const SimulatedStep& step) {
-  nlohmann::json events = nlohmann::json::array();
-  for (const SimulatedRank& rank : step.ranks) {
-    for (const TimedEvent& event : rank.events) {
-      events.push_back({{"name", event.name},
-                        {"ph", "X"},
-                        {"pid", rank.rank},
-                        {"tid", event.track},
-                        {"ts", 1e6 * event.begin},
-                        {"dur", 1e6 * (event.end - event.begin)}});
-    }
-  }
-  return nlohmann::json{{"traceEvents", events}}.dump();
 }
 
 }  // namespace titan

@@ -10,6 +10,7 @@ import re
 import subprocess
 import tomllib
 import unittest
+import xml.etree.ElementTree
 
 from program import FULL, OK, BehaviourTest
 from titan import ROOT
@@ -224,6 +225,35 @@ class SimulatedTest(ScriptTest):
         events = json.loads(trace.read_text())["traceEvents"]
         self.assertTrue({"compute", "fsdp_gather", "fsdp_scatter"} <= {event["tid"] for event in events})
         self.assertEqual(self.plan("configs/llama3_8b.toml", "--trace", trace).returncode, 64)
+
+    def test_a_picture_has_the_events_of_the_trace_to_scale(self) -> None:
+        pipeline = ("--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=4")
+        for words in ((), pipeline):
+            job = ("configs/llama3_2_1b.toml", "--world", 8, "--gpu", "h100-sxm", "--training.global_batch_size=128", *words)
+            trace, picture = self.folder / "step.json", self.folder / "step.svg"
+            for file in (trace, picture):
+                self.assertIn(f"wrote {file}\n", self.plan(*job, "--trace", file).stdout)
+            events = json.loads(trace.read_text())["traceEvents"]
+            svg = xml.etree.ElementTree.parse(picture).getroot()
+            name = "{http://www.w3.org/2000/svg}"
+            boxes = [rect for rect in svg.iter(f"{name}rect") if rect.find(f"{name}title") is not None]
+            self.assertEqual(len(boxes), len(events))
+            rows = {box.get("y"): (event["pid"], event["tid"]) for box, event in zip(boxes, events, strict=True)}
+            self.assertEqual(len(rows), len(set(rows.values())))
+            self.assertEqual(len(rows), len({(event["pid"], event["tid"]) for event in events}))
+            longest = max(range(len(events)), key=lambda i: events[i]["dur"])
+            scale = float(boxes[longest].get("width")) / events[longest]["dur"]  # pixels a microsecond
+            self.assertAlmostEqual(scale * max(event["ts"] + event["dur"] for event in events), 1100, delta=2)
+            for box, event in zip(boxes, events, strict=True):
+                self.assertTrue(box.find(f"{name}title").text.startswith(event["name"] + ": "))
+                self.assertAlmostEqual(float(box.get("width")), scale * event["dur"], delta=0.3)
+            colours = {box.get("fill") for box, event in zip(boxes, events, strict=True) if event["tid"] == "compute"}
+            self.assertEqual(len(colours), 5)  # forward, backward, optimizer, waiting, passes that are not drawn
+        self.plan("configs/llama3_2_1b.toml", "--world", 8, "--gpu", "h100-sxm", "--trace", picture)
+        self.assertEqual(picture.read_text(), (ROOT / "docs/step.svg").read_text())
+        refused = self.plan("configs/llama3_2_1b.toml", "--gpu", "h200", "--trace", "step.png")
+        self.assertEqual(refused.returncode, 64)
+        self.assertIn("--trace: step.png ends with neither .json nor .svg", refused.stderr)
 
 
 if __name__ == "__main__":

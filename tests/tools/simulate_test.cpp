@@ -74,7 +74,7 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
   EXPECT_EQ(written("a = 1\n"), file.string() + " holds no table of a GPU, such as [my-gpu]");
   const std::string rates =
       "[mine]\nmemory_gib = 10\nproduct_tflops = 1\nfloat8_tflops = 0\nattention_tflops = 1\nmemory_gb_s = {}\n"
-      "nvlink_gb_s = 1\nnetwork_gb_s = 1\ngpus_per_host = 4\n";
+      "nvlink_gb_s = 1\nnetwork_gb_s = 1\nhost_link_gb_s = 1\nhost_memory_gb_s = 1\ngpus_per_host = 4\n";
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": rates are above 0");
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 100)), "");
   EXPECT_EQ(find_hardware(file.string()).gpus_per_host, 4);
@@ -144,6 +144,37 @@ TEST(Simulation, ABubbleShrinksWithMoreMicrobatches) {
   EXPECT_NEAR(share(4), 3.0 / 7, 0.12);
   EXPECT_NEAR(share(16), 3.0 / 19, 0.12);
   EXPECT_GT(share(4), share(16) + 0.1);
+}
+
+TEST(Simulation, WhatIsOnTheHostIsWaitedForWhereItsLinkIsSlow) {
+  const std::vector<std::string> common{"--training.local_batch_size=1", "--activation_checkpoint.mode=full"};
+  const auto with = [&](const char* option) {
+    std::vector<std::string> words = common;
+    words.emplace_back(option);
+    return plans_of(1, words);
+  };
+  Hardware hardware = find_hardware("h200");
+  const double device_only = simulate_step(plans_of(1, common), hardware).seconds;
+  const std::vector<Plan> activations = with("--activation_checkpoint.offload");
+  EXPECT_NEAR(simulate_step(activations, hardware).seconds, device_only, 0.01 * device_only);
+  for (const std::vector<Plan>& plans :
+       {activations, with("--optimizer.offload"), with("--training.enable_cpu_offload")}) {
+    const Plan& plan = plans[0];
+    const int64_t bytes = plan.activation_offload_bytes + plan.optimizer_offload_bytes + plan.to_host_bytes;
+    ASSERT_GT(bytes, 0);
+    hardware.host_memory_rate = hardware.memory_rate;
+    hardware.host_link_rate = 1e15;
+    EXPECT_NEAR(simulate_step(plans, hardware).seconds, device_only, 0.02 * device_only);
+    hardware.host_link_rate = 1e9;
+    const SimulatedStep slow = simulate_step(plans, hardware, /*keep_events=*/true);
+    EXPECT_GT(slow.seconds, static_cast<double>(bytes) / hardware.host_link_rate);
+    EXPECT_GT(waits(slow.ranks[0]), 0.5 * static_cast<double>(bytes) / hardware.host_link_rate);
+    double copied = 0;
+    for (const TimedEvent& event : slow.ranks[0].events) {
+      if (event.track == "copies to the host") copied += (event.end - event.begin) * hardware.host_link_rate;
+    }
+    EXPECT_NEAR(copied, static_cast<double>(bytes), 0.001 * static_cast<double>(bytes));
+  }
 }
 
 TEST(Simulation, OfFloat8OnAGpuWithoutItIsRefused) {

@@ -18,6 +18,7 @@ struct Hardware {
   double product_rate = 0, float8_rate = 0, attention_rate = 0;
   double memory_rate = 0;
   double nvlink_rate = 0, network_rate = 0;
+  double host_link_rate = 0, host_memory_rate = 0;  // of each GPU: each way, and what its share of the host moves
   int64_t gpus_per_host = 8;
 };
 
@@ -25,12 +26,16 @@ struct Hardware {
 Hardware find_hardware(const std::string& name_or_file);
 std::vector<std::string> hardware_names();
 
+enum class EventKind : uint8_t { forward, backward, weight_gradient, optimizer, communication, waiting, repeated };
+
 /// An interval of one rank's time.
 struct TimedEvent {
-  std::string name;   // "forward layers.3"
-  std::string track;  // "compute", or a communicator
+  std::string name;   // "FORWARD layers.3 microbatch 0"
+  std::string track;  // kComputeTrack, or what communicates or copies beside it
+  EventKind kind = EventKind::forward;
   double begin = 0, end = 0;
 };
+inline constexpr const char* kComputeTrack = "compute";
 
 struct SimulatedRank {
   int64_t rank = 0;
@@ -49,5 +54,8 @@ SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hard
 
 /// chrome://tracing and Perfetto read it: a process for each rank, a thread for each track.
 std::string chrome_trace(const SimulatedStep& step);
+
+/// A row for each rank and track, to scale; `lines` are written above.
+std::string step_svg(const SimulatedStep& step, const std::vector<std::string>& lines);
 
 }  // namespace titan
