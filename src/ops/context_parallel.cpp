@@ -320,6 +320,19 @@ void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_
   operation.backward_messages = {rotation, {kContext, Collective::permute, {ranks, ranks * key_value_numel * wide}}};
 }
 
+/// What a GPU adds up around the ring's kernels (merge_dense_attention, add_dense_gradients). Of another rank's keys
+/// half of the queries see all, or all of them half.
+void add_merges(const TraceShape& shape, TracedOperation& operation, double query_numel, double key_value_numel) {
+  constexpr double kWide = 4;
+  const double size = static_cast<double>(shape.element_size), ranks = static_cast<double>(shape.context_ranks);
+  const double steps = 1 + 0.75 * (ranks - 1), added = steps * (size + 2 * kWide), rounded = kWide + size;
+  // A part is widened, the sum subtracted from it, the difference weighted and added to the sum.
+  operation.forward.push_back({.bytes = query_numel * (steps * (size + 9 * kWide) + kWide + rounded)});
+  // Gradients are added to zeros; those of keys and values to what the rank before sends, too.
+  operation.backward.push_back({.bytes = query_numel * (added + kWide + rounded) +
+                                         key_value_numel * (added + (4 * ranks - 3) * kWide + rounded)});
+}
+
 }  // namespace
 
 TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
@@ -346,6 +359,9 @@ TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor 
   const double moved = static_cast<double>(2 * trace.bytes(query) + 2 * trace.bytes(key));
   operation.forward = {{.kind = WorkKind::attention, .operations = 4 * pairs, .bytes = moved}};
   operation.backward = {{.kind = WorkKind::attention, .operations = 10 * pairs, .bytes = 2 * moved}};
+  if (shape.context_ranks > 1) {
+    add_merges(shape, operation, static_cast<double>(numel), static_cast<double>(2 * key_numel));
+  }
   trace.add(std::move(operation));
   return output;
 }

@@ -166,6 +166,7 @@ class RankClock {
         optimize(action);
         return true;
       case refresh:
+        if (!plan_.copies_weights(plan_.groups[index(action)])) return true;
         move_where_weights_are(static_cast<double>(size_of(plan_.request.master) + 2) * owned(action),
                                "compute copies");
         return true;
@@ -358,6 +359,11 @@ class RankClock {
         const double hidden = overlaps ? std::min(hides, sent) : 0;
         hides -= hidden;
         seconds[waiting_for(message->communicator)] += sent - hidden;
+        if (message->through_peer_memory && message->kind == Collective::reduce_scatter) {
+          // Kernels add the ranks' parts in fp32, one after the other; a collective adds while it sends.
+          const double size = static_cast<double>(unit.trace->shape().element_size);
+          seconds["partial sums"] += moving(static_cast<double>(message->traffic.bytes) / size * (size + 2 * 4));
+        }
       }
     }
     return seconds;

@@ -130,6 +130,24 @@ TEST(Simulation, ShardedWeightsAreWaitedForWhereLinksAreSlow) {
   EXPECT_GT(waits(slow.ranks[0]), 10 * fast);
 }
 
+TEST(Simulation, AsyncTensorParallelismWaitsLessAndAddsPartialSumsByKernels) {
+  const auto seconds_of = [](const char* option) {
+    return simulate_step(
+        plans_of(8, {"--training.local_batch_size=1", "--parallelism.tensor_parallel_degree=8",
+                     "--activation_checkpoint.mode=none", "--training.mixed_precision_param=bfloat16", option}),
+        find_hardware("h100-sxm"));
+  };
+  const SimulatedStep collectives = seconds_of("--parallelism.enable_async_tensor_parallel=false");
+  const SimulatedStep async = seconds_of("--parallelism.enable_async_tensor_parallel");
+  EXPECT_LT(waits(async.ranks[0]), 0.7 * waits(collectives.ranks[0]));
+  EXPECT_FALSE(collectives.ranks[0].seconds.contains("partial sums"));
+  // Four scatters in each of 32 layers, the embedding's and the head's: each part is read, its fp32 sum read and
+  // written. The last residual add of a layer reads two and writes one of the rank's eighth of the hidden states.
+  const double size = 2;
+  EXPECT_NEAR(async.ranks[0].seconds.at("partial sums") / async.ranks[0].seconds.at("residual add"),
+              (4 * 32 + 2) * (size + 8) / (32 * 3 * size / 8), 1e-6);
+}
+
 TEST(Simulation, ABubbleShrinksWithMoreMicrobatches) {
   const auto share = [](int64_t samples) {
     const SimulatedStep step = simulate_step(
