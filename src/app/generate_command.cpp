@@ -216,10 +216,9 @@ class Conversation {
  private:
   void answer(const std::string& said) {
     messages_.push_back({"user", said});
-    if (const std::string problem = form_.problem(messages_, /*is_prompt=*/true); !problem.empty()) {
-      throw Error(ExitCode::bad_data, fmt::format("generate: the conversation {}", problem));
-    }
-    const std::vector<int32_t> ids = form_.prompt(messages_);
+    const EncodedChat prompt = form_.prompt(messages_);
+    if (!prompt.problem.empty()) throw Error(ExitCode::bad_data, "generate: " + prompt.problem);
+    const std::vector<int32_t>& ids = prompt.ids;
     if (std::ssize(ids) >= context_) {
       throw Error(ExitCode::bad_data, fmt::format("generate: the conversation makes {} tokens, and the context holds "
                                                   "{}; raise --context, or begin a new one",

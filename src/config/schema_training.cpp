@@ -193,8 +193,8 @@ void describe_chat(DataFields& data) {
       .own()
       .choices({"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"})
       .help(
-          "how a conversation is written; auto: recognised in the tokenizer's folder (tokenizer_config.json, "
-          "chat_template.jinja); custom: as data.chat says");
+          "how a conversation is written; auto: as the Jinja template in the tokenizer's folder says "
+          "(chat_template.jinja, tokenizer_config.json); custom: as data.chat says");
   data.add("chat_loss", &S::chat_loss, "assistant")
       .own()
       .choices({"assistant", "all"})

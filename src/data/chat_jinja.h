@@ -1,42 +1,33 @@
-// The part of Jinja that published chat templates use, run to see what a template makes of a conversation. Whatever
-// this does not know, and whatever looks into a message's text, is refused rather than guessed. Owned by data;
-// immutable.
+// Runs a chat template's Jinja source over a conversation and tells which bytes of the result are a message's: every
+// text that the template handles carries where each of its bytes is from, so that trimming, splitting and joining need
+// no marks in it. Owned by data; immutable.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "chat_jinja_syntax.h"
+#include "chat_jinja_value.h"
 #include "titan/data/chat.h"
 
-namespace titan {
+namespace titan::jinja {
 
-/// Python's str.strip, which Jinja's trim is.
-std::string_view strip_white_space(std::string_view text);
-
-class ChatJinja {
+class Template {
  public:
-  /// Names of a tokenizer's special tokens in a template.
-  static constexpr std::string_view kBos = "\1bos_token\1", kEos = "\1eos_token\1";
+  /// Throws TemplateError.
+  explicit Template(std::string_view source) : statements_(parse_template(source)) {}
 
-  /// Nothing: the source holds what is not known here.
-  static std::optional<ChatJinja> parse(std::string_view source);
-
-  /// What `apply_chat_template` writes for these messages without tools, special tokens by their names above.
-  /// Nothing: the template refuses them, looks into a text, or does what is not known here.
-  std::optional<std::string> write(const std::vector<ChatMessage>& messages, bool generate) const;
-
-  /// Whether one of the template's literals is this text.
-  bool has_literal(std::string_view text) const;
+  /// What `apply_chat_template` writes for these messages, which are valid UTF-8, without tools and with the texts
+  /// `names` (bos_token). strftime_now is undefined and, where it is called all the same, says one day. Throws
+  /// TemplateError.
+  TracedText write(const std::vector<ChatMessage>& messages, bool generate,
+                   const std::map<std::string, std::string>& names) const;
 
  private:
-  struct Parsed;
-
-  explicit ChatJinja(std::shared_ptr<const Parsed> parsed) : parsed_(std::move(parsed)) {}
-
-  std::shared_ptr<const Parsed> parsed_;
+  std::vector<Statement> statements_;
 };
 
-}  // namespace titan
+}  // namespace titan::jinja

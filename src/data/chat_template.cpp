@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "added_tokens.h"
 #include "chat_jinja.h"
@@ -11,347 +11,345 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/chat.h"
+#include "titan/data/utf8.h"
 
 namespace titan {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// What Llama 3.1's template writes without another date. Llama 3.2's writes the present day, which would make the ids
-/// depend on the day; this is what it falls back on.
-constexpr std::string_view kLlama31Dates = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+using Messages = std::vector<ChatMessage>;
+
+constexpr char kStandIn = '\1';
+
+constexpr const char* kChatml = R"(
+{%- for message in messages -%}
+  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}
+)";
+constexpr const char* kLlama2 = R"(
+{%- set first = '' -%}
+{%- if messages[0].role == 'system' -%}
+  {%- set first = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' -%}{%- set messages = messages[1:] -%}
+{%- endif -%}
+{%- for message in messages -%}
+  {%- if message.role != ['user', 'assistant'][loop.index0 % 2] -%}
+    {{- raise_exception('a conversation is a system message or none, then user and assistant in turn') -}}
+  {%- endif -%}
+  {%- if message.role == 'user' -%}
+    {{- bos_token + '[INST] ' + ((first if loop.first else '') + message.content) | trim + ' [/INST]' -}}
+  {%- else -%}
+    {{- ' ' + message.content | trim + ' ' + eos_token -}}
+  {%- endif -%}
+{%- endfor -%}
+)";
+constexpr const char* kLlama3Begin = R"(
+{%- macro head(role) -%}{{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' }}{%- endmacro -%}
+{{- bos_token + '' -}}
+)";
+/// The dates are what Llama 3.1's template writes without another. Llama 3.2's writes the present day, which would make
+/// the ids depend on the day, and falls back on these.
+constexpr const char* kLlama31System = R"(
+{{- head('system') + 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' -}}
+{%- if messages[0].role == 'system' -%}
+  {{- messages[0].content | trim -}}{%- set messages = messages[1:] -%}
+{%- endif -%}
+{{- '<|eot_id|>' -}}
+)";
+constexpr const char* kLlama3Turns = R"(
+{%- for message in messages -%}{{- head(message.role) + message.content | trim + '<|eot_id|>' -}}{%- endfor -%}
+{%- if add_generation_prompt -%}{{- head('assistant') -}}{%- endif -%}
+)";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ExitCode::bad_config, what); }
 
-/// The Jinja template in a tokenizer's folder; empty where there is none.
-std::string template_source(const fs::path& tokenizer) {
+struct Source {
+  std::string name, text;  // of a folder's: the file
+};
+
+/// The template in a tokenizer's folder.
+std::optional<Source> source_in(const fs::path& tokenizer) {
   const fs::path folder = fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
-  if (fs::is_regular_file(folder / "chat_template.jinja")) {
-    return read_file(folder / "chat_template.jinja", ExitCode::bad_data);
-  }
-  const fs::path config = folder / "tokenizer_config.json";
-  if (!fs::is_regular_file(config)) return {};
+  const fs::path file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
+  if (fs::is_regular_file(file)) return Source{file.string(), read_file(file, ExitCode::bad_data)};
+  if (!fs::is_regular_file(config)) return std::nullopt;
   const nlohmann::json json = read_json_file(config);
   const std::optional<JsonNode> field = JsonNode(json, config).find("chat_template");
-  if (!field) return {};
-  if (!field->value().is_array()) return field->text();
+  if (!field) return std::nullopt;
+  if (!field->value().is_array()) return Source{config.string(), field->text()};
   for (size_t i = 0; i < field->size(); ++i) {  // several, by name
-    if (field->at(i).text("name") == "default") return field->at(i).text("template");
-  }
-  return {};
-}
-
-/// What a template writes around and does to the messages.
-struct Framing {
-  using Role = ChatTemplateOptions::Role;
-  using Messages = std::vector<ChatMessage>;
-
-  /// One of the built-in templates; the texts of a tokenizer's own tokens are given.
-  void become(const std::string& name, const std::string& bos, const std::string& eos) {
-    if (name == "llama3" || name == "llama3_1") {
-      begin = bos;
-      frame("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>");
-      trims = true;
-      if (name == "llama3_1") {
-        default_system = "";
-        before_first_system = kLlama31Dates;
-      }
-    } else if (name == "llama2") {
-      user = {bos + "[INST] ", " [/INST]"};
-      assistant = {"", eos};
-      trims = alternates = true;
-    } else {
-      frame("<|im_start|>", "\n", "<|im_end|>\n");
-    }
-  }
-
-  const Role& role(const std::string& name) const {
-    return name == "system" ? system : name == "assistant" ? assistant : user;
-  }
-
-  /// The role that message `i` would have to be of; empty: it is of one that it may be of.
-  std::string_view expected_instead(const Messages& messages, size_t i) const {
-    if (!alternates || (i == 0 && messages[0].role == "system")) return {};
-    const char* expected = (i - (messages[0].role == "system" ? 1 : 0)) % 2 == 0 ? "user" : "assistant";
-    return messages[i].role == expected ? "" : expected;
-  }
-
-  /// The messages with what a template does to them before it frames them.
-  Messages prepared(const Messages& messages) const {
-    Messages all = messages;
-    if (default_system && all[0].role != "system") all.insert(all.begin(), {"system", *default_system});
-    if (alternates && all[0].role == "system" && all.size() > 1) {
-      all[1].content = "<<SYS>>\n" + all[0].content + "\n<</SYS>>\n\n" + all[1].content;
-      all.erase(all.begin());
-    }
-    for (ChatMessage& message : all) {
-      if (trims) message.content = strip_white_space(message.content);
-      if (alternates && message.role == "assistant") message.content = " " + message.content + " ";
-    }
-    if (all[0].role == "system") all[0].content.insert(0, before_first_system);
-    return all;
-  }
-
-  std::string written(const Messages& messages, bool generate) const {
-    std::string text = begin;
-    for (const ChatMessage& message : prepared(messages)) {
-      text += role(message.role).prefix + message.content + role(message.role).suffix;
-    }
-    return generate ? text + assistant.prefix : text;
-  }
-
-  std::string begin = {};
-  Role system = {}, user = {}, assistant = {};
-  bool trims = false;
-  bool alternates = false;                         // Llama 2: the system message is part of the user's first
-  std::optional<std::string> default_system = {};  // of a conversation without a system message
-  std::string_view before_first_system = {};
-
- private:
-  void frame(const std::string& before, const std::string& after, const std::string& end) {
-    system = {before + "system" + after, end};
-    user = {before + "user" + after, end};
-    assistant = {before + "assistant" + after, end};
-  }
-};
-
-/// Every order of roles in up to five messages, with texts that differ and have something to strip.
-std::vector<Framing::Messages> sample_conversations() {
-  std::vector<Framing::Messages> all{{}};
-  for (size_t i = 0; all[i].size() < 5; ++i) {
-    for (const char* role : {"system", "user", "assistant"}) {
-      all.push_back(all[i]);
-      all.back().push_back({role, fmt::format(" \n\1{}\1\n ", all[i].size())});
-    }
-  }
-  all.erase(all.begin());
-  return all;
-}
-
-/// Whether a template writes every conversation that may be trained on, and every prompt, as this does.
-bool writes_as(const ChatJinja& jinja, const Framing& framing) {
-  for (const Framing::Messages& messages : sample_conversations()) {
-    bool fits = true, answered = false;
-    for (size_t i = 0; i < messages.size(); ++i) {
-      fits = fits && framing.expected_instead(messages, i).empty();
-      answered = answered || messages[i].role == "assistant";
-    }
-    if (!fits) continue;
-    if (answered && jinja.write(messages, false) != framing.written(messages, false)) return false;
-    if (messages.back().role == "user" && jinja.write(messages, true) != framing.written(messages, true)) return false;
-  }
-  return true;
-}
-
-/// The text that a ChatML template gives a conversation without a system message. The published ones have the whole
-/// turn in one literal.
-std::optional<std::string> default_system_text(const ChatJinja& jinja, const Framing& chatml) {
-  const Framing::Messages messages{{"user", "a"}, {"assistant", "b"}};
-  const std::optional<std::string> written = jinja.write(messages, false);
-  const std::string rest = chatml.written(messages, false);
-  if (!written || !written->ends_with(rest)) return std::nullopt;
-  std::string_view turn = std::string_view(*written).substr(0, written->size() - rest.size());
-  const auto& [prefix, suffix] = chatml.system;
-  if (!turn.starts_with(prefix) || !turn.ends_with(suffix) || !jinja.has_literal(turn)) return std::nullopt;
-  turn.remove_prefix(prefix.size());
-  return std::string(turn.substr(0, turn.size() - suffix.size()));
-}
-
-struct Recognised {
-  std::string name;
-  std::optional<std::string> system;
-};
-
-/// By what it writes: a template that differs from a built-in one for some conversation is none of them.
-std::optional<Recognised> recognise(const std::string& source) {
-  const std::optional<ChatJinja> jinja = ChatJinja::parse(source);
-  if (!jinja) return std::nullopt;
-  for (const char* name : {"llama3", "llama3_1", "llama2", "chatml"}) {
-    Framing framing;
-    framing.become(name, std::string(ChatJinja::kBos), std::string(ChatJinja::kEos));
-    if (name == std::string_view("chatml")) framing.default_system = default_system_text(*jinja, framing);
-    if (writes_as(*jinja, framing)) {
-      const bool own_text = name == std::string_view("chatml");
-      return Recognised{name, own_text ? framing.default_system : std::nullopt};
-    }
+    if (field->at(i).text("name") == "default") return Source{config.string(), field->at(i).text("template")};
   }
   return std::nullopt;
 }
 
-Recognised recognise_in(const fs::path& tokenizer) {
-  const std::string source = template_source(tokenizer);
-  std::optional<Recognised> found = recognise(source);
-  if (found) return *found;
-  const std::vector<std::string> names = chat_template_names();
-  refuse(fmt::format("tokenizer {}: {}. Set data.chat_template to one of {}.", tokenizer.string(),
-                     source.empty() ? "there is no chat_template in a tokenizer_config.json or chat_template.jinja"
-                                    : "its chat template is none of those that are recognised",
-                     join(std::span(names).subspan(1), ", ")));
+std::string literal(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? "\\n" : c == '\r' ? "\\r" : std::string(1, c);
+  }
+  return quoted + "'";
 }
 
-/// Texts of the form <|…|> in `text`, which are meant as special tokens.
-std::vector<std::string> names_in(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = text.find("<|"); at != text.npos; at = text.find("<|", at + 1)) {
-    const size_t end = text.find("|>", at);
-    if (end == text.npos) break;
-    const std::string name = text.substr(at, end + 2 - at);
-    if (name.find_first_of(" \n") == name.npos) names.push_back(name);
-  }
-  return names;
-}
-
-}  // namespace
-
-std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"}; }
-
-struct ChatTemplate::Form : Framing {
-  explicit Form(const Tokenizer& tokenizer) : special(tokens_of(tokenizer)) {}
-
-  AddedTokenFinder special;
-
- private:
-  static std::vector<AddedToken> tokens_of(const Tokenizer& tokenizer) {
-    std::vector<AddedToken> tokens;
-    for (auto& [name, id] : tokenizer.special_tokens()) {
-      tokens.emplace_back();
-      tokens.back().content = name;
-      tokens.back().id = id;
-    }
-    return tokens;
-  }
-};
-
-struct ChatTemplate::Piece {
-  std::string text;
-  int32_t id = Tokenizer::kNoId;  // of a special token
-  bool counts = false;
-};
-
-ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer)
-    : name_(options.name), tokenizer_(std::move(tokenizer)), all_count_(options.all_count) {
-  auto form = std::make_unique<Form>(*tokenizer_);
-  std::optional<std::string> system;
-  if (name_ == "auto") {
-    Recognised found = recognise_in(options.tokenizer);
-    name_ = found.name;
-    system = std::move(found.system);
-  }
-  const auto token = [&](int32_t id, const char* what) {
-    if (id != Tokenizer::kNoId) return tokenizer_->token_name(id);
-    refuse(
-        fmt::format("the chat template {} needs {} token, and the tokenizer ({}) has none. Choose another "
-                    "data.chat_template, or another tokenizer in model.tokenizer_path.",
-                    name_, what, tokenizer_->description()));
+std::string custom_source(const ChatTemplateOptions& options) {
+  const auto turn = [](const ChatTemplateOptions::Role& role) {
+    return "{{ " + literal(role.prefix) + " + message.content + " + literal(role.suffix) + " }}";
   };
-  const bool llama2 = name_ == "llama2", llama3 = name_ == "llama3" || name_ == "llama3_1";
-  if (llama2 || llama3 || name_ == "chatml") {
-    std::string bos, eos;
-    if (name_ != "chatml") bos = token(tokenizer_->bos_id(), "a begin-of-text");
-    if (llama2) eos = token(tokenizer_->eos_id(), "an end-of-text");
-    form->become(name_, bos, eos);
-    if (system) form->default_system = std::move(system);
-  } else if (name_ == "custom") {
-    form->begin = options.begin;
-    form->system = options.system;
-    form->user = options.user;
-    form->assistant = options.assistant;
-    if (form->assistant.suffix.empty()) {
-      refuse("a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
-    }
-  } else {
-    refuse(fmt::format("there is no chat template {}. There are: {}.", name_, join(chat_template_names(), ", ")));
-  }
-  form_ = std::move(form);
-  check_special_tokens();
-  find_stops();
+  return "{{ " + literal(options.begin) + " }}{% for message in messages %}{% if message.role == 'system' %}" +
+         turn(options.system) + "{% elif message.role == 'user' %}" + turn(options.user) + "{% else %}" +
+         turn(options.assistant) + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ " +
+         literal(options.assistant.prefix) + " }}{% endif %}";
 }
 
-ChatTemplate::~ChatTemplate() = default;
+std::string alternatives() {
+  const std::vector<std::string> names = chat_template_names();
+  return join(std::span(names).subspan(1), ", ");
+}
 
-void ChatTemplate::check_special_tokens() const {
-  const auto tokens = tokenizer_->special_tokens();
+Source source_of(const ChatTemplateOptions& options) {
+  const std::string& name = options.name;
+  if (name == "llama3") return {name, std::string(kLlama3Begin) + kLlama3Turns};
+  if (name == "llama3_1") return {name, std::string(kLlama3Begin) + kLlama31System + kLlama3Turns};
+  if (name == "llama2") return {name, kLlama2};
+  if (name == "chatml") return {name, kChatml};
+  if (name == "custom") {
+    if (!options.assistant.suffix.empty()) return {name, custom_source(options)};
+    refuse("a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
+  }
+  if (name != "auto") {
+    refuse(fmt::format("there is no chat template {}. There are: {}.", name, join(chat_template_names(), ", ")));
+  }
+  if (std::optional<Source> found = source_in(options.tokenizer)) return *found;
+  refuse(
+      fmt::format("tokenizer {}: there is no chat_template in a tokenizer_config.json or chat_template.jinja. Set "
+                  "data.chat_template to one of {}.",
+                  options.tokenizer.string(), alternatives()));
+}
+
+/// Of a template that was named: texts of the form <|…|> in it are meant as special tokens.
+void check_special_tokens(const Source& source, const Tokenizer& tokenizer) {
+  std::set<std::string> known;
+  for (auto& [name, id] : tokenizer.special_tokens()) known.insert(name);
   std::vector<std::string> missing;
-  const Form& form = *form_;
-  for (const std::string* text : {&form.begin, &form.system.prefix, &form.system.suffix, &form.user.prefix,
-                                  &form.user.suffix, &form.assistant.prefix, &form.assistant.suffix}) {
-    for (const std::string& name : names_in(*text)) {
-      const bool known =
-          std::any_of(tokens.begin(), tokens.end(), [&](const auto& token) { return token.first == name; });
-      if (!known && std::find(missing.begin(), missing.end(), name) == missing.end()) missing.push_back(name);
+  for (size_t at = source.text.find("<|"); at != std::string::npos; at = source.text.find("<|", at + 1)) {
+    const std::string name = source.text.substr(at, source.text.find("|>", at) + 2 - at);
+    if (name.ends_with("|>") && name.find_first_of(" \n") == name.npos && known.insert(name).second) {
+      missing.push_back(name);
     }
   }
   if (missing.empty()) return;
   refuse(
       fmt::format("the chat template {} needs {} as special tokens, which the tokenizer ({}) does not have. Choose "
                   "another data.chat_template, or another tokenizer in model.tokenizer_path.",
-                  name_, join(missing, ", "), tokenizer_->description()));
+                  source.name, join(missing, ", "), tokenizer.description()));
 }
 
-void ChatTemplate::find_stops() {
+std::vector<AddedToken> tokens_of(const Tokenizer& tokenizer) {
+  std::vector<AddedToken> tokens;
+  for (auto& [name, id] : tokenizer.special_tokens()) tokens.push_back({.content = name, .id = id});
+  return tokens;
+}
+
+/// A conversation as the template writes it.
+struct Written {
+  struct Run {
+    size_t begin, end;  // bytes of `text`
+    size_t from;        // as in jinja::TracedText
+  };
+  struct Extent {
+    size_t first_run = 0, last_run = 0, bytes = 0;
+    bool found = false;
+  };
+
+  std::string_view of(const Run& run) const { return std::string_view(text).substr(run.begin, run.end - run.begin); }
+  /// What the template writes in the one run `i`; empty where it is none.
+  std::string_view template_text(size_t i) const {
+    return i < runs.size() && runs[i].from == 0 ? of(runs[i]) : std::string_view();
+  }
+
+  std::string text = {};
+  std::vector<Run> runs = {};
+  std::vector<Extent> extents = {};  // of each message
+  std::vector<uint8_t> counts = {};  // of each byte
+  std::string problem = {};
+};
+
+/// Cuts the text where its origin changes. `blank` messages hold the one character kStandIn more, which is left out.
+Written cut(const jinja::TracedText& traced, const std::vector<bool>& blank) {
+  Written written;
+  written.extents.resize(blank.size());
+  size_t at = 0;
+  for (const auto& [end, from] : traced.spans) {
+    Written::Run run{written.text.size(), 0, from};
+    written.text.append(traced.text, at, end - at);
+    at = end;
+    if (from > 0) {
+      if (blank[from - 1] && written.text.ends_with(kStandIn)) written.text.pop_back();
+      Written::Extent& extent = written.extents[from - 1];
+      if (!extent.found) extent.first_run = written.runs.size();
+      extent.found = true;
+      extent.last_run = written.runs.size();
+      extent.bytes += written.text.size() - run.begin;
+    }
+    run.end = written.text.size();
+    written.runs.push_back(run);
+  }
+  return written;
+}
+
+}  // namespace
+
+std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"}; }
+
+struct ChatTemplate::Form {
+  Form(const Source& source, std::shared_ptr<const Tokenizer> of, bool all)
+      : name(source.name), jinja(source.text), special(tokens_of(*of)), tokenizer(std::move(of)), all_count(all) {
+    const int32_t bos = tokenizer->bos_id(), eos = tokenizer->eos_id();
+    if (bos != Tokenizer::kNoId) names["bos_token"] = tokenizer->token_name(bos);
+    if (eos != Tokenizer::kNoId) names["eos_token"] = tokenizer->token_name(eos);
+  }
+
+  jinja::TracedText run(const Messages& messages, bool generate) const {
+    return jinja.write(messages, generate, names);
+  }
+  std::string problem_of(const Messages& messages, bool generate, const jinja::TemplateError& error) const;
+  std::string about(size_t message, const Messages& messages, const char* what) const {
+    return fmt::format("the chat template {} {} message {} (of the {})", name, what, message + 1,
+                       messages[message].role);
+  }
+  Written write(Messages messages, bool generate) const;
+  void mark_labels(const Messages& messages, Written& written) const;
+  void encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const;
+  EncodedChat encode(const Written& written) const;
+
+  std::string name;
+  jinja::Template jinja;
+  AddedTokenFinder special;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  bool all_count;
+  std::map<std::string, std::string> names = {};
+  std::string prompt_end = {};  // what a prompt writes after the user's content
+  std::string turn_end = {};    // what counts after the assistant's content
+};
+
+ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
+  Source source = source_of(options);
+  if (options.name != "auto") check_special_tokens(source, *tokenizer);
+  const auto fail = [&](const std::string& what) {
+    refuse(
+        fmt::format("the chat template {} cannot be used with this tokenizer ({}): {}. Set data.chat_template to "
+                    "another one of {}.",
+                    source.name, tokenizer->description(), what, alternatives()));
+  };
+  try {
+    form_ = std::make_unique<Form>(source, tokenizer, options.all_count);
+    const ChatMessage system{"system", "rule"}, user{"user", "question"}, assistant{"assistant", "answer"};
+    for (const Messages& sample : {Messages{user, assistant}, {system, user, assistant, user, assistant}}) {
+      try {
+        form_->run(sample, false);
+      } catch (const jinja::TemplateError& error) {
+        if (!error.raised) throw;
+      }
+    }
+    const Written whole = form_->write({user, assistant}, false), prompt = form_->write({user}, true);
+    for (const Written* each : {&whole, &prompt}) {
+      if (!each->problem.empty()) fail(each->problem);
+    }
+    form_->prompt_end = prompt.template_text(prompt.extents[0].last_run + 1);
+    form_->turn_end = whole.template_text(whole.extents[1].last_run + 1);
+  } catch (const jinja::TemplateError& error) {
+    fail(error.what());
+  }
   std::vector<AddedTokenFinder::Part> parts;
-  form_->special.split(form_->assistant.suffix, parts);
+  std::string& end = form_->turn_end;
+  form_->special.split(end, parts);
   const auto token = std::find_if(parts.begin(), parts.end(), [](const auto& part) { return part.token != nullptr; });
   if (token == parts.end()) {
-    stop_text_ = form_->assistant.suffix;
+    stop_text_ = end;
   } else {
     stop_ids_.push_back(token->token->id);
+    end.resize(static_cast<size_t>(token->text.data() - end.data()) + token->text.size());
   }
-  const int32_t eos = tokenizer_->eos_id();
+  const int32_t eos = tokenizer->eos_id();
   if (eos != Tokenizer::kNoId && (stop_ids_.empty() || stop_ids_[0] != eos)) stop_ids_.push_back(eos);
+  name_ = std::move(source.name);
+  source_ = std::move(source.text);
 }
 
-std::string ChatTemplate::problem(const std::vector<ChatMessage>& messages, bool is_prompt) const {
-  if (messages.empty()) return "this conversation has no messages";
-  bool answered = false;
+ChatTemplate::~ChatTemplate() = default;
+
+/// The message that the template raised an error about is the last of the fewest that it raises it about.
+std::string ChatTemplate::Form::problem_of(const Messages& messages, bool generate,
+                                           const jinja::TemplateError& error) const {
+  if (!error.raised) return fmt::format("the chat template {} cannot write it: {}", name, error.what());
   for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
-    if (role != "system" && role != "user" && role != "assistant") {
-      return fmt::format("message {} has the role \"{}\"; roles are system, user and assistant", i + 1, role);
-    }
-    answered = answered || role == "assistant";
-    if (!form_->expected_instead(messages, i).empty()) {
-      return fmt::format(
-          "message {} is of the {}; in the chat template {} a conversation is a system message or none, "
-          "then user and assistant in turn",
-          i + 1, role, name_);
+    try {
+      run({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i) + 1}, generate);
+    } catch (const jinja::TemplateError& other) {
+      if (other.what() == std::string_view(error.what())) {
+        return fmt::format("{}: {}", about(i, messages, "refuses"), error.what());
+      }
     }
   }
-  if (is_prompt) return messages.back().role == "user" ? "" : "the last message is not of the user";
-  return answered ? "" : "this conversation has no turn of the assistant";
+  return fmt::format("the chat template {} refuses it: {}", name, error.what());
 }
 
-std::vector<ChatTemplate::Piece> ChatTemplate::pieces_of(const std::vector<ChatMessage>& messages,
-                                                         bool generate) const {
-  std::vector<Piece> pieces;
-  const auto add = [&](std::string_view text, bool counts) {
-    std::vector<AddedTokenFinder::Part> parts;
-    form_->special.split(text, parts);
-    for (const AddedTokenFinder::Part& part : parts) {
-      pieces.push_back({std::string(part.text), part.token ? part.token->id : Tokenizer::kNoId, counts});
-      if (part.token) counts = false;  // what follows the token that ends a turn is not the assistant's
-    }
-  };
-  add(form_->begin, false);
-  for (const ChatMessage& message : form_->prepared(messages)) {
-    const bool counts = message.role == "assistant";
-    const ChatTemplateOptions::Role& role = form_->role(message.role);
-    add(role.prefix, false);
-    pieces.push_back({message.content, Tokenizer::kNoId, counts});
-    add(role.suffix, counts);
+Written ChatTemplate::Form::write(Messages messages, bool generate) const {
+  // A blank content is found by a character that stands in for it, unless the template asks whether it is blank.
+  Messages marked;
+  std::vector<bool> blank;
+  for (ChatMessage& message : messages) {
+    repair_utf8(message.content);
+    marked.push_back(message);
+    blank.push_back(jinja::strip(message.content).empty());
+    if (blank.back()) marked.back().content += kStandIn;
   }
-  if (generate) add(form_->assistant.prefix, false);
-  return pieces;
+  Written written;
+  try {
+    written = cut(run(marked, generate), blank);
+    if (std::find(blank.begin(), blank.end(), true) != blank.end()) {
+      Written plain = cut(run(messages, generate), std::vector<bool>(messages.size()));
+      if (plain.text != written.text) written = std::move(plain);
+    }
+  } catch (const jinja::TemplateError& error) {
+    written.problem = problem_of(messages, generate, error);
+    return written;
+  }
+  for (size_t i = 0; i < messages.size() && written.problem.empty(); ++i) {
+    const size_t bytes = written.extents[i].bytes;
+    if (bytes == 0 && !blank[i]) written.problem = about(i, messages, "leaves out");
+    if (bytes > messages[i].content.size()) written.problem = about(i, messages, "repeats");
+  }
+  mark_labels(messages, written);
+  return written;
+}
+
+void ChatTemplate::Form::mark_labels(const Messages& messages, Written& written) const {
+  written.counts.resize(written.text.size());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Written::Extent& extent = written.extents[i];
+    if (messages[i].role != "assistant" || !extent.found) continue;
+    size_t begin = written.runs[extent.first_run].begin, end = written.runs[extent.last_run].end;
+    const size_t lead = extent.first_run - 1;
+    if (i > 0 && messages[i - 1].role == "user" && written.extents[i - 1].found &&
+        written.extents[i - 1].last_run + 1 == lead && written.template_text(lead).starts_with(prompt_end)) {
+      begin = written.runs[lead].begin + prompt_end.size();
+    }
+    if (written.template_text(extent.last_run + 1).starts_with(turn_end)) end += turn_end.size();
+    std::fill(written.counts.begin() + static_cast<std::ptrdiff_t>(begin),
+              written.counts.begin() + static_cast<std::ptrdiff_t>(end), uint8_t{1});
+  }
 }
 
 /// Text between two special tokens is encoded as a whole. An id that has characters on both sides of where the
 /// assistant's begin or end counts.
-void ChatTemplate::encode_text(const Piece* begin, const Piece* end, EncodedChat& chat) const {
-  std::string text;
-  for (const Piece* piece = begin; piece != end; ++piece) text += piece->text;
-  if (text.empty()) return;
+void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const {
+  if (begin == end) return;
+  const std::string_view text = std::string_view(written.text).substr(begin, end - begin);
   const size_t first = chat.ids.size();
-  tokenizer_->encode_part(text, first == 0, chat.ids);
+  tokenizer->encode_part(text, first == 0, chat.ids);
   chat.counts.resize(chat.ids.size(), 0);
   struct Cut {
     size_t ids;   // that end before it
@@ -360,45 +358,75 @@ void ChatTemplate::encode_text(const Piece* begin, const Piece* end, EncodedChat
   const auto cut_at = [&](size_t offset) -> Cut {
     if (offset == text.size()) return {chat.ids.size(), false};
     std::vector<int32_t> before;
-    tokenizer_->encode_part(std::string_view(text).substr(0, offset), first == 0, before);
+    tokenizer->encode_part(text.substr(0, offset), first == 0, before);
     size_t same = 0;
     while (same < before.size() && first + same < chat.ids.size() && before[same] == chat.ids[first + same]) ++same;
     return {first + same, same < before.size()};
   };
-  size_t offset = 0;
-  for (const Piece* piece = begin; piece != end; ++piece) {
-    const size_t from = offset;
-    offset += piece->text.size();
-    if (!piece->counts || piece->text.empty()) continue;
-    const Cut last = cut_at(offset);
+  const auto counts = written.counts.begin();
+  const auto offset = [&](size_t at) { return counts + static_cast<std::ptrdiff_t>(at); };
+  for (size_t at = begin; at < end;) {
+    const auto from = std::find(offset(at), offset(end), uint8_t{1}), to = std::find(from, offset(end), uint8_t{0});
+    at = static_cast<size_t>(to - counts);
+    if (from == to) break;
+    const Cut last = cut_at(at - begin);
     const size_t stop = std::min(last.ids + (last.inside ? 1 : 0), chat.ids.size());
-    for (size_t id = cut_at(from).ids; id < stop; ++id) chat.counts[id] = 1;
+    for (size_t id = cut_at(static_cast<size_t>(from - counts) - begin).ids; id < stop; ++id) chat.counts[id] = 1;
   }
 }
 
-EncodedChat ChatTemplate::encode_pieces(const std::vector<Piece>& pieces) const {
+/// Special tokens are those in what the template wrote.
+EncodedChat ChatTemplate::Form::encode(const Written& written) const {
   EncodedChat chat;
-  const Piece* const end = pieces.data() + pieces.size();
-  for (const Piece* piece = pieces.data(); piece != end;) {
-    const auto is_token = [](const Piece& one) { return one.id != Tokenizer::kNoId; };
-    const Piece* const token = std::find_if(piece, end, is_token);
-    encode_text(piece, token, chat);
-    piece = token;
-    if (token == end) break;
-    chat.ids.push_back(token->id);
-    chat.counts.push_back(token->counts ? 1 : 0);
-    ++piece;
+  chat.problem = written.problem;
+  if (!chat.problem.empty()) return chat;
+  size_t begin = 0;
+  for (const Written::Run& run : written.runs) {
+    if (run.from != 0) continue;
+    std::vector<AddedTokenFinder::Part> parts;
+    special.split(written.of(run), parts);
+    for (const AddedTokenFinder::Part& part : parts) {
+      if (!part.token) continue;
+      const auto at = static_cast<size_t>(part.text.data() - written.text.data());
+      encode_text(written, begin, at, chat);
+      chat.ids.push_back(part.token->id);
+      chat.counts.push_back(written.counts[at]);
+      begin = at + part.text.size();
+    }
   }
-  if (all_count_) std::fill(chat.counts.begin(), chat.counts.end(), uint8_t{1});
+  encode_text(written, begin, written.text.size(), chat);
+  if (all_count) std::fill(chat.counts.begin(), chat.counts.end(), uint8_t{1});
   return chat;
 }
 
-EncodedChat ChatTemplate::encode(const std::vector<ChatMessage>& messages) const {
-  return encode_pieces(pieces_of(messages, /*generate=*/false));
+namespace {
+
+std::string problem_of_roles(const Messages& messages) {
+  if (messages.empty()) return "this conversation has no messages";
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string& role = messages[i].role;
+    if (role != "system" && role != "user" && role != "assistant") {
+      return fmt::format("message {} has the role \"{}\"; roles are system, user and assistant", i + 1, role);
+    }
+  }
+  return {};
 }
 
-std::vector<int32_t> ChatTemplate::prompt(const std::vector<ChatMessage>& messages) const {
-  return encode_pieces(pieces_of(messages, /*generate=*/true)).ids;
+}  // namespace
+
+EncodedChat ChatTemplate::encode(const Messages& messages) const {
+  std::string problem = problem_of_roles(messages);
+  const auto answers = [](const ChatMessage& message) { return message.role == "assistant"; };
+  if (problem.empty() && std::none_of(messages.begin(), messages.end(), answers)) {
+    problem = "this conversation has no turn of the assistant";
+  }
+  return problem.empty() ? form_->encode(form_->write(messages, /*generate=*/false)) : EncodedChat{{}, {}, problem};
+}
+
+EncodedChat ChatTemplate::prompt(const Messages& messages) const {
+  std::string problem = problem_of_roles(messages);
+  if (problem.empty() && messages.back().role != "user") problem = "the last message is not of the user";
+  return problem.empty() ? form_->encode(form_->write(messages, /*generate=*/true)) : EncodedChat{{}, {}, problem};
 }
 
 }  // namespace titan

@@ -189,10 +189,12 @@ RecordText read_conversation(std::string_view line, const ChatTemplate& chat) {
   }
   std::vector<ChatMessage> messages;
   read.problem = record.is_discarded() ? describe_no_json(line) : read_messages(record, messages);
-  if (read.problem.empty()) read.problem = chat.problem(messages);
+  if (!read.problem.empty()) return read;
+  EncodedChat encoded = chat.encode(messages);
+  read.problem = std::move(encoded.problem);
   if (!read.problem.empty()) return read;
   read.text.emplace();
-  read.chat = chat.encode(messages);
+  read.chat = std::move(encoded);
   return read;
 }
 

@@ -1,5 +1,5 @@
-// What each template makes of a conversation, which ids count, and how a template is recognised. Ids against
-// `transformers` itself: tests/reference/chat_test.py.
+// What each template makes of a conversation, which ids count, and what is said where it makes nothing of one. Ids
+// against `transformers` itself: tests/reference/chat_test.py.
 #include "titan/data/chat.h"
 
 #include <nlohmann/json.hpp>
@@ -49,8 +49,8 @@ struct Written {
 };
 
 Written written(const ChatTemplate& chat, const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages) {
-  EXPECT_EQ(chat.problem(messages), "");
   const EncodedChat encoded = chat.encode(messages);
+  EXPECT_EQ(encoded.problem, "");
   EXPECT_EQ(encoded.ids.size(), encoded.counts.size());
   Written all{tokenizer.decode(encoded.ids), {}};
   std::vector<int32_t> run;
@@ -135,8 +135,7 @@ TEST(ChatTemplate, APromptEndsWhereTheAssistantBegins) {
   for (const char* name : {"llama3", "llama3_1", "llama2"}) {
     const ChatTemplate chat = named(name);
     std::vector<ChatMessage> messages{kDialogue[1]};
-    EXPECT_EQ(chat.problem(messages, true), "");
-    const std::vector<int32_t> prompt = chat.prompt(messages);
+    const std::vector<int32_t> prompt = chat.prompt(messages).ids;
     messages.push_back(kDialogue[2]);
     const EncodedChat whole = chat.encode(messages);
     ASSERT_LT(prompt.size(), whole.ids.size());
@@ -305,118 +304,177 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return at == text.npos ? text : text.replace(at, what.size(), by);
 }
 
-TEST(ChatTemplate, IsRecognisedInTheTokenizersFolder) {
-  const auto open = [](const json& config) {
-    const std::string folder = chatml_tokenizer(config);
-    return ChatTemplate({.tokenizer = folder}, open_tokenizer(folder));
-  };
-  const auto tokenizer = open_tokenizer(chatml_tokenizer(json::object()));
+/// Of a folder that holds this chat_template.jinja. The tokenizer is another one's: bytes and Llama 3's special tokens.
+ChatTemplate of_source(const std::string& jinja) {
+  const TemporaryFolder folder;
+  folder.write("chat_template.jinja", jinja);
+  return ChatTemplate({.tokenizer = folder.string()}, byte_tokenizer());
+}
+
+TEST(ChatTemplate, ThatOfTheTokenizersFolderIsRun) {
   const std::string turns = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
   const auto says = [&](const json& jinja, const std::string& system) {
-    const ChatTemplate chat = open({{"chat_template", jinja}});
-    EXPECT_EQ(chat.name(), "chatml");
-    EXPECT_EQ(written(chat, *tokenizer, {{"user", "a"}, {"assistant", "b"}}).text,
-              (system.empty() ? "" : "<|im_start|>system\n" + system + "<|im_end|>\n") + turns);
+    const std::string folder = chatml_tokenizer({{"chat_template", jinja}});
+    const auto tokenizer = open_tokenizer(folder);
+    const ChatTemplate chat({.tokenizer = folder}, tokenizer);
+    EXPECT_EQ(chat.name(), folder + "/tokenizer_config.json");
+    const Written all = written(chat, *tokenizer, {{"user", "a"}, {"assistant", "b"}});
+    EXPECT_EQ(all.text, (system.empty() ? "" : "<|im_start|>system\n" + system + "<|im_end|>\n") + turns);
+    EXPECT_EQ(all.counted, "b<|im_end|>");
     EXPECT_EQ(written(chat, *tokenizer, {{"system", "s"}, {"assistant", "b"}}).text,
               "<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n");
   };
   says(kChatml, "");
-  says("{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}\n" + kChatml,
-       "");
   says(json::array(
            {{{"name", "tool"}, {"template", "?"}},
             {{"name", "default"}, {"template", with_system("\"<|im_start|>system\\nIt's\\nme.<|im_end|>\\n\"")}}}),
        "It's\nme.");
   says(with_system("'<|im_start|>system\nA line feed as such.<|im_end|>\n'"), "A line feed as such.");
   says(kQwen25, "You are Qwen.");
-  // The file beside it says more, and names a template whose tokens this tokenizer lacks.
-  const std::string folder = chatml_tokenizer({{"chat_template", kChatml}, {"bos_token", "<|im_start|>"}});
-  const auto refusal = [&](const std::string& jinja) {
-    std::ofstream(folder + "/chat_template.jinja") << jinja;
-    return message_of(ExitCode::bad_config, [&] { ChatTemplate({.tokenizer = folder}, open_tokenizer(folder)); });
-  };
-  EXPECT_PRED_FORMAT2(test::contains, refusal(kLlama3),
-                      "the chat template llama3 needs <|start_header_id|>, <|end_header_id|>, <|eot_id|> as special "
-                      "tokens, which the tokenizer (HuggingFaceTokenizer built:");
+  const std::string folder = chatml_tokenizer({{"chat_template", nullptr}});
+  EXPECT_PRED_FORMAT2(
+      test::contains,
+      message_of(ExitCode::bad_config, [&] { ChatTemplate({.tokenizer = folder}, open_tokenizer(folder)); }),
+      "there is no chat_template in a tokenizer_config.json or chat_template.jinja. Set data.chat_template to one of "
+      "llama3, llama3_1, llama2, chatml, custom.");
+}
+
+TEST(ChatTemplate, PublishedOnesWriteWhatTheBuiltInOnesDo) {
   const std::string today =
       "{%- if strftime_now is defined %}{%- set date_string = strftime_now(\"%d %b %Y\") %}"
       "{%- else %}" +
       kDate + "{%- endif %}";
-  for (const std::string& date : {kDate, today}) {
-    EXPECT_PRED_FORMAT2(test::contains, refusal(replaced(kLlama31, "DATE", date)),
-                        "the chat template llama3_1 needs <|start_header_id|>");
+  const std::vector<ChatMessage> more{kDialogue[0],          kDialogue[1],  kDialogue[2],      {"user", "\n?"},
+                                      {"assistant", " \n "}, {"user", " "}, {"assistant", "!"}};
+  for (const auto& [name, jinja] :
+       std::vector<std::pair<std::string, std::string>>{{"llama3", kLlama3},
+                                                        {"llama3_1", replaced(kLlama31, "DATE", kDate)},
+                                                        {"llama3_1", replaced(kLlama31, "DATE", today)},
+                                                        {"llama2", kLlama2}}) {
+    const ChatTemplate built_in = named(name), published = of_source(jinja);
+    for (const std::vector<ChatMessage>& messages : {kDialogue, more, {more.begin() + 1, more.end()}}) {
+      const EncodedChat expected = built_in.encode(messages), found = published.encode(messages);
+      EXPECT_EQ(found.problem, "");
+      EXPECT_EQ(found.ids, expected.ids) << name;
+      EXPECT_EQ(found.counts, expected.counts) << name;
+      EXPECT_GT(std::count(found.counts.begin(), found.counts.end(), 1), 1);
+    }
+    EXPECT_EQ(published.prompt({kDialogue[1]}).ids, built_in.prompt({kDialogue[1]}).ids) << name;
+    EXPECT_EQ(published.stop_ids(), built_in.stop_ids()) << name;
   }
-  EXPECT_PRED_FORMAT2(test::contains, refusal(kLlama2),
-                      "the chat template llama2 needs an end-of-text token, and the tokenizer");
-  EXPECT_PRED_FORMAT2(test::contains, refusal(""), "there is no chat_template in a tokenizer_config.json");
 }
 
-TEST(ChatTemplate, IsRefusedWhereItWritesAConversationUnlikeTheBuiltInOnes) {
-  const std::string one = with_system("'<|im_start|>system\\nBe.<|im_end|>\\n'");
-  const std::string llama31 = replaced(kLlama31, "DATE", kDate);
-  const std::string loop = "{% for message in messages %}", end = "{% endfor %}";
-  std::vector<std::string> unlike{
-      // LLaMA-Factory's
-      "{% set system_message = 'You are a helpful assistant.' %}{% if messages[0]['role'] == 'system' %}{% set "
-      "system_message = messages[0]['content'] %}{% endif %}{% if system_message is defined %}{{ "
-      "'<|im_start|>system\\n' + system_message + '<|im_end|>\\n' }}{% endif %}{% for message in messages %}{% set "
-      "content = message['content'] %}{% if message['role'] == 'user' %}{{ '<|im_start|>user\\n' + content + "
-      "'<|im_end|>\\n<|im_start|>assistant\\n' }}{% elif message['role'] == 'assistant' %}{{ content + '<|im_end|>' + "
-      "'\\n' }}{% endif %}{% endfor %}",
-      with_system("'<|im_start|>' + 'system\\nBe.<|im_end|>\\n'"),
-      with_system("'<|im_start|>system\\n' + 'Be.' + '<|im_end|>\\n'"),
-      with_system("'<|im_start|>system\\nBe\\t.<|im_end|>\\n'"),
-      with_system("'<|im_start|>system\\nBe\\u00e9.<|im_end|>\\n'"),
-      with_system("'<|im_start|>System\\nBe.<|im_end|>\\n'"),
-      loop + "{% if message['role'] != 'system' %}" + kTurn + "{% endif %}" + end + kPrompt,  // no system turn
-      loop + kTurn + end,                                                                     // no prompt
-      loop + kTurn + end + "{{ '<|im_start|>assistant\\n' }}",                                // always one
-      kChatml + "<think>", kChatml + "{{ '<think>' }}", "text" + kChatml, "{{ bos_token }}" + kChatml,
-      replaced(kChatml, "message['content']", "message['content'] | trim"),
-      replaced(kChatml, "message['content']", "message['content'].split('</think>')[-1]"),
-      replaced(kChatml, "message['content']", "(message['content'] or 'nothing')"),
-      replaced(kChatml, "message['role']", "('model' if message['role'] == 'assistant' else message['role'])"),
-      replaced(kChatml, "{% endfor %}", "{% if loop.last and loop.index0 == 4 %}!{% endif %}{% endfor %}"),
-      replaced(kChatml, "{% endfor %}", "\n{% endfor %}"), replaced(kQwen25, "and not loop.first", "and false"),
-      "<|start_header_id|>role<|end_header_id|>text<|eot_id|>", replaced(kLlama3, "bos_token + ", ""),
-      replaced(kLlama3, " | trim", ""), replaced(kLlama3, "{% if add_generation_prompt %}", "{% if true %}"),
-      replaced(kLlama31, "DATE", "{%- set date_string = \"1 Jan 2025\" %}"),
-      replaced(llama31, "Cutting Knowledge Date: December 2023\\n", ""),
-      replaced(llama31, "{%- set tools = none %}\n{%- endif %}", "{%- endif %}\n{{- 'Hello.' }}"), "[INST] <<SYS>>",
-      replaced(kLlama2, "false == true", "true"), replaced(kLlama2, "' [/INST]'", "'[/INST]'"),
-      replaced(kLlama2, "content.strip()", "content"),
-      // What cannot be read
-      replaced(one, "{% endif %}", ""), one + "{% for", one + "{{", one + "{#", one + "{{ 'a", one + "{{ a.b.c }}",
-      one + "{% set ns = namespace(a=1) %}", one + std::string(5000, '(') + "{{" + std::string(5000, '('),
-      "{% macro f(a, b) %}{{ a + b }}{% endmacro %}" + replaced(kChatml, "message['content']", "f(b='', a='')"),
-      one + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-      one + "{% set a = messages[0].content %}{% for b in messages %}{% set a = a + a %}{% endfor %}{{ a[0] }}"};
-  std::string filters;
-  for (int i = 0; i < 500; ++i) filters += " | trim";
-  unlike.push_back(replaced(kLlama3, " | trim", filters));
-  unlike.push_back(replaced(kLlama3, " | trim", filters + filters + filters + filters));
-  for (const std::string& jinja : unlike) {
-    const std::string folder = chatml_tokenizer({{"chat_template", jinja}});
-    EXPECT_PRED_FORMAT2(
-        test::contains,
-        message_of(ExitCode::bad_config, [&] { ChatTemplate({.tokenizer = folder}, open_tokenizer(folder)); }),
-        "its chat template is none of those that are recognised. Set data.chat_template to one of llama3, "
-        "llama3_1, llama2, chatml, custom.")
-        << jinja;
+TEST(ChatTemplate, WhatCountsIsFoundInWhateverTheTemplateWrites) {
+  const auto counted = [](const std::string& jinja, const std::vector<ChatMessage>& messages) {
+    return written(of_source(jinja), *byte_tokenizer(), messages).counted;
+  };
+  const std::string loop = "{% for m in messages %}", end = "{% endfor %}";
+  const std::string role = "{{ m.role + ': ' }}",
+                    prompt = "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
+  const std::vector<ChatMessage> two{{"user", "Hi"}, {"assistant", "a"}, {"user", "More"}, {"assistant", " b\n"}};
+  // Without a special token after the answer all that follows the last one counts.
+  EXPECT_EQ(counted(loop + role + "{{ m.content }}###\n" + end + prompt, two), "a###\n| b\n###\n");
+  EXPECT_EQ(of_source(loop + role + "{{ m.content }}###\n" + end).stop_text(), "###\n");
+  // What is written of the turn between a prompt's end and the content counts; so do thoughts that are split off it.
+  const std::string thinks =
+      loop +
+      "{% if '</t>' in m.content %}{{ m.role + ': <t>' + m.content.split('</t>')[0].split('<t>')[-1] "
+      "+ '</t>' + m.content.split('</t>')[-1].lstrip('\\n') }}{% elif m.role == 'assistant' %}"
+      "{{ m.role + ': <t></t>' + m.content }}{% else %}{{ m.role + ': ' + m.content }}{% endif %}"
+      "{{ '<|eot_id|>' }}" +
+      end + prompt;
+  EXPECT_EQ(counted(thinks, {{"user", "a"}, {"assistant", "<t>b</t>\nc"}, {"user", "d"}, {"assistant", "e"}}),
+            "<t>b</t>c<|eot_id|>|<t></t>e<|eot_id|>");
+  // Blank contents have their place, with what ends the turn; where the template asks for them they have none.
+  EXPECT_EQ(counted(kLlama3, {{"user", "a"}, {"assistant", " "}, {"user", "b"}, {"assistant", ""}}),
+            "<|eot_id|>|<|eot_id|>");
+  EXPECT_EQ(counted(replaced(kLlama3, "message['content']", "(message['content'] or '!')"),
+                    {{"user", ""}, {"assistant", "b"}, {"user", "c"}, {"assistant", ""}}),
+            "b<|eot_id|>");
+  // Without a generation prompt the model writes the name of its role too. Here only the last turn has an end.
+  EXPECT_EQ(counted("{% for m in messages %}{{ {'assistant': 'model'}.get(m.role, m.role) + m.content }}"
+                    "{{ eos_token if loop.last and not add_generation_prompt }}{% endfor %}",
+                    two),
+            "modela|model b\n<|end_of_text|>");
+}
+
+TEST(ChatTemplate, WhatCannotBeRunIsRefusedByItsName) {
+  const std::string all = "{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}";
+  std::string deep = all + "{{ ";
+  for (int i = 0; i < 500; ++i) deep += "(";
+  std::string filters = all + "{{ 'a'";
+  for (int i = 0; i < 2000; ++i) filters += " | trim";
+  for (const auto& [jinja, what] : std::vector<std::pair<std::string, std::string>>{
+           {all + "{% call f() %}", "line 1: the tag \"call\" is not supported here"},
+           {"\n" + all + "{% if true %}", "line 2: the template ends too early"},
+           {all + "{% endfor %}", "the tag \"endfor\" is not supported here"},
+           {all + "{{ 'a\\q' }}", "the escape \\q is not supported"},
+           {all + "{{ 1 ? 2 }}", "unexpected \"?\""},
+           {all + "{{ 'a }}", "the template ends too early"},
+           {all + "{{", "the template ends too early"},
+           {all + "{#", "a comment does not end"},
+           {deep, "nesting of this depth is not supported"},
+           {filters + " }}", "nesting of this depth is not supported"},
+           {std::string(70'000, 'a'), "a template of this length is not supported"},
+           {all + "{{ messages | tojson }}", "the filter \"tojson\" is not supported"},
+           {all + "{{ cycler(3) }}", "the function \"cycler\" is not supported"},
+           {all + "{{ messages[0].content.center(9) }}", "the method \"center\" is not supported"},
+           {all + "{{ 1 is odd }}", "the test \"odd\" is not supported"},
+           {all + "{{ messages }}", "printing a list or an object is not supported"},
+           {all + "{{ 'é' | upper }}", "upper of other letters than ASCII's is not supported"},
+           {all + "{{ pad_token + '' }}", "pad_token is undefined"},
+           {all + "{{ a.b.c }}", "a is undefined"},
+           {all + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nesting of this depth is not supported"},
+           {all + "{% set ns = namespace(a='aaaaaaaa') %}" +
+                [] {
+                  std::string doubled;
+                  for (int i = 0; i < 40; ++i) doubled += "{% set ns.a = ns.a + ns.a %}";
+                  return doubled;
+                }(),
+            "a text of this length is not supported"},
+           {"{{ raise_exception('never') }}", "refuses message 1 (of the user): never"},
+           {"{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "leaves out message 2"}}) {
+    const std::string said = message_of(ExitCode::bad_config, [&jinja = jinja] { of_source(jinja); });
+    EXPECT_PRED_FORMAT2(test::contains, said, what);
+    EXPECT_PRED_FORMAT2(test::contains, said, "/chat_template.jinja cannot be used with this tokenizer (");
+    EXPECT_PRED_FORMAT2(test::contains, said,
+                        "Set data.chat_template to another one of llama3, llama3_1, llama2, chatml, custom.");
   }
+  const auto chatml = open_tokenizer(chatml_tokenizer(json::object()));
+  EXPECT_PRED_FORMAT2(test::contains,
+                      message_of(ExitCode::bad_config, [&] { ChatTemplate({.name = "llama3"}, chatml); }),
+                      "the chat template llama3 needs <|start_header_id|>, <|end_header_id|>, <|eot_id|> as special "
+                      "tokens, which the tokenizer (HuggingFaceTokenizer built:");
+  EXPECT_PRED_FORMAT2(test::contains,
+                      message_of(ExitCode::bad_config, [&] { ChatTemplate({.name = "llama2"}, chatml); }),
+                      "bos_token is undefined");
 }
 
 TEST(ChatTemplate, ConversationsThatCannotBeWrittenAreNamed) {
   const ChatTemplate chat = named("llama3"), alternating = named("llama2");
-  EXPECT_EQ(chat.problem({}), "this conversation has no messages");
-  EXPECT_EQ(chat.problem({{"user", "a"}}), "this conversation has no turn of the assistant");
-  EXPECT_EQ(chat.problem({{"user", "a"}, {"tool", "b"}}),
+  EXPECT_EQ(chat.encode({}).problem, "this conversation has no messages");
+  EXPECT_EQ(chat.encode({{"user", "a"}}).problem, "this conversation has no turn of the assistant");
+  EXPECT_EQ(chat.encode({{"user", "a"}, {"tool", "b"}}).problem,
             "message 2 has the role \"tool\"; roles are system, user and assistant");
-  EXPECT_EQ(chat.problem({{"assistant", "a"}, {"assistant", "b"}, {"system", "c"}}), "");
-  EXPECT_EQ(chat.problem(kDialogue, true), "the last message is not of the user");
-  EXPECT_EQ(alternating.problem({{"system", "a"}, {"user", "b"}, {"user", "c"}}),
-            "message 3 is of the user; in the chat template llama2 a conversation is a system message or none, then "
-            "user and assistant in turn");
+  EXPECT_EQ(chat.encode({{"assistant", "a"}, {"assistant", "b"}, {"system", "c"}}).problem, "");
+  EXPECT_EQ(chat.prompt(kDialogue).problem, "the last message is not of the user");
+  const EncodedChat refused = alternating.encode({{"system", "a"}, {"user", "b"}, {"user", "c"}, {"assistant", "d"}});
+  EXPECT_EQ(
+      refused.problem,
+      "the chat template llama2 refuses message 3 (of the user): a conversation is a system message or none, then "
+      "user and assistant in turn");
+  EXPECT_EQ(refused.ids, std::vector<int32_t>());
+  const auto said = [](const std::string& content, const std::string& system) {
+    const ChatTemplate one = of_source("{% for m in messages %}{{ m.role + " + content + " + eos_token }}{% endfor %}");
+    const std::string problem = one.encode({{"system", system}, {"user", "b"}, {"assistant", "c"}}).problem;
+    return problem.substr(std::min(problem.size(), problem.rfind(".jinja") + 7));
+  };
+  EXPECT_EQ(said("(m.content if m.role != 'system' else '')", "a"), "leaves out message 1 (of the system)");
+  EXPECT_EQ(said("(m.content + m.content if m.role == 'system' else m.content)", "a"),
+            "repeats message 1 (of the system)");
+  EXPECT_EQ(said("(m.content.center(3) if 'x' in m.content else m.content)", "x"),
+            "cannot write it: the method \"center\" is not supported");
+  EXPECT_EQ(said("m.content", "a"), "");
   EXPECT_EQ(message_of(ExitCode::bad_config, [] { named("custom"); }),
             "a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
   EXPECT_PRED_FORMAT2(test::contains,
@@ -425,6 +483,14 @@ TEST(ChatTemplate, ConversationsThatCannotBeWrittenAreNamed) {
                                    ChatTemplate({.name = "custom", .assistant = {"", "<|end|>"}}, byte_tokenizer());
                                  }),
                       "the chat template custom needs <|end|> as special tokens");
+}
+
+TEST(ChatTemplate, ACustomOnesTextsAreWrittenAsTheyAre) {
+  const std::string odd = "it's {{ a }} {% b %} \\ \"c\" {#\r\n";
+  const ChatTemplate chat({.name = "custom", .begin = odd, .user = {odd, "\n"}, .assistant = {"", odd}},
+                          byte_tokenizer());
+  EXPECT_EQ(written(chat, *byte_tokenizer(), {{"user", "a"}, {"assistant", "b"}}).text, odd + odd + "a\nb" + odd);
+  EXPECT_EQ(chat.stop_text(), odd);
 }
 
 }  // namespace

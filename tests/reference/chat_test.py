@@ -1,6 +1,5 @@
-"""Conversations against `transformers`: token ids, the labels that count and the loss of one step, for every built-in
-template. The Jinja templates here are written from the published formats, with the generation blocks that mark what the
-assistant writes; titan_train recognises them in the folder and packs what they give.
+"""Conversations against `transformers`: token ids, the labels that count and the loss of one step, for the templates of
+chat_templates.py, which titan_train runs as they are in the tokenizer's folder, and for the built-in ones.
 """
 
 from __future__ import annotations
@@ -19,62 +18,12 @@ from transformers import PreTrainedTokenizerFast
 
 import dump
 import titan
+from chat_templates import CHATML, GEMMA, LLAMA2, LLAMA3, LLAMA3_1, MISTRAL, PHI3, QWEN3, SYSTEM_TEXTS, ZEPHYR
 from llama import IGNORED_LABEL, Llama, token_loss_sum
 from parity_rows import Row
 from training import Recipe
 
 LENGTH = 160
-LLAMA3 = """
-{%- macro head(role) -%}{{ '<|start_header_id|>' ~ role ~ '<|end_header_id|>\\n\\n' }}{%- endmacro -%}
-{{- bos_token -}}
-{%- for turn in messages -%}
-  {{- head(turn.role) -}}
-  {%- if turn.role == 'assistant' -%}
-    {%- generation -%}{{- turn.content | trim ~ '<|eot_id|>' -}}{%- endgeneration -%}
-  {%- else -%}{{- turn.content | trim ~ '<|eot_id|>' -}}{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- head('assistant') -}}{%- endif -%}
-"""
-DATES = "{{- 'Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n' -}}"
-LLAMA3_1 = LLAMA3.replace(
-    "{{- bos_token -}}",
-    "{{- bos_token ~ head('system') -}}"
-    + DATES
-    + """{%- if messages[0].role == 'system' -%}
-  {{- messages[0].content | trim -}}{%- set messages = messages[1:] -%}
-{%- endif -%}{{- '<|eot_id|>' -}}""",
-)
-LLAMA2 = """
-{%- set first = '' -%}
-{%- if messages[0].role == 'system' -%}
-  {%- set first = '<<SYS>>\\n' ~ messages[0].content ~ '\\n<</SYS>>\\n\\n' -%}{%- set messages = messages[1:] -%}
-{%- endif -%}
-{%- for turn in messages -%}
-  {%- if turn.role == 'user' -%}
-    {{- bos_token ~ '[INST] ' ~ ((first if loop.first else '') ~ turn.content).strip() ~ ' [/INST]' -}}
-  {%- else -%}
-    {%- generation -%}{{- ' ' ~ turn.content.strip() ~ ' ' ~ eos_token -}}{%- endgeneration -%}
-  {%- endif -%}
-{%- endfor -%}
-"""
-CHATML = """
-{%- for turn in messages -%}
-  {%- if loop.first and turn.role != 'system' and DEFAULT -%}
-    {{- '<|im_start|>system\\nTEXT<|im_end|>\\n' -}}
-  {%- endif -%}
-  {{- '<|im_start|>' ~ turn.role ~ '\\n' -}}
-  {%- if turn.role == 'assistant' -%}
-    {%- generation -%}{{- turn.content ~ '<|im_end|>' -}}{%- endgeneration -%}{{- '\\n' -}}
-  {%- else -%}{{- turn.content ~ '<|im_end|>\\n' -}}{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
-SYSTEM_TEXTS = {
-    "qwen2": "You are a helpful assistant.",
-    "qwen2.5": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-    "smollm2": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-}
-
 WORDS = "Tell me a story about the fox, please. Once upon a time there was 12 345 Ärger über 東京 — naïve…\n\n Yes! No?"
 
 
@@ -94,6 +43,29 @@ CONVERSATIONS = [
     turns("Write code", "```python\n  def f(x):\n    return x\n```\n", "Thanks!", "!\n!\n\n\n"),
 ]
 
+THOUGHTS = turns("Why?", "<think>\nHm, 東京…\n</think>\n\nSo.", "And then?", "\n<think>\nWell\n\n</think>\n That.\n", system="T")
+# The template of each kind that is not Llama 2's, and its special tokens after those that begin and end a text.
+OTHERS = {
+    "mistral": (MISTRAL, ["<s>", "</s>", "[INST]", "[/INST]"]),
+    "qwen3": (QWEN3, ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]),
+    "gemma": (GEMMA, ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]),
+    "zephyr": (ZEPHYR, ["<s>", "</s>"]),
+    "phi3": (PHI3, ["<s>", "<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]),
+}
+# Templates that do not write a system message: one refuses it, one writes it into a prompt's last turn alone.
+SYSTEMLESS = {
+    "gemma": r"refuses message 1 \(of the system\): there is no system role",
+    "mistral": r"leaves out message 1 \(of the system\)",
+}
+for _kind in ("llama3", "llama3_1"):
+    OTHERS[_kind] = (
+        LLAMA3 if _kind == "llama3" else LLAMA3_1,
+        ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"],
+    )
+for _kind in ("chatml", *SYSTEM_TEXTS):
+    _own = CHATML.replace("TEXT", SYSTEM_TEXTS.get(_kind, "")).replace("DEFAULT", str(_kind in SYSTEM_TEXTS).lower())
+    OTHERS[_kind] = (_own, ["<|im_start|>", "<|im_end|>"])
+
 
 def learn(folder: pathlib.Path, kind: str) -> PreTrainedTokenizerFast:
     """A tokenizer of this kind and its template, in `folder` as a model's folder has them."""
@@ -102,16 +74,12 @@ def learn(folder: pathlib.Path, kind: str) -> PreTrainedTokenizerFast:
         template, special = LLAMA2, ["<s>", "</s>"]
         llama2_like(folder, lines)
     else:
-        llama3 = kind.startswith("llama3")
-        special = ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]
-        special = special if llama3 else ["<|im_start|>", "<|im_end|>"]
+        template, special = OTHERS[kind]
         split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
         plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         byte_level(folder, lines, 420, [split, plain], special=special)
-        chatml = CHATML.replace("TEXT", SYSTEM_TEXTS.get(kind, "")).replace("DEFAULT", str(kind in SYSTEM_TEXTS).lower())
-        template = {"llama3": LLAMA3, "llama3_1": LLAMA3_1}.get(kind, chatml)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": special[0], "eos_token": special[1]}
-    if kind == "smollm2":
+    if kind in ("smollm2", "qwen3"):
         (folder / "chat_template.jinja").write_text(template)
     else:
         config["chat_template"] = template
@@ -174,12 +142,33 @@ class Chat(unittest.TestCase):
         self.assertLess(abs(step.loss - loss.item() / valid) / step.loss, 1e-5)
 
     def test_ids_labels_and_loss_are_those_of_transformers_for_every_template(self):
-        for kind in ("llama3", "llama3_1", "llama2", "chatml", *SYSTEM_TEXTS):
+        for kind in ("llama2", *OTHERS):
+            with self.subTest(kind=kind):
+                tokenizer = learn(self.folder / kind, kind)
+                written = [*CONVERSATIONS, THOUGHTS]
+                if kind in SYSTEMLESS:
+                    written = [[message for message in one if message["role"] != "system"] for one in written]
+                if kind == "mistral":  # of whose special tokens one conversation speaks
+                    written = [one for one in written if "[INST]" not in one[0]["content"]]
+                conversations = [encoded(tokenizer, messages) for messages in written]
+                records = [{"messages": messages} for messages in written]
+                step = self.step(self.folder / kind, records, len(packed(conversations)))
+                self.expect(step, conversations)
+
+    def test_a_conversation_that_a_template_does_not_write_is_named(self):
+        for kind, said in SYSTEMLESS.items():
+            learn(self.folder / kind, kind)
+            with self.assertRaisesRegex(AssertionError, f"exit 65 [^§]*chat.jsonl:1: the chat template .*{said}"):
+                self.step(self.folder / kind, [{"messages": CONVERSATIONS[1]}], 1)
+
+    def test_built_in_templates_are_those_of_their_names(self):
+        for kind in ("llama3", "llama3_1", "llama2", "chatml"):
             with self.subTest(kind=kind):
                 tokenizer = learn(self.folder / kind, kind)
                 conversations = [encoded(tokenizer, messages) for messages in CONVERSATIONS]
                 records = [{"messages": messages} for messages in CONVERSATIONS]
-                step = self.step(self.folder / kind, records, len(packed(conversations)))
+                rows = len(packed(conversations))
+                step = self.step(self.folder / kind, records, rows, f"--data.chat_template={kind}")
                 self.expect(step, conversations)
 
     def test_what_looks_like_a_special_token_in_a_message_is_text(self):
