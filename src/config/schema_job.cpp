@@ -120,7 +120,10 @@ void describe_metrics(Schema& schema) {
       .own()
       .at_least(0)
       .help("steps between two texts that the model writes, in the log, metrics.jsonl and the page; 0: none");
-  metrics.add("sample_prompt", &S::sample_prompt, "").own().only_when(samples).help("what they begin with");
+  metrics.add("sample_prompt", &S::sample_prompt, "")
+      .own()
+      .only_when(samples)
+      .help("what they begin with; of a run on conversations: what the user says");
   metrics.add("sample_tokens", &S::sample_tokens, 64).own().at_least(1).only_when(samples).help("their most tokens");
   metrics.add("sample_temperature", &S::sample_temperature, 0.8)
       .own()

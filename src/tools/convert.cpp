@@ -126,7 +126,7 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
   JobConfig config = conversion.config;
   const std::optional<Manifest>& manifest = held.checkpoint.manifest();
   if (manifest) wanted.step = manifest->step;
-  if (manifest && !conversion.names_tokenizer) take_recorded_tokenizer(manifest->facts, config.model);
+  if (manifest && !conversion.names_tokenizer) take_recorded_tokenizer(manifest->facts, config);
   wanted.companions = make_companions(config, held.request, wanted.type.value_or(stored), notes);
   wanted.facts[kModelFacts] = model_facts(held.request);
   for (const std::string& note : notes) out << note << '\n';

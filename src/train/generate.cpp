@@ -13,6 +13,8 @@
 #include "titan/base/philox.h"
 #include "titan/base/stop_signals.h"
 #include "titan/data/batch_stream.h"
+#include "titan/data/chat.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -306,8 +308,18 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
 
 namespace {
 
-std::vector<int32_t> sample_prompt(const Run& run) {
-  return run.data.tokenizer->encode(run.config.metrics.sample_prompt, /*bos=*/true, /*eos=*/false);
+/// The template of a run on conversations, whose samples answer metrics.sample_prompt; else null.
+std::shared_ptr<const ChatTemplate> sample_template(const Run& run) {
+  const bool answers = run.config.training.dataset == "chat" && !run.config.metrics.sample_prompt.empty();
+  return answers ? open_chat_template(run.config, run.data.tokenizer) : nullptr;
+}
+
+std::vector<int32_t> sample_prompt(const Run& run, const ChatTemplate* chat) {
+  const std::string& text = run.config.metrics.sample_prompt;
+  if (!chat) return run.data.tokenizer->encode(text, /*bos=*/true, /*eos=*/false);
+  EncodedChat prompt = chat->prompt({{"user", text}});
+  if (!prompt.problem.empty()) throw Error(ExitCode::bad_config, "metrics.sample_prompt: " + prompt.problem);
+  return std::move(prompt.ids);
 }
 
 }  // namespace
@@ -319,7 +331,7 @@ void check_samples(const Run& run) {
   };
   if (!run.data.tokenizer->reads_text()) refuse("this run's tokenizer is ids alone; leave it out");
   if (!run.share.whole()) refuse("under context parallelism no rank sees a whole text; leave it out");
-  const int64_t prompt = std::ssize(sample_prompt(run));
+  const int64_t prompt = std::ssize(sample_prompt(run, sample_template(run).get()));
   if (prompt == 0) refuse("the tokenizer has no token to begin with; give metrics.sample_prompt");
   if (prompt >= run.config.training.seq_len) {
     refuse(fmt::format("metrics.sample_prompt makes {} tokens, and training.seq_len is {}; shorten it", prompt,
@@ -330,15 +342,20 @@ void check_samples(const Run& run) {
 SampleReport write_sample(const Run& run, int64_t step) {
   const MetricsSection& metrics = run.config.metrics;
   const Tokenizer& tokenizer = *run.data.tokenizer;
-  const std::vector<int32_t> prompt = sample_prompt(run);
+  const std::shared_ptr<const ChatTemplate> chat = sample_template(run);
+  const std::vector<int32_t> prompt = sample_prompt(run, chat.get());
   GenerationOptions options;
   options.sampling.temperature = metrics.sample_temperature;
   options.sampling.seed = static_cast<uint64_t>(step);
   options.max_new_tokens = metrics.sample_tokens;
   if (tokenizer.eos_id() != Tokenizer::kNoId) options.stop_ids = {tokenizer.eos_id()};
+  if (chat) {
+    options.stop_ids = chat->stop_ids();
+    if (!chat->stop_text().empty()) options.stop_texts = {chat->stop_text()};
+  }
   const int64_t context = std::min(run.config.training.seq_len, std::ssize(prompt) + metrics.sample_tokens);
   Generator generator(run, 1, context);
-  return {step, metrics.sample_prompt, generator.generate({prompt}, options, tokenizer)[0].text};
+  return {step, metrics.sample_prompt + (chat ? "\n" : ""), generator.generate({prompt}, options, tokenizer)[0].text};
 }
 
 }  // namespace titan

@@ -9,7 +9,9 @@
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/data/chat.h"
 #include "titan/data/tokenizer.h"
+#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -49,6 +51,35 @@ std::shared_ptr<const Tokenizer> tokenizer_at(const fs::path& place) {
   }
 }
 
+/// What `transformers` needs besides a tokenizer.model to know its special tokens.
+Json tokenizer_config(const Tokenizer& tokenizer) {
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
+  if (tokenizer.bos_id() != Tokenizer::kNoId) config["bos_token"] = tokenizer.token_name(tokenizer.bos_id());
+  if (tokenizer.eos_id() != Tokenizer::kNoId) config["eos_token"] = tokenizer.token_name(tokenizer.eos_id());
+  for (const auto& [name, id] : tokenizer.special_tokens()) {
+    config["added_tokens_decoder"][std::to_string(id)] = {{"content", name}, {"special", true}, {"normalized", false}};
+  }
+  return config;
+}
+
+/// The template that the config names, for conversations; that of `auto` is one of the tokenizer's files.
+void add_chat_template(const JobConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer,
+                       std::vector<CompanionFile>& files, std::vector<std::string>& notes) {
+  if (config.data.chat_template == "auto") return;
+  const auto named = [](const char* name) { return [=](const CompanionFile& file) { return file.name == name; }; };
+  try {
+    const std::string source = open_chat_template(config, tokenizer)->source();
+    std::erase_if(files, named("chat_template.jinja"));
+    files.push_back({"chat_template.jinja", source});
+  } catch (const Error& error) {
+    notes.push_back(fmt::format("no chat template goes along: {}", error.what()));
+    return;
+  }
+  if (std::none_of(files.begin(), files.end(), named("tokenizer_config.json"))) {
+    files.push_back({"tokenizer_config.json", tokenizer_config(*tokenizer).dump(2) + "\n"});
+  }
+}
+
 /// Ids that begin and end a text, where they are known.
 Json token_ids(const Tokenizer* tokenizer) {
   Json ids = Json::object();
@@ -78,6 +109,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
   std::vector<CompanionFile> files;
   if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", where.string()));
+  if (tokenizer && !ids_alone) add_chat_template(config, tokenizer, files, notes);
   const Json ids = token_ids(tokenizer.get());
   Json model = adapter_of(request).hugging_face_config(request);
   model.update(ids);

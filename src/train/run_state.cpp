@@ -58,14 +58,27 @@ std::vector<double> numbers(const nlohmann::json& list) {
 
 }  // namespace
 
-void take_recorded_tokenizer(const nlohmann::ordered_json& facts, ModelSection& model) {
+void take_recorded_tokenizer(const nlohmann::ordered_json& facts, JobConfig& config) {
   try {
     const nlohmann::ordered_json& recorded = facts.at(kConfig).at("model");
     const nlohmann::ordered_json& path = recorded.at("tokenizer_path");
     const auto assets = recorded.at("hf_assets_path").get<std::string>();
-    model.tokenizer_path = path.is_null() ? std::nullopt : std::optional(path.get<std::string>());
-    model.hf_assets_path = assets;
-  } catch (const nlohmann::json::exception&) {  // weights that no run saved
+    config.model.tokenizer_path = path.is_null() ? std::nullopt : std::optional(path.get<std::string>());
+    config.model.hf_assets_path = assets;
+    const nlohmann::ordered_json& data = facts.at(kConfig).at("data");
+    ChatSection chat;
+    for (const auto& [name, text] : {std::pair{"begin", &chat.begin},
+                                     {"system_prefix", &chat.system_prefix},
+                                     {"system_suffix", &chat.system_suffix},
+                                     {"user_prefix", &chat.user_prefix},
+                                     {"user_suffix", &chat.user_suffix},
+                                     {"assistant_prefix", &chat.assistant_prefix},
+                                     {"assistant_suffix", &chat.assistant_suffix}}) {
+      *text = data.at("chat").at(name).get<std::string>();
+    }
+    config.data.chat = std::move(chat);
+    config.data.chat_template = data.at("chat_template").get<std::string>();
+  } catch (const nlohmann::json::exception&) {  // weights that no run saved, or not with conversations
   }
 }
 

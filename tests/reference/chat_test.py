@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -216,6 +218,27 @@ class Chat(unittest.TestCase):
         records = [{"messages": messages} for messages in CONVERSATIONS[:5]]
         rows = len(packed(conversations))
         self.expect(self.step(model, records, rows, "--data.chat_template=llama2"), conversations)
+
+    def test_an_export_of_a_fine_tuned_model_writes_conversations_as_it_was_trained(self):
+        records = [{"messages": messages} for messages in CONVERSATIONS]
+        custom = ["--data.chat_template=custom", "--data.chat.user_prefix=it's <|start_header_id|>\n"]
+        for name, flags in (
+            ("llama3_1", ["--data.chat_template=llama3_1"]),
+            ("custom", [*custom, "--data.chat.assistant_suffix=<|eot_id|>"]),
+        ):
+            with self.subTest(name=name):
+                saved = ["--checkpoint.enable", "--checkpoint.last_save_model_only"]
+                step = self.step(titan.ROOT / "configs/tokenizers/stories.model", records, 2, *flags, *saved)
+                export = self.folder / name
+                checkpoint = self.folder / "run-stories.model/checkpoint/step-1"
+                subprocess.run([titan.binary(), "convert", "to-hf", checkpoint, export], check=True, capture_output=True)
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(export)
+                ids = [tokenizer.apply_chat_template(messages)["input_ids"] for messages in CONVERSATIONS]
+                rows = packed([(one, one) for one in ids])[:2]
+                for tokens, row in zip(step.tokens.tolist(), rows, strict=True):
+                    whole = [id for one, _ in row for id in one][:LENGTH]
+                    self.assertEqual(tokens[: len(whole)], whole)
+                shutil.rmtree(self.folder / "run-stories.model")
 
     def test_a_template_of_ones_own_and_loss_on_all_tokens(self):
         tokenizer = learn(self.folder / "chatml", "chatml")

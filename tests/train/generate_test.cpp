@@ -192,6 +192,24 @@ TEST(Samples, AreWrittenWhenDueAndLeaveTrainingAsItWas) {
   EXPECT_NE(page.find("sample: The old"), std::string::npos);
 }
 
+TEST(Samples, OfARunOnConversationsAnswerTheUser) {
+  const TestFolder folder;
+  const std::string corpus = folder / "chat.jsonl";
+  for (int i = 0; i < 10; ++i) {  // more than one batch
+    std::ofstream(corpus, std::ios::app) << R"({"prompt": "What is it?", "completion": "a kite"})" << '\n';
+  }
+  const Log log;
+  const JobConfig config = small_job(
+      folder, {"--training.steps=40", "--training.seq_len=64", "--training.dataset=chat", "--optimizer.lr=1e-2",
+               "--training.dataset_path=" + corpus, "--data.chat_template=llama3", "--metrics.sample_freq=40",
+               "--metrics.sample_prompt=What is it?", "--metrics.sample_temperature=0"});
+  EXPECT_EQ(train(*build_run(config, World(), log)), ExitCode::success);
+  const std::vector<nlohmann::json> samples = metrics_of(folder, "text");
+  ASSERT_EQ(samples.size(), 1);
+  EXPECT_EQ(samples[0]["prompt"], "What is it?\n");
+  EXPECT_EQ(samples[0]["text"], "a kite");
+}
+
 TEST(Samples, WhatCannotBeWrittenIsRefusedAtTheStart) {
   const TestFolder folder;
   const Log log;

@@ -18,8 +18,9 @@ namespace titan {
 /// Throws Error(bad_config) for a family that no other program knows.
 const StateDictAdapter& adapter_of(const ModelRequest& request);
 
-/// config.json, generation_config.json and the tokenizer's files, copied from where the config says they lie; a
-/// generation_config.json beside them is copied, too. `notes` hears of a tokenizer that is not there.
+/// config.json, generation_config.json and the tokenizer's files, copied from where the config says they are; a
+/// generation_config.json beside them is copied, too. A chat template that the config names is written beside them.
+/// `notes` hears of a tokenizer that is not there.
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
                                            std::vector<std::string>& notes);
 

@@ -71,8 +71,9 @@ struct ConfigChanges {
 ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t step, const JobConfig& config,
                                   const MeshPlace& place);
 
-/// Has `model` name the tokenizer that the run of a checkpoint read, where the `facts` of its manifest say which.
-void take_recorded_tokenizer(const nlohmann::ordered_json& facts, ModelSection& model);
+/// Has `config` name the tokenizer and the chat template of the run of a checkpoint, where the `facts` of its manifest
+/// say which.
+void take_recorded_tokenizer(const nlohmann::ordered_json& facts, JobConfig& config);
 
 /// The words of a guard's state in a checkpoint, and back; nothing when they make no sense.
 nlohmann::json to_json(const SpikeGuardState& state);
