@@ -46,11 +46,11 @@ class Titan:
     def __init__(self, binary: str, model: pathlib.Path, dtype: str):
         self.command = [binary, "generate", str(model), f"--dtype={dtype}", "--json", f"--training.threads={THREADS}"]
 
-    def __call__(self, prompt: str, tokens: int, *more: str) -> tuple[float, float]:
-        """Seconds to the first token, and for each of the others."""
-        words = ["--prompt", prompt, "--max-new-tokens", str(tokens), *more]
+    def __call__(self, prompt: str, tokens: int, *more: str, texts: int = 1) -> tuple[float, float]:
+        """Seconds to the first token, and for each of the others, of all texts together."""
+        words = [*["--prompt", prompt] * texts, "--max-new-tokens", str(tokens), *more]
         done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=True)
-        said = json.loads(done.stdout)
+        said = json.loads(done.stdout.splitlines()[0])
         made = len(said["tokens"]) + (said["end"] != "length")  # the token that ends a text took as long
         if made < tokens / 2:
             raise SystemExit(f"{made} tokens instead of {tokens}: the text ended")
@@ -64,15 +64,17 @@ class Transformers:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
     @torch.no_grad()
-    def seconds(self, prompt: str, tokens: int) -> float:
-        ids = self.tokenizer(prompt, return_tensors="pt").input_ids
+    def seconds(self, prompt: str, tokens: int, texts: int) -> float:
+        ids = self.tokenizer([prompt] * texts, return_tensors="pt").input_ids
         start = time.perf_counter()
         self.model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
         return time.perf_counter() - start
 
-    def __call__(self, prompt: str, tokens: int) -> tuple[float, float]:
-        first = self.seconds(prompt, 1)
-        return first, (self.seconds(prompt, tokens) - first) / max(1, tokens - 1) if tokens > 1 else 0.0
+    def __call__(self, prompt: str, tokens: int, texts: int = 1) -> tuple[float, float]:
+        first = self.seconds(prompt, 1, texts)
+        if tokens == 1:
+            return first, 0.0
+        return first, (self.seconds(prompt, tokens, texts) - first) / (tokens - 1)
 
 
 def main() -> int:
@@ -80,27 +82,31 @@ def main() -> int:
     parser.add_argument("--binary", required=True)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=16, help="of the 1B shape")
+    parser.add_argument("--only", default="", help="rows with this text in their name")
     parser.add_argument("--check", action="store_true", help="fail when a bar is missed")
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     own, others = [], []
+
+    def measure(rows: list, what: str, other: str, bar: float, one, two) -> None:
+        if arguments.only in what:
+            pairs = ratios.interleaved(arguments.pairs, one, two)
+            rows.append(ratios.Row(what, "generate", other, [b / a for a, b in pairs], bar, True))
+
     with tempfile.TemporaryDirectory(prefix="titan-bench-generate-") as name:
         folder = pathlib.Path(name)
         titan = Titan(arguments.binary, make("debug", folder), "float32")
-        pairs = ratios.interleaved(arguments.pairs, lambda: titan(SHORT, 257)[1],
-                                   lambda: titan(SHORT, 257, "--no-cache")[1])
-        own.append(ratios.Row("debug model, 256 tokens, fp32", "cached", "no cache", [b / a for a, b in pairs], 5, True))
-        model = make("1B", folder)
+        measure(own, "debug model, each of 256 tokens, float32", "--no-cache", 5,
+                lambda: titan(SHORT, 257)[1], lambda: titan(SHORT, 257, "--no-cache")[1])  # fmt: skip
+        model, tokens = make("1B", folder), arguments.tokens
         for dtype in ("float32", "bfloat16"):
             titan, theirs = Titan(arguments.binary, model, dtype), Transformers(model, dtype)
             theirs(SHORT, 2)
-            pairs = ratios.interleaved(arguments.pairs, lambda: titan(SHORT, arguments.tokens)[1],
-                                       lambda: theirs(SHORT, arguments.tokens)[1])
-            others.append(ratios.Row(f"1B shape, each token, {dtype}", "generate", "transformers",
-                                     [b / a for a, b in pairs], 1.3, True))
-            pairs = ratios.interleaved(arguments.pairs, lambda: titan(LONG, 1)[0], lambda: theirs(LONG, 1)[0])
-            others.append(ratios.Row(f"1B shape, 1,024 tokens to the first, {dtype}", "generate", "transformers",
-                                     [b / a for a, b in pairs], 1.2, True))
+            for texts, bar in ((1, 1.3), (4, 1.0)):
+                measure(others, f"1B shape, each token of {texts}, {dtype}", "transformers", bar,
+                        lambda: titan(SHORT, tokens, texts=texts)[1], lambda: theirs(SHORT, tokens, texts)[1])  # fmt: skip
+            measure(others, f"1B shape, 1,024 tokens to the first, {dtype}", "transformers", 1.2,
+                    lambda: titan(LONG, 1)[0], lambda: theirs(LONG, 1)[0])  # fmt: skip
     print(ratios.table(own, "titan_train"), ratios.table(others), sep="\n\n")
     return 1 if arguments.check and not all(row.met for row in own + others) else 0
 
