@@ -100,8 +100,10 @@ What the misses have in common:
   and written. Upstream reads each part once, so in its rows something else takes that time.
 * **Rowwise float8** (S1f, S2e, S2f) was slower than bf16 for 8B upstream; here its products pay, and only its casts are
   counted against them.
+* **Order** within the tables is that of the published rows, but S1f is faster than S1b here, and S2b than S2c.
 * **B1**: unexplained; B2 and B3, the same layout in float8, are within 10 %.
-* **GiB** with tensor parallelism (T4, T5a, T6): 10 to 26 % less than published. What else upstream holds is not known here.
+* **GiB** with tensor parallelism (T4, T5a, T6): 10 to 26 % less than published; the targets, 8 % in the mean and 15 % at
+  most, are missed. What else upstream holds is not known here.
 """
 
 BEST = ("T1a", "T1b", "T2a", "T3a", "T4a", "T5a", "T6a", "A1", "A5", "B1")
@@ -263,8 +265,9 @@ SCALING_TAIL = """
 
 * **Shards alone** carry a model as far as every GPU has a sequence of its own and the model's activations fit.
 * **Tensor parallelism** is faster than recomputing where activations do not fit, and divides a sequence where there are more
-  GPUs than sequences; every doubling beyond that costs more than the one before.
-* **A pipeline** wins only with few GPUs for a large model, with many microbatches for each stage.
+  GPUs than sequences. The last doubling costs most: 43 % of the tokens/s for 70B, 30 % for 405B.
+* **A pipeline** wins only with few GPUs for a large model, with many microbatches for each stage: shards without one keep
+  whole gradients while they accumulate.
 * **Not in these numbers**: slow hosts, other jobs on the network, failures, and what NCCL loses in rings over hundreds of
   hosts. Where a search shows shards over thousands of GPUs, replicas of a few hundred (HSDP) ask less of the network.
 """

@@ -173,6 +173,11 @@ LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> wor
 }
 
 std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text) {
+  if (!job.origins.is_set("model.tokenizer_path") && !job.origins.is_set("model.hf_assets_path")) {
+    throw Error(ExitCode::bad_data,
+                "there is no tokenizer beside the weights, nor do they name one; name it with "
+                "--model.tokenizer_path");
+  }
   const std::string place = tokenizer_location(job.config);
   std::error_code unknown;
   if (!fs::exists(place, unknown)) {

@@ -2,6 +2,7 @@
 // is found out), and that of a run which resumes.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -26,6 +27,9 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::pa
 /// is what that recorded.
 LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> words,
                           std::span<const ConfigCheck> checks);
+
+/// More tokens than any model here reads, and few enough to count with.
+constexpr int64_t kMostTokens = int64_t{1} << 31;
 
 /// The job's tokenizer. Throws Error(bad_data) where there is none, or one of ids alone where it `needs_text`.
 std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text = true);

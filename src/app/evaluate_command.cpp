@@ -58,7 +58,7 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
   app.add_flag("--add-bos-token", options.adds_bos, "Questions begin with the begin-of-text token")->needs(choices);
   app.add_option("--window", options.window,
                  "Tokens that are read together; else as many as the run trained on, or 2048")
-      ->check(at_least(2));
+      ->check(CLI::Range(int64_t{2}, kMostTokens));
   app.add_option("--limit", options.limit, "Only so many documents or questions")->check(at_least(1));
   app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
       ->check(CLI::IsMember({"float32", "bfloat16"}));

@@ -66,7 +66,7 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
   app.add_option("--file", options.file, "A file with one prompt, or - for standard input")->excludes("--prompt");
   app.add_option("--max-new-tokens", options.max_new_tokens,
                  "Most tokens of a text behind its prompt; else 256, or what the context leaves")
-      ->check(at_least(1));
+      ->check(CLI::Range(int64_t{1}, kMostTokens));
   app.add_option("--temperature", sampling.temperature, "Of the softmax; 0: the likeliest token")
       ->check(number_between(0, 100))
       ->capture_default_str();
@@ -85,7 +85,7 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
 
       ->allow_extra_args(false);
   app.add_option("--context", options.context, "Tokens of prompt and text together; else as many as are asked for")
-      ->check(at_least(2));
+      ->check(CLI::Range(int64_t{2}, kMostTokens));
   app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_flag("--json", options.json, "One JSON object for each prompt, on a line of its own");

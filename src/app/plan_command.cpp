@@ -24,8 +24,8 @@ struct PlanOptions {
   int64_t rank = 0;
   bool verbose = false;
   bool program = false;
-  std::string gpu;    // the verdict and the time of a step on GPUs of this name; empty: neither
-  std::string trace;  // where the simulated step goes
+  std::optional<std::string> gpu;  // the verdict and the time of a step on GPUs of this name; none: neither
+  std::string trace;               // where the simulated step goes
   bool search = false;
   bool json = false;
   std::vector<std::string> rest;  // the config and its overrides
@@ -59,6 +59,9 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
       "A config file and --section.key options follow, as for training.\n\n"
       "Example:\n  titan_train plan configs/llama3_8b.toml --world 256");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
+  if (options.json && (options.search || !options.trace.empty())) {
+    throw Error(ExitCode::bad_config, "plan: --json prints nothing else; leave out --search and --trace");
+  }
   options.rest = app.remaining();
   return options;
 }
@@ -143,6 +146,10 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<ConfigCheck> checks = config_checks();
   int64_t world = 1;
   checks.push_back([&](const JobConfig& config, const Origins& origins) {
+    if (options->gpu && !origins.is_set("model.name") && !origins.is_set("model.flavor")) {
+      return std::vector{origins.problem("model.flavor", "no model is given to plan for",
+                                         "name a config with a [model] section, or give --model.flavor")};
+    }
     world = options->world.value_or(fewest_ranks(config));
     return world_problems(config, origins, world);
   });
@@ -161,7 +168,16 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   const auto [place, model, plan] =
       plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
   Hardware hardware;
-  if (!options->gpu.empty()) hardware = find_hardware(options->gpu);
+  if (options->gpu) {
+    hardware = find_hardware(*options->gpu);
+    if (world > hardware.gpus_per_host && world % hardware.gpus_per_host != 0) {
+      throw Error(
+          ExitCode::bad_config,
+          fmt::format("plan: hosts of {} hold {} GPUs, and {} are no whole number of hosts; give another --world, "
+                      "or a file with another gpus_per_host to --gpu",
+                      hardware.name, hardware.gpus_per_host, world));
+    }
+  }
   if (options->json) {
     std::cout << prediction_json(predict(loaded.config, model, world, hardware), plan).dump(1) << '\n';
     return 0;
@@ -180,7 +196,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   for (const std::string& line : offload_lines(plan)) std::cout << line << '\n';
   if (options->verbose) print_groups(plan);
   if (options->program) print_programs(plan);
-  if (options->gpu.empty()) return 0;
+  if (!options->gpu) return 0;
   const Prediction prediction = predict(loaded.config, model, world, hardware, !options->trace.empty());
   std::cout << '\n';
   for (const std::string& line : prediction_lines(prediction, loaded.config, model)) std::cout << line << '\n';

@@ -87,10 +87,14 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     lines.push_back(fmt::format("does not fit, by {:.1f} GiB", -left / kGiB));
     const MemoryQuestion question{config, plan.request.place, model.vocabulary, /*device_only=*/true,
                                   static_cast<int64_t>(memory - kContextBytes)};
-    for (const MemorySetting& setting : settings_that_fit(question)) {
-      lines.push_back(fmt::format("it would fit with {} ({:.1f} GiB)", setting.words,
-                                  kReserved * static_cast<double>(setting.bytes) / kGiB));
+    const std::vector<MemorySetting> settings = settings_that_fit(question);
+    for (const MemorySetting& setting : settings) {
+      const Prediction changed =
+          predict(setting.config, model, prediction.world * setting.times_ranks, prediction.hardware);
+      lines.push_back(fmt::format("it would fit with {} ({:.1f} GiB, {:.0f} tokens/s per GPU)", setting.words,
+                                  kReserved * static_cast<double>(setting.bytes) / kGiB, changed.tokens_per_second));
     }
+    if (settings.empty()) lines.emplace_back("no setting that was tried would do; --search tries other layouts");
   }
   lines.push_back(speed_line(prediction));
   for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) {

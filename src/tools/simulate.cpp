@@ -412,7 +412,9 @@ constexpr double kTera = 1e12, kGiga = 1e9, kGiB = 1024.0 * 1024 * 1024;
 Hardware read_hardware(const std::string& name, const toml::table& table, const std::string& where) {
   Hardware hardware;
   hardware.name = name;
+  std::set<std::string> known;
   auto number = [&](const char* key, double unit) {
+    known.insert(key);
     const std::optional<double> value = table[key].value<double>();
     if (!value || *value < 0)
       throw Error(ExitCode::bad_config, fmt::format("{}: {} is no number, or missing", where, key));
@@ -427,13 +429,23 @@ Hardware read_hardware(const std::string& name, const toml::table& table, const 
   hardware.network_rate = number("network_gb_s", kGiga);
   hardware.host_link_rate = number("host_link_gb_s", kGiga);
   hardware.host_memory_rate = number("host_memory_gb_s", kGiga);
-  hardware.gpus_per_host = static_cast<int64_t>(number("gpus_per_host", 1));
+  const double gpus = number("gpus_per_host", 1);
+  hardware.gpus_per_host = static_cast<int64_t>(gpus);
   for (const double rate :
        {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
         hardware.network_rate, hardware.host_link_rate, hardware.host_memory_rate, hardware.memory_bytes}) {
     if (rate <= 0) throw Error(ExitCode::bad_config, where + ": rates are above 0");
   }
-  if (hardware.gpus_per_host < 1) throw Error(ExitCode::bad_config, where + ": gpus_per_host is at least 1");
+  if (gpus < 1 || gpus != std::floor(gpus)) {
+    throw Error(ExitCode::bad_config, where + ": gpus_per_host is a whole number from 1 on");
+  }
+  for (const auto& [key, node] : table) {
+    if (!known.contains(std::string(key.str()))) {
+      throw Error(ExitCode::bad_config,
+                  fmt::format("{}:{}: there is no key {}; keys are {}", where, node.source().begin.line, key.str(),
+                              join(std::vector<std::string>(known.begin(), known.end()), ", ")));
+    }
+  }
   return hardware;
 }
 
@@ -461,10 +473,12 @@ Hardware find_hardware(const std::string& name_or_file) {
     throw Error(ExitCode::bad_config,
                 fmt::format("{}:{}:{}: {}", name_or_file, at.line, at.column, file.error().description()));
   }
-  for (const auto& [name, node] : file.table()) {
-    if (const auto* table = node.as_table()) return read_hardware(std::string(name.str()), *table, name_or_file);
+  if (file.table().size() != 1 || !file.table().begin()->second.is_table()) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} is to hold one table of a GPU, such as [my-gpu], and nothing else", name_or_file));
   }
-  throw Error(ExitCode::bad_config, fmt::format("{} holds no table of a GPU, such as [my-gpu]", name_or_file));
+  const std::string name(file.table().begin()->first.str());
+  return read_hardware(name, *file.table()[name].as_table(), name_or_file);
 }
 
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events) {

@@ -228,7 +228,8 @@ class Search {
   bool take(const MemoryTrial& trial, Of changed) {
     const std::optional<Peaks> peaks = peaks_of(trial);
     if (!peaks || !fits(*peaks, changed)) return false;
-    const MemorySetting setting{join(trial.words, " with "), peaks->of(question_.ran_out)};
+    const MemorySetting setting{join(trial.words, " with "), peaks->of(question_.ran_out), trial.config,
+                                trial.times_ranks};
     const bool saves_nothing = std::any_of(found_.begin(), found_.end(), [&](const MemorySetting& found) {
       return setting.words.starts_with(found.words + " with ") && setting.bytes >= found.bytes;
     });

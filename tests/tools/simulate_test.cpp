@@ -71,13 +71,19 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
   };
   EXPECT_EQ(written("[mine]\nmemory_gib = 10\n"), file.string() + ": product_tflops is no number, or missing");
   EXPECT_TRUE(written("[mine\n").starts_with(file.string() + ":1:")) << written("[mine\n");
-  EXPECT_EQ(written("a = 1\n"), file.string() + " holds no table of a GPU, such as [my-gpu]");
+  const std::string one_table = file.string() + " is to hold one table of a GPU, such as [my-gpu], and nothing else";
+  EXPECT_EQ(written("a = 1\n"), one_table);
+  EXPECT_EQ(written("[a]\n[b]\n"), one_table);
   const std::string rates =
       "[mine]\nmemory_gib = 10\nproduct_tflops = 1\nfloat8_tflops = 0\nattention_tflops = 1\nmemory_gb_s = {}\n"
       "nvlink_gb_s = 1\nnetwork_gb_s = 1\nhost_link_gb_s = 1\nhost_memory_gb_s = 1\ngpus_per_host = 4\n";
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": rates are above 0");
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 100)), "");
   EXPECT_EQ(find_hardware(file.string()).gpus_per_host, 4);
+  const std::string whole = fmt::format(fmt::runtime(rates), 100);
+  EXPECT_TRUE(written(whole + "gpus = 3\n").starts_with(file.string() + ":12: there is no key gpus; keys are "));
+  EXPECT_EQ(written(whole.substr(0, whole.rfind('4')) + "2.5\n"),
+            file.string() + ": gpus_per_host is a whole number from 1 on");
   std::filesystem::remove(file);
 }
 

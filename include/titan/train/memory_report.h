@@ -57,10 +57,12 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error);
 /// What oneDNN says when a product fails, which may be for want of memory or not; none: it is another failure.
 std::optional<std::string> vague_words(const std::exception_ptr& error);
 
-/// A setting to try, and what the plan takes with it.
+/// A setting to try, what the plan takes with it, and the job that it makes.
 struct MemorySetting {
   std::string words;  // `training.local_batch_size = 2`
   int64_t bytes = 0;
+  JobConfig config = {};
+  int64_t times_ranks = 1;  // as many processes
 };
 
 /// The job whose memory is to be smaller, and where it would run.
