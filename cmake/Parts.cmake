@@ -65,7 +65,7 @@ if(TITAN_TORCH)
     target_precompile_headers(titan_core PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
   endforeach()
   titan_embed(src/report/page.html kPageHtml page_html.h src/report/page.cpp)
-  titan_embed(src/tools/hardware.toml kHardwareToml hardware_toml.h src/tools/simulate.cpp)
+  titan_embed(src/tools/hardware.toml kHardwareToml hardware_toml.h src/tools/hardware.cpp)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES

@@ -191,26 +191,13 @@ Question parse_question(const std::string& place, const std::string& line) {
   return question;
 }
 
-/// The length that Python's str.rstrip leaves of valid UTF-8: without Unicode's white space and the separators U+001C
-/// to U+001F at the end.
-size_t stripped_length(std::string_view text) {
-  size_t end = text.size();
-  while (end > 0) {
-    const size_t begin = previous_character(text, end);
-    const char32_t last = first_code_point(text.substr(begin));
-    if (!is_white_space(last) && (last < 0x1C || last > 0x1F)) break;
-    end = begin;
-  }
-  return end;
-}
-
-/// As EleutherAI's harness does: white space at the context's end go to the choice, both are tokenized together, and
+/// As EleutherAI's harness does: white space at the context's end goes to the choice, both are tokenized together, and
 /// the tokens behind those of the context alone are the choice's.
 ScoredText scored_choice(const Question& question, const std::string& choice, const EvaluateOptions& options,
                          const Tokenizer& tokenizer, const std::string& place) {
   std::string context = question.context;
   std::string continuation = options.delimiter + choice;
-  const size_t end = stripped_length(context);
+  const size_t end = strip_characters(context, nullptr, /*left=*/false).size();
   continuation.insert(0, context.substr(end));
   context.resize(end);
   ScoredText text;

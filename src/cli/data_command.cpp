@@ -78,7 +78,7 @@ void declare(CLI::App& app, DataOptions& options) {
                                           "Tokenizer file or folder: count tokens as well");
     command
         ->add_option("--chat-template", options.inspection.chat_template,
-                     "Read conversations, written with this template; auto: recognised in the tokenizer's folder")
+                     "Read conversations, written with this template; auto: that of the tokenizer's folder")
         ->check(CLI::IsMember(templates))
         ->needs(tokenizer);
   }

@@ -75,7 +75,7 @@ std::optional<Value> text_operation(const std::string& name, const TracedText& t
   };
   if (name == "trim" || name == "strip" || name == "lstrip" || name == "rstrip") {
     const std::string* set = arguments.empty() ? nullptr : &argument(0).text;
-    const std::string_view kept = strip(text.text, set, name != "rstrip", name != "lstrip");
+    const std::string_view kept = strip_characters(text.text, set, name != "rstrip", name != "lstrip");
     const auto begin = static_cast<size_t>(kept.data() - text.text.data());
     return text_value(text.part(begin, begin + kept.size()));
   }
@@ -147,22 +147,6 @@ TracedText TracedText::part(size_t begin, size_t end) const {
     begin = to;
   }
   return cut;
-}
-
-std::string_view strip(std::string_view text, const std::string* set, bool left, bool right) {
-  const auto goes = [&](size_t at) {
-    const size_t length = utf8_length(static_cast<unsigned char>(text[at]));
-    if (set) return set->find(text.substr(at, length)) != std::string::npos;
-    const char32_t c = first_code_point(text.substr(at));
-    return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
-  };
-  while (left && !text.empty() && goes(0)) text.remove_prefix(utf8_length(static_cast<unsigned char>(text[0])));
-  while (right && !text.empty()) {
-    const size_t last = previous_character(text, text.size());
-    if (!goes(last)) break;
-    text = text.substr(0, last);
-  }
-  return text;
 }
 
 // Values.

@@ -33,9 +33,6 @@ struct TracedText {
   std::vector<Span> spans = {};
 };
 
-/// `text` without the characters at its ends that are in `set`; without a set: Python's str.strip.
-std::string_view strip(std::string_view text, const std::string* set = nullptr, bool left = true, bool right = true);
-
 enum class Kind { undefined, none, boolean, number, text, list, object, macro };
 
 struct Value {

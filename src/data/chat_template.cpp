@@ -303,7 +303,7 @@ Written ChatTemplate::Form::write(Messages messages, bool generate) const {
   for (ChatMessage& message : messages) {
     repair_utf8(message.content);
     marked.push_back(message);
-    blank.push_back(jinja::strip(message.content).empty());
+    blank.push_back(strip_characters(message.content).empty());
     if (blank.back()) marked.back().content += kStandIn;
   }
   Written written;

@@ -157,4 +157,20 @@ void append_utf8(char32_t code_point, std::string& text) {
   }
 }
 
+std::string_view strip_characters(std::string_view text, const std::string* set, bool left, bool right) {
+  const auto goes = [&](size_t at) {
+    const size_t length = utf8_length(static_cast<unsigned char>(text[at]));
+    if (set) return set->find(text.substr(at, length)) != std::string::npos;
+    const char32_t c = first_code_point(text.substr(at));
+    return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
+  };
+  while (left && !text.empty() && goes(0)) text.remove_prefix(utf8_length(static_cast<unsigned char>(text[0])));
+  while (right && !text.empty()) {
+    const size_t last = previous_character(text, text.size());
+    if (!goes(last)) break;
+    text = text.substr(0, last);
+  }
+  return text;
+}
+
 }  // namespace titan

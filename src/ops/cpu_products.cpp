@@ -59,28 +59,10 @@ TITAN_INLINE void multiply_rows(T* y, const float* x, const T* w, const FewRows&
   for (; word < end; ++word) multiply_words<S, kRows, 1>(y, x, w, shape, word);
 }
 
-template <class S, class T>
+template <class S, int kRows = kFewRows, class T>
 TITAN_INLINE void multiply(T* y, const float* x, const T* w, const FewRows& shape, int64_t begin, int64_t end) {
-  switch (shape.rows) {
-    case 1:
-      return multiply_rows<S, 1>(y, x, w, shape, begin, end);
-    case 2:
-      return multiply_rows<S, 2>(y, x, w, shape, begin, end);
-    case 3:
-      return multiply_rows<S, 3>(y, x, w, shape, begin, end);
-    case 4:
-      return multiply_rows<S, 4>(y, x, w, shape, begin, end);
-    case 5:
-      return multiply_rows<S, 5>(y, x, w, shape, begin, end);
-    case 6:
-      return multiply_rows<S, 6>(y, x, w, shape, begin, end);
-    case 7:
-      return multiply_rows<S, 7>(y, x, w, shape, begin, end);
-    case 8:
-      return multiply_rows<S, 8>(y, x, w, shape, begin, end);
-    default:
-      return;
-  }
+  if (shape.rows == kRows) return multiply_rows<S, kRows>(y, x, w, shape, begin, end);
+  if constexpr (kRows > 1) multiply<S, kRows - 1>(y, x, w, shape, begin, end);
 }
 
 }  // namespace

@@ -4,17 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <set>
 
-#include "hardware_toml.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/parallel/program.h"
-
-#define TOML_EXCEPTIONS 0  // as where configs are read
-#include <toml++/toml.h>
 
 namespace titan {
 namespace {
@@ -407,79 +402,7 @@ class RankClock {
   std::map<std::pair<const UnitTrace*, UnitTrace::Phase>, Seconds> phases_;
 };
 
-constexpr double kTera = 1e12, kGiga = 1e9, kGiB = 1024.0 * 1024 * 1024;
-
-Hardware read_hardware(const std::string& name, const toml::table& table, const std::string& where) {
-  Hardware hardware;
-  hardware.name = name;
-  std::set<std::string> known;
-  auto number = [&](const char* key, double unit) {
-    known.insert(key);
-    const std::optional<double> value = table[key].value<double>();
-    if (!value || *value < 0)
-      throw Error(ExitCode::bad_config, fmt::format("{}: {} is no number, or missing", where, key));
-    return *value * unit;
-  };
-  hardware.memory_bytes = number("memory_gib", kGiB);
-  hardware.product_rate = number("product_tflops", kTera);
-  hardware.float8_rate = number("float8_tflops", kTera);
-  hardware.attention_rate = number("attention_tflops", kTera);
-  hardware.memory_rate = number("memory_gb_s", kGiga);
-  hardware.nvlink_rate = number("nvlink_gb_s", kGiga);
-  hardware.network_rate = number("network_gb_s", kGiga);
-  hardware.host_link_rate = number("host_link_gb_s", kGiga);
-  hardware.host_memory_rate = number("host_memory_gb_s", kGiga);
-  const double gpus = number("gpus_per_host", 1);
-  hardware.gpus_per_host = static_cast<int64_t>(gpus);
-  for (const double rate :
-       {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
-        hardware.network_rate, hardware.host_link_rate, hardware.host_memory_rate, hardware.memory_bytes}) {
-    if (rate <= 0) throw Error(ExitCode::bad_config, where + ": rates are above 0");
-  }
-  if (gpus < 1 || gpus != std::floor(gpus)) {
-    throw Error(ExitCode::bad_config, where + ": gpus_per_host is a whole number from 1 on");
-  }
-  for (const auto& [key, node] : table) {
-    if (!known.contains(std::string(key.str()))) {
-      throw Error(ExitCode::bad_config,
-                  fmt::format("{}:{}: there is no key {}; keys are {}", where, node.source().begin.line, key.str(),
-                              join(std::vector<std::string>(known.begin(), known.end()), ", ")));
-    }
-  }
-  return hardware;
-}
-
 }  // namespace
-
-std::vector<std::string> hardware_names() {
-  std::vector<std::string> names;
-  const toml::parse_result known = toml::parse(std::string_view(kHardwareToml));
-  for (const auto& [name, table] : known.table()) names.emplace_back(name.str());
-  return names;
-}
-
-Hardware find_hardware(const std::string& name_or_file) {
-  const toml::parse_result known = toml::parse(std::string_view(kHardwareToml));
-  if (const auto* table = known.table()[name_or_file].as_table()) {
-    return read_hardware(name_or_file, *table, "hardware " + name_or_file);
-  }
-  if (!std::filesystem::is_regular_file(name_or_file)) {
-    throw Error(ExitCode::bad_config, fmt::format("--gpu {}: no GPU of that name and no file; known are {}",
-                                                  name_or_file, join(hardware_names(), ", ")));
-  }
-  const toml::parse_result file = toml::parse_file(name_or_file);
-  if (!file) {
-    const toml::source_position at = file.error().source().begin;
-    throw Error(ExitCode::bad_config,
-                fmt::format("{}:{}:{}: {}", name_or_file, at.line, at.column, file.error().description()));
-  }
-  if (file.table().size() != 1 || !file.table().begin()->second.is_table()) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("{} is to hold one table of a GPU, such as [my-gpu], and nothing else", name_or_file));
-  }
-  const std::string name(file.table().begin()->first.str());
-  return read_hardware(name, *file.table()[name].as_table(), name_or_file);
-}
 
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events) {
   if (hardware.float8_rate == 0 && !plans.empty() && plans[0].request.float8) {

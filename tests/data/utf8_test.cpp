@@ -53,6 +53,16 @@ TEST(Utf8, CodePointsSurviveARoundTrip) {
   }
 }
 
+TEST(Utf8, StrippingIsThatOfPython) {
+  const std::string text = "\u3000\x1c a \u200b\u2003\n";  // a zero-width space is none
+  EXPECT_EQ(strip_characters(text), "a \u200b");
+  EXPECT_EQ(strip_characters(text, nullptr, /*left=*/false), "\u3000\x1c a \u200b");
+  EXPECT_EQ(strip_characters(text, nullptr, /*left=*/true, /*right=*/false), "a \u200b\u2003\n");
+  const std::string set = "\u3000\n\u2003";
+  EXPECT_EQ(strip_characters(text, &set), "\x1c a \u200b");
+  EXPECT_EQ(strip_characters(" \u2003"), "");
+}
+
 TEST(Utf8, AdvancingCountsCharactersNotBytes) {
   std::string text = "aé漢🙂bcdefgh漢漢漢漢漢漢漢漢é";  // 20 characters
   size_t at = 0;

@@ -53,7 +53,7 @@ SYSTEM_TEXTS = {
     "qwen2.5": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
     "smollm2": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
 }
-# Mistral 7B v0.3's and Nemo's constructs: a namespace that counts, selectattr, tools that nobody gives, and the system
+# Mistral 7B v0.3's and Nemo's constructs: a namespace that counts, selectattr, tools that are not given, and the system
 # message in the last turn of the user.
 MISTRAL = """
 {%- if messages[0]["role"] == "system" %}
@@ -171,7 +171,7 @@ ZEPHYR = """{% for turn in messages %}
 {% endif %}
 {% endfor %}
 """
-# Phi-3's: end-of-text behind a conversation that nobody is to continue.
+# Phi-3's: end-of-text after a conversation without a generation prompt.
 PHI3 = (
     "{% for turn in messages %}{% if turn['role'] == 'system' %}{{ '<|system|>\\n' + turn['content'] + '<|end|>\\n' }}"
     "{% elif turn['role'] == 'user' %}{{ '<|user|>\\n' + turn['content'] + '<|end|>\\n' }}"

@@ -34,6 +34,11 @@ size_t previous_character(std::string_view text, size_t at);
 /// Unicode's White_Space.
 bool is_white_space(char32_t c);
 
+/// Python's str.strip of valid text: without the characters at its ends that are in `set`; without a set those of
+/// White_Space and the separators U+001C to U+001F.
+std::string_view strip_characters(std::string_view text, const std::string* set = nullptr, bool left = true,
+                                  bool right = true);
+
 void append_utf8(char32_t code_point, std::string& text);
 
 // "▁", the character that SentencePiece and those who follow it write for a space, as the mark of where words begin.
